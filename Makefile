@@ -1,0 +1,49 @@
+# Everything a developer does, from a fresh clone with python3 (3.11 or newer) and make.
+
+PYTHON ?= python3
+BUDGET ?= 3GiB
+STEPS ?= 3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench format clean
+
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## make .venv with the outgrow command in it
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,examples]'
+	@touch $@
+
+# Debian keeps the venv module's pip in a package of its own; virtualenv, where it is, does as well.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "outgrow needs Python 3.11 or newer: make PYTHON=python3.12 install" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv >/dev/null 2>&1 || $(PYTHON) -m virtualenv --quiet .venv 2>/dev/null || \
+		{ rm -rf .venv; echo "python3 cannot make a virtual environment: install python3-venv or virtualenv" >&2; exit 1; }
+
+demo: install ## train the 3D U-Net on a whole 192^3 brain in a third of its memory
+	$(BIN)/outgrow train examples/brain_unet3d.py:workload --set size=192 \
+		--memory-budget $(BUDGET) --steps $(STEPS) --report demo.html
+
+test: check ## check, and run the tests
+	$(BIN)/python -m pytest
+
+check: install ## lint, format, types and layers, without running anything
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+bench: install ## measure the main job and write benchmarks/results
+	$(BIN)/python benchmarks/main_job.py
+
+format: install ## put the code into its format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## remove what was made
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage demo.html
