@@ -1,0 +1,74 @@
+"""Which errors can a user meet? Every exception of the package, each saying what to do next.
+
+All of them derive from `OutgrowError`, so that a caller can catch the package's refusals in one place.
+Nothing here is raised for a bug of ours: that is an `AssertionError` with a message.
+"""
+
+
+class OutgrowError(Exception):
+    """A refusal with a reason. The message names what was asked, what was found, and a remedy."""
+
+
+class InvalidQuantity(OutgrowError, ValueError):
+    """A budget or a size that is not a number of bytes, such as "8 bananas", 0 or -1."""
+
+
+class Infeasible(OutgrowError):
+    """No plan exists under the budget.
+
+    `floor_bytes` is the smallest budget for which one exists, `culprit` the op that sets it.
+    """
+
+    def __init__(self, message: str, *, floor_bytes: int, culprit: str) -> None:
+        super().__init__(message)
+        self.floor_bytes = floor_bytes
+        self.culprit = culprit
+
+
+class Uncapturable(OutgrowError):
+    """The step cannot be captured as one graph; the message names the user's file and line."""
+
+
+class GraphSyntaxError(OutgrowError):
+    """A text is not a graph; `line` and `column`, counted from 1, are where it stops being one."""
+
+    def __init__(self, message: str, *, line: int, column: int) -> None:
+        super().__init__(f"line {line}, column {column}: {message}")
+        self.line = line
+        self.column = column
+
+
+class InvalidGraph(OutgrowError):
+    """A graph breaks a numbered invariant of `outgrow.ir.verify`.
+
+    `invariant` is its number, `position` that of the instruction at fault (None: no single one is).
+    """
+
+    def __init__(self, message: str, *, invariant: int, position: int | None = None) -> None:
+        super().__init__(message)
+        self.invariant = invariant
+        self.position = position
+
+
+class InvalidPlan(OutgrowError):
+    """A plan does not belong to the graph or machine it is applied to, or its file is damaged."""
+
+
+class NotApplicable(OutgrowError):
+    """A law's condition does not hold where a plan wants to apply it."""
+
+
+class TierFailure(OutgrowError, OSError):
+    """A memory tier failed: disk full, short read, unwritable folder. Names what and where."""
+
+
+class TornState(OutgrowError):
+    """An earlier failure left parameters half updated; the step refuses to go on."""
+
+
+class ReplayMismatch(OutgrowError):
+    """A replayed derivation or program does not give what was recorded."""
+
+
+class InvalidWorkload(OutgrowError):
+    """A workload file is missing, does not compile, or lacks the function that was named."""

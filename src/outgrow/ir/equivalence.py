@@ -1,0 +1,213 @@
+"""Does a rewritten graph compute what the captured one computes, to the last bit? Invariant 6 of `ir.verify`.
+
+Bytes are numbered by what made them, never by where they lie (value numbering):
+
+    content(storage there from the start) = its name
+    content(storage after a write)        = (captured op that wrote it, place among what that op writes)
+
+Two graphs agree iff
+- each captured op occurs once, under its name. Every other op repeats one by its `origin`, and only one that
+  writes no persistent storage (the random generator is persistent, so no random number is drawn twice);
+- each op has the operator and literals of the captured op, reads equal content in equal layout in the same
+  order, and writes results of equal layout: into being where the captured op does, and in place
+  over the same content and the same operand where the captured op does;
+- persistent storages and results end with equal content and layout.
+
+By induction over the ops, equal content then means equal bits in both graphs, whatever the order and the
+places, because an op with equal inputs gives equal bits.
+
+The one change of operator is an exact law's: `in_place` maps an operator to a form that writes its one result
+over its first operand. The operand must have the layout of the result, and the op must not read the operand's
+storage in any other layout. The form then makes the content that the captured op makes elsewhere.
+
+After value numbering, Kildall 1973, "A unified approach to global program optimization",
+https://doi.org/10.1145/512927.512945, with the names of captured ops in place of hashed expressions.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from outgrow.errors import InvalidGraph
+from outgrow.ir.graph import Argument, Graph, Op, Ref, Value
+from outgrow.ir.steps import Step, births, steps_of
+
+Content: TypeAlias = str | tuple[str, int]
+Layout: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]
+
+
+class _Call(NamedTuple):
+    """An op, and the content before it of each storage that it touches; those born here are missing."""
+
+    at: int
+    op: Op
+    step: Step
+    before: dict[str, Content]
+
+
+class _Write(NamedTuple):
+    """One thing that an op writes: a result, or a storage changed without being returned (no layout).
+
+    `first` is the place of the first write to the same storage, `before` what that held (None: it is born
+    here), and `operands` are the places, among all that the op reads, of the values in it.
+    """
+
+    layout: Layout | None
+    first: int
+    before: Content | None
+    operands: tuple[int, ...]
+
+
+def check_equivalence(graph: Graph, steps: list[Step], captured: Graph, in_place: Mapping[str, str]) -> None:
+    """Raise `InvalidGraph` unless `graph` keeps invariant 6; both graphs must keep invariant 1."""
+    expected_calls, expected_end = _number(captured, steps_of(captured))
+    calls, end = _number(graph, steps)
+    originals = {call.op.name: call for call in expected_calls}
+    missing = dict.fromkeys(originals)
+    for call in calls:
+        op = call.op
+        original = originals.get(op.captured)
+        if original is None or (op.name in originals and op.captured != op.name):
+            raise InvalidGraph(f"{op.name} is not an op of the captured graph", invariant=6, position=call.at)
+        if op.name != op.captured and not _is_repeatable(captured, original):
+            message = f"{op.name} repeats {op.captured}, which changes what outlives the step"
+            raise InvalidGraph(message, invariant=6, position=call.at)
+        difference = _difference(call, original, in_place)
+        if difference is not None:
+            message = f"{op.name} is not the captured {op.captured}: {difference}"
+            raise InvalidGraph(message, invariant=6, position=call.at)
+        missing.pop(op.name, None)
+    if missing:
+        raise InvalidGraph(f"captured ops are missing: {', '.join(missing)}", invariant=6)
+    _check_end(graph, end, captured, expected_end)
+
+
+def _number(graph: Graph, steps: list[Step]) -> tuple[list[_Call], dict[str, Content]]:
+    """Return every op by contents, and the content of each storage at the end."""
+    born = births(steps)
+    contents: dict[str, Content] = {name: name for name in graph.storages if name not in born}
+    calls: list[_Call] = []
+    for at, (op, step) in enumerate(zip(graph.instructions, steps, strict=True)):
+        if isinstance(op, Op):
+            before = {name: contents[name] for name in step.touched if name in contents}
+            calls.append(_Call(at, op, step, before))
+            for storage, place in _first_writes(op, step).items():
+                contents[storage] = (op.captured, place)
+    return calls, contents
+
+
+def _targets(op: Op, step: Step) -> list[tuple[str, Layout | None] | None]:
+    """Return storage and layout of each result and each hidden write of `op`, None for a result not used."""
+    values = iter(step.results)
+    results = [None if name is None else next(values) for name in op.results]
+    returned = [None if value is None else (value.storage, _layout(value)) for value in results]
+    return [*returned, *[(storage, None) for storage in op.writes]]
+
+
+def _first_writes(op: Op, step: Step) -> dict[str, int]:
+    """Return the place of the first write to each storage that `op` writes."""
+    if len(op.results) == 1 and not op.writes:
+        return dict.fromkeys(step.written, 0)
+    firsts: dict[str, int] = {}
+    for place, target in enumerate(_targets(op, step)):
+        if target is not None:
+            firsts.setdefault(target[0], place)
+    return firsts
+
+
+def _reads(call: _Call) -> list[tuple[Content, Layout]]:
+    return [(call.before[value.storage], _layout(value)) for value in call.step.reads]
+
+
+def _writes(call: _Call) -> list[_Write | None]:
+    firsts = _first_writes(call.op, call.step)
+    writes: list[_Write | None] = []
+    for target in _targets(call.op, call.step):
+        if target is None:
+            writes.append(None)
+            continue
+        storage, layout = target
+        operands = tuple([at for at, value in enumerate(call.step.reads) if value.storage == storage])
+        writes.append(_Write(layout, firsts[storage], call.before.get(storage), operands))
+    return writes
+
+
+def _layout(value: Value) -> Layout:
+    return (value.dtype, value.shape, value.strides, value.offset)
+
+
+def _is_repeatable(captured: Graph, original: _Call) -> bool:
+    return not any(captured.storages[name].is_persistent for name in original.step.written)
+
+
+def _difference(call: _Call, original: _Call, in_place: Mapping[str, str]) -> str | None:
+    """Return in what `call` differs from the captured op, or None if it computes the same bits."""
+    op, was = call.op, original.op
+    if op is was and call.step == original.step and call.before == original.before:
+        return None
+    is_replaced = op.operator != was.operator
+    if is_replaced and in_place.get(was.operator) != op.operator:
+        return f"its operator is {op.operator} instead of {was.operator}"
+    if not (_same_form(op.arguments, was.arguments) and _same_form(op.keywords, was.keywords)):
+        return "its literals differ"
+    for number, (read, expected) in enumerate(zip(_reads(call), _reads(original), strict=True)):
+        if read != expected:
+            return f"operand {number} is {_described(*read)} instead of {_described(*expected)}"
+    writes, expected_writes = _writes(call), _writes(original)
+    if len(writes) != len(expected_writes):
+        return "it has another number of results or writes"
+    if is_replaced:
+        is_exact = _is_reuse(call, writes, expected_writes)
+        return None if is_exact else "it does not write its result exactly over its first operand"
+    for number, (write, expected) in enumerate(zip(writes, expected_writes, strict=True)):
+        is_unused = write is None and expected is not None and expected.before is None
+        if write != expected and not is_unused:
+            return f"result or write {number} has another layout or goes elsewhere"
+    return None
+
+
+def _same_form(argument: Argument, expected: Argument) -> bool:
+    """Return whether two arguments are equal but for the names of values; 1, 1.0 and True differ."""
+    if argument is expected:
+        return True
+    if isinstance(argument, tuple) and isinstance(expected, tuple):
+        return len(argument) == len(expected) and all(map(_same_form, argument, expected))
+    if isinstance(argument, Ref) and isinstance(expected, Ref):
+        return True
+    return repr(argument) == repr(expected)
+
+
+def _is_reuse(call: _Call, writes: list[_Write | None], expected_writes: list[_Write | None]) -> bool:
+    """Return whether the one result goes exactly over the first operand, which is read in no other layout."""
+    match call.op.arguments, writes, expected_writes:
+        case (Ref(), *_), [_Write() as write], [_Write(before=None) as expected]:
+            layouts = [_layout(call.step.reads[place]) for place in write.operands]
+            is_over_first = write.operands[:1] == (0,)
+            return is_over_first and all(layout == write.layout == expected.layout for layout in layouts)
+        case _:
+            return False
+
+
+def _described(content: Content, layout: Layout) -> str:
+    dtype, shape, strides, offset = layout
+    source = content if isinstance(content, str) else f"write {content[1]} of {content[0]}"
+    return f"{source} as {dtype} {list(shape)}, strides {list(strides)}, offset {offset}"
+
+
+def _check_end(
+    graph: Graph, end: Mapping[str, Content], captured: Graph, expected_end: Mapping[str, Content]
+) -> None:
+    lasting = {name: storage for name, storage in graph.storages.items() if storage.is_persistent}
+    expected = {name: storage for name, storage in captured.storages.items() if storage.is_persistent}
+    if lasting != expected:
+        raise InvalidGraph("the storages that outlive the step are not the captured ones", invariant=6)
+    for name in expected:
+        if end[name] != expected_end[name]:
+            raise InvalidGraph(f"{name} does not end with its captured content", invariant=6)
+    results = [_seen(graph, name, end) for name in graph.results]
+    if results != [_seen(captured, name, expected_end) for name in captured.results]:
+        raise InvalidGraph("the results are not those of the captured graph", invariant=6)
+
+
+def _seen(graph: Graph, name: str, end: Mapping[str, Content]) -> tuple[Content, Layout]:
+    value = graph.values[name]
+    return end[value.storage], _layout(value)

@@ -1,0 +1,220 @@
+"""What is a training step? A list of instructions over storages, as immutable data.
+
+    graph       = storage* value* instruction* results
+    storage     = name, size in bytes, role, home            a block of memory
+    value       = name, storage@version, dtype, shape, strides, offset   a view of one version of a storage
+    instruction = op | swap_out | swap_in | wait | drop
+    op          = name, operator, arguments, keywords, results            reads values, writes versions
+    argument    = value | literal | tuple of arguments
+
+*Versions.* Every write makes a new version of a storage. The op whose result is version 0 of a storage
+brings that storage into being; a result of version n+1 is a write in place onto version n. Storages that
+no op brings into being are there at version 0 when the step begins: its inputs. Views need no op: a value
+is a description of bytes in a storage, and any number of values may describe the same version.
+
+*Residence.* A storage is in device memory from its birth (inputs: from the beginning) until the last
+instruction that touches it, or until it is dropped; from then on its bytes are free. Persistent storages
+(parameters, buffers, optimizer state, inputs) stay to the end.
+
+    swap_out s            begin to copy s from the device to the next tier
+    drop s                free the device bytes of s; its tier copy remains
+    swap_in s begin:end   reserve these bytes on the device and begin to copy them back from the tier
+    wait s                go on once no copy of s is in flight
+
+Host scalars (a step counter read from a tensor, a learning rate) are values of a storage of 0 bytes.
+The random generator is a storage that random ops read and write, so its order is a dependence like any other.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import TypeAlias
+
+
+class Role(StrEnum):
+    """What a storage is to the user; the first five outlive the step."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    OPTIMIZER = "optimizer"
+    INPUT = "input"
+    GENERATOR = "generator"
+    GRADIENT = "gradient"
+    ACTIVATION = "activation"
+    SCALAR = "scalar"
+
+
+PERSISTENT = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER, Role.INPUT, Role.GENERATOR})
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A block of `size_bytes` bytes; `home` is the memory where it rests between steps."""
+
+    name: str
+    size_bytes: int
+    role: Role = Role.ACTIVATION
+    home: str = "device"
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether the storage outlives the step."""
+        return self.role in PERSISTENT
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A view of version `version` of `storage`; strides and offset count elements."""
+
+    name: str
+    storage: str
+    version: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The use of a value as an argument."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A literal that is a name: a dtype, a layout, a memory format, a device."""
+
+    name: str
+
+
+Argument: TypeAlias = "Ref | Symbol | int | float | bool | str | None | tuple[Argument, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One call of an operator. `results` are value names, or None where a result is not used.
+
+    `writes` are storages that the operator changes without returning them (running statistics, the
+    generator): each gets its next version. `origin` is the captured op that this one is or repeats.
+    """
+
+    name: str
+    operator: str
+    arguments: tuple[Argument, ...] = ()
+    keywords: tuple[tuple[str, Argument], ...] = ()
+    results: tuple[str | None, ...] = ()
+    writes: tuple[str, ...] = ()
+    origin: str = ""
+
+    @property
+    def captured(self) -> str:
+        """The name of the captured op that this op is or repeats."""
+        return self.origin or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOut:
+    """Begin to copy a storage from the device to the next tier."""
+
+    storage: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwapIn:
+    """Reserve bytes begin:end of a storage on the device and begin to copy them back."""
+
+    storage: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Go on once no copy of a storage is in flight."""
+
+    storage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Free the device bytes of a storage whose content rests in the next tier."""
+
+    storage: str
+
+
+Transfer: TypeAlias = SwapOut | SwapIn | Wait | Drop
+Instruction: TypeAlias = Op | Transfer
+
+
+def argument_values(argument: Argument) -> Iterator[str]:
+    """Yield the names of the values that an argument uses, in order."""
+    if isinstance(argument, Ref):
+        yield argument.value
+    elif isinstance(argument, tuple):
+        for item in argument:
+            yield from argument_values(item)
+
+
+def read_values(op: Op) -> tuple[str, ...]:
+    """Return the names of the values that `op` reads, each once, in order."""
+    arguments = (*op.arguments, *(argument for _, argument in op.keywords))
+    return tuple(dict.fromkeys(name for argument in arguments for name in argument_values(argument)))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One training step. `results` are the values that the caller receives or that outlive the step."""
+
+    storages: Mapping[str, Storage]
+    values: Mapping[str, Value]
+    instructions: tuple[Instruction, ...]
+    results: tuple[str, ...] = ()
+    name: str = field(default="step", compare=False)
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops, without the transfers."""
+        return tuple(item for item in self.instructions if isinstance(item, Op))
+
+    @cached_property
+    def op_positions(self) -> Mapping[str, int]:
+        """The position in `instructions` of each op, by name."""
+        return {item.name: at for at, item in enumerate(self.instructions) if isinstance(item, Op)}
+
+    @cached_property
+    def born_at(self) -> Mapping[str, int]:
+        """The position that brings each storage into being; inputs are missing."""
+        births: dict[str, int] = {}
+        for at, item in enumerate(self.instructions):
+            for name in result_values(item):
+                value = self.values[name]
+                if value.version == 0:
+                    births.setdefault(value.storage, at)
+        return births
+
+    def reads(self, item: Instruction) -> tuple[str, ...]:
+        """The storages whose content `item` reads, each once, in order."""
+        if isinstance(item, Op):
+            return tuple(dict.fromkeys(self.values[name].storage for name in read_values(item)))
+        return ()
+
+    def written(self, item: Instruction) -> tuple[str, ...]:
+        """The storages that `item` writes, by a result or in place, each once, in order."""
+        if isinstance(item, Op):
+            results = (self.values[name].storage for name in result_values(item))
+            return tuple(dict.fromkeys((*results, *item.writes)))
+        return ()
+
+    def touched(self, item: Instruction) -> tuple[str, ...]:
+        """The storages that `item` needs resident: all it reads or writes, or the one it moves."""
+        if isinstance(item, Op):
+            return tuple(dict.fromkeys((*self.reads(item), *self.written(item))))
+        return (item.storage,)
+
+
+def result_values(item: Instruction) -> tuple[str, ...]:
+    """Return the values that `item` defines, in order."""
+    return tuple(name for name in item.results if name is not None) if isinstance(item, Op) else ()

@@ -1,0 +1,195 @@
+"""Are the bytes where they are needed, and do they fit? Invariants 2 to 5 of `ir.verify`.
+
+Every storage has a place: on the device in full, or in part after a drop; its present version in the tier or
+not; a copy of it in flight or not. Each instruction asks something of the places of its storages, and changes
+them. Invariant 3 is a second pass, which adds and takes away bytes.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from outgrow.errors import InvalidGraph
+from outgrow.ir.graph import Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
+from outgrow.ir.steps import Step, births
+from outgrow.units import format_bytes
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the present version of a storage is; `pieces` are those asked back since it was dropped."""
+
+    size_bytes: int
+    on_device: bool = False
+    in_tier: bool = False
+    going_out: bool = False
+    coming_in: bool = False
+    pieces: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    @property
+    def in_flight(self) -> bool:
+        return self.going_out or self.coming_in
+
+    @property
+    def is_dropped(self) -> bool:
+        return self.in_tier and not self.on_device
+
+
+def check_residence(graph: Graph, steps: list[Step]) -> None:
+    """Raise `InvalidGraph` unless `graph` keeps invariants 2, 4 and 5; it must keep invariant 1."""
+    places = {name: _Place(storage.size_bytes) for name, storage in graph.storages.items()}
+    for storage in _inputs(graph, steps):
+        rests_on_device = storage.home == "device"
+        places[storage.name].on_device = rests_on_device
+        places[storage.name].in_tier = not rests_on_device
+    last_uses = _last_uses(graph, steps)
+    for at, item in enumerate(graph.instructions):
+        match item:
+            case Op(name):
+                _run(name, steps[at], places, at)
+            case SwapOut(storage):
+                _require_on_device(places, (storage,), "swap_out", at)
+                places[storage].going_out = True
+            case SwapIn(storage):
+                _swap_in(item, places[storage], at)
+            case Wait(storage):
+                _land(places[storage])
+            case Drop(storage):
+                _drop(storage, places, at)
+        _require_landed(places, last_uses[at], "freed by its last use", at)
+    _check_end(graph, places)
+
+
+def _inputs(graph: Graph, steps: list[Step]) -> list[Storage]:
+    born = births(steps)
+    return [storage for name, storage in graph.storages.items() if name not in born]
+
+
+def _kept(graph: Graph) -> dict[str, None]:
+    """The storages that must be there when the step ends."""
+    persistent = [name for name, storage in graph.storages.items() if storage.is_persistent]
+    return dict.fromkeys(persistent + [graph.values[name].storage for name in graph.results])
+
+
+def _last_uses(graph: Graph, steps: list[Step]) -> list[list[str]]:
+    """Return the storages that each instruction frees, since none after it touches them."""
+    freed: list[list[str]] = [[] for _ in steps]
+    kept = _kept(graph)
+    for name, at in {name: at for at, step in enumerate(steps) for name in step.touched}.items():
+        if name not in kept:
+            freed[at].append(name)
+    return freed
+
+
+# ---- 2, 4, 5: what each instruction asks of the places, and how it changes them
+
+
+def _run(op: str, step: Step, places: dict[str, _Place], at: int) -> None:
+    for value in step.results:
+        if value.version == 0:
+            places[value.storage].on_device = True
+    _require_on_device(places, step.touched, op, at)
+    _require_landed(places, step.written, f"written by {op}", at)
+    for name in step.written:
+        places[name].in_tier = False
+
+
+def _swap_in(item: SwapIn, place: _Place, at: int) -> None:
+    begin, end = item.begin, item.end
+    if not place.is_dropped:
+        raise InvalidGraph(f"{item.storage} is swapped in but was not dropped", invariant=5, position=at)
+    if not 0 <= begin < end <= place.size_bytes:
+        message = f"{begin}:{end} are not bytes of {item.storage}, which has {place.size_bytes}"
+        raise InvalidGraph(message, invariant=5, position=at)
+    if any(begin < piece_end and piece_begin < end for piece_begin, piece_end in place.pieces):
+        message = f"some of the bytes {begin}:{end} of {item.storage} are swapped in already"
+        raise InvalidGraph(message, invariant=5, position=at)
+    place.pieces.append((begin, end))
+    place.coming_in = True
+
+
+def _land(place: _Place) -> None:
+    """End the copies in flight: the tier holds what went out, the device what came back, if that is all."""
+    place.in_tier = place.in_tier or place.going_out
+    if place.coming_in and sum(end - begin for begin, end in place.pieces) == place.size_bytes:
+        place.on_device = True
+        place.pieces.clear()
+    place.going_out = place.coming_in = False
+
+
+def _drop(name: str, places: dict[str, _Place], at: int) -> None:
+    place = places[name]
+    _require_landed(places, (name,), "dropped", at)
+    _require_on_device(places, (name,), "drop", at)
+    if not place.in_tier:
+        message = f"{name} is dropped, but the tier has no copy of its present version"
+        raise InvalidGraph(message, invariant=5, position=at)
+    place.on_device = False
+
+
+def _require_on_device(places: dict[str, _Place], names: Iterable[str], user: str, at: int) -> None:
+    for name in names:
+        place = places[name]
+        if not place.on_device:
+            back = sum(end - begin for begin, end in place.pieces)
+            flight = ", with a copy in flight" if place.coming_in else ""
+            state = f"dropped: {back} of its {place.size_bytes} bytes are back{flight}"
+            message = f"{user} needs {name}, which is {state if place.is_dropped else 'not born yet'}"
+            raise InvalidGraph(message, invariant=2, position=at)
+
+
+def _require_landed(places: dict[str, _Place], names: Iterable[str], fate: str, at: int) -> None:
+    for name in names:
+        if places[name].in_flight:
+            message = f"{name} is {fate} while a copy of it is in flight: wait for it first"
+            raise InvalidGraph(message, invariant=4, position=at)
+
+
+def _check_end(graph: Graph, places: dict[str, _Place]) -> None:
+    for name in _kept(graph):
+        place, home = places[name], graph.storages[name].home
+        is_home = place.on_device if home == "device" else place.in_tier
+        if place.in_flight or not is_home:
+            problem = "with a copy in flight" if place.in_flight else f"away from its home, {home}"
+            raise InvalidGraph(f"the step ends with {name} {problem}", invariant=5)
+
+
+# ---- 3: capacity
+
+
+def check_capacity(
+    graph: Graph, steps: list[Step], capacity_bytes: int, workspace: Callable[[Op], int]
+) -> None:
+    """Raise `InvalidGraph` unless `graph` keeps invariant 3; it must keep the others.
+
+    A storage that no instruction touches is held to the end.
+    """
+    held = dict.fromkeys(graph.storages, 0)
+    for storage in _inputs(graph, steps):
+        if storage.home == "device":
+            held[storage.name] = storage.size_bytes
+    total = sum(held.values())
+    last_uses = _last_uses(graph, steps)
+    for at, (item, step) in enumerate(zip(graph.instructions, steps, strict=True)):
+        workspace_bytes = 0
+        match item:
+            case Op():
+                born = [value.storage for value in step.results if value.version == 0]
+                changes = {name: graph.storages[name].size_bytes for name in born}
+                workspace_bytes = workspace(item)
+            case SwapIn(storage, begin, end):
+                changes = {storage: end - begin}
+            case Drop(storage):
+                changes = {storage: -held[storage]}
+            case _:
+                changes = {}
+        for name, change in changes.items():
+            held[name] += change
+            total += change
+        needed = total + workspace_bytes
+        if needed > capacity_bytes:
+            excess = f"{needed - capacity_bytes} over the capacity of {capacity_bytes}"
+            held_here = f"{needed} bytes ({format_bytes(needed)}), {workspace_bytes} of them as workspace"
+            message = f"{held_here}, are held here, which is {excess}"
+            raise InvalidGraph(message, invariant=3, position=at)
+        for name in last_uses[at]:
+            total -= held[name]

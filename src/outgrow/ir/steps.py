@@ -1,0 +1,74 @@
+"""What does each instruction do to values and storages? One record for each, for passes over a graph.
+
+The facts are those of `Graph.reads`, `Graph.written` and `Graph.touched`, worked out once for all of them.
+`Step` is a tuple, because verification makes and compares thousands of them.
+"""
+
+from typing import NamedTuple
+
+from outgrow.errors import InvalidGraph
+from outgrow.ir.graph import Graph, Instruction, Op, Ref, Value, argument_values
+
+
+class Step(NamedTuple):
+    """What an instruction reads and defines, and the storages that it writes and touches, each once."""
+
+    reads: tuple[Value, ...] = ()
+    results: tuple[Value, ...] = ()
+    written: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()
+
+
+def steps_of(graph: Graph) -> list[Step]:
+    """Return the step of each instruction.
+
+    Raises `InvalidGraph` (invariant 1) for a name that the graph does not declare.
+    """
+    steps: list[Step] = []
+    for at, item in enumerate(graph.instructions):
+        try:
+            steps.append(_step(graph, item))
+        except KeyError as unknown:
+            message = f"{unknown.args[0]} is not declared"
+            raise InvalidGraph(message, invariant=1, position=at) from None
+    return steps
+
+
+def _step(graph: Graph, item: Instruction) -> Step:
+    values, storages = graph.values, graph.storages
+    if not isinstance(item, Op):
+        return Step(touched=(storages[item.storage].name,))
+    reads = tuple([values[name] for name in references(item)])
+    results = tuple([values[name] for name in item.results if name is not None])
+    written = [value.storage for value in results]
+    if len(written) != 1 or item.writes:
+        written = list(dict.fromkeys(written + [storages[name].name for name in item.writes]))
+    touched = dict.fromkeys([value.storage for value in reads] + written)
+    return Step(reads, results, tuple(written), tuple(touched))
+
+
+def references(op: Op) -> list[str]:
+    """Return the values that `op` reads, in order, as often as it names them.
+
+    >>> references(Op("add", "aten.add.Tensor", (Ref("x"), (Ref("y"), Ref("x")))))
+    ['x', 'y', 'x']
+    """
+    found: list[str] = []
+    for argument in op.arguments:
+        if isinstance(argument, Ref):
+            found.append(argument.value)
+        elif isinstance(argument, tuple):
+            found.extend(argument_values(argument))
+    for _, argument in op.keywords:
+        found.extend(argument_values(argument))
+    return found
+
+
+def births(steps: list[Step]) -> dict[str, int]:
+    """Return the position that brings each storage into being; those there from the start are missing."""
+    found: dict[str, int] = {}
+    for at, step in enumerate(steps):
+        for value in step.results:
+            if value.version == 0:
+                found.setdefault(value.storage, at)
+    return found

@@ -1,0 +1,76 @@
+"""How are bytes and seconds read and written? One parser and two printers for the whole package.
+
+A size is an int (bytes) or a string: "8GiB", "512 MiB" (powers of 1024), "8GB" (powers of 1000), "1e9".
+"""
+
+import math
+import re
+
+from outgrow.errors import InvalidQuantity
+
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+
+_FACTORS = {
+    "": 1, "B": 1,
+    "K": KIB, "KIB": KIB, "M": MIB, "MIB": MIB, "G": GIB, "GIB": GIB, "T": TIB, "TIB": TIB,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_bytes(size: int | str, *, what: str = "memory budget") -> int:
+    """Return `size` as a positive number of bytes.
+
+    Raises `InvalidQuantity`, naming `what`, for anything that is not a positive size.
+
+    >>> parse_bytes("8GiB"), parse_bytes("8GB"), parse_bytes(4096)
+    (8589934592, 8000000000, 4096)
+    """
+    if isinstance(size, str):
+        number = _parse_text(size, what)
+    elif type(size) is int:
+        number = size
+    else:
+        raise InvalidQuantity(f'{what} {size!r} is not a size. Give an int or a string such as "8GiB".')
+    if number <= 0:
+        raise InvalidQuantity(f'{what} {size!r} is not positive. Give a size such as "8GiB".')
+    return number
+
+
+def _parse_text(text: str, what: str) -> int:
+    match = _SIZE.fullmatch(text)
+    factor = _FACTORS.get(match.group(2).upper()) if match else None
+    if match is None or factor is None:
+        raise InvalidQuantity(f'{what} {text!r} is not a size. Write for example "8GiB", "512MiB" or "8GB".')
+    number = float(match.group(1)) * factor
+    if not math.isfinite(number):
+        raise InvalidQuantity(f"{what} {text!r} is too large to be a number of bytes.")
+    return int(number)
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return a size for people: GiB with two decimals, MiB and KiB with one.
+
+    >>> format_bytes(5 * 2**30), format_bytes(1536), format_bytes(12)
+    ('5.00 GiB', '1.5 KiB', '12 B')
+    """
+    if abs(size_bytes) >= GIB:
+        return f"{size_bytes / GIB:.2f} GiB"
+    if abs(size_bytes) >= MIB:
+        return f"{size_bytes / MIB:.1f} MiB"
+    if abs(size_bytes) >= KIB:
+        return f"{size_bytes / KIB:.1f} KiB"
+    return f"{int(size_bytes)} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration for people.
+
+    >>> format_seconds(12.345), format_seconds(0.0123), format_seconds(2e-5)
+    ('12.35 s', '12.3 ms', '20.0 us')
+    """
+    if abs(seconds) >= 1:
+        return f"{seconds:.2f} s"
+    if abs(seconds) >= 1e-3:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e6:.1f} us"

@@ -1,0 +1,203 @@
+"""Does the verifier tell a rewritten step that computes the captured bits from one that may not?"""
+
+from dataclasses import replace
+
+import pytest
+
+from outgrow.errors import InvalidGraph
+from outgrow.ir.graph import Graph
+from outgrow.ir.text import parse_graph
+from outgrow.ir.verify import verify
+
+IN_PLACE = {"aten.relu.default": "aten.relu_.default", "aten.sub.Tensor": "aten.sub_.Tensor"}
+
+CAPTURED = """
+storage w parameter 16
+storage x input 16
+storage s buffer 16
+storage g generator 16
+storage a 16
+storage b 16
+storage c 16
+storage d 32
+storage e 16
+storage spare 16
+value %w: w@0 f32[4]
+value %x: x@0 f32[4]
+%a: a@0 f32[4] = aten.exp.default(%x)
+%b: b@0 f32[4] = aten.relu.default(%a)
+%c: c@0 f32[4], _ = my.norm(%b, [1, 2.0], eps=1e-05) writes s
+%d: d@0 f32[4] = my.rand(%w) writes g
+%c1: c@1 f32[4] = aten.add_.Tensor(%c, %d)
+%e: e@0 f32[4], %u: spare@0 f32[4] = my.split(%c1, %x)
+return %e
+"""
+EXP, RELU = "%a: a@0 f32[4] = aten.exp", "%b: b@0 f32[4] = aten.relu"
+SPLIT = "%e: e@0 f32[4], %u: spare@0 f32[4] = my.split(%c1, %x)"
+RAND_AGAIN = "again: %a2: a2@0 f32[4] = my.rand(%w) writes g origin rand\n"
+EXP_AGAIN = "again: %a2: a2@0 f32[4] = aten.exp.default(%x) origin exp\n"
+
+
+def edited(*changes: tuple[str, str], text: str = CAPTURED) -> str:
+    """Return the text with changes made, each of which must be possible."""
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def refusal(text: str, captured: str = CAPTURED) -> str:
+    """Return the words with which a graph is refused because of invariant 6."""
+    with pytest.raises(InvalidGraph) as caught:
+        verify(parse_graph(text), captured=parse_graph(captured), in_place=IN_PLACE)
+    assert caught.value.invariant == 6
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        (("storage a 16", "storage q 16"), ("a@0", "q@0"), ("%a", "%q")),
+        (
+            ("storage d", "storage a2 16\nstorage d"),
+            (RELU, EXP_AGAIN + RELU),
+            ("default(%a)", "default(%a2)"),
+        ),
+        ((RELU + ".", "relu: %b: a@1 f32[4] = aten.relu_."),),
+        (("%e: e@0 f32[4], %u: spare@0 f32[4]", "%e: e@0 f32[4], _"),),
+        (
+            ("%d: d@0 f32[4] = my.rand(%w) writes g\n", ""),
+            (EXP, "%d: d@0 f32[4] = my.rand(%w) writes g\n" + EXP),
+        ),
+    ],
+    ids=["unchanged", "renamed", "repeated", "re-used", "result unused", "reordered"],
+)
+def test_the_same_content_in_other_places_is_accepted(changes: tuple[tuple[str, str], ...]) -> None:
+    """Other names and orders, repetitions of pure ops, exact re-use and unused results keep every bit."""
+    verify(parse_graph(edited(*changes)), captured=parse_graph(CAPTURED), in_place=IN_PLACE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (RELU, "f()\n" + RELU, "f is not an op of the captured graph"),
+        (RELU, "relu: %b: b@0 f32[4] = aten.relu.default(%a) origin exp\n#", "relu is not an op"),
+        ("%e: e@0", RAND_AGAIN + "%e: e@0", "changes what outlives"),
+        (SPLIT + "\nreturn %e", "return %c1", "are missing: split"),
+        (RELU, "relu: %b: b@0 f32[4] = aten.exp", "its operator is aten.exp.default instead"),
+        ("[1, 2.0]", "[True, 2.0]", "its literals differ"),
+        ("[1, 2.0]", "[1, 2]", "its literals differ"),
+        ("[1, 2.0]", "[1]", "its literals differ"),
+        ("eps=1e-05", "eps=1e-06", "its literals differ"),
+        ("eps=1e-05", "%b", "its literals differ"),
+        ("relu.default(%a)", "relu.default(%x)", "operand 0 is x as float32 [4], strides [1]"),
+        ("my.split(%c1, %x)", "my.split(%x, %c1)", "operand 0 is x"),
+        ("%d)", "%d2)\nvalue %d2: d@0 f32[4]+4", "strides [1], offset 4 instead of"),
+        ("%b: b@0 f32[4]", "%b: b@0 f32[2,2]", "result or write 0 has another layout or goes elsewhere"),
+        ("%c1: c@1", "%c1: d@1", "result or write 0 has another layout or goes elsewhere"),
+        ("%c: c@0 f32[4], _", "%c: c@0 f32[4]", "it has another number of results or writes"),
+        ("%c: c@0 f32[4], _", "%c: c@0 f32[4], %o: a2@0 f32[4]", "result or write 1 has another layout"),
+        ("writes s", "writes g", "result or write 2 has another layout or goes elsewhere"),
+        ("return %e", "return %u", "the results are not those of the captured graph"),
+        ("return %e", "return %e, %e", "the results are not those of the captured graph"),
+        ("storage s buffer", "storage v buffer 4\nstorage s buffer", "the storages that outlive the step"),
+    ],
+)  # fmt: skip
+def test_another_computation_is_refused(old: str, new: str, reason: str) -> None:
+    """Other ops, operators, literals, operands, layouts, writes or results are found, and named."""
+    text = edited(("storage d", "storage a2 16\nstorage d"), (old, new))
+    assert reason in refusal(text)
+
+
+def test_a_write_onto_another_operand_is_refused() -> None:
+    """An op that overwrites its operand may not be said to overwrite another storage of equal content."""
+    norm = "%c: c@0 f32[4], _ = my.norm(%b, [1, 2.0], eps=1e-05) writes s"
+    captured = edited((norm, "%c: c@0 f32[4] = my.clone(%w)"))
+    text = edited(
+        ("storage d", "storage c2 16\nstorage d"),
+        ("%c1: c@1", "again: %c2: c2@0 f32[4] = my.clone(%w) origin clone\n%c1: c2@1"),
+        text=captured,
+    )
+    assert "goes elsewhere" in refusal(text, captured)
+
+
+def test_hidden_writes_keep_their_order() -> None:
+    """Which of two storages an op changes first counts, since the op changes them in different ways."""
+    head = "storage w parameter 4\nstorage v parameter 4\n"
+    assert "goes elsewhere" in refusal(head + "a: f() writes v, w", head + "a: f() writes w, v")
+
+
+def test_a_persistent_storage_ends_with_its_captured_content() -> None:
+    """Storages may be exchanged only where they end with the step."""
+    head = "storage w parameter 4\nstorage y 4\n"
+    captured = head + "%w: w@0 f32[1] = f()\n%y: y@0 f32[1] = g()\n"
+    text = head + "%w: y@0 f32[1] = f()\n%y: w@0 f32[1] = g()\n"
+    assert "w does not end with its captured content" in refusal(text, captured)
+
+
+@pytest.mark.parametrize(
+    ("captured", "rewritten"),
+    [
+        ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %x)", "%z: y@1 f32[2,2] = aten.sub_.Tensor(%y, %x)"),
+        ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %t)", "%z: y@1 f32[4] = aten.sub_.Tensor(%y, %t)"),
+        ("%z: z@0 f32[4] = aten.sub.Tensor(%t, %x)", "%z: y@1 f32[4] = aten.sub_.Tensor(%t, %x)"),
+        ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %x)", "%z: x@1 f32[4] = aten.sub_.Tensor(%y, %x)"),
+        ("%z: z@0 f32[4] = aten.sub.Tensor([%y], %x)", "%z: y@1 f32[4] = aten.sub_.Tensor([%y], %x)"),
+        ("%z: z@0 f32[4], _ = aten.sub.Tensor(%y, %x)", "%z: y@1 f32[4], _ = aten.sub_.Tensor(%y, %x)"),
+        ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %x)", "_ = aten.sub_.Tensor(%y, %x)"),
+        ("%z: y@1 f32[4] = aten.sub.Tensor(%y, %x)", "%z: y@1 f32[4] = aten.sub_.Tensor(%y, %x)"),
+    ],
+    ids=["layout", "other view", "view", "other operand", "first argument", "results", "unused", "no birth"],
+)
+def test_reuse_in_place_must_be_exact(captured: str, rewritten: str) -> None:
+    """The result must go exactly over the first operand, which is read in no other layout."""
+    head = (
+        "storage x 16\nstorage y 16\nstorage z 16\n%x: x@0 f32[4] = f()\n%y: y@0 f32[4] = g()\n"
+        "value %t: y@0 f32[4]:[0]\n"
+    )
+    assert "exactly over its first operand" in refusal(f"{head}sub: {rewritten}", head + captured)
+
+
+def test_reuse_in_place_may_read_the_operand_twice_in_one_layout() -> None:
+    """x - x may be written over x, because each element depends on its own place alone."""
+    head = "storage y 16\nstorage z 16\n%y: y@0 f32[4] = g()\n"
+    captured = head + "%z: z@0 f32[4] = aten.sub.Tensor(%y, %y)\nreturn %z"
+    text = head + "sub: %z: y@1 f32[4] = aten.sub_.Tensor(%y, %y)\nreturn %z"
+    verify(parse_graph(text), captured=parse_graph(captured), in_place=IN_PLACE)
+
+
+def test_an_operator_is_replaced_only_by_its_in_place_form() -> None:
+    """Without a law for it, the in-place operator is another operator."""
+    text = parse_graph(edited((RELU + ".", "relu: %b: a@1 f32[4] = aten.relu_.")))
+    with pytest.raises(InvalidGraph, match="its operator is aten"):
+        verify(text, captured=parse_graph(CAPTURED))
+
+
+def test_a_result_in_place_cannot_be_left_unused() -> None:
+    """An op that overwrites its operand does so whether its result is named or not."""
+    head = "storage y 4\n%y: y@0 f32[1] = f()\n"
+    captured = head + "%y1: y@1 f32[1] = my.relu_.default(%y)"
+    assert "result or write 0" in refusal(head + "_ = my.relu_.default(%y)", captured)
+
+
+def test_results_share_a_storage_where_the_captured_ones_do() -> None:
+    """Two results that are one storage stay one."""
+    head = "storage y 4\nstorage z 4\n%y: y@0 f32[1], "
+    text, captured = head + "%t: z@0 f32[1] = f()", head + "%t: y@0 f32[1] = f()"
+    assert "result or write 1" in refusal(text, captured)
+
+
+def test_an_unchanged_op_is_refused_where_its_operand_holds_something_else() -> None:
+    """What counts is the content of a storage, not the name of the value that is read."""
+    captured = parse_graph(CAPTURED)
+    storages = {**captured.storages, "b2": replace(captured.storages["b"], name="b2")}
+    moved = replace(captured.values["b"], name="b2", storage="b2")
+    other = replace(captured.values["b"], name="again")
+    relu = replace(captured.ops[1], results=("b2",))
+    again = replace(captured.ops[0], name="again", origin="exp", results=("again",))
+    instructions = (captured.ops[0], relu, again, *captured.ops[2:])
+    values = {**captured.values, "b2": moved, "again": other}
+    rewritten = Graph(storages, values, instructions, captured.results)
+    with pytest.raises(InvalidGraph, match=r"operand 0 is write 0 of exp .* instead of write 0 of relu"):
+        verify(rewritten, captured=captured)

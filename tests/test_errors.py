@@ -1,0 +1,20 @@
+"""Do the errors carry what a caller needs to go on?"""
+
+from outgrow import errors
+from outgrow.errors import GraphSyntaxError, Infeasible, InvalidGraph, OutgrowError
+
+
+def test_every_error_is_a_refusal_of_the_package() -> None:
+    """One except clause catches all of them."""
+    found = [item for item in vars(errors).values() if isinstance(item, type)]
+    assert all(issubclass(item, OutgrowError) for item in found)
+
+
+def test_errors_carry_their_figures() -> None:
+    """The floor, the broken invariant and the place in a text are attributes, not only words."""
+    infeasible = Infeasible("too small", floor_bytes=64, culprit="mm")
+    assert (infeasible.floor_bytes, infeasible.culprit) == (64, "mm")
+    invalid = InvalidGraph("wrong", invariant=4, position=2)
+    assert (invalid.invariant, invalid.position) == (4, 2)
+    syntax = GraphSyntaxError("what?", line=1, column=2)
+    assert (syntax.line, syntax.column, str(syntax)) == (1, 2, "line 1, column 2: what?")

@@ -1,0 +1,50 @@
+"""Are bytes and seconds read and written as people write them?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outgrow.errors import InvalidQuantity, OutgrowError
+from outgrow.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("8GiB", 8 * GIB), ("512 MiB", 512 * MIB), ("8GB", 8 * 10**9), ("1e9", 10**9), (".5k", KIB // 2),
+        ("2t", 2 * TIB), ("  7b ", 7), (4096, 4096),
+    ],
+)  # fmt: skip
+def test_a_size_is_a_number_with_a_unit(text: int | str, size_bytes: int) -> None:
+    """Units of 1024 and of 1000, spaces, any case and plain numbers are read."""
+    assert parse_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize("size", ["8 bananas", "", "GiB", "-1GiB", "0", 0, -1, True, 1.5, None, "1e999"])
+def test_what_is_not_a_positive_size_is_refused(size: object) -> None:
+    """The refusal is a ValueError that names what was asked and shows what a size looks like."""
+    with pytest.raises(InvalidQuantity, match="disk budget") as caught:
+        parse_bytes(size, what="disk budget")  # type: ignore[arg-type]
+    assert isinstance(caught.value, OutgrowError)
+    assert isinstance(caught.value, ValueError)
+
+
+@given(st.integers(1, 2**60))
+def test_a_number_of_bytes_is_itself(size_bytes: int) -> None:
+    """An int goes through unchanged."""
+    assert parse_bytes(size_bytes) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(12, "12 B"), (1536, "1.5 KiB"), (3 * MIB, "3.0 MiB"), (5 * GIB, "5.00 GiB"), (-5 * GIB, "-5.00 GiB")],
+)
+def test_a_size_is_printed_in_its_largest_unit(size_bytes: int, text: str) -> None:
+    """GiB have two decimals, MiB and KiB one."""
+    assert format_bytes(size_bytes) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(12.345, "12.35 s"), (0.0123, "12.3 ms"), (2e-5, "20.0 us")])
+def test_a_duration_is_printed_in_its_largest_unit(seconds: float, text: str) -> None:
+    """Seconds have two decimals, milliseconds and microseconds one."""
+    assert format_seconds(seconds) == text
