@@ -1,0 +1,88 @@
+"""What does an op cost? Seconds and workspace of each op, as a table beside the graph.
+
+Costs are measured where the op has run on this machine before, and modelled where it has not:
+
+    seconds    = seconds per op + max(flops / device flops, bytes / device bandwidth)       (a roofline)
+    workspace  <= a bound by kind of operator: generous, since the first plan must keep the budget
+
+A measured cost is known by the op's signature: operator, arguments, and the dtypes, shapes and strides of all
+operands and results.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from outgrow.ir.graph import Argument, Graph, Op, Ref, Value, read_values
+from outgrow.ir.machine import Device
+from outgrow.operators.arithmetic import flops, moved_bytes, value_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds and workspace bytes of one op; `measured` is False where a model gave them."""
+
+    seconds: float
+    workspace_bytes: int = 0
+    measured: bool = False
+
+
+Costs = Mapping[str, Cost]
+"""The cost of each captured op by its name; a repeated op costs what its `captured` op costs."""
+
+
+def costs_of(graph: Graph, device: Device, known: Mapping[str, Cost]) -> dict[str, Cost]:
+    """Return the cost of every op of a captured graph: `known` by signature, else modelled."""
+    return {op.name: known.get(signature(graph, op)) or modelled(graph, op, device) for op in graph.ops}
+
+
+def modelled(graph: Graph, op: Op, device: Device) -> Cost:
+    """Return the roofline seconds of an op and an upper bound of its workspace."""
+    if "." in op.operator and not op.operator.startswith("aten."):
+        return Cost(1e-6)
+    arithmetic = flops(graph, op) / device.flops_per_second
+    movement = moved_bytes(graph, op) / device.bytes_per_second
+    return Cost(device.seconds_per_op + max(arithmetic, movement), workspace_bound(graph, op))
+
+
+def workspace_bound(graph: Graph, op: Op) -> int:
+    """Return bytes that the workspace of an op is expected not to exceed.
+
+    A convolution of tensors that are not channels-last, or that have one channel so that the library cannot tell,
+    is reordered inside the library: up to three more tensors like those it touches. In channels-last nearly
+    nothing is. Other operators keep small buffers for each thread.
+    """
+    if "convolution" not in op.operator:
+        return min(moved_bytes(graph, op) // 16, 32 << 20)
+    names = (*read_values(op), *(name for name in op.results if name is not None))
+    values = [graph.values[name] for name in names]
+    largest = max(value_bytes(value) for value in values)
+    large = [value for value in values if len(value.shape) > 3 and value_bytes(value) > largest // 64]
+    if all(_is_channels_last(value) for value in large):
+        return moved_bytes(graph, op) // 50
+    return 3 * largest
+
+
+def _is_channels_last(value: Value) -> bool:
+    return value.shape[1] > 1 and value.strides[1] == 1
+
+
+def signature(graph: Graph, op: Op) -> str:
+    """Return a key under which ops of equal cost are known: operator, arguments and all layouts."""
+    names: dict[str, str] = {}
+    for name in (*read_values(op), *(result for result in op.results if result is not None)):
+        value = graph.values[name]
+        names[name] = f"{value.dtype}{list(value.shape)}:{list(value.strides)}"
+    arguments = [_spelled(argument, names) for argument in op.arguments]
+    keywords = [f"{key}={_spelled(argument, names)}" for key, argument in op.keywords]
+    results = [names[name] if name is not None else "-" for name in op.results]
+    text = f"{op.operator}({', '.join((*arguments, *keywords))}) -> {', '.join(results)}"
+    return f"{op.operator} {sha256(text.encode()).hexdigest()[:20]}"
+
+
+def _spelled(argument: Argument, names: Mapping[str, str]) -> str:
+    if isinstance(argument, Ref):
+        return names[argument.value]
+    if isinstance(argument, tuple):
+        return "[" + ", ".join(_spelled(item, names) for item in argument) + "]"
+    return "scalar" if isinstance(argument, float) else repr(argument)

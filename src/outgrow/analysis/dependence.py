@@ -1,0 +1,33 @@
+"""Which ops must keep their order?
+
+Two ops conflict iff one writes a storage that the other touches: read after write, write after read, write
+after write. Ops that do not conflict may change places, and every op still reads the same bytes. The random
+generator is a storage that random ops write, so their order is kept by the same rule.
+"""
+
+from collections.abc import Sequence
+
+from outgrow.ir.graph import Graph, Op
+
+
+def conflict(graph: Graph, first: Op, second: Op) -> bool:
+    """Return whether `first` and `second` must keep their order."""
+    first_written, second_written = set(graph.written(first)), set(graph.written(second))
+    return not (
+        first_written.isdisjoint(graph.touched(second)) and second_written.isdisjoint(graph.touched(first))
+    )
+
+
+def latest_dependence(graph: Graph, ops: Sequence[Op], within: Sequence[Op]) -> Op | None:
+    """Return the last op of `within` that conflicts with one of `ops`, or None."""
+    touched = {name for op in ops for name in graph.touched(op)}
+    written = {name for op in ops for name in graph.written(op)}
+    for earlier in reversed(within):
+        if not (touched.isdisjoint(graph.written(earlier)) and written.isdisjoint(graph.touched(earlier))):
+            return earlier
+    return None
+
+
+def is_repeatable(graph: Graph, op: Op) -> bool:
+    """Return whether `op` may run again: all it writes are storages of this step."""
+    return not any(graph.storages[name].is_persistent for name in graph.written(op))

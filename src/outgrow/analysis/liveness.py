@@ -1,0 +1,112 @@
+"""When is each storage live, and where are the gaps between its uses?
+
+A storage is live from its birth (an input: from before the first op, step -1) to its last use; a persistent
+storage or one that holds a result is live to the end, step n. Steps count ops alone: this analysis describes
+graphs before any transfer is planned.
+
+    live(s, k)    iff birth(s) <= k <= death(s)
+    gap of s      = two consecutive uses i < j with at least one op between them
+    bytes(k)      = sum of size(s) over storages live at k, plus the workspace of op k
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outgrow.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """The first and last step at which a storage is live, and every step that uses it."""
+
+    birth: int
+    death: int
+    uses: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A storage rests between its uses at steps `begin` and `end`.
+
+    `dirty` is False where the same version already rested in an earlier gap, so that a copy of it exists
+    if that gap was swapped.
+    """
+
+    storage: str
+    size_bytes: int
+    begin: int
+    end: int
+    dirty: bool = True
+
+
+def lifetimes(graph: Graph) -> dict[str, Lifetime]:
+    """Return the lifetime of every storage that the graph uses, in order of first use."""
+    uses: dict[str, list[int]] = {}
+    births: dict[str, int] = {}
+    for step, op in enumerate(graph.ops):
+        for storage in graph.touched(op):
+            uses.setdefault(storage, []).append(step)
+        for name in op.results:
+            if name is not None and graph.values[name].version == 0:
+                births.setdefault(graph.values[name].storage, step)
+    end = len(graph.ops)
+    kept = {graph.values[name].storage for name in graph.results}
+    found: dict[str, Lifetime] = {}
+    for name, storage in graph.storages.items():
+        steps = uses.get(name, [])
+        stays = storage.is_persistent or name in kept
+        birth = births.get(name, -1)
+        death = end if stays else (steps[-1] if steps else birth)
+        found[name] = Lifetime(birth, death, tuple(steps))
+    return found
+
+
+def gaps(graph: Graph, *, minimum_bytes: int) -> tuple[Gap, ...]:
+    """Return every gap of a storage of at least `minimum_bytes` that may leave the device, in order of `begin`.
+
+    Storages that outlive the step stay on the device.
+    """
+    kept = {graph.values[name].storage for name in graph.results}
+    ops = graph.ops
+    found: list[Gap] = []
+    for name, life in lifetimes(graph).items():
+        storage = graph.storages[name]
+        if storage.size_bytes < minimum_bytes or storage.is_persistent or name in kept:
+            continue
+        rested = False
+        for begin, end in zip(life.uses, life.uses[1:], strict=False):
+            rested = rested and name not in graph.written(ops[begin])
+            if end - begin > 1:
+                found.append(Gap(name, storage.size_bytes, begin, end, dirty=not rested))
+                rested = True
+    return tuple(sorted(found, key=lambda gap: (gap.begin, gap.end, gap.storage)))
+
+
+def live_bytes(graph: Graph, workspace: Mapping[str, int]) -> list[int]:
+    """Return bytes(k) for each step k; `workspace` gives bytes by captured op name (0 where missing).
+
+    >>> from outgrow.ir.text import parse_graph
+    >>> graph = parse_graph('''
+    ... storage x input 8
+    ... storage y 8
+    ... value %x: x@0 f32[2]
+    ... %y: y@0 f32[2] = aten.relu.default(%x)
+    ... return %y
+    ... ''')
+    >>> live_bytes(graph, {})
+    [16]
+    """
+    count = len(graph.ops)
+    delta = [0] * (count + 1)
+    for name, life in lifetimes(graph).items():
+        size = graph.storages[name].size_bytes
+        if life.death < 0:
+            continue
+        delta[max(life.birth, 0)] += size
+        delta[min(life.death + 1, count)] -= size
+    profile: list[int] = []
+    held = 0
+    for step, op in enumerate(graph.ops):
+        held += delta[step]
+        profile.append(held + workspace.get(op.captured, 0))
+    return profile

@@ -1,0 +1,62 @@
+"""How much work is an op? Flops and bytes, read off the shapes of its operands and results.
+
+    convolution            2 * |output| * input channels per group * kernel size
+    convolution backward   as much for each gradient that its output mask asks for
+    matrix product         2 * m * k * n
+    attention              4 * batch * heads * queries * keys * width, 2.5 times that backward
+    everything else        no flops worth counting: bytes decide
+
+Bytes are those of every operand and result once. Sizes of values are those of their views.
+"""
+
+from math import prod
+
+from outgrow.ir.graph import Graph, Op, Ref, Value, read_values
+
+_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+_PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
+
+
+def value_bytes(value: Value) -> int:
+    """Return the bytes of the elements of a value; 0 for a host scalar."""
+    return prod(value.shape) * _BYTES.get(value.dtype, 4) if value.dtype not in {"float", "int"} else 0
+
+
+def moved_bytes(graph: Graph, op: Op) -> int:
+    """Return the bytes that `op` reads and writes."""
+    names = (*read_values(op), *(name for name in op.results if name is not None))
+    return sum(value_bytes(graph.values[name]) for name in names)
+
+
+def flops(graph: Graph, op: Op) -> float:
+    """Return the floating point operations of `op`; 0 where bytes decide."""
+    operands = [graph.values[item.value] if isinstance(item, Ref) else None for item in op.arguments]
+    results = [graph.values[name] if name else None for name in op.results]
+    if op.operator == "aten.convolution.default" and operands[1] and results[0]:
+        spread = operands[0] if op.arguments[6] is True else results[0]
+        return _convolution(spread or results[0], operands[1])
+    if op.operator == "aten.convolution_backward.default" and operands[0] and operands[1] and operands[2]:
+        mask = op.arguments[10] if len(op.arguments) > 10 else (True, True, False)
+        asked = sum(1 for flag in mask[:2] if flag) if isinstance(mask, tuple) else 2
+        spread = operands[1] if op.arguments[7] is True else operands[0]
+        return asked * _convolution(spread, operands[2])
+    if op.operator in _PRODUCTS:
+        left = operands[_PRODUCTS[op.operator]]
+        return 2.0 * prod(results[0].shape) * left.shape[-1] if left and results[0] else 0.0
+    if "scaled_dot_product" in op.operator:
+        return _attention(operands, backward="backward" in op.operator)
+    return 0.0
+
+
+def _convolution(spread: Value, weight: Value) -> float:
+    """`spread` is the side on which the weight is applied at every position: (batch, channels, positions...)."""
+    return 2.0 * spread.shape[0] * prod(spread.shape[2:]) * prod(weight.shape)
+
+
+def _attention(operands: list[Value | None], *, backward: bool) -> float:
+    shaped = [operand for operand in operands if operand and len(operand.shape) == 4]
+    query, key = (shaped[1], shaped[2]) if backward else (shaped[0], shaped[1])
+    return (10.0 if backward else 4.0) * prod(query.shape) * key.shape[2]

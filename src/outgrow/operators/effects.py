@@ -1,0 +1,41 @@
+"""Which tensors does an operator change without saying so in its schema?
+
+An ATen schema marks the arguments that an operator writes, `Tensor(a!) self`. Batch normalisation is older
+than these marks: in training it updates its running statistics in silence. The table lists such arguments by
+position.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from outgrow.ir.graph import Argument
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenWrites:
+    """Positions of the arguments that are written, if the argument at `only_if` is true or there is none."""
+
+    arguments: tuple[int, ...]
+    only_if: int | None = None
+
+
+HIDDEN_WRITES: Mapping[str, HiddenWrites] = {
+    "aten.native_batch_norm.default": HiddenWrites((3, 4), only_if=5),
+    "aten.cudnn_batch_norm.default": HiddenWrites((3, 4), only_if=5),
+    "aten.miopen_batch_norm.default": HiddenWrites((3, 4), only_if=5),
+    "aten.batch_norm_update_stats.default": HiddenWrites((1, 2)),
+    "aten.batch_norm_gather_stats.default": HiddenWrites((3, 4)),
+    "aten.batch_norm_gather_stats_with_counts.default": HiddenWrites((3, 4)),
+}
+
+
+def hidden_writes(operator: str, arguments: Sequence[Argument]) -> tuple[int, ...]:
+    """Return the positions of the arguments that this call writes although its schema does not say so.
+
+    >>> hidden_writes("aten.relu.default", ())
+    ()
+    """
+    entry = HIDDEN_WRITES.get(operator)
+    if entry is None or (entry.only_if is not None and not arguments[entry.only_if]):
+        return ()
+    return tuple(at for at in entry.arguments if arguments[at] is not None)

@@ -1,0 +1,101 @@
+"""What was decided? A plan is plain data: the budget, the decisions in order, and what was predicted.
+
+Each decision names ops and storages of the graph as it stands when the decision is applied; `outgrow.rewriting`
+turns decisions into laws. A plan belongs to one captured graph: `fingerprint` is the hash of its text.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Run `ops`, in their order, directly after the op `after` instead of later."""
+
+    ops: tuple[str, ...]
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Let `op` write its result into the memory of the operand that dies there."""
+
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """Build `storage` again directly before the op `before`, instead of keeping it until then."""
+
+    storage: str
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes begin:end of a storage, brought back by a copy that begins directly before the op `before`."""
+
+    begin: int
+    end: int
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Send `storage` to the next tier over one gap between two uses.
+
+    The copy out begins directly after the op `after` (None: the tier already holds this version), the
+    device bytes are freed directly before the op `dropped`, and `pieces` bring them back for the op `before`.
+    """
+
+    storage: str
+    after: str | None
+    dropped: str
+    pieces: tuple[Piece, ...]
+    before: str
+
+
+Decision: TypeAlias = Move | Reuse | Recompute | Swap
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Peak bytes by the one definition of `analysis.timeline`, and seconds, of one step."""
+
+    peak_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The limit on process bytes, and the overhead deducted from it before planning."""
+
+    limit_bytes: int
+    overhead_bytes: int = 0
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What storages, workspace and bytes in flight may hold together."""
+        return self.limit_bytes - self.overhead_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The decisions for one graph under one budget, with what the planner expects of them."""
+
+    planner: str
+    fingerprint: str
+    budget: Budget
+    decisions: tuple[Decision, ...]
+    predicted: Estimate
+    floor_bytes: int
+    floor_op: str
+    in_core: Estimate
+    bound_seconds: float
+    planning_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the step fits as captured, so that nothing is rewritten."""
+        return not self.decisions

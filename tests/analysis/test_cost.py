@@ -1,0 +1,67 @@
+"""Costs are known by what an op does, and modelled where nothing was measured."""
+
+from outgrow.analysis.cost import Cost, costs_of, modelled, signature, workspace_bound
+from outgrow.ir.graph import Graph
+from outgrow.ir.machine import Device
+from outgrow.ir.text import parse_graph
+
+DEVICE = Device("toy", flops_per_second=1e9, bytes_per_second=1e9, seconds_per_op=0.0)
+
+
+def convolution(layout: str, weight: str) -> Graph:
+    """A convolution of a 2-channel volume, volume and weight in the given strides."""
+    return parse_graph(
+        f"""
+        storage x input 8192
+        storage w parameter 432
+        storage y 8192
+        value %x: x@0 f32[1,2,8,8,8]:{layout}
+        value %w: w@0 f32[2,2,3,3,3]:{weight}
+        %y: y@0 f32[1,2,8,8,8]:{layout} = aten.convolution.default(%x, %w, None, [1, 1, 1], [1, 1, 1], [1, 1, 1], False, [0, 0, 0], 1)
+        return %y
+        """
+    )
+
+
+CONTIGUOUS = ("[1024,512,64,8,1]", "[54,27,9,3,1]")
+CHANNELS_LAST = ("[1024,1,128,16,2]", "[54,1,18,6,2]")
+
+
+def test_the_roofline_takes_the_slower_of_arithmetic_and_movement() -> None:
+    """A convolution is bound by flops on this device, an elementwise op by bytes."""
+    graph = convolution(*CHANNELS_LAST)
+    assert modelled(graph, graph.ops[0], DEVICE).seconds == 2 * 512 * 108 / 1e9
+    other = parse_graph(
+        "storage x input 4000\nstorage y 4000\nvalue %x: x@0 f32[1000]\n"
+        "%y: y@0 f32[1000] = aten.relu.default(%x)\nreturn %y"
+    )
+    assert modelled(other, other.ops[0], DEVICE).seconds == 8000 / 1e9
+
+
+def test_a_convolution_that_is_not_channels_last_may_need_workspace() -> None:
+    """The bound is large where the library reorders inside, and small in channels-last."""
+    contiguous, last = convolution(*CONTIGUOUS), convolution(*CHANNELS_LAST)
+    assert workspace_bound(contiguous, contiguous.ops[0]) == 3 * 4096
+    assert workspace_bound(last, last.ops[0]) < 400
+
+
+def test_equal_calls_share_a_signature_and_other_layouts_do_not() -> None:
+    """A cost is known by operator, arguments and layouts, not by names."""
+    first, second, other = convolution(*CONTIGUOUS), convolution(*CONTIGUOUS), convolution(*CHANNELS_LAST)
+    assert signature(first, first.ops[0]) == signature(second, second.ops[0])
+    assert signature(first, first.ops[0]) != signature(other, other.ops[0])
+
+
+def test_a_measured_cost_replaces_the_model() -> None:
+    """What is known by signature is taken as it is."""
+    graph = convolution(*CONTIGUOUS)
+    known = {signature(graph, graph.ops[0]): Cost(7.0, 3, measured=True)}
+    assert costs_of(graph, DEVICE, known) == {"convolution": Cost(7.0, 3, measured=True)}
+
+
+def test_host_arithmetic_costs_next_to_nothing() -> None:
+    """An op on host scalars takes no device time."""
+    graph = parse_graph(
+        "storage a scalar 0\nstorage b scalar 0\nvalue %a: a@0 float[]\n%b: b@0 float[] = operator.neg(%a)\nreturn %b"
+    )
+    assert modelled(graph, graph.ops[0], DEVICE) == Cost(1e-6)
