@@ -1,0 +1,111 @@
+"""The law of re-use: an elementwise op may write over an operand that dies there."""
+
+from dataclasses import replace
+
+from outgrow.ir.graph import Graph, Instruction, Op, Ref, Value, read_values
+from outgrow.operators.in_place import IN_PLACE
+from outgrow.plan import Decision, Reuse
+from outgrow.rewriting.rule import position_of, require
+
+
+def reuse(graph: Graph, decision: Decision) -> Graph:
+    """Write the result of an op into the memory of its first operand.
+
+    rewrite:
+        storage x input 8
+        storage a 8
+        storage b 8
+        storage c 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2] = aten.neg.default(%x)
+        %b: b@0 f32[2] = aten.relu.default(%a)
+        %c: c@0 f32[2] = aten.exp.default(%b)
+        return %c
+    with:
+        Reuse(op="relu")
+    provided:
+        the operator has an in-place form; the operand's storage is not persistent, no other op uses it
+        later, and operand and result are whole storages of equal shape, strides and dtype.
+    because:
+        each element of the result depends on the operand's element at its own place alone, and the same
+        kernel computes it.
+    ->
+        storage x input 8
+        storage a 8
+        storage c 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2] = aten.neg.default(%x)
+        relu: %b: a@1 f32[2] = aten.relu_.default(%a)
+        %c: c@0 f32[2] = aten.exp.default(%b)
+        return %c
+    """
+    assert isinstance(decision, Reuse), "the law of re-use takes a Reuse"
+    at = position_of(graph, decision.op, "reuse")
+    op = graph.instructions[at]
+    assert isinstance(op, Op), "op_positions holds ops only"
+    operand, result = _operand_and_result(graph, op)
+    reason = why_not(graph, op)
+    require(reason is None, "reuse", reason or "")
+    values = {
+        name: _moved_over(value, result.storage, operand) for name, value in graph.values.items()
+    }
+    storages = {name: storage for name, storage in graph.storages.items() if name != result.storage}
+    instructions = list(graph.instructions)
+    instructions[at] = replace(op, operator=IN_PLACE[op.operator])
+    renamed_writes = tuple(_rename_writes(item, result.storage, operand.storage) for item in instructions)
+    return replace(graph, storages=storages, values=values, instructions=renamed_writes)
+
+
+def why_not(graph: Graph, op: Op) -> str | None:
+    """Return why `op` may not write over its first operand, or None if it may."""
+    if op.operator not in IN_PLACE or not op.arguments or not isinstance(op.arguments[0], Ref):
+        return f"{op.operator} has no in-place form"
+    if len(op.results) != 1 or op.results[0] is None:
+        return f"{op.name} does not have one result"
+    operand, result = _operand_and_result(graph, op)
+    storage = graph.storages[operand.storage]
+    if storage.is_persistent or result.version != 0:
+        return f"{operand.storage} outlives the step or {op.name} already writes in place"
+    if storage.size_bytes != graph.storages[result.storage].size_bytes:
+        return f"{operand.storage} and {result.storage} differ in size"
+    if (operand.shape, operand.strides, operand.offset, operand.dtype) != (
+        result.shape, result.strides, result.offset, result.dtype,
+    ):  # fmt: skip
+        return f"{operand.name} and {result.name} differ in layout"
+    others = (graph.values[name] for name in _other_reads(op))
+    if any(other.storage == operand.storage for other in others):
+        return f"{op.name} reads {operand.storage} through another view"
+    if _is_used_after(graph, operand.storage, graph.op_positions[op.name]):
+        return f"{operand.storage} is used after {op.name}"
+    return None
+
+
+def _operand_and_result(graph: Graph, op: Op) -> tuple[Value, Value]:
+    argument, name = op.arguments[0] if op.arguments else None, op.results[0] if op.results else None
+    require(isinstance(argument, Ref) and name is not None, "reuse", f"{op.name} has no operand or no result")
+    assert isinstance(argument, Ref) and name is not None, "required above"
+    return graph.values[argument.value], graph.values[name]
+
+
+def _other_reads(op: Op) -> tuple[str, ...]:
+    """The values that `op` reads beside its first operand."""
+    rest = replace(op, arguments=op.arguments[1:])
+    return tuple(name for name in read_values(rest) if Ref(name) != op.arguments[0])
+
+
+def _is_used_after(graph: Graph, storage: str, at: int) -> bool:
+    if any(graph.values[name].storage == storage for name in graph.results):
+        return True
+    return any(storage in graph.touched(item) for item in graph.instructions[at + 1 :])
+
+
+def _moved_over(value: Value, storage: str, operand: Value) -> Value:
+    if value.storage != storage:
+        return value
+    return replace(value, storage=operand.storage, version=value.version + operand.version + 1)
+
+
+def _rename_writes(item: Instruction, old: str, new: str) -> Instruction:
+    if isinstance(item, Op) and old in item.writes:
+        return replace(item, writes=tuple(new if name == old else name for name in item.writes))
+    return item

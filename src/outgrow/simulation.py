@@ -1,0 +1,110 @@
+"""What will happen when a graph runs on a machine? Replay it on three lanes: compute, out, in.
+
+    an op       begins when the clock says so, takes its seconds, and moves the clock
+    swap_out s  begins on the out lane when the lane is free, at the earliest now; the clock does not move
+    swap_in s   reserves its bytes now and begins on the in lane when that is free
+    wait s      moves the clock to the end of the last copy of s in flight
+    drop s      frees the device bytes of s now
+
+Each lane works first in, first out. On a half-duplex link both lanes share one time. A storage comes into
+memory at the beginning of the op that brings it into being and leaves it at the end of its last use; the
+workspace of an op is held while it runs. The same rules are written down once more, apart from these, in
+`ir.verify`, which asks of every order of events what is simulated here for one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outgrow.analysis.cost import Cost
+from outgrow.analysis.timeline import Event, Lane, Span, Trace
+from outgrow.ir.graph import Drop, Graph, Op, SwapIn, SwapOut, Wait
+from outgrow.ir.machine import Link, Machine
+
+FREE = Cost(0.0)
+
+
+def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
+    """Return what happens when `graph` runs on `machine`; `costs` are by captured op name."""
+    clock = _Clock(machine.link)
+    births, deaths = _residence(graph)
+    clock.hold(sum(graph.storages[name].size_bytes for name in births.get(-1, ())))
+    for at, item in enumerate(graph.instructions):
+        match item:
+            case Op():
+                born = sum(graph.storages[name].size_bytes for name in births.get(at, ()))
+                clock.run(item.name, costs.get(item.captured, FREE), born)
+            case SwapOut(storage):
+                clock.copy_out(storage, graph.storages[storage].size_bytes)
+            case SwapIn(storage, begin, end):
+                clock.copy_in(storage, end - begin)
+            case Wait(storage):
+                clock.wait(storage)
+            case Drop(storage):
+                clock.hold(-graph.storages[storage].size_bytes)
+        for name in deaths.get(at, ()):
+            clock.forget(name, graph.storages[name].size_bytes)
+    return Trace(clock.now, tuple(clock.spans), tuple(clock.events))
+
+
+def _residence(graph: Graph) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
+    """Return the storages born and those that die at each position; inputs are born at -1."""
+    last: dict[str, int] = {}
+    for at, item in enumerate(graph.instructions):
+        for name in graph.touched(item):
+            last[name] = at
+    births: dict[int, list[str]] = {}
+    deaths: dict[int, list[str]] = {}
+    kept = {graph.values[name].storage for name in graph.results}
+    for name, storage in graph.storages.items():
+        births.setdefault(graph.born_at.get(name, -1), []).append(name)
+        if not storage.is_persistent and name not in kept and name in last:
+            deaths.setdefault(last[name], []).append(name)
+    return births, deaths
+
+
+@dataclass
+class _Clock:
+    """The time, the lanes and the memory while a graph is replayed."""
+
+    link: Link
+    now: float = 0.0
+    lane_free: dict[Lane, float] = field(default_factory=lambda: {Lane.OUT: 0.0, Lane.IN: 0.0})
+    in_flight: dict[str, float] = field(default_factory=dict[str, float])
+    resting: dict[str, int] = field(default_factory=dict[str, int])
+    spans: list[Span] = field(default_factory=list[Span])
+    events: list[Event] = field(default_factory=list[Event])
+
+    def hold(self, size_bytes: int) -> None:
+        if size_bytes:
+            self.events.append(Event(self.now, size_bytes))
+
+    def run(self, name: str, cost: Cost, born_bytes: int) -> None:
+        begin = self.now
+        self.hold(born_bytes + cost.workspace_bytes)
+        self.now += cost.seconds
+        self.hold(-cost.workspace_bytes)
+        self.spans.append(Span(Lane.COMPUTE, name, begin, self.now))
+
+    def copy_out(self, storage: str, size_bytes: int) -> None:
+        if storage not in self.resting:
+            self.resting[storage] = size_bytes
+            self.events.append(Event(self.now, 0, size_bytes))
+        self._copy(Lane.OUT, storage, size_bytes, self.link.out_seconds(size_bytes))
+
+    def copy_in(self, storage: str, size_bytes: int) -> None:
+        self.hold(size_bytes)
+        self._copy(Lane.IN, storage, size_bytes, self.link.in_seconds(size_bytes))
+
+    def _copy(self, lane: Lane, storage: str, size_bytes: int, seconds: float) -> None:
+        begin = max(self.now, self.lane_free[lane])
+        end = begin + seconds
+        for busy in self.lane_free if self.link.half_duplex else (lane,):
+            self.lane_free[busy] = end
+        self.in_flight[storage] = end
+        self.spans.append(Span(lane, storage, begin, end, size_bytes))
+
+    def wait(self, storage: str) -> None:
+        self.now = max(self.now, self.in_flight.pop(storage, self.now))
+
+    def forget(self, storage: str, size_bytes: int) -> None:
+        self.events.append(Event(self.now, -size_bytes, -self.resting.pop(storage, 0)))

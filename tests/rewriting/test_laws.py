@@ -1,0 +1,166 @@
+"""The laws do what their docstrings state, and refuse where their conditions fail."""
+
+import textwrap
+from dataclasses import dataclass
+
+import pytest
+
+from outgrow.errors import NotApplicable
+from outgrow.ir.graph import Graph
+from outgrow.ir.text import parse_graph, print_graph
+from outgrow.ir.verify import verify
+from outgrow.operators.in_place import IN_PLACE
+from outgrow.plan import Decision, Move, Piece, Recompute, Reuse, Swap
+from outgrow.rewriting.derive import apply_law
+from outgrow.rewriting.laws import LAWS
+from outgrow.rewriting.rule import Law
+
+_NAMES = {"Move": Move, "Reuse": Reuse, "Recompute": Recompute, "Swap": Swap, "Piece": Piece}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The blocks of a law's docstring."""
+
+    left: Graph
+    decision: Decision
+    right: Graph
+
+
+def statement_of(law: Law) -> Statement:
+    """Read the blocks of a law's docstring."""
+    text = textwrap.dedent((law.apply.__doc__ or "").partition("\n")[2])
+    left, _, rest = text.partition("rewrite:\n")[2].partition("with:\n")
+    decision, _, rest = rest.partition("provided:\n")
+    right = rest.partition("->\n")[2]
+    return Statement(parse_graph(left), eval(decision.strip(), dict(_NAMES)), parse_graph(right))
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
+def test_a_law_does_what_it_states(law: Law) -> None:
+    """Applied to the left side of its docstring, a law gives the right side, and both are valid."""
+    statement = statement_of(law)
+    verify(statement.left)
+    found = law.apply(statement.left, statement.decision)
+    verify(found, captured=statement.left, in_place=IN_PLACE)
+    assert found == statement.right
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
+def test_a_law_states_its_condition_and_reason(law: Law) -> None:
+    """Every law says in words under which condition it holds, and why."""
+    text = law.apply.__doc__ or ""
+    assert all(block in text for block in ("rewrite:", "with:", "provided:", "because:", "->"))
+
+
+GRAPH = """
+storage x input 8
+storage w parameter 8
+storage g generator 0
+storage a 8
+storage b 8
+storage c 8
+storage d 8
+value %x: x@0 f32[2]
+value %w: w@0 f32[2]
+%a: a@0 f32[2] = aten.relu.default(%x)
+%b: b@0 f32[2] = aten.neg.default(%a)
+dropout: %c: c@0 f32[2] = aten.dropout.default(%b) writes g
+%w1: w@1 f32[2] = aten.add_.Tensor(%w, %c)
+%d: d@0 f32[2] = aten.mul.Tensor(%a, %c)
+exp: %e: e@0 f32[2] = aten.exp.default(%d)
+return %e
+storage e 8
+"""
+
+
+REFUSED: tuple[tuple[Decision, str], ...] = (
+    (Move(("neg",), after="dropout"), "does not precede"),
+    (Move(("mul",), after="relu"), "conflicts"),
+    (Move(("mul",), after="nothing"), "no op nothing"),
+    (Reuse("neg"), "used after"),
+    (Reuse("relu"), "outlives"),
+    (Reuse("dropout"), "no in-place form"),
+    (Recompute("c", before="mul"), "cannot be repeated"),
+    (Recompute("x", before="mul"), "not made by this step"),
+    (Recompute("nothing", before="mul"), "no storage nothing"),
+    (Swap("a", "relu", "neg", (Piece(0, 8, "mul"),), "mul"), "used before"),
+    (Swap("a", "neg", "dropout", (Piece(0, 4, "mul"),), "mul"), "4 of 8 bytes"),
+    (Swap("a", "neg", "dropout", (Piece(0, 8, "mul"), Piece(4, 8, "mul")), "mul"), "never or twice"),
+    (Swap("a", "neg", "dropout", (Piece(0, 8, "exp"),), "mul"), "outside its gap"),
+    (Swap("a", "mul", "dropout", (Piece(0, 8, "mul"),), "mul"), "out of order"),
+    (Swap("nothing", "neg", "dropout", (), "mul"), "no storage nothing"),
+)
+
+
+@pytest.mark.parametrize(("decision", "reason"), REFUSED, ids=lambda item: str(item)[:40])
+def test_a_law_refuses_where_its_condition_fails(decision: Decision, reason: str) -> None:
+    """Where a condition fails, the law raises `NotApplicable` and says which."""
+    graph = parse_graph(GRAPH)
+    verify(graph)
+    with pytest.raises(NotApplicable, match=reason):
+        apply_law(graph, decision)
+
+
+def test_an_updated_weight_does_not_serve_a_recomputation() -> None:
+    """A storage that was made from a weight is not rebuilt once the weight has been updated."""
+    graph = parse_graph(
+        """
+        storage w parameter 8
+        storage a 8
+        storage b 8
+        value %w: w@0 f32[2]
+        %a: a@0 f32[2] = aten.neg.default(%w)
+        %w1: w@1 f32[2] = aten.relu_.default(%w)
+        %b: b@0 f32[2] = aten.exp.default(%a)
+        return %b
+        """
+    )
+    with pytest.raises(NotApplicable, match="overwritten"):
+        apply_law(graph, Recompute("a", before="exp"))
+
+
+def test_a_chain_with_a_write_in_place_is_rebuilt_whole() -> None:
+    """Rebuilding a version that was written in place repeats every write that made it."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage a 8
+        storage b 8
+        storage c 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2] = aten.neg.default(%x)
+        %a1: a@1 f32[2] = aten.relu_.default(%a)
+        %b: b@0 f32[2] = aten.exp.default(%a1)
+        %c: c@0 f32[2] = aten.mul.Tensor(%a1, %b)
+        return %c
+        """
+    )
+    found = apply_law(graph, Recompute("a", before="mul"))
+    verify(found, captured=graph, in_place=IN_PLACE)
+    assert [op.name for op in found.ops] == ["neg", "relu_", "exp", "neg$1", "relu_$1", "mul"]
+
+
+def test_a_second_gap_needs_no_second_copy_out() -> None:
+    """A version that already rests in the tier is dropped again without a copy out."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage a 8
+        storage b 8
+        storage c 8
+        storage d 8
+        storage e 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2] = aten.neg.default(%x)
+        %b: b@0 f32[2] = aten.relu.default(%x)
+        %c: c@0 f32[2] = aten.exp.default(%a)
+        %d: d@0 f32[2] = aten.tanh.default(%x)
+        %e: e@0 f32[2] = aten.mul.Tensor(%a, %d)
+        return %e
+        """
+    )
+    once = apply_law(graph, Swap("a", "neg", "relu", (Piece(0, 8, "exp"),), "exp"))
+    twice = apply_law(once, Swap("a", None, "tanh", (Piece(0, 4, "tanh"), Piece(4, 8, "mul")), "mul"))
+    verify(twice, captured=graph, in_place=IN_PLACE)
+    assert print_graph(twice).count("swap_out") == 1

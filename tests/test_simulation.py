@@ -1,0 +1,73 @@
+"""The simulator keeps three lanes and the memory by the rules that its docstring states."""
+
+import pytest
+
+from outgrow.analysis.cost import Cost
+from outgrow.analysis.timeline import Lane, Trace
+from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.text import parse_graph
+from outgrow.simulation import replay
+
+GRAPH = parse_graph(
+    """
+    storage x input 8
+    storage a 16
+    storage b 8
+    storage c 8
+    storage d 8
+    value %x: x@0 f32[2]
+    %a: a@0 f32[4] = my.one(%x)
+    swap_out a
+    %b: b@0 f32[2] = my.two(%x)
+    wait a
+    drop a
+    swap_in a 0:8
+    %c: c@0 f32[2] = my.three(%b)
+    swap_in a 8:16
+    wait a
+    %d: d@0 f32[2] = my.four(%c, %a)
+    return %d
+    """
+)
+COSTS = {"one": Cost(1.0), "two": Cost(1.0, 4), "three": Cost(3.0), "four": Cost(1.0)}
+
+
+def run(link: Link) -> Trace:
+    """Replay the graph over a link."""
+    return replay(GRAPH, COSTS, Machine("toy", Device("toy", 1.0, 1.0), link))
+
+
+def test_copies_run_beside_the_arithmetic() -> None:
+    """The copy out ends after op two, so the clock waits for it; the last piece is waited for as well."""
+    trace = run(Link(out_bytes_per_second=8.0, in_bytes_per_second=4.0))
+    spans = {(span.lane, span.label, span.begin): span.end for span in trace.spans}
+    assert spans[Lane.OUT, "a", 1.0] == 3.0
+    assert spans[Lane.IN, "a", 3.0] == 5.0
+    assert spans[Lane.IN, "a", 6.0] == 8.0
+    assert trace.seconds == 9.0
+
+
+def test_a_quick_link_hides_everything_but_what_is_asked_for_late() -> None:
+    """With a link that takes no time the step takes its arithmetic."""
+    assert run(Link(1e12, 1e12)).seconds == pytest.approx(6.0)
+
+
+def test_lanes_of_a_half_duplex_link_take_turns() -> None:
+    """On a half-duplex link no two copies overlap."""
+    spans = [span for span in run(Link(2.0, 2.0, half_duplex=True)).spans if span.lane is not Lane.COMPUTE]
+    assert all(before.end <= after.begin for before, after in zip(spans, spans[1:], strict=False))
+
+
+def test_the_peak_counts_storages_workspace_and_reserved_pieces() -> None:
+    """Memory: x, a, b and the workspace of two at once; a frees its bytes when it is dropped."""
+    trace = run(Link(8.0, 4.0))
+    assert trace.peak_bytes == 8 + 16 + 8 + 8
+    assert trace.tier_peak_bytes == 16
+    assert (trace.bytes_out, trace.bytes_in) == (16, 16)
+    assert trace.events[-1].device_bytes <= 0 or trace.events[-1].seconds <= trace.seconds
+
+
+def test_latency_is_paid_for_each_transfer() -> None:
+    """Two pieces pay the latency twice."""
+    quick, slow = run(Link(1e12, 1e12)), run(Link(1e12, 1e12, latency_seconds=1.0))
+    assert slow.seconds == pytest.approx(quick.seconds + 1.0)
