@@ -1,0 +1,74 @@
+"""What is the smallest budget? The floor: what some op needs at once, whatever else is away.
+
+    need(k) = sizes of the storages that op k touches + its workspace
+            + sizes of the live storages that may not leave the device
+    floor   = max over ops k of need(k)
+
+Storages that may not leave are those that outlive the step and those below the problem's `minimum_bytes`.
+Any budget at or above the floor has a plan: everything that op k does not touch is away while it runs.
+"""
+
+from outgrow.analysis.liveness import lifetimes
+from outgrow.errors import Infeasible
+from outgrow.ir.graph import Graph, Op
+from outgrow.planning.problem import Problem
+from outgrow.units import format_bytes
+
+
+def needs(problem: Problem, graph: Graph) -> list[int]:
+    """Return need(k) in bytes for each op of `graph`, a rewriting of the problem's graph."""
+    kept = {graph.values[name].storage for name in graph.results}
+    ops = graph.ops
+    fixed = [0] * (len(ops) + 1)
+    for name, life in lifetimes(graph).items():
+        storage = graph.storages[name]
+        if (_is_fixed(problem, graph, name) or name in kept) and life.death >= 0:
+            fixed[max(life.birth, 0)] += storage.size_bytes
+            fixed[min(life.death + 1, len(ops))] -= storage.size_bytes
+    workspace = problem.workspace
+    found: list[int] = []
+    held = 0
+    for step, op in enumerate(ops):
+        held += fixed[step]
+        moving = [name for name in graph.touched(op) if not _is_fixed(problem, graph, name) and name not in kept]
+        touched = sum(graph.storages[name].size_bytes for name in moving)
+        found.append(held + touched + workspace.get(op.captured, 0))
+    return found
+
+
+def floor_of(problem: Problem, graph: Graph) -> tuple[int, Op | None]:
+    """Return the floor in bytes and the op that sets it (None for a graph without ops)."""
+    found = needs(problem, graph)
+    if not found:
+        return 0, None
+    step = max(range(len(found)), key=found.__getitem__)
+    return found[step], graph.ops[step]
+
+
+def require_feasible(problem: Problem, graph: Graph) -> None:
+    """Raise `Infeasible`, naming floor, op and remedies, if the budget is below the floor."""
+    floor, op = floor_of(problem, graph)
+    budget = problem.budget
+    if op is None or budget.capacity_bytes >= floor:
+        return
+    needed = floor + budget.overhead_bytes
+    workspace = problem.workspace.get(op.captured, 0)
+    reads, writes = len(graph.reads(op)), len(graph.written(op))
+    raise Infeasible(
+        f"Budget {format_bytes(budget.limit_bytes)} is below the floor {format_bytes(needed)}, set by {op.name} "
+        f"({op.operator}: reads {reads} and writes {writes} storages, {format_bytes(workspace)} workspace) "
+        f"and {format_bytes(budget.overhead_bytes)} overhead of the process. "
+        f"Raise the budget to {_rounded_up(needed)}, or make the batch or volume smaller.",
+        floor_bytes=needed,
+        culprit=op.name,
+    )
+
+
+def _is_fixed(problem: Problem, graph: Graph, name: str) -> bool:
+    storage = graph.storages[name]
+    return storage.is_persistent or storage.size_bytes < problem.minimum_bytes
+
+
+def _rounded_up(size_bytes: int) -> str:
+    """The size in MiB, rounded up, in a spelling that `parse_bytes` reads."""
+    return f"{-(-size_bytes // (1 << 20))}MiB"

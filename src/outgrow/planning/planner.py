@@ -1,0 +1,48 @@
+"""From a problem to a plan: run a planner, derive its graph, and write down what is predicted."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from outgrow.ir.text import fingerprint
+from outgrow.plan import Decision, Estimate, Plan
+from outgrow.planning.bound import bound_seconds
+from outgrow.planning.floor import floor_of
+from outgrow.planning.free import free_rewrites
+from outgrow.planning.problem import Problem
+from outgrow.planning.published.nnabla_window import nnabla_window
+from outgrow.planning.search import search
+from outgrow.rewriting.derive import apply_law
+from outgrow.simulation import replay
+
+PLANNERS: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = {
+    "search": search,
+    "nnabla_window": nnabla_window,
+}
+"""Every planner by name: from a problem to the decisions, in the order in which they are applied."""
+
+
+def make_plan(problem: Problem, planner: str = "search") -> Plan:
+    """Return the plan of the named planner.
+
+    Raises `Infeasible` if the budget is below the floor, `KeyError` for an unknown planner.
+    """
+    begin = time.perf_counter()
+    decisions = PLANNERS[planner](problem)
+    graph = problem.graph
+    for decision in decisions:
+        graph = apply_law(graph, decision)
+    expected = replay(graph, problem.costs, problem.machine)
+    in_core = replay(problem.graph, problem.costs, problem.machine)
+    floor, culprit = floor_of(problem, free_rewrites(problem)[0])
+    return Plan(
+        planner=planner,
+        fingerprint=fingerprint(problem.graph),
+        budget=problem.budget,
+        decisions=decisions,
+        predicted=Estimate(expected.peak_bytes, expected.seconds),
+        floor_bytes=floor + problem.budget.overhead_bytes,
+        floor_op=culprit.name if culprit else "",
+        in_core=Estimate(in_core.peak_bytes, in_core.seconds),
+        bound_seconds=bound_seconds(problem),
+        planning_seconds=time.perf_counter() - begin,
+    )

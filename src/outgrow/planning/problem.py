@@ -1,0 +1,34 @@
+"""What does a planner get? A captured graph, its costs, a machine and a budget: one frozen record.
+
+A storage below `minimum_bytes` is never moved: a transfer of it costs more in bookkeeping than it frees.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from outgrow.analysis.cost import Cost
+from outgrow.ir.graph import Graph
+from outgrow.ir.machine import Machine
+from outgrow.plan import Budget
+
+
+def silent(_stage: str, _fraction: float) -> None:
+    """Report no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything that a planner may look at."""
+
+    graph: Graph
+    costs: Mapping[str, Cost]
+    machine: Machine
+    budget: Budget
+    minimum_bytes: int = 2 << 20
+    piece_bytes: int = 64 << 20
+    progress: Callable[[str, float], None] = field(default=silent, compare=False)
+
+    @property
+    def workspace(self) -> dict[str, int]:
+        """Workspace bytes by captured op name."""
+        return {name: cost.workspace_bytes for name, cost in self.costs.items()}

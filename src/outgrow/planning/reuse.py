@@ -1,0 +1,24 @@
+"""Which results may be written over a dying operand? Every one that the law of re-use admits and that is large."""
+
+from outgrow.errors import NotApplicable
+from outgrow.ir.graph import Graph
+from outgrow.operators.in_place import IN_PLACE
+from outgrow.plan import Reuse
+from outgrow.planning.problem import Problem
+from outgrow.rewriting.reuse import reuse
+
+
+def reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
+    """Return the graph with results written in place where the law admits it, and the decisions, in order."""
+    decisions: list[Reuse] = []
+    for op in graph.ops:
+        sizes = [graph.storages[name].size_bytes for name in graph.written(op)]
+        if op.operator not in IN_PLACE or max(sizes, default=0) < problem.minimum_bytes:
+            continue
+        decision = Reuse(op.name)
+        try:
+            graph = reuse(graph, decision)
+        except NotApplicable:
+            continue
+        decisions.append(decision)
+    return graph, tuple(decisions)

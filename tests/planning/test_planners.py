@@ -1,0 +1,126 @@
+"""Every planner gives, for every graph and every feasible budget, a plan that is valid and within the budget."""
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from outgrow.analysis.cost import Cost
+from outgrow.errors import Infeasible
+from outgrow.ir.graph import Graph, Op
+from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.text import parse_graph
+from outgrow.ir.verify import verify
+from outgrow.operators.in_place import IN_PLACE
+from outgrow.plan import Budget
+from outgrow.planning.floor import floor_of
+from outgrow.planning.planner import PLANNERS, make_plan
+from outgrow.planning.problem import Problem
+from outgrow.rewriting.derive import derive, replay_derivation
+from outgrow.simulation import replay
+from tests.graphs import graphs
+
+MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0, half_duplex=False))
+HALF_DUPLEX = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0, half_duplex=True))
+
+
+def problem_of(graph: Graph, capacity: int, machine: Machine = MACHINE, piece_bytes: int = 64) -> Problem:
+    """A problem in which every op takes a second and every storage may move."""
+    costs = {op.name: Cost(1.0 + 0.1 * (len(op.name) % 3), len(op.arguments) % 2 * 4) for op in graph.ops}
+    return Problem(graph, costs, machine, Budget(capacity), minimum_bytes=4, piece_bytes=piece_bytes)
+
+
+def chain(length: int, size: int = 256) -> Graph:
+    """A forward chain of exponentials and the backward chain that reads their results in reverse."""
+    lines = ["storage x input 4", "value %x: x@0 f32[1]", f"storage a0 {size}"]
+    lines.append(f"%a0: a0@0 f32[{size // 4}] = my.expand(%x)")
+    for at in range(1, length):
+        lines.append(f"storage a{at} {size}")
+        lines.append(f"%a{at}: a{at}@0 f32[{size // 4}] = aten.exp.default(%a{at - 1})")
+    gradient = f"%a{length - 1}"
+    for at in reversed(range(length)):
+        lines.append(f"storage g{at} {size}")
+        lines.append(f"%g{at}: g{at}@0 f32[{size // 4}] = my.backward({gradient}, %a{at})")
+        gradient = f"%g{at}"
+    lines.append(f"return {gradient}")
+    return parse_graph("\n".join(lines))
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("machine", [MACHINE, HALF_DUPLEX], ids=["duplex", "half duplex"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(graph=graphs(max_ops=14), tightness=st.floats(0, 1))
+def test_every_plan_is_valid_and_within_its_budget(planner: str, machine: Machine, graph: Graph, tightness: float) -> None:
+    """plan -> derive -> verify -> simulate: at any budget from the floor up, the derived graph is valid and fits."""
+    assume(graph.ops)
+    problem = problem_of(graph, 1 << 40, machine)
+    floor = floor_of(problem, graph)[0]
+    in_core = replay(graph, problem.costs, machine).peak_bytes
+    capacity = max(1, int(floor + tightness * max(0, in_core - floor)))
+    problem = problem_of(graph, capacity, machine)
+    plan = make_plan(problem, planner)
+    derivation = derive(graph, plan, problem.workspace)
+    trace = replay(derivation.graph, problem.costs, machine)
+    assert trace.peak_bytes <= capacity
+    assert (trace.peak_bytes, trace.seconds) == (plan.predicted.peak_bytes, pytest.approx(plan.predicted.seconds))
+    assert plan.predicted.seconds >= plan.bound_seconds * (1 - 1e-9)
+    assert replay_derivation(graph, derivation) == derivation.graph
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_step_that_fits_is_left_alone(planner: str) -> None:
+    """Where the captured step fits, the plan is empty and predicts what the step in core takes."""
+    graph = chain(6)
+    problem = problem_of(graph, 1 << 20)
+    plan = make_plan(problem, planner)
+    assert plan.is_empty
+    assert plan.predicted == plan.in_core
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_below_the_floor_the_refusal_names_floor_and_op(planner: str) -> None:
+    """One byte below the floor a planner refuses and says what sets it; at the floor it plans."""
+    graph = chain(6)
+    floor, op = floor_of(problem_of(graph, 1), graph)
+    assert isinstance(op, Op)
+    assert make_plan(problem_of(graph, floor), planner).predicted.peak_bytes <= floor
+    with pytest.raises(Infeasible, match=op.name) as refusal:
+        make_plan(problem_of(graph, floor - 1), planner)
+    assert refusal.value.floor_bytes == floor
+
+
+def test_the_search_is_never_slower_than_the_window() -> None:
+    """On a chain, at budgets from the floor to in core, the joint search is at least as quick as the window."""
+    graph = chain(10)
+    floor, _ = floor_of(problem_of(graph, 1), graph)
+    in_core = replay(graph, problem_of(graph, 1).costs, MACHINE).peak_bytes
+    for capacity in range(floor, in_core, 128):
+        problem = problem_of(graph, capacity)
+        search, window = make_plan(problem, "search"), make_plan(problem, "nnabla_window")
+        assert search.predicted.seconds <= window.predicted.seconds * (1 + 1e-9)
+
+
+def test_recomputation_replaces_a_transfer_that_cannot_hide() -> None:
+    """Over a link far slower than the arithmetic, storages that are cheap to make are made again."""
+    graph = chain(8)
+    slow = Machine("slow", Device("toy", 1e9, 1e9), Link(2.0, 2.0))
+    floor, _ = floor_of(problem_of(graph, 1), graph)
+    plan = make_plan(problem_of(graph, floor + 512, slow), "search")
+    kinds = {type(decision).__name__ for decision in plan.decisions}
+    assert "Recompute" in kinds
+
+
+def test_planning_is_deterministic() -> None:
+    """The same problem gives the same plan."""
+    problem = problem_of(chain(9), 1500)
+    assert make_plan(problem).decisions == make_plan(problem).decisions
+
+
+def test_a_verifier_that_knows_nothing_of_the_planner_agrees_on_memory() -> None:
+    """The capacity invariant holds for the derived graph and fails one byte below its peak."""
+    problem = problem_of(chain(9), 1500)
+    plan = make_plan(problem)
+    graph = derive(problem.graph, plan, problem.workspace).graph
+    peak = plan.predicted.peak_bytes
+    verify(graph, captured=problem.graph, in_place=IN_PLACE, capacity_bytes=peak, workspace=problem.workspace)
+    with pytest.raises(Exception, match=r"capacity|memory|bytes"):
+        verify(graph, captured=problem.graph, in_place=IN_PLACE, capacity_bytes=peak - 1, workspace=problem.workspace)
