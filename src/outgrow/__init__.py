@@ -1,0 +1,67 @@
+"""Train PyTorch models that outgrow their device.
+
+    @outgrow.compile(model=model, optimizer=optimizer, memory_budget="8GiB")
+    def step(x, y): ...
+
+Importing the package does not import torch: `compile`, `Step` and `Workload` are loaded when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from outgrow.allocator import prefer_huge_pages
+from outgrow.errors import (
+    Infeasible,
+    InvalidGraph,
+    InvalidPlan,
+    InvalidQuantity,
+    InvalidWorkload,
+    NotApplicable,
+    OutgrowError,
+    ReplayMismatch,
+    TierFailure,
+    TornState,
+    Uncapturable,
+)
+
+if TYPE_CHECKING:
+    from outgrow.frontends.compile import Step, compile
+    from outgrow.frontends.workload import Workload
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Infeasible",
+    "InvalidGraph",
+    "InvalidPlan",
+    "InvalidQuantity",
+    "InvalidWorkload",
+    "NotApplicable",
+    "OutgrowError",
+    "ReplayMismatch",
+    "Step",
+    "TierFailure",
+    "TornState",
+    "Uncapturable",
+    "Workload",
+    "__version__",
+    "compile",
+]
+
+_MODULES = {
+    "Step": "outgrow.frontends.compile",
+    "Workload": "outgrow.frontends.workload",
+    "compile": "outgrow.frontends.compile",
+}
+
+prefer_huge_pages()
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

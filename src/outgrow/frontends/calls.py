@@ -1,0 +1,91 @@
+"""How is one call of a captured step fed, and what becomes of its results?
+
+    bind   the tensors of this call (parameters, state, batch) by input storage, and hyper-parameters by value
+    run    `runtime.execute`
+    settle results go where the captured step left them: new optimizer state, gradients, the return value
+
+A call that fails before the first update leaves everything as it was: buffers and the generator, which a forward
+pass changes, are copied before and put back. A failure after the first update leaves the state torn.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outgrow.analysis.cost import Cost
+from outgrow.frontends.capture import Captured
+from outgrow.frontends.state import BatchSlot, Training, put
+from outgrow.ir.graph import Role
+from outgrow.runtime.execute import Outcome, Progress, Run
+from outgrow.runtime.links import Link
+from outgrow.runtime.program import Item, Program
+
+
+@dataclass(frozen=True)
+class Call:
+    """Everything that one call of a captured step works on."""
+
+    captured: Captured
+    program: Program
+    training: Training
+    tensors: Mapping[str, Tensor]
+    hyper: Mapping[str, Item]
+
+
+def bind(captured: Captured, program: Program, training: Training, args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
+    """Find the tensors and hyper-parameters of this call."""
+    values = captured.hyper_values(training)
+    hyper = {item.value: value for item, value in zip(captured.hyper, values, strict=True)}
+    return Call(captured, program, training, captured.tensors(training, args, kwargs), hyper)
+
+
+def run(call: Call, costs: Mapping[str, Cost], link: Link | None, progress: Progress, *, observe: bool) -> Outcome:
+    """Run the program on the tensors of the call.
+
+    If it fails before the first update, buffers and generator are put back as they were.
+    """
+    storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
+    before = _written_forward(call)
+    generator = torch.get_rng_state()
+    completed = False
+    execution = Run(call.program, costs, link, storages, dict(call.hyper), observe=observe, progress=progress)
+    try:
+        outcome = execution.execute()
+        completed = True
+    finally:
+        if not completed:
+            execution.abandon()
+        if not completed and not progress.updating:
+            for name, copy in before.items():
+                with torch.no_grad():
+                    call.tensors[name].copy_(copy)
+            torch.set_rng_state(generator)
+    return outcome
+
+
+def settle(call: Call, outcome: Outcome) -> object:
+    """Hang new state where the captured step left it and return what the step returns."""
+    for item in call.captured.puts:
+        result = None if item.result is None else outcome.results[item.result]
+        assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
+        put(item.slot, result, call.training)
+    return call.captured.unflatten(outcome.results)
+
+
+def _storage(call: Call, name: str, tensor: Tensor) -> torch.UntypedStorage:
+    """The storage that a graph's offsets count from: for a batch, it begins at the tensor's own first byte."""
+    storage = tensor.untyped_storage()
+    slots = {item.storage: item.slot for item in call.captured.inputs if item.storage == name}
+    if isinstance(slots[name], BatchSlot) and tensor.storage_offset():
+        return storage[tensor.storage_offset() * tensor.element_size() :]
+    return storage
+
+
+def _written_forward(call: Call) -> dict[str, Tensor]:
+    """Copies of the buffers that the step writes; a forward pass changes them before any update."""
+    graph = call.captured.graph
+    written = {name for op in graph.ops for name in graph.written(op)}
+    buffers = [name for name in call.tensors if name in written and graph.storages[name].role is Role.BUFFER]
+    return {name: call.tensors[name].detach().clone() for name in buffers}

@@ -1,0 +1,289 @@
+"""How does a training step, as the user wrote it, become a graph?
+
+    step --trace--> nodes on fake tensors --convert--> Graph, and where its inputs come from and its results
+    go
+
+The step is run once without contents (`frontends.trace`); its nodes become ops on storages
+(`frontends.convert`). A `Captured` step is the graph together with the slots (`frontends.state`) from which
+each input storage is fetched at a call, the hyper-parameters that feed its host scalars, and the slots into
+which results are put. It serves every call with the same `frontends.signature` whose hyper-parameters keep
+the guards.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch.utils._pytree as pytree
+from torch import Tensor, fx, nn
+from torch._ops import OpOverload
+from torch.optim import Optimizer
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.convert import Conversion, address
+from outgrow.frontends.guards import Guards, guards
+from outgrow.frontends.state import (
+    BatchSlot,
+    BufferSlot,
+    ConstantSlot,
+    GradientSlot,
+    GroupSlot,
+    OptimizerSlot,
+    ParameterSlot,
+    Slot,
+    StateSlot,
+    Training,
+    read,
+    state_tensors,
+)
+from outgrow.frontends.trace import Leaf, Traced, trace
+from outgrow.ir.graph import Graph, Role
+
+_ROLES: Mapping[type[Slot], Role] = {
+    ParameterSlot: Role.PARAMETER,
+    BufferSlot: Role.BUFFER,
+    GradientSlot: Role.GRADIENT,
+    OptimizerSlot: Role.OPTIMIZER,
+    GroupSlot: Role.OPTIMIZER,
+    BatchSlot: Role.INPUT,
+    ConstantSlot: Role.INPUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The tensor in `slot` owns the storage.
+
+    Offsets of values count from the first byte of that tensor's storage; for a batch slot from the tensor's
+    own first byte, so that a batch may be a slice of something larger.
+    """
+
+    storage: str
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Hyper:
+    """The float in `slot` is the scalar `value` of the graph; it was `captured` when the step was traced."""
+
+    value: str
+    slot: GroupSlot
+    captured: float
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """After the step, result number `result` hangs in `slot`; nothing does if it is None."""
+
+    slot: StateSlot
+    result: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of the graph of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What the step returns: each leaf is a `Result` or a constant."""
+
+    structure: pytree.TreeSpec
+    leaves: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A training step as a graph, and how it is fed and what becomes of its results.
+
+    Results of the graph that no `Put` and no leaf of `returned` names are gradients that were in place before
+    the step and stay there.
+    """
+
+    graph: Graph
+    inputs: tuple[Input, ...]
+    hyper: tuple[Hyper, ...]
+    puts: tuple[Put, ...]
+    returned: Returned
+    guards: Guards
+    constants: tuple[Tensor, ...]
+
+    def guards_hold(self, hyper_values: Sequence[float]) -> bool:
+        """Whether the step, traced anew with these hyper-parameters, would be this graph."""
+        return self.guards.hold(hyper_values)
+
+    def hyper_values(self, training: Training) -> list[float]:
+        """Return the hyper-parameters as they are now, in the order of `hyper`."""
+        values = [read(hyper.slot, training) for hyper in self.hyper]
+        assert all(isinstance(value, float) for value in values), "the signature says that they are floats"
+        return [float(value) for value in values if value is not None]
+
+    def tensors(
+        self, training: Training, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> dict[str, Tensor]:
+        """Return, by storage, the tensor that owns each input storage at this call."""
+        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+        held = state_tensors(training)
+        found: dict[str, Tensor] = {}
+        for item in self.inputs:
+            match item.slot:
+                case BatchSlot(leaf):
+                    tensor = leaves[leaf]
+                case ConstantSlot(index):
+                    tensor = self.constants[index]
+                case _:
+                    tensor = held[item.slot]
+            assert isinstance(tensor, Tensor), f"the signature says that {item.slot} holds a tensor"
+            found[item.storage] = tensor
+        return found
+
+    def unflatten(self, results: Sequence[object]) -> object:
+        """Return what the step returns, made of the graph's results: tensors, and floats for host scalars."""
+        leaves = [results[leaf.number] if isinstance(leaf, Result) else leaf for leaf in self.returned.leaves]
+        return pytree.tree_unflatten(leaves, self.returned.structure)
+
+
+def capture(
+    step: Callable[..., object],
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+) -> Captured:
+    """Capture one call of `step` as a graph. Nothing is computed or allocated, and no state changes.
+
+    Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
+    it does something that a graph could not repeat. An error of the step itself is raised as it is.
+    """
+    training = Training(tuple(models), tuple(optimizers))
+    traced = trace(step, training, args, kwargs or {})
+    leaves = pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+    return _Assembly(traced, leaves).captured()
+
+
+class _Assembly:
+    """Goes through a trace once: inputs, calls, results."""
+
+    def __init__(self, traced: Traced, leaves: Sequence[object]) -> None:
+        self.traced = traced
+        self.leaves = leaves
+        self.conversion = Conversion(_born_roles(traced))
+        self.inputs: list[Input] = []
+        self.constants: list[Tensor] = []
+        self.outputs: tuple[object, ...] = ()
+
+    def captured(self) -> Captured:
+        """Convert every node and return the whole."""
+        placeholders = iter(self.traced.module.graph.find_nodes(op="placeholder"))
+        for slot, tensor in self.traced.tensors.items():
+            self._bind(next(placeholders), slot, tensor)
+        names = {slot: storage_name(slot) for slot in self.traced.hyper}
+        for name in names.values():
+            self.conversion.add_scalar_input(next(placeholders), name)
+        for node in self.traced.module.graph.nodes:
+            self._visit(node)
+        self._check_batch()
+        results, numbers = self._results()
+        values = self.traced.hyper
+        return Captured(
+            graph=self.conversion.graph(results),
+            inputs=tuple(self.inputs),
+            hyper=tuple(Hyper(name, slot, values[slot]) for slot, name in names.items()),
+            puts=self._puts(numbers),
+            returned=self._returned(numbers),
+            guards=guards(self.traced.shape_env, self.traced.symbols, tuple(values.values())),
+            constants=tuple(self.constants),
+        )
+
+    def _bind(self, node: fx.Node, slot: Slot, tensor: Tensor) -> None:
+        name = storage_name(slot)
+        if not self.conversion.has(tensor):
+            self.conversion.add_input(name, _ROLES[type(slot)], tensor)
+            self.inputs.append(Input(name, slot))
+        self.conversion.bind(node, tensor, name)
+
+    def _visit(self, node: fx.Node) -> None:
+        match node.op:
+            case "get_attr":
+                self._bind_constant(node)
+            case "call_function":
+                if not (isinstance(node.target, OpOverload) and node.target.namespace == "profiler"):
+                    self.conversion.convert(node)
+            case "output":
+                self.outputs = tuple(node.args[0])
+            case _:
+                assert node.op == "placeholder", f"make_fx leaves no {node.op} nodes"
+
+    def _bind_constant(self, node: fx.Node) -> None:
+        tensor = getattr(self.traced.module, node.target)
+        slot = ConstantSlot(len(self.constants))
+        if not self.conversion.has(tensor):
+            self.constants.append(self.traced.originals.get(id(tensor), tensor))
+        self._bind(node, slot, tensor)
+
+    def _check_batch(self) -> None:
+        """Refuse a write to an argument that shares memory with another: in the graph they are separate."""
+        owners = Counter(address(leaf) for leaf in self.leaves if isinstance(leaf, Tensor))
+        for item in self.inputs:
+            match item.slot:
+                case BatchSlot(at) if (
+                    self.conversion.versions[item.storage] and owners[address(self.leaves[at])] > 1
+                ):
+                    raise Uncapturable(
+                        f"the step writes to its argument number {at}, which shares memory with another; "
+                        "clone it before the step"
+                    )
+                case _:
+                    pass
+
+    def _results(self) -> tuple[list[str], dict[int, int]]:
+        """Return the names of the graph's results, and the number of the result that each output is."""
+        numbers: dict[int, int] = {}
+        results: dict[str, int] = {}
+        for at, output in enumerate(self.outputs):
+            if isinstance(output, fx.Node):
+                numbers[at] = results.setdefault(self.conversion.read(output), len(results))
+        return list(results), numbers
+
+    def _puts(self, numbers: Mapping[int, int]) -> tuple[Put, ...]:
+        outputs = enumerate(self.traced.outputs)
+        puts = [
+            Put(slot, numbers[at]) for at, slot in outputs if slot is not None and not isinstance(slot, Leaf)
+        ]
+        return (*puts, *(Put(slot, None) for slot in self.traced.emptied))
+
+    def _returned(self, numbers: Mapping[int, int]) -> Returned:
+        leaves = list(self.traced.returned)
+        for at, output in enumerate(self.traced.outputs):
+            if isinstance(output, Leaf):
+                leaves[output.index] = Result(numbers[at]) if at in numbers else self.outputs[at]
+        return Returned(self.traced.structure, tuple(leaves))
+
+
+def _born_roles(traced: Traced) -> dict[int, Role]:
+    """Return the role of storages that the step makes, by address; the others are activations."""
+    roles = {address(gradient): Role.GRADIENT for gradient in traced.gradients}
+    return roles | {address(tensor): _ROLES[type(slot)] for slot, tensor in traced.born.items()}
+
+
+def storage_name(slot: Slot) -> str:
+    """Return the name of the storage that hangs in a slot.
+
+    >>> storage_name(OptimizerSlot(0, ParameterSlot(0, "layer.weight"), "exp_avg"))
+    'model.layer.weight.exp_avg'
+    """
+    match slot:
+        case ParameterSlot(model, name) | BufferSlot(model, name):
+            return f"model{model or ''}.{name}"
+        case GradientSlot(parameter):
+            return f"{storage_name(parameter)}.grad"
+        case OptimizerSlot(optimizer, parameter, key):
+            return f"{storage_name(parameter)}.{key}{f'.{optimizer}' if optimizer else ''}"
+        case GroupSlot(optimizer, group, key, element):
+            return f"hyper.{optimizer}.{group}.{key}{'' if element is None else f'.{element}'}"
+        case BatchSlot(leaf):
+            return f"batch.{leaf}"
+        case ConstantSlot(index):
+            return f"constant.{index}"

@@ -1,0 +1,245 @@
+"""Who owns the loop over steps? `outgrow.compile` makes a `Step`, which is called like the user's own function.
+
+At the first call with a signature (shapes, dtypes, state, flags: `frontends.signature`) the step is captured and
+planned from what is known of its ops' costs. While the plan runs, ops without a measured cost are observed; at the
+next call the plan is made again from the observed costs and the overhead that the process showed, and kept.
+
+    call -> signature -> captured? -> planned? -> run -> observe
+                             |           ^                  |
+                             +-- capture +------------------+  once more
+
+Where the captured step fits, nothing is rewritten and the user's function is called as it is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import overload
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from outgrow.analysis.timeline import Event, Trace
+from outgrow.errors import TornState
+from outgrow.frontends import calls
+from outgrow.frontends.entries import Entries, Entry, Settings
+from outgrow.frontends.state import Training
+from outgrow.frontends.warmup import warm_up
+from outgrow.frontends.workload import Workload
+from outgrow.ir.graph import Graph
+from outgrow.plan import Plan
+from outgrow.planning.problem import silent
+from outgrow.report.summary import Measured, Summary, Traces
+from outgrow.runtime.execute import Progress
+from outgrow.runtime.process import high_water_bytes, reset_high_water
+from outgrow.units import parse_bytes
+
+__all__ = ["Step", "compile", "compile_workload", "warm_up"]
+
+
+class Step:
+    """A training step under a memory budget; call it like the function it was made of.
+
+    `plan`, `traces`, `derived` and `derivation` describe the call that came last. Use it from one thread. `close`
+    frees the spill file, which is also freed when the process ends, however it ends.
+    """
+
+    def __init__(self, step: Callable[..., object], training: Training, settings: Settings) -> None:
+        self._step, self._training, self._settings = step, training, settings
+        self._entries = Entries(step, training, settings)
+        self._last: Entry | None = None
+        self._measured: Trace | None = None
+        self._losses: list[float] = []
+        self._torn = ""
+        self.process_bytes = 0
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Run one step.
+
+        Raises `Infeasible` below the floor, `Uncapturable` if the step cannot become a graph, `TierFailure` if the
+        disk fails, `TornState` after a failure that left parameters half updated.
+        """
+        if self._torn:
+            raise TornState(self._torn)
+        entry = self._last = self._entries.ready(args, kwargs)
+        reset_high_water()
+        if entry.runs_as_written:
+            returned = self._run_as_written(entry, args, kwargs)
+        else:
+            returned = self._run_program(entry, args, kwargs)
+        self._losses += _losses(returned)
+        return returned
+
+    def _run_as_written(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        begin = perf_counter()
+        returned = self._step(*args, **kwargs)
+        seconds = perf_counter() - begin
+        self.process_bytes = high_water_bytes() - self._settings.baseline_bytes
+        self._measured = Trace(seconds, (), (Event(0.0, max(0, self.process_bytes)),))
+        self._entries.note_as_written(entry, self.process_bytes)
+        return returned
+
+    def _run_program(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        call = calls.bind(entry.captured, entry.program, self._training, args, kwargs)
+        progress = Progress()
+        completed = False
+        try:
+            outcome = calls.run(call, entry.prepared.costs, entry.link, progress, observe=entry.runs == 0)
+            returned = calls.settle(call, outcome)
+            completed = True
+        finally:
+            if not completed and progress.updating:
+                self._torn = (
+                    "An earlier step failed while parameters were being updated, so model and optimizer are torn: "
+                    "some parameters are one step ahead of others. Load the last checkpoint and compile the step anew."
+                )
+        self.process_bytes = outcome.high_water_bytes - self._settings.baseline_bytes
+        self._measured = outcome.trace
+        self._entries.note(entry, outcome, self.process_bytes)
+        return returned
+
+    @property
+    def plan(self) -> Summary:
+        """The figures of the current plan, and of the last step; printed, a table."""
+        measured = None
+        if self._measured is not None:
+            trace = self._measured
+            measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, tuple(self._losses))
+        return self._entry.prepared.summary(self._settings.name, measured)
+
+    @property
+    def current(self) -> Plan:
+        """The plan that ran last."""
+        return self._entry.prepared.plan
+
+    @property
+    def traces(self) -> Traces:
+        """The step in core, as simulated, and as it ran last."""
+        prepared = self._entry.prepared
+        return Traces(prepared.in_core, prepared.simulated, self._measured)
+
+    @property
+    def derived(self) -> Graph:
+        """The rewritten graph that runs."""
+        return self._entry.prepared.derived
+
+    @property
+    def derivation(self) -> str:
+        """Every law that was applied, one line each."""
+        return str(self._entry.prepared.derivation)
+
+    @property
+    def _entry(self) -> Entry:
+        if self._last is None:
+            raise RuntimeError("The step has not been called yet, so it has no plan. Call it once.")
+        return self._last
+
+    def close(self) -> None:
+        """Give the disk space back. The step can be called again; it reserves space anew."""
+        self._entries.close()
+
+
+def _losses(returned: object) -> list[float]:
+    """The returned scalar as a loss to report, if there is one."""
+    if isinstance(returned, Tensor) and returned.numel() == 1:
+        return [float(returned.detach())]
+    return []
+
+
+@overload
+def compile(
+    step: None = None,
+    *,
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    memory_budget: int | str,
+    offload_dir: str | Path | None = None,
+    disk_budget: int | str | None = None,
+    planner: str = "search",
+) -> Callable[[Callable[..., object]], Step]: ...
+
+
+@overload
+def compile(
+    step: Callable[..., object],
+    *,
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    memory_budget: int | str,
+    offload_dir: str | Path | None = None,
+    disk_budget: int | str | None = None,
+    planner: str = "search",
+) -> Step: ...
+
+
+def compile(
+    step: Callable[..., object] | None = None,
+    *,
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    memory_budget: int | str,
+    offload_dir: str | Path | None = None,
+    disk_budget: int | str | None = None,
+    planner: str = "search",
+) -> Step | Callable[[Callable[..., object]], Step]:
+    """Put a training step under a memory budget; a decorator, or a function of the step.
+
+    `memory_budget` limits what the process takes for the step beyond its baseline: parameters, gradients, optimizer
+    state, activations, inputs, workspace. Sizes are bytes or strings such as "8GiB". What does not fit rests in a
+    file in `offload_dir` (default: the user's cache folder), of at most `disk_budget` bytes.
+
+    Raises `InvalidQuantity` for a size that is none and `TierFailure` if `offload_dir` cannot be used.
+    """
+    settings = {"memory_budget": memory_budget, "offload_dir": offload_dir, "disk_budget": disk_budget, "planner": planner}
+    models = (model,) if isinstance(model, nn.Module) else tuple(model)
+    optimizers = () if optimizer is None else (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+    training = Training(models, optimizers)
+
+    def made(function: Callable[..., object]) -> Step:
+        return _make(function, training, name=getattr(function, "__name__", "step"), baseline_bytes=None, **settings)
+
+    return made if step is None else made(step)
+
+
+def compile_workload(
+    workload: Workload,
+    *,
+    memory_budget: int | str,
+    offload_dir: str | Path | None = None,
+    disk_budget: int | str | None = None,
+    planner: str = "search",
+    name: str = "",
+    baseline_bytes: int | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Step:
+    """Put a workload's step under a memory budget; `baseline_bytes` is what `warm_up` returned before it was built."""
+    training = Training((workload.model,), (workload.optimizer,))
+    return _make(
+        workload.step,
+        training,
+        memory_budget=memory_budget,
+        offload_dir=offload_dir,
+        disk_budget=disk_budget,
+        planner=planner,
+        name=name,
+        baseline_bytes=baseline_bytes,
+        progress=progress or silent,
+    )
+
+
+def _make(
+    step: Callable[..., object],
+    training: Training,
+    *,
+    memory_budget: int | str,
+    offload_dir: str | Path | None,
+    disk_budget: int | str | None,
+    planner: str,
+    name: str,
+    baseline_bytes: int | None,
+    progress: Callable[[str, float], None] = silent,
+) -> Step:
+    budget_bytes = parse_bytes(memory_budget)
+    disk_bytes = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
+    settings = Settings.make(budget_bytes, disk_bytes, offload_dir, planner, name, progress)
+    return Step(step, training, settings.with_baseline(baseline_bytes, training))

@@ -1,0 +1,171 @@
+"""Which plans does a step have? One for each signature, made twice: from modelled costs, then from observed ones.
+
+The overhead of the process (allocator waste, the objects of capture and plan) is what its high water shows above
+the timeline's peak. Before a run has shown it, it is what the process holds by now beyond the baseline and the
+tensors of the step, plus a share of the budget. It is deducted from the budget before planning.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from outgrow.analysis.cost import signature as cost_signature
+from outgrow.frontends.capture import Captured, capture
+from outgrow.frontends.lower import lower
+from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
+from outgrow.frontends.prepare import Prepared, prepare
+from outgrow.frontends.signature import signature
+from outgrow.frontends.state import Training, state_tensors
+from outgrow.frontends.warmup import warm_up
+from outgrow.ir.machine import Machine
+from outgrow.plan import Budget
+from outgrow.runtime.execute import Outcome
+from outgrow.runtime.links import Link
+from outgrow.runtime.memory import trim
+from outgrow.runtime.process import process_bytes
+from outgrow.runtime.program import Program
+from outgrow.runtime.spill import Spill
+from outgrow.runtime.tiers import DiskTier, default_offload_dir
+
+_UNSEEN_SHARE = 0.01
+_UNSEEN_BYTES = 24 << 20
+_SLACK_BYTES = 8 << 20
+_AS_WRITTEN_SHARE = 0.97
+"""The user's function is called as it is if its peak takes at most this share: Python may hold tensors longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was asked for, in bytes and paths."""
+
+    budget_bytes: int
+    disk_bytes: int | None
+    folder: Path
+    planner: str
+    name: str
+    progress: Callable[[str, float], None]
+    baseline_bytes: int = 0
+
+    @staticmethod
+    def make(
+        budget_bytes: int,
+        disk_bytes: int | None,
+        offload_dir: str | Path | None,
+        planner: str,
+        name: str,
+        progress: Callable[[str, float], None],
+    ) -> "Settings":
+        """Return the settings; raises `TierFailure` if the folder cannot be used."""
+        folder = Path(offload_dir) if offload_dir is not None else default_offload_dir()
+        DiskTier(folder, 1 << 20).close()
+        return Settings(budget_bytes, disk_bytes, folder, planner, name, progress)
+
+    def with_baseline(self, baseline_bytes: int | None, training: Training) -> "Settings":
+        """Return the settings with the process's baseline: as given, or as it is now without the step's tensors."""
+        if baseline_bytes is None:
+            baseline_bytes = warm_up() - resident_bytes(state_tensors(training).values())
+        return replace(self, baseline_bytes=baseline_bytes)
+
+
+@dataclass
+class Entry:
+    """What is kept for one signature: the captured step, its plan and program, and how often it ran."""
+
+    captured: Captured
+    prepared: Prepared
+    program: Program
+    link: Link | None
+    runs: int = 0
+    settled: bool = False
+    runs_as_written: bool = False
+
+
+class Entries:
+    """The entries of one step, and what was learned from running them."""
+
+    def __init__(self, step: Callable[..., object], training: Training, settings: Settings) -> None:
+        self._step, self._training, self._settings = step, training, settings
+        self._by_signature: dict[Hashable, list[Entry]] = {}
+        self._cache: CostCache = open_cost_cache()
+        self._spill = Spill(settings.folder, settings.disk_bytes)
+        self._machine: Machine | None = None
+        self._overhead_bytes: int | None = None
+
+    def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
+        """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
+        key = signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
+        candidates = self._by_signature.setdefault(key, [])
+        for entry in candidates:
+            if entry.captured.guards_hold(entry.captured.hyper_values(self._training)):
+                if entry.runs > 0 and not entry.settled:
+                    self._plan_again(entry, args, kwargs)
+                return entry
+        self._settings.progress("capture", 0.0)
+        captured = capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
+        trim()
+        entry = self._planned(captured, args, kwargs)
+        candidates.append(entry)
+        return entry
+
+    def _planned(self, captured: Captured, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
+        self._settings.progress("plan", 0.0)
+        if self._machine is None:
+            self._machine = this_machine(self._settings.folder)
+        tensors = captured.tensors(self._training, args, kwargs).values()
+        budget = Budget(self._settings.budget_bytes, self._overhead(tensors))
+        prepared = prepare(
+            captured.graph, self._cache.known, self._machine, budget, self._settings.planner, self._settings.progress
+        )
+        program = lower(prepared.derived)
+        fits = prepared.plan.is_empty and prepared.in_core.peak_bytes <= budget.capacity_bytes * _AS_WRITTEN_SHARE
+        trim()
+        return Entry(captured, prepared, program, self._spill.reserve(program.tier_bytes), runs_as_written=fits)
+
+    def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        again = self._planned(entry.captured, args, kwargs)
+        entry.prepared, entry.program, entry.link = again.prepared, again.program, again.link
+        entry.runs_as_written = again.runs_as_written
+        entry.settled = True
+        for other in (item for items in self._by_signature.values() for item in items):
+            other.link = self._spill.link
+
+    def _overhead(self, tensors: Iterable[Tensor]) -> int:
+        """The overhead that a run has shown, or what is to be expected before one has."""
+        if self._overhead_bytes is not None:
+            return self._overhead_bytes + _SLACK_BYTES
+        now = max(0, process_bytes() - self._settings.baseline_bytes - resident_bytes(tensors))
+        return now + int(self._settings.budget_bytes * _UNSEEN_SHARE) + _UNSEEN_BYTES
+
+    def note(self, entry: Entry, outcome: Outcome, process: int) -> None:
+        """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
+        entry.runs += 1
+        ops = {op.name: op for op in entry.captured.graph.ops}
+        observed = {cost_signature(entry.captured.graph, ops[name]): cost for name, cost in outcome.observed.items()}
+        if observed:
+            self._cache.add(observed)
+        else:
+            entry.settled = True
+        shown = max(0, process - outcome.trace.peak_bytes)
+        if self._overhead_bytes is None or shown > self._overhead_bytes:
+            self._overhead_bytes = shown
+            entry.settled = entry.settled and process <= self._settings.budget_bytes
+
+    def note_as_written(self, entry: Entry, process: int) -> None:
+        """Learn from a run of the user's own function: if it took more than the budget, it is planned from now on."""
+        entry.runs += 1
+        entry.settled = True
+        if process > self._settings.budget_bytes:
+            entry.runs_as_written = False
+
+    def close(self) -> None:
+        """Give the disk space back; entries reserve it anew when they run."""
+        self._spill.close()
+        self._by_signature.clear()
+
+
+def resident_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of the distinct storages of tensors."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

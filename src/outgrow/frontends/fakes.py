@@ -1,0 +1,104 @@
+"""What do operators see in place of the user's tensors while a step is captured?
+
+    the step, autograd      the user's own tensors: every list, hook and closure that refers to one goes on
+    working Twins                   exchanges each for its fake twin: of the same kind, without data tracing
+    notes the call FakeMode                says what the result would be like, without computing it
+
+So no data are read, written or allocated. Operators whose abstract implementation gives other strides than
+their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
+(`frontends.layouts`).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.convert import address
+from outgrow.frontends.layouts import like_a_kernel
+
+_LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
+_PLAIN = (Tensor, nn.Parameter, FakeTensor)
+
+
+class FakeMode(FakeTensorMode):
+    """Fake tensors with the strides that kernels give. A workload that is only planned is built under it."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        returned = super().__torch_dispatch__(func, types, args, kwargs)
+        if func.is_view or func is torch.ops.aten.empty_strided.default:
+            return returned
+        if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in pytree.tree_leaves(returned)):
+            return returned
+        known = {address(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        with self:
+            return pytree.tree_map_only(
+                Tensor, lambda t: t if address(t) in known else like_a_kernel(t), returned
+            )
+
+
+@contextmanager
+def fake_mode(tensors: Sequence[object]) -> Iterator[FakeTensorMode]:
+    """Yield the mode of the tensors that are fake already, or a new one; able to make symbols for floats."""
+    mode = detect_fake_mode(tensors) or FakeMode()
+    settings = (mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs)
+    mode.shape_env = ShapeEnv(allow_dynamic_output_shape_ops=False)
+    mode.static_shapes, mode.allow_non_fake_inputs = True, True
+    try:
+        yield mode
+    finally:
+        mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs = settings
+
+
+class Twins(TorchDispatchMode):
+    """Exchange real tensors for fake ones before any operator sees them. Both are kept alive.
+
+    `originals` are the real tensors by the identity of their twins.
+    """
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.mode = mode
+        self.fakes: dict[int, Tensor] = {}
+        self.originals: dict[int, Tensor] = {}
+
+    def twin(self, tensor: Tensor) -> Tensor:
+        """Return the fake twin of a tensor; a fake tensor is its own."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self.fakes:
+            _check_plain(tensor, "a tensor that the step uses")
+            with disable_proxy_modes_tracing():
+                fake = self.mode.from_tensor(tensor, static_shapes=True)
+            self.fakes[id(tensor)] = fake
+            self.originals[id(fake)] = tensor
+        return self.fakes[id(tensor)]
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        if func not in _LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
+            args, kwargs = pytree.tree_map_only(Tensor, self.twin, (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+    """Return a fake tensor of the same kind with a storage of its own that begins at its first element."""
+    _check_plain(tensor, "an argument of the step")
+    if tensor.requires_grad:
+        raise Uncapturable(
+            "an argument of the step requires grad; call requires_grad_() on it inside of the step"
+        )
+    with mode:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _check_plain(tensor: Tensor, what: str) -> None:
+    if type(tensor) not in _PLAIN:
+        raise Uncapturable(f"{what} is a {type(tensor).__name__}; only plain tensors can be captured")

@@ -1,0 +1,62 @@
+"""When does a captured step hold for other hyper-parameters? While the comparisons it made come out as they
+did.
+
+Tracing a step with a symbol for each hyper-parameter leaves a list of conditions, `weight_decay != 0` say,
+and symbols that had to become the number they were. `Guards` is their conjunction as one Python expression.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import sympy
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.printers import PythonPrinter
+
+
+@dataclass(frozen=True)
+class Guards:
+    """A condition on hyper-parameters: `expression` over the names `parameters`, in this order.
+
+    >>> Guards(("lr", "decay"), "decay != 0.0").hold([0.1, 0.0])
+    False
+    """
+
+    parameters: tuple[str, ...] = ()
+    expression: str = "True"
+
+    def hold(self, values: Sequence[float]) -> bool:
+        """Whether the condition is true of these values."""
+        return self._condition(*values)
+
+    @cached_property
+    def _condition(self) -> Callable[..., bool]:
+        return eval(f"lambda {', '.join(self.parameters)}: bool({self.expression})", {"math": math})
+
+
+class _Printer(PythonPrinter):
+    """Writes numbers with all their digits."""
+
+    def _print_Float(self, expr: sympy.Float) -> str:  # noqa: N802
+        return repr(float(expr))
+
+
+def guards(shape_env: ShapeEnv, symbols: Sequence[sympy.Symbol], values: Sequence[float]) -> Guards:
+    """Return what the trace assumed about `symbols`, which stood for `values`."""
+    names = {symbol: f"hyper_{at}" for at, symbol in enumerate(symbols)}
+    fixed = {
+        symbol: value
+        for symbol, value in zip(symbols, values, strict=True)
+        if symbol in shape_env.replacements
+    }
+    conditions = [f"{names[symbol]} == {value!r}" for symbol, value in fixed.items()]
+    free = names.keys() - fixed.keys()
+    for guard in shape_env.guards:
+        if guard.expr.free_symbols and guard.expr.free_symbols <= free:
+            conditions.append(f"({_Printer().doprint(guard.expr.xreplace(_symbols(names)))})")
+    return Guards(tuple(names.values()), " and ".join(dict.fromkeys(conditions)) or "True")
+
+
+def _symbols(names: dict[sympy.Symbol, str]) -> dict[sympy.Symbol, sympy.Symbol]:
+    return {symbol: sympy.Symbol(name, **symbol.assumptions0) for symbol, name in names.items()}

@@ -1,0 +1,92 @@
+"""How does a derived graph become a program? Names become functions, arguments become look-ups.
+
+Lowering decides nothing. It resolves each operator by its name, gives each swapped storage an extent of the tier,
+and writes down after which instruction a storage dies.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from outgrow.frontends.names import resolve_operator, resolve_symbol
+from outgrow.ir.graph import Argument, Drop, Graph, Op, Ref, Role, SwapOut, Symbol
+from outgrow.runtime.program import Call, Geometry, Instruction, Lookup, Program, Result, Slot
+
+_EXTENT_ALIGNMENT = 4096
+_UPDATED = (Role.PARAMETER, Role.OPTIMIZER)
+
+
+def lower(graph: Graph) -> Program:
+    """Return the program of a derived graph."""
+    last: dict[str, int] = {}
+    instructions: list[Instruction] = []
+    for at, item in enumerate(graph.instructions):
+        instructions.append(_call(graph, item) if isinstance(item, Op) else item)
+        for name in graph.touched(item):
+            last[name] = at
+    kept = {graph.values[name].storage for name in graph.results}
+    dies: dict[int, list[str]] = {}
+    for name, at in last.items():
+        if not graph.storages[name].is_persistent and name not in kept:
+            dies.setdefault(at, []).append(name)
+    return Program(
+        instructions=tuple(instructions),
+        dies={at: tuple(names) for at, names in dies.items()},
+        geometry={name: _geometry(graph, name) for name in graph.values},
+        sizes={name: storage.size_bytes for name, storage in graph.storages.items()},
+        extents=_extents(graph),
+        results=graph.results,
+    )
+
+
+def _call(graph: Graph, op: Op) -> Call:
+    return Call(
+        name=op.name,
+        captured=op.captured,
+        function=resolve_operator(op.operator),
+        arguments=tuple(_slot(argument) for argument in op.arguments),
+        keywords=tuple((key, _slot(argument)) for key, argument in op.keywords),
+        results=tuple(_result(graph, name) for name in op.results),
+        updates=any(graph.storages[name].role in _UPDATED for name in graph.written(op)),
+    )
+
+
+def _result(graph: Graph, name: str | None) -> Result | None:
+    if name is None:
+        return None
+    value = graph.values[name]
+    return Result(name, value.storage if value.version == 0 else None)
+
+
+def _slot(argument: Argument) -> Slot:
+    """Return the function that finds an argument while the step runs."""
+    if isinstance(argument, Ref):
+        name = argument.value
+        return lambda lookup: lookup(name)
+    if isinstance(argument, tuple):
+        return _sequence(tuple(_slot(item) for item in argument))
+    constant = resolve_symbol(argument.name) if isinstance(argument, Symbol) else argument
+    return lambda _lookup: constant
+
+
+def _sequence(slots: tuple[Slot, ...]) -> Callable[[Lookup], object]:
+    return lambda lookup: [slot(lookup) for slot in slots]
+
+
+def _geometry(graph: Graph, name: str) -> Geometry:
+    value = graph.values[name]
+    is_scalar = graph.storages[value.storage].role is Role.SCALAR
+    dtype = None if is_scalar else vars(torch)[value.dtype]
+    return Geometry(value.storage, dtype, value.shape, value.strides, value.offset)
+
+
+def _extents(graph: Graph) -> dict[str, tuple[int, int]]:
+    """Give each swapped storage bytes of the tier of its own, one after the other."""
+    extents: dict[str, tuple[int, int]] = {}
+    offset = 0
+    for item in graph.instructions:
+        if isinstance(item, SwapOut | Drop) and item.storage not in extents:
+            size = graph.storages[item.storage].size_bytes
+            extents[item.storage] = (offset, size)
+            offset += -(-size // _EXTENT_ALIGNMENT) * _EXTENT_ALIGNMENT
+    return extents

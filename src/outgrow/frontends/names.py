@@ -1,0 +1,70 @@
+"""How is a call of torch written down as plain data, and how is it read back?
+
+    aten.add.Tensor            an overload of an operator, in any namespace of `torch.ops`
+    operator.truediv           a function on host scalars, of `operator`, `math` or `torch`
+    Symbol("torch.float32")    a dtype, a layout or a memory format
+    Symbol("device.cuda.0")    a device
+
+`resolve_operator` and `resolve_symbol` are the inverses of `operator_name` and `symbol_name`.
+"""
+
+import math
+import operator
+from collections.abc import Callable
+from types import ModuleType
+from typing import TypeAlias
+
+import torch
+
+from outgrow.errors import Uncapturable
+
+Named: TypeAlias = torch.dtype | torch.layout | torch.memory_format | torch.device
+
+_SCALAR_MODULES: dict[str, ModuleType] = {"operator": operator, "math": math, "torch": torch}
+
+
+def operator_name(function: Callable[..., object]) -> str:
+    """Return the name under which `resolve_operator` finds `function` again.
+
+    Raises `Uncapturable` for a function that is neither an operator of torch nor known on host scalars.
+
+    >>> operator_name(torch.ops.aten.add.Tensor), operator_name(operator.truediv)
+    ('aten.add.Tensor', 'operator.truediv')
+    """
+    if isinstance(function, torch._ops.OpOverload):
+        return str(function)
+    for module_name, module in _SCALAR_MODULES.items():
+        if vars(module).get(function.__name__) is function:
+            return f"{module_name}.{function.__name__}"
+    raise Uncapturable(
+        f"the step calls {function}, which has no name that a plan can store; "
+        "write it with operators of torch, or call it outside of the step"
+    )
+
+
+def resolve_operator(name: str) -> Callable[..., object]:
+    """Return the function that `operator_name` wrote as `name`.
+
+    >>> resolve_operator("aten.add.Tensor")
+    <OpOverload(op='aten.add', overload='Tensor')>
+    """
+    namespace, _, rest = name.partition(".")
+    if namespace in _SCALAR_MODULES:
+        return vars(_SCALAR_MODULES[namespace])[rest]
+    packet, _, overload = rest.rpartition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def symbol_name(literal: Named) -> str:
+    """Return the name of a literal that is a name.
+
+    >>> symbol_name(torch.float32), symbol_name(torch.device("cuda", 0))
+    ('torch.float32', 'device.cuda.0')
+    """
+    return f"device.{literal}".replace(":", ".") if isinstance(literal, torch.device) else str(literal)
+
+
+def resolve_symbol(name: str) -> Named:
+    """Return the literal that `symbol_name` wrote as `name`."""
+    kind, _, rest = name.partition(".")
+    return torch.device(rest.replace(".", ":")) if kind == "device" else vars(torch)[rest]

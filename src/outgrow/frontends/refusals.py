@@ -1,0 +1,85 @@
+"""Why can a step not be captured, and which line of the user's is it?
+
+While a step is captured its tensors have shapes but no contents. What asks for contents (`if loss > 1`,
+`.numpy()`, a boolean mask whose result has as many rows as the data say) ends in an error of torch, deep
+inside a library. Such an error becomes `Uncapturable`, naming the innermost line that belongs to the user.
+Any other error is the user's own and is left as it is.
+"""
+
+import linecache
+import os
+import site
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+import outgrow
+from outgrow.errors import Uncapturable
+
+_CONTENT = (
+    "this needs the content of a tensor, which is not there while the step is captured; write it with tensor "
+    "operations such as torch.where, or do it after the step with what the step returns"
+)
+_SHAPE = (
+    "the shape of this result depends on the content of a tensor; give it a fixed shape, for example with "
+    "torch.where or by multiplying with the mask, or do it outside of the step"
+)
+_OPERATOR = "this operator cannot say what it returns without running; do it outside of the step"
+_CONTENT_MESSAGES = (
+    "is not supported for tensor subclasses",
+    "Cannot access data pointer of Tensor",
+    "passed to SymFloat",
+    "passed to SymInt",
+    "passed to SymBool",
+)
+_FOLDERS = (*torch.__path__, *outgrow.__path__, *site.getsitepackages(), site.getusersitepackages())
+_LIBRARIES = tuple(
+    f"{Path(folder).resolve()}{os.sep}" for folder in (*_FOLDERS, sysconfig.get_path("stdlib"))
+)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn torch's errors about missing contents into `Uncapturable`; let every other error pass."""
+    try:
+        yield
+    except Exception as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        raise Uncapturable(f"{_user_line(error.__traceback__)}: {reason}") from error
+
+
+def _reason(error: Exception) -> str | None:
+    match error:
+        case GuardOnDataDependentSymNode() | DataDependentOutputException():
+            return _CONTENT
+        case DynamicOutputShapeException():
+            return _SHAPE
+        case UnsupportedOperatorException():
+            return _OPERATOR
+        case RuntimeError() | TypeError() if any(part in str(error) for part in _CONTENT_MESSAGES):
+            return _CONTENT
+        case _:
+            return None
+
+
+def _user_line(traceback: TracebackType | None) -> str:
+    """Return file, line and text of the innermost frame outside of torch, outgrow and installed packages."""
+    place = "the step"
+    while traceback is not None:
+        file, line = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+        if not file.startswith("<") and not str(Path(file).resolve()).startswith(_LIBRARIES):
+            place = f"{file}:{line}: `{linecache.getline(file, line).strip()}`"
+        traceback = traceback.tb_next
+    return place

@@ -1,0 +1,131 @@
+"""For which calls is a captured step right? Those with the same signature.
+
+A signature is everything that shaped the capture and is not read anew at each call: shapes, dtypes, strides
+and devices of all tensors, which state and gradients exist, arguments that are not tensors, training and
+requires_grad flags, constants of the parameter groups, grad and autocast mode, and the number of threads. The
+floats of parameter groups are inputs of the graph and not part of it; see `Captured.guards_hold`.
+
+It is computed on every call, so it walks modules by itself and takes about two microseconds a tensor. What it
+does not see: Python values that the step closes over, and changes inside of argument objects that are not
+tensors.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.convert import address
+
+
+def signature(
+    step: Callable[..., object],
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> Hashable:
+    """Return a key that is equal for calls that one captured step can serve.
+
+    Raises `Uncapturable` for an argument that is neither a tensor nor hashable.
+    """
+    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    order: dict[int, int] = {}
+    return (
+        step,
+        str(structure),
+        tuple([_argument(leaf, order) for leaf in leaves]),
+        tuple([_module(module, order) for model in models for module in _walk(model)]),
+        tuple([_optimizer(optimizer, order) for optimizer in optimizers]),
+        torch.is_grad_enabled(),
+        torch.get_num_threads(),
+        tuple([_autocast(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]),
+    )
+
+
+def _layout(tensor: Tensor) -> Hashable:
+    return (tensor.shape, tensor.dtype, tensor.stride())
+
+
+def _tensor(tensor: Tensor) -> Hashable:
+    return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
+
+
+def _argument(leaf: object, order: dict[int, int]) -> Hashable:
+    """Describe an argument; of tensors also which of them share memory."""
+    if isinstance(leaf, Tensor):
+        return (_tensor(leaf), order.setdefault(address(leaf), len(order)))
+    return (type(leaf), _hashable(leaf, "an argument of the step"))
+
+
+def _hashable(value: object, what: str) -> Hashable:
+    if isinstance(value, list):
+        return tuple([_hashable(item, what) for item in value])
+    if not isinstance(value, Hashable):
+        raise Uncapturable(f"{what} is a {type(value).__name__}; pass a tensor, a number or a string instead")
+    return value
+
+
+def _walk(root: nn.Module) -> Iterator[nn.Module]:
+    """Yield `root` and the modules in it, each once; a quicker `nn.Module.modules`."""
+    seen: set[nn.Module] = set()
+    waiting = [root]
+    while waiting:
+        module = waiting.pop()
+        if module not in seen:
+            seen.add(module)
+            yield module
+            waiting.extend([child for child in module._modules.values() if child is not None])
+
+
+def _module(module: nn.Module, order: dict[int, int]) -> Hashable:
+    """Describe the tensors of one module; a parameter met before is only named by its number."""
+    found: list[Hashable] = [module.training]
+    for parameter in module._parameters.values():
+        if parameter is None or id(parameter) in order:
+            found.append(None if parameter is None else order[id(parameter)])
+            continue
+        order[id(parameter)] = len(order)
+        grad = parameter.grad
+        found.append((_tensor(parameter), None if grad is None else _layout(grad)))
+    found += [None if buffer is None else _layout(buffer) for buffer in module._buffers.values()]
+    return tuple(found)
+
+
+def _optimizer(optimizer: Optimizer, order: dict[int, int]) -> Hashable:
+    groups: list[Hashable] = [type(optimizer)]
+    for group in optimizer.param_groups:
+        groups.append(tuple([order.get(id(parameter), -1) for parameter in group["params"]]))
+        groups.append(tuple([(key, _plain(value)) for key, value in group.items() if key != "params"]))
+    states: list[Hashable] = []
+    for parameter, entries in optimizer.state.items():
+        states.append(order.get(id(parameter), -1))
+        if isinstance(entries, dict):
+            states += [
+                (key, _layout(v) if isinstance(v, Tensor) else _exactly(v)) for key, v in entries.items()
+            ]
+    return (tuple(groups), tuple(states))
+
+
+def _plain(value: object) -> Hashable:
+    """Describe an entry of a parameter group: floats by their type, everything else by its value."""
+    match value:
+        case float():
+            return float
+        case tuple() | list():
+            return tuple([_plain(item) for item in value])
+        case Tensor():
+            return _tensor(value)
+        case _:
+            return _exactly(value)
+
+
+def _exactly(value: object) -> Hashable:
+    return (type(value), _hashable(value, "an entry of the optimizer"))
+
+
+def _autocast(kind: str) -> Hashable:
+    return (kind, torch.get_autocast_dtype(kind))

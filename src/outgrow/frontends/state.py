@@ -1,0 +1,249 @@
+"""Where do the tensors of a training step hang?
+
+A *slot* is a place that holds a tensor between steps: a parameter or buffer of a module, `p.grad`, the state
+that an optimizer keeps for a parameter, a tensor or a float in a parameter group, a leaf of the step's
+arguments, or a constant that the step closes over. Slots are plain data, so a captured step stays valid when
+a tensor is exchanged for another one of the same kind: `read` looks it up anew, `put` hangs a new tensor
+there.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from outgrow.errors import Uncapturable
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSlot:
+    """The parameter of this dotted name."""
+
+    model: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSlot:
+    """The buffer of this dotted name."""
+
+    model: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSlot:
+    """`.grad` of a parameter."""
+
+    parameter: ParameterSlot
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSlot:
+    """`optimizer.state[parameter][key]`."""
+
+    optimizer: int
+    parameter: ParameterSlot
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSlot:
+    """`optimizer.param_groups[group][key]`, or one element of the tuple there."""
+
+    optimizer: int
+    group: int
+    key: str
+    element: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSlot:
+    """A leaf of the flattened `(args, kwargs)` of the call."""
+
+    leaf: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSlot:
+    """A tensor that the step closes over, by its place in `Captured.constants`."""
+
+    index: int
+
+
+StateSlot: TypeAlias = ParameterSlot | BufferSlot | GradientSlot | OptimizerSlot | GroupSlot
+Slot: TypeAlias = StateSlot | BatchSlot | ConstantSlot
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The models and optimizers that a step works on."""
+
+    models: tuple[nn.Module, ...]
+    optimizers: tuple[Optimizer, ...]
+
+
+def parameters(training: Training) -> dict[ParameterSlot, nn.Parameter]:
+    """Return the parameters of all models, tied ones once, under the first name."""
+    found: dict[int, tuple[ParameterSlot, nn.Parameter]] = {}
+    for model, module in enumerate(training.models):
+        for name, parameter in module.named_parameters():
+            found.setdefault(id(parameter), (ParameterSlot(model, name), parameter))
+    return dict(found.values())
+
+
+def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
+    """Return every tensor that models and optimizers hold, by slot.
+
+    Raises `Uncapturable` where an optimizer updates a parameter of no model, or nests tensors in its state.
+    """
+    owned = parameters(training)
+    held: dict[StateSlot, Tensor] = {**owned}
+    for model, module in enumerate(training.models):
+        held |= {BufferSlot(model, name): buffer for name, buffer in module.named_buffers()}
+    held |= {GradientSlot(slot): p.grad for slot, p in owned.items() if p.grad is not None}
+    slots = {id(parameter): slot for slot, parameter in owned.items()}
+    for index, optimizer in enumerate(training.optimizers):
+        for at, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                _check_owned(index, parameter, slots)
+            held |= {GroupSlot(index, at, k): v for k, v in group.items() if isinstance(v, Tensor)}
+        for parameter, entries in optimizer.state.items():
+            for key, value in _entries(entries).items():
+                if isinstance(value, Tensor):
+                    held[OptimizerSlot(index, slots[id(parameter)], key)] = value
+                elif any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):
+                    raise Uncapturable(
+                        f"{type(optimizer).__name__} keeps tensors nested in state[...][{key!r}]; "
+                        "only optimizers whose state entries are tensors or plain values can be captured"
+                    )
+    return held
+
+
+def _entries(entries: object) -> dict[str, object]:
+    return entries if isinstance(entries, dict) else {}
+
+
+def _check_owned(index: int, parameter: Tensor, slots: dict[int, ParameterSlot]) -> None:
+    if id(parameter) not in slots:
+        raise Uncapturable(
+            f"optimizer {index} updates a parameter of shape {tuple(parameter.shape)} that no model owns; "
+            "name every module that is trained: model=[model, loss_module]"
+        )
+
+
+def hyper_parameters(training: Training) -> dict[GroupSlot, float]:
+    """Return every float in the parameter groups: learning rates, betas, weight decays."""
+    found: dict[GroupSlot, float] = {}
+    for index, optimizer in enumerate(training.optimizers):
+        for at, group in enumerate(optimizer.param_groups):
+            for key, value in group.items():
+                if isinstance(value, float):
+                    found[GroupSlot(index, at, key)] = value
+                elif isinstance(value, (tuple, list)) and key != "params":
+                    floats = ((i, item) for i, item in enumerate(value) if isinstance(item, float))
+                    found |= {GroupSlot(index, at, key, i): item for i, item in floats}
+    return found
+
+
+def plain_state(training: Training) -> dict[str, object]:
+    """Return everything but tensors that a step might change, by what to call it in a message."""
+    found: dict[str, object] = {}
+    for model, root in enumerate(training.models):
+        for name, module in root.named_modules():
+            found[f"the training flag of module {name or model!r}"] = module.training
+    for slot, parameter in parameters(training).items():
+        found[f"requires_grad of parameter {slot.name!r}"] = parameter.requires_grad
+    for index, optimizer in enumerate(training.optimizers):
+        for at, group in enumerate(optimizer.param_groups):
+            for key, value in group.items():
+                if key != "params" and not isinstance(value, Tensor):
+                    found[f"param_groups[{at}][{key!r}] of optimizer {index}"] = value
+        for at, entries in enumerate(optimizer.state.values()):
+            for key, value in _entries(entries).items():
+                if not isinstance(value, Tensor):
+                    found[f"state[{at}][{key!r}] of optimizer {index}"] = value
+    return found
+
+
+def read(slot: StateSlot, training: Training) -> Tensor | float | None:
+    """Return what hangs in `slot` now."""
+    match slot:
+        case ParameterSlot(model, name):
+            return training.models[model].get_parameter(name)
+        case BufferSlot(model, name):
+            return training.models[model].get_buffer(name)
+        case GradientSlot(parameter):
+            return _parameter(parameter, training).grad
+        case OptimizerSlot(optimizer, parameter, key):
+            return training.optimizers[optimizer].state[_parameter(parameter, training)].get(key)
+        case GroupSlot(optimizer, group, key, element):
+            value = training.optimizers[optimizer].param_groups[group][key]
+            return value if element is None else value[element]
+
+
+def put(slot: StateSlot, tensor: Tensor | None, training: Training) -> None:
+    """Hang `tensor` in `slot`; None empties it."""
+    match slot:
+        case BufferSlot(model, name):
+            path, _, last = name.rpartition(".")
+            training.models[model].get_submodule(path)._buffers[last] = tensor
+        case GradientSlot(parameter):
+            _parameter(parameter, training).grad = tensor
+        case OptimizerSlot(optimizer, parameter, key):
+            entries = training.optimizers[optimizer].state[_parameter(parameter, training)]
+            if tensor is None:
+                entries.pop(key, None)
+            else:
+                entries[key] = tensor
+        case ParameterSlot() | GroupSlot():
+            raise AssertionError(f"a captured step never exchanges {slot}")
+
+
+def _parameter(slot: ParameterSlot, training: Training) -> nn.Parameter:
+    return training.models[slot.model].get_parameter(slot.name)
+
+
+def set_hyper_parameters(training: Training, values: dict[GroupSlot, object]) -> None:
+    """Write `values` into the parameter groups."""
+    for slot, value in values.items():
+        group = training.optimizers[slot.optimizer].param_groups[slot.group]
+        if slot.element is None:
+            group[slot.key] = value
+        else:
+            items: Sequence[object] = group[slot.key]
+            changed = [value if at == slot.element else item for at, item in enumerate(items)]
+            group[slot.key] = tuple(changed) if isinstance(items, tuple) else changed
+
+
+@contextmanager
+def preserved(training: Training) -> Iterator[None]:
+    """Put everything that models and optimizers hold back as it was, however the block ends."""
+    modules = list(dict.fromkeys(module for model in training.models for module in model.modules()))
+    tables = [table for module in modules for table in (module._parameters, module._buffers)]
+    groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
+    entries = [
+        e for optimizer in training.optimizers for e in optimizer.state.values() if isinstance(e, dict)
+    ]
+    copies = [(table, dict(table)) for table in (*tables, *groups, *entries)]
+    states = [(optimizer.state, dict(optimizer.state)) for optimizer in training.optimizers]
+    flags = [(module, module.training) for module in modules]
+    grads = [(p, p.grad, p.requires_grad) for p in parameters(training).values()]
+    try:
+        yield
+    finally:
+        for table, copy in (*copies, *states):
+            table.clear()
+            table.update(copy)
+        for module, flag in flags:
+            module.training = flag
+        with torch._C.DisableTorchFunction():
+            for parameter, grad, requires_grad in grads:
+                parameter.grad = grad
+                if parameter.requires_grad != requires_grad:
+                    parameter.requires_grad_(requires_grad)

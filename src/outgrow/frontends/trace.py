@@ -1,0 +1,254 @@
+"""What does a step do to its tensors? It is run once on tensors that have shapes and no contents.
+
+The step is called as it is, with the user's own models and optimizers; `frontends.fakes` exchanges their
+tensors for fake ones below autograd. The floats of the optimizers' parameter groups are exchanged for
+symbols, so that a changed learning rate is an input and a branch on `weight_decay != 0` is a guard. Whatever
+the run left behind (gradients, new optimizer state) is noted and taken away again.
+
+It does not see Python: a number that the step closes over is a constant of the trace, and what the step
+prints or appends to a list happens once, at the capture.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import sympy
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.types import py_sym_types
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.fakes import Twins, fake_mode, stand_in
+from outgrow.frontends.refusals import refusals
+from outgrow.frontends.state import (
+    BatchSlot,
+    BufferSlot,
+    GradientSlot,
+    GroupSlot,
+    OptimizerSlot,
+    Slot,
+    StateSlot,
+    Training,
+    hyper_parameters,
+    plain_state,
+    preserved,
+    set_hyper_parameters,
+    state_tensors,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf of what the step returns."""
+
+    index: int
+
+
+Output: TypeAlias = Leaf | StateSlot | None
+"""A leaf of what the step returns, the slot of a tensor that is new there, or None: a gradient that stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
+
+    The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `originals` are the
+    real tensors by the identity of their fake twins. `returned` are the leaves of what the step returns, with
+    None for those that are outputs. `born` are tensors that are new in their slots, `emptied` the slots that
+    lost theirs, and `gradients` the tensors that were in `p.grad` when an optimizer made its step.
+    """
+
+    module: fx.GraphModule
+    tensors: Mapping[Slot, Tensor]
+    hyper: Mapping[GroupSlot, float]
+    symbols: tuple[sympy.Symbol, ...]
+    shape_env: ShapeEnv
+    originals: Mapping[int, Tensor]
+    outputs: tuple[Output, ...]
+    structure: pytree.TreeSpec
+    returned: tuple[object, ...]
+    born: Mapping[StateSlot, Tensor]
+    emptied: tuple[StateSlot, ...]
+    gradients: tuple[Tensor, ...]
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is seen while the step runs."""
+
+    outputs: list[Output] = field(default_factory=list)
+    returned: list[object] = field(default_factory=list)
+    structure: pytree.TreeSpec | None = None
+    born: dict[StateSlot, Tensor] = field(default_factory=dict)
+    emptied: tuple[StateSlot, ...] = ()
+    gradients: list[Tensor] = field(default_factory=list)
+
+
+def trace(
+    step: Callable[..., object], training: Training, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Traced:
+    """Run `step` once on fake tensors and return what it did.
+
+    Raises `Uncapturable` where the step looks at contents or changes Python state; errors of the step pass.
+    """
+    leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    before = state_tensors(training)
+    with ExitStack() as stack:
+        mode = stack.enter_context(fake_mode([*before.values(), *leaves]))
+        twins = Twins(mode)
+        tensors: dict[Slot, Tensor] = {slot: twins.twin(tensor) for tensor, slot in _distinct(before)}
+        batch = {
+            BatchSlot(at): stand_in(leaf, mode) for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)
+        }
+        tensors |= batch
+        fake_leaves = [batch.get(BatchSlot(at), leaf) for at, leaf in enumerate(leaves)]
+        call_args, call_kwargs = pytree.tree_unflatten(fake_leaves, call_structure)
+        hyper = hyper_parameters(training)
+        assert mode.shape_env is not None, "the mode was given an environment of symbols"
+        symbols = [_symbol(mode.shape_env, at, value) for at, value in enumerate(hyper.values())]
+        expressions = tuple(
+            symbol.node.expr for symbol in symbols
+        )  # Now: a guard may turn one into a number.
+        run = _Run()
+
+        def traced(_inputs: object) -> list[object]:
+            returned = step(*call_args, **call_kwargs)
+            return _observe(returned, training, before, run)
+
+        stack.enter_context(_side_effects_undone(training, twins))
+        set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
+        stack.enter_context(_gradients_noted(training, run))
+        plain = plain_state(training)
+        for context in (refusals(), mode, twins, torch.autograd.set_multithreading_enabled(False)):
+            stack.enter_context(context)
+        tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
+        module = tracer([*tensors.values(), *symbols])
+        _check_unchanged(plain, plain_state(training))
+        assert run.structure is not None, "the step ran"
+        return Traced(
+            module=module,
+            tensors=tensors,
+            hyper=hyper,
+            symbols=expressions,
+            shape_env=mode.shape_env,
+            originals=twins.originals,
+            outputs=tuple(run.outputs),
+            structure=run.structure,
+            returned=tuple(run.returned),
+            born=run.born,
+            emptied=run.emptied,
+            gradients=tuple(map(twins.twin, run.gradients)),
+        )
+
+
+def _distinct(before: Mapping[StateSlot, Tensor]) -> list[tuple[Tensor, StateSlot]]:
+    """Return each tensor once, with the first slot that holds it."""
+    first: dict[int, tuple[Tensor, StateSlot]] = {}
+    for slot, tensor in before.items():
+        first.setdefault(id(tensor), (tensor, slot))
+    return list(first.values())
+
+
+def _observe(
+    returned: object, training: Training, before: Mapping[StateSlot, Tensor], run: _Run
+) -> list[object]:
+    """Note what the step returned and left behind; return the outputs of the trace."""
+    leaves, run.structure = pytree.tree_flatten(returned)
+    found: list[object] = []
+    for at, leaf in enumerate(leaves):
+        is_output = isinstance(leaf, (Tensor, *py_sym_types))
+        run.returned.append(None if is_output else leaf)
+        if is_output:
+            run.outputs.append(Leaf(at))
+            found.append(leaf)
+    after = state_tensors(training)
+    for slot, tensor in after.items():
+        stays = before.get(slot) is tensor
+        if not stays and not isinstance(slot, (BufferSlot, GradientSlot, OptimizerSlot)):
+            raise Uncapturable(f"the step exchanges the tensor of {slot}; do this outside of the step")
+        if not stays:
+            run.born[slot] = tensor
+        if not stays or isinstance(slot, GradientSlot):
+            run.outputs.append(None if stays else slot)
+            found.append(tensor)
+    run.emptied = tuple(slot for slot in before if slot not in after)
+    return [item.detach() if isinstance(item, Tensor) else item for item in found]
+
+
+def _symbol(shape_env: ShapeEnv, at: int, value: float) -> torch.SymFloat:
+    source = ConstantSource(f"hyper_{at}")
+    symbol = shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    found = shape_env.create_symfloatnode(symbol, hint=value, source=source)
+    assert isinstance(found, torch.SymFloat), "an unspecified symbol is no number"
+    return found
+
+
+@contextmanager
+def _gradients_noted(training: Training, run: _Run) -> Iterator[None]:
+    """Note what hangs in `p.grad` whenever an optimizer makes its step; refuse one that was not named."""
+
+    def note(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        if optimizer not in training.optimizers:
+            raise Uncapturable(
+                f"the step uses an optimizer ({type(optimizer).__name__}) that was not named; "
+                "name every optimizer: optimizer=[first, second]"
+            )
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        run.gradients += [p.grad for p in parameters if p.grad is not None]
+
+    handle = register_optimizer_step_pre_hook(note)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
+    """Take away what the run leaves in models, optimizers, tensors, autocast cache and Python's generator."""
+    drawn = random.getstate()
+    known = {id(parameter) for model in training.models for parameter in model.parameters()}
+    torch.clear_autocast_cache()
+    try:
+        with preserved(training):
+            yield
+        if random.getstate() != drawn:
+            raise Uncapturable(
+                "the step draws from Python's random module, which the captured step would not repeat; "
+                "draw with torch, or outside of the step and pass the number as a tensor"
+            )
+    finally:
+        random.setstate(drawn)
+        torch.clear_autocast_cache()
+        strays = [t for t in twins.originals.values() if id(t) not in known and _has_fake_gradient(t)]
+        for tensor in strays:
+            tensor.grad = None
+    if strays:
+        raise Uncapturable(
+            f"the step computes the gradient of a tensor of shape {tuple(strays[0].shape)} that no model "
+            "owns; name every module that is trained: model=[model, loss_module]"
+        )
+
+
+def _has_fake_gradient(tensor: Tensor) -> bool:
+    return tensor.is_leaf and tensor.requires_grad and isinstance(tensor.grad, FakeTensor)
+
+
+def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) -> None:
+    for what in {**before, **after}:
+        old, new = before.get(what), after.get(what)
+        is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
+        if old is not new and (is_symbolic or type(old) is not type(new) or old != new):
+            raise Uncapturable(
+                f"the step changes {what}, which the captured step would not repeat; "
+                "do this outside of the step (a scheduler: call scheduler.step() after the step)"
+            )

@@ -1,0 +1,50 @@
+"""What does a process take before any model exists? The baseline, after importing and warming up.
+
+Capturing, planning and running load parts of torch on first use (fake tensors, sympy, the kernels' thread pool). A
+toy step goes the whole way once, so that these are in the baseline and not in the first real step.
+"""
+
+import gc
+
+import torch
+from torch import nn
+
+from outgrow.analysis.cost import costs_of
+from outgrow.frontends.capture import capture
+from outgrow.frontends.lower import lower
+from outgrow.ir.machine import Device
+from outgrow.runtime.memory import trim
+from outgrow.runtime.process import process_bytes, reset_high_water
+
+_warm: list[int] = []
+
+
+def warm_up() -> int:
+    """Load what a step needs and return the process's bytes then: the baseline."""
+    if not _warm:
+        _toy_step()
+        _warm.append(1)
+    gc.collect()
+    trim()
+    reset_high_water()
+    return process_bytes()
+
+
+def _toy_step() -> None:
+    generator = torch.get_rng_state()
+    model = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU())
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    x = torch.ones(1, 2, 8, 8, 8)
+    captured = capture(step, [model], [optimizer], (x,), {})
+    costs_of(captured.graph, Device("warm", 1e9, 1e9), {})
+    lower(captured.graph)
+    step(x)
+    torch.set_rng_state(generator)

@@ -1,0 +1,237 @@
+"""How does a program run? One instruction after the other, on real storages, while links move bytes beside it.
+
+Memory is what torch's allocator gives for results and what `Block`s hold for storages that come back. A storage
+is freed at once when it dies or is dropped, since nothing but the tables of this module refers to it. Values are
+views that are made when they are first read and forgotten with their storage.
+
+While an op runs that has not been measured yet, no copy is in flight and the process's high-water mark is taken
+around it: what it rose above the results is the op's workspace.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+
+from outgrow.analysis.cost import Cost
+from outgrow.analysis.timeline import Event, Lane, Span, Trace
+from outgrow.errors import ReplayMismatch
+from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
+from outgrow.runtime.links import Link, Ticket
+from outgrow.runtime.memory import Block, view
+from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
+from outgrow.runtime.program import Call, Geometry, Item, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run gives: the result values, the measured trace, costs of ops that were observed, and the high water."""
+
+    results: tuple[Item, ...]
+    trace: Trace
+    observed: Mapping[str, Cost]
+    high_water_bytes: int
+
+
+@dataclass
+class Progress:
+    """How far a run has come: whether persistent state of the user has been updated."""
+
+    updating: bool = False
+
+
+@dataclass
+class Run:
+    """The tables of one run of a program."""
+
+    program: Program
+    costs: Mapping[str, Cost]
+    link: Link | None
+    storages: dict[str, torch.UntypedStorage]
+    scalars: dict[str, Item]
+    observe: bool = False
+    progress: Progress = field(default_factory=Progress)
+    blocks: dict[str, Block] = field(default_factory=dict[str, Block])
+    in_flight: dict[str, list[Ticket]] = field(default_factory=dict[str, list[Ticket]])
+    cached: dict[str, dict[str, Item]] = field(default_factory=dict[str, dict[str, Item]])
+    spans: list[Span] = field(default_factory=list[Span])
+    events: list[Event] = field(default_factory=list[Event])
+    observed: dict[str, Cost] = field(default_factory=dict[str, Cost])
+    begin: float = 0.0
+    high_water: int = 0
+
+    def execute(self) -> Outcome:
+        """Run every instruction and return what came of it."""
+        program = self.program
+        reset_high_water()
+        self.begin = perf_counter()
+        self._hold(sum(storage.nbytes() for storage in self.storages.values()))
+        with torch.no_grad():
+            for at, item in enumerate(program.instructions):
+                match item:
+                    case Call():
+                        self._call(item)
+                    case SwapOut(storage):
+                        self._swap_out(storage)
+                    case SwapIn(storage, begin, end):
+                        self._swap_in(storage, begin, end)
+                    case Wait(storage):
+                        self._wait(storage)
+                    case Drop(storage):
+                        self._release(storage)
+                for storage in program.dies.get(at, ()):
+                    self._release(storage)
+            results = tuple(self._lookup(name) for name in program.results)
+        seconds = perf_counter() - self.begin
+        self.high_water = max(self.high_water, high_water_bytes())
+        trace = Trace(seconds, tuple(self.spans), tuple(self.events))
+        return Outcome(results, trace, self.observed, self.high_water)
+
+    def abandon(self) -> None:
+        """Let go of everything after a failure: wait for copies in flight, whatever came of them, and free memory."""
+        for ticket in (ticket for tickets in self.in_flight.values() for ticket in tickets):
+            ticket.settle()
+        for table in (self.in_flight, self.cached, self.storages, self.blocks):
+            table.clear()
+
+    def _now(self) -> float:
+        return perf_counter() - self.begin
+
+    def _hold(self, size_bytes: int) -> None:
+        self.events.append(Event(self._now(), size_bytes))
+
+    def _lookup(self, name: str) -> Item:
+        scalar = self.scalars.get(name)
+        if scalar is not None:
+            return scalar
+        geometry = self.program.geometry[name]
+        cached = self.cached.setdefault(geometry.storage, {})
+        found = cached.get(name)
+        if found is None:
+            assert geometry.dtype is not None, f"scalar {name} is read before it is computed"
+            storage = self.storages[geometry.storage]
+            found = view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset)
+            cached[name] = found
+        return found
+
+    def _call(self, call: Call) -> None:
+        cost = self.costs.get(call.captured)
+        if self.observe and (cost is None or not cost.measured) and call.captured not in self.observed:
+            self._observe(call)
+            return
+        workspace = cost.workspace_bytes if cost else 0
+        begin = self._now()
+        born = self._apply(call)
+        end = self._now()
+        self._record(call, begin, end, born, workspace)
+
+    def _record(self, call: Call, begin: float, end: float, born: int, workspace: int) -> None:
+        self.progress.updating = self.progress.updating or call.updates
+        self.spans.append(Span(Lane.COMPUTE, call.name, begin, end))
+        if workspace:
+            self.events.append(Event(begin, born + workspace))
+            self.events.append(Event(end, -workspace))
+        elif born:
+            self.events.append(Event(begin, born))
+
+    def _observe(self, call: Call) -> None:
+        """Run an op with nothing in flight beside it, and note its seconds and workspace."""
+        for tickets in self.in_flight.values():
+            for ticket in tickets:
+                ticket.wait()
+        self.high_water = max(self.high_water, high_water_bytes())
+        reset_high_water()
+        before = process_bytes()
+        begin = self._now()
+        born = self._apply(call)
+        end = self._now()
+        top = high_water_bytes()
+        self.high_water = max(self.high_water, top)
+        workspace = max(0, top - max(before + born, process_bytes()))
+        self.observed[call.captured] = Cost(end - begin, workspace, measured=True)
+        self._record(call, begin, end, born, workspace)
+
+    def _apply(self, call: Call) -> int:
+        """Run an op, enter its results, and return the bytes that were born."""
+        if call.updates:
+            self.progress.updating = True
+        lookup = self._lookup
+        arguments = [slot(lookup) for slot in call.arguments]
+        keywords = {key: slot(lookup) for key, slot in call.keywords}
+        returned = call.function(*arguments, **keywords)
+        born = 0
+        if len(call.results) == 1 and not isinstance(returned, tuple | list):
+            returned = (returned,)
+        if not isinstance(returned, Iterable):
+            return born
+        for result, item in zip(call.results, returned, strict=False):
+            if result is None:
+                continue
+            geometry = self.program.geometry[result.value]
+            if not isinstance(item, torch.Tensor):
+                self.scalars[result.value] = item
+                continue
+            _require_as_captured(call, item, geometry)
+            if result.born is not None:
+                self.storages[result.born] = item.untyped_storage()
+                born += item.untyped_storage().nbytes()
+            self.cached.setdefault(geometry.storage, {})[result.value] = item
+        return born
+
+    def _swap_out(self, storage: str) -> None:
+        offset, size = self.program.extents[storage]
+        self.events.append(Event(self._now(), 0, size))
+        self._submit(Lane.OUT, storage, size, offset, self.storages[storage].data_ptr())
+
+    def _swap_in(self, storage: str, begin: int, end: int) -> None:
+        offset, size = self.program.extents[storage]
+        block = self.blocks.get(storage)
+        if block is None:
+            block = self.blocks[storage] = Block(size)
+        block.commit(begin, end)
+        self._hold(end - begin)
+        self._submit(Lane.IN, storage, end - begin, offset + begin, block.address + begin)
+
+    def _submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> None:
+        assert self.link is not None, "a program with transfers has a link"
+        ticket = self.link.submit(lane, storage, size, offset, address)
+        self.in_flight.setdefault(storage, []).append(ticket)
+
+    def _wait(self, storage: str) -> None:
+        for ticket in self.in_flight.pop(storage, ()):
+            ticket.wait()
+            span = Span(ticket.lane, storage, ticket.begin - self.begin, ticket.end - self.begin, ticket.size)
+            self.spans.append(span)
+        block = self.blocks.get(storage)
+        if block is not None and storage not in self.storages:
+            self.storages[storage] = block.storage()
+            del self.blocks[storage]
+
+    def _release(self, storage: str) -> None:
+        """Free the device bytes of a storage now."""
+        self.cached.pop(storage, None)
+        freed = self.storages.pop(storage, None)
+        if freed is not None:
+            size = freed.nbytes()
+            del freed
+            self._hold(-size)
+
+
+def _require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:
+    """The op returned what the capture foresaw; otherwise views of it would be wrong."""
+    found = Geometry(geometry.storage, item.dtype, tuple(item.shape), item.stride(), item.storage_offset())
+    if found != geometry and _essence(found) != _essence(geometry):
+        raise ReplayMismatch(
+            f"{call.name} returned {_essence(found)}, but {_essence(geometry)} was captured (dtype, offset, then "
+            "size and stride of each dimension). The operator lays out its result otherwise than its abstract form; "
+            "run this step in eager mode."
+        )
+
+
+def _essence(geometry: Geometry) -> tuple[object, ...]:
+    """What a layout says about bytes: the stride of a dimension of size 1 says nothing."""
+    if 0 in geometry.shape:
+        return (geometry.dtype, geometry.shape)
+    sized = zip(geometry.shape, geometry.strides, strict=True)
+    return (geometry.dtype, geometry.offset, tuple((size, stride if size > 1 else 0) for size, stride in sized))

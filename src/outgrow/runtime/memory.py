@@ -1,0 +1,145 @@
+"""Where does a storage that is swapped back in live? In a `Block`: reserved at once, taken piece by piece.
+
+A block is an anonymous private mapping. Making it reserves addresses that nobody may touch: no RAM, and nothing that
+RLIMIT_DATA counts. `commit` makes a range of bytes readable and writable, and from then on they count. So pieces of
+a storage come back into their final place one after the other, and each takes memory when its copy begins.
+
+A block starts at a multiple of 2 MiB and asks for huge pages: direct I/O reaches it without a bounce copy, at the
+rate of the disk. It goes back to the kernel in the moment when its last user dies, past the heap and its caches.
+
+`trim` and `fix_mmap_threshold` ask the same of glibc's heap, which serves tensors that the allocator makes.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+from weakref import finalize
+
+import torch
+
+from outgrow.units import format_bytes
+
+PAGE_BYTES = mmap.PAGESIZE
+HUGE_PAGE_BYTES = 2 << 20
+
+_MAP_NORESERVE = 0x4000
+_PROT_NONE = 0
+_M_MMAP_THRESHOLD = -3
+_BUFFER_IS_WRITABLE = 0x200
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mmap = _libc.mmap
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_mmap.restype = ctypes.c_void_p
+_munmap = _libc.munmap
+_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_mprotect = _libc.mprotect
+_mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_madvise = _libc.madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_memoryview_at = ctypes.pythonapi.PyMemoryView_FromMemory
+_memoryview_at.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+_memoryview_at.restype = ctypes.py_object
+
+
+class Block:
+    """`size_bytes` of address space for one storage, starting at `address`; nothing of it is usable before `commit`.
+
+    The block and every storage made from it hold the mapping; when the last of them dies, it is unmapped at once.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        assert size_bytes > 0, f"a block holds bytes, not {size_bytes}"
+        self.size_bytes = size_bytes
+        mapped_bytes = round_up(size_bytes, PAGE_BYTES)
+        self.address = _reserve(mapped_bytes)
+        self._bytes: memoryview | None = bytes_at(self.address, size_bytes)
+        finalize(self._bytes, _munmap, self.address, mapped_bytes).atexit = False
+
+    def commit(self, begin: int, end: int) -> None:
+        """Make bytes begin:end, rounded out to whole pages, readable and writable; they are zero.
+
+        Committing bytes twice does no harm. Raises `MemoryError` if the process may not have as many.
+        """
+        assert self._bytes is not None, "a released block is not committed"
+        assert 0 <= begin <= end <= self.size_bytes, f"{begin}:{end} are not bytes of a block of {self.size_bytes}"
+        first = begin // PAGE_BYTES * PAGE_BYTES
+        length = round_up(end, PAGE_BYTES) - first
+        if _mprotect(self.address + first, length, mmap.PROT_READ | mmap.PROT_WRITE) != 0:
+            raise _refusal(f"{format_bytes(length)} of a block of {format_bytes(self.size_bytes)}")
+
+    def storage(self) -> torch.UntypedStorage:
+        """Return a storage over the whole block, without a copy. Only its committed bytes may be touched."""
+        assert self._bytes is not None, "a released block gives no storage"
+        return torch.frombuffer(self._bytes, dtype=torch.uint8).untyped_storage()
+
+    def release(self) -> None:
+        """Give up the block's own hold: it is unmapped now, unless a storage lives on. May be called again."""
+        self._bytes = None
+
+
+def bytes_at(address: int, size_bytes: int) -> memoryview:
+    """Return a writable view of raw memory. It owns nothing: whoever uses it keeps the memory alive."""
+    return _memoryview_at(address, size_bytes, _BUFFER_IS_WRITABLE)
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Return the smallest multiple that is not below `number`.
+
+    >>> round_up(4097, 4096), round_up(4096, 4096), round_up(0, 4096)
+    (8192, 4096, 0)
+    """
+    return -(-number // multiple) * multiple
+
+
+def view(
+    storage: torch.UntypedStorage, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> torch.Tensor:
+    """Return a tensor over a storage; strides and offset count elements."""
+    return torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides)
+
+
+def trim() -> None:
+    """Give the heap's free pages back to the kernel, as far as the C library can (glibc: `malloc_trim`)."""
+    if _is_glibc():
+        _libc.malloc_trim(ctypes.c_size_t(0))
+
+
+def fix_mmap_threshold(size_bytes: int) -> None:
+    """Let every allocation of `size_bytes` and more have a mapping of its own, freed at once (glibc: `mallopt`).
+
+    glibc raises this threshold by itself to 32 MiB as a program runs, and freed tensors then linger in its heap. The
+    price is a page fault for every page of every allocation.
+    """
+    if _is_glibc():
+        _libc.mallopt(_M_MMAP_THRESHOLD, size_bytes)
+
+
+def _is_glibc() -> bool:
+    return hasattr(_libc, "gnu_get_libc_version")
+
+
+def _reserve(size_bytes: int) -> int:
+    """Reserve address space that starts at a multiple of 2 MiB: reserve more, and give the ends back."""
+    reserved_bytes = size_bytes + HUGE_PAGE_BYTES
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    found = _mmap(None, reserved_bytes, _PROT_NONE, flags, -1, 0)
+    if found == ctypes.c_void_p(-1).value:
+        raise _refusal(f"{format_bytes(reserved_bytes)} of address space")
+    address = round_up(found, HUGE_PAGE_BYTES)
+    before, behind = address - found, found + reserved_bytes - address - size_bytes
+    if before:
+        _munmap(found, before)
+    if behind:
+        _munmap(address + size_bytes, behind)
+    _madvise(address, size_bytes, mmap.MADV_HUGEPAGE)  # A kernel without huge pages refuses; small ones do as well.
+    return address
+
+
+def _refusal(what: str) -> MemoryError:
+    number = ctypes.get_errno()
+    remedy = "Raise the limit of the process (ulimit -d, ulimit -v) or " if number == errno.ENOMEM else ""
+    return MemoryError(
+        f"The kernel refused {what}: {os.strerror(number)}. {remedy}lower the memory budget.".replace(". l", ". L")
+    )

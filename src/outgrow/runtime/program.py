@@ -1,0 +1,77 @@
+"""What does the runtime execute? A graph whose operators are functions and whose deaths are written down.
+
+A program is made by `frontends.lower` from a derived graph and is run by `runtime.execute`. It decides nothing:
+order, transfers and frees are those of the graph.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from outgrow.ir.graph import SwapIn, SwapOut, Wait, Drop
+
+Scalar = int | float | bool
+Item = torch.Tensor | Scalar
+"""What a value is while a step runs: a tensor, or a host scalar."""
+
+Slot = Callable[["Lookup"], object]
+Lookup = Callable[[str], Item]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a value lies in its storage; `dtype` is None for a host scalar."""
+
+    storage: str
+    dtype: torch.dtype | None
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A result of a call: the value that it defines, and the storage that is born with it (None: written in place)."""
+
+    value: str
+    born: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One op, ready to run. `arguments` look values up; `dies` are storages whose last use this is.
+
+    `updates` says that it writes a parameter or optimizer state, so that the step can no longer be undone.
+    """
+
+    name: str
+    captured: str
+    function: Callable[..., object]
+    arguments: tuple[Slot, ...]
+    keywords: tuple[tuple[str, Slot], ...]
+    results: tuple[Result | None, ...]
+    updates: bool
+
+
+Instruction = Call | SwapOut | SwapIn | Wait | Drop
+
+
+@dataclass(frozen=True)
+class Program:
+    """Instructions in order, what dies after each, and how every value lies in its storage.
+
+    `extents` gives each swapped storage its place in the tier: (offset, bytes).
+    """
+
+    instructions: tuple[Instruction, ...]
+    dies: Mapping[int, tuple[str, ...]]
+    geometry: Mapping[str, Geometry]
+    sizes: Mapping[str, int]
+    extents: Mapping[str, tuple[int, int]]
+    results: tuple[str, ...]
+
+    @property
+    def tier_bytes(self) -> int:
+        """Bytes of the tier that the program needs."""
+        return max((offset + size for offset, size in self.extents.values()), default=0)
