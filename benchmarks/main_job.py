@@ -1,0 +1,299 @@
+"""Does the main job reach its goals? The 3D U-Net on one brain, in core and under budgets, interleaved.
+
+    python benchmarks/main_job.py [--size 192] [--rounds 5] [--out benchmarks/results/main_job_192.json]
+
+Each row of the table is a process of its own, made by the same file with the same seed, so that memory is that of one
+loop and nothing else; between steps a process holds little. The processes take turns, one step each, for a number of
+rounds, so that a slow minute of the machine slows all of them. Speeds are ratios of medians to the row `eager`, paired
+by round; memory is the high water of the process above its baseline (imports and warm-up, before model and data).
+
+    eager            the plain loop, with the allocator setting that `import outgrow` makes
+    eager_default    the plain loop as a user has it today
+    checkpoint       the plain loop with torch.utils.checkpoint on every block of two convolutions
+    half, third      outgrow with 1/2 and 1/3 of the process bytes of `eager`
+    as_checkpoint    outgrow with the process bytes of `checkpoint`
+    fits             outgrow with twice the process bytes of `eager`
+
+After 3 steps the losses, and a digest of parameters, buffers, optimizer state and generator, are compared with `eager`.
+"""
+
+import argparse
+import functools
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKLOAD = ROOT / "examples" / "brain_unet3d.py"
+BITWISE_STEPS = 3
+ROWS = ("eager", "eager_default", "checkpoint", "half", "third", "as_checkpoint", "fits")
+
+
+# One row: a process that takes a step whenever it is asked -------------------------------------------------------
+
+
+def serve(mode: str, size: int, budget_bytes: int | None) -> None:
+    """Build the workload, then answer each line on stdin with one JSON line about one step."""
+    import torch
+
+    from outgrow.frontends.compile import compile_workload, warm_up
+    from outgrow.frontends.loading import build, load_workload_function
+    from outgrow.runtime.process import high_water_bytes, reset_high_water
+
+    function = load_workload_function(f"{WORKLOAD}:workload")
+    baseline = warm_up()
+    workload = build(function, {"size": size})
+    batch = tuple(workload.batches[0])
+    step: Any = workload.step
+    if mode == "checkpoint":
+        checkpoint_blocks(workload.model)
+    compiled = None
+    if budget_bytes is not None:
+        step = compiled = compile_workload(workload, memory_budget=budget_bytes, name="brain_unet3d", baseline_bytes=baseline)
+    answer({"ready": True})
+    for line in sys.stdin:
+        if line.strip() == "digest":
+            answer({"digest": digest(workload.model, workload.optimizer)})
+            continue
+        reset_high_water()
+        begin = time.perf_counter()
+        loss = step(*batch)
+        seconds = time.perf_counter() - begin
+        row: dict[str, Any] = {
+            "seconds": seconds,
+            "loss": float(loss).hex(),
+            "process_bytes": high_water_bytes() - baseline,
+        }
+        del loss
+        if compiled is not None:
+            row |= {"process_bytes": compiled.process_bytes, "summary": json.loads(compiled.plan.to_json())}
+        row["threads"] = torch.get_num_threads()
+        answer(row)
+    if compiled is not None:
+        compiled.close()
+
+
+def answer(row: Mapping[str, Any]) -> None:
+    """Send one JSON line to the parent."""
+    sys.stdout.write(json.dumps(row) + "\n")
+    sys.stdout.flush()
+
+
+def checkpoint_blocks(model: Any) -> None:
+    """Put torch.utils.checkpoint around every block of two convolutions."""
+    from torch.utils.checkpoint import checkpoint
+
+    for module in model.modules():
+        if type(module).__name__ == "TwoConvolutions":
+            module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
+
+
+def digest(model: Any, optimizer: Any) -> str:
+    """Return a hash of every bit of parameters, buffers, optimizer state and generator."""
+    import torch
+
+    found = sha256()
+    tensors = [*model.parameters(), *model.buffers()]
+    for parameter in model.parameters():
+        tensors += [value for value in optimizer.state[parameter].values() if isinstance(value, torch.Tensor)]
+    for tensor in (*tensors, torch.get_rng_state()):
+        found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+# The parent: turns, and the table --------------------------------------------------------------------------------
+
+
+class Row:
+    """A process that serves one row."""
+
+    def __init__(self, mode: str, size: int, budget_bytes: int | None) -> None:
+        self.mode, self.budget_bytes = mode, budget_bytes
+        command = [sys.executable, __file__, "--serve", mode, "--size", str(size)]
+        if budget_bytes is not None:
+            command += ["--budget", str(budget_bytes)]
+        setting = "0" if mode == "eager_default" else "1"
+        environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": setting}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.steps: list[dict[str, Any]] = []
+        self.digest = ""
+        self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None, "the row was opened with a pipe"
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"row {self.mode} ended with exit status {self.process.wait()}")
+        return json.loads(line)
+
+    def ask(self, request: str) -> dict[str, Any]:
+        """Send a request and return the answer."""
+        assert self.process.stdin is not None, "the row was opened with a pipe"
+        self.process.stdin.write(request + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def step(self) -> None:
+        """Take one step."""
+        self.steps.append(self.ask("step"))
+        row = self.steps[-1]
+        note = f"{self.mode:14s} {row['seconds']:7.2f} s  {row['process_bytes'] / 2**30:6.2f} GiB"
+        print(note, file=sys.stderr, flush=True)
+
+    def first_steps(self) -> None:
+        """Take the steps whose bits are compared, and the digest after them."""
+        for _ in range(BITWISE_STEPS):
+            self.step()
+        self.digest = self.ask("digest")["digest"]
+
+    @property
+    def process_bytes(self) -> int:
+        """The largest high water of any step."""
+        return max(step["process_bytes"] for step in self.steps)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None, "the row was opened with a pipe"
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def run(size: int, rounds: int) -> dict[str, Any]:
+    """Run every row and return the table."""
+    rows = {mode: Row(mode, size, None) for mode in ("eager", "eager_default", "checkpoint")}
+    for row in rows.values():
+        row.first_steps()
+    in_core = rows["eager"].process_bytes
+    budgets = {
+        "half": in_core // 2,
+        "third": in_core // 3,
+        "as_checkpoint": rows["checkpoint"].process_bytes,
+        "fits": 2 * in_core,
+    }
+    for mode, budget in budgets.items():
+        rows[mode] = Row(mode, size, budget)
+        rows[mode].first_steps()
+    for _ in range(rounds):
+        for mode in ROWS:
+            rows[mode].step()
+    table = {mode: describe(rows[mode], rows["eager"], rounds) for mode in ROWS}
+    for row in rows.values():
+        row.close()
+    return {**setting(size, rounds), "rows": table, "goals": goals(table, rows)}
+
+
+def describe(row: Row, eager: Row, rounds: int) -> dict[str, Any]:
+    """Return the figures of one row."""
+    timed, reference = row.steps[-rounds:], eager.steps[-rounds:]
+    seconds = [step["seconds"] for step in timed]
+    ratios = [other["seconds"] / step["seconds"] for step, other in zip(timed, reference, strict=True)]
+    losses = [step["loss"] for step in row.steps[:BITWISE_STEPS]]
+    described: dict[str, Any] = {
+        "budget_bytes": row.budget_bytes,
+        "seconds": median(seconds),
+        "all_seconds": seconds,
+        "first_step_seconds": row.steps[0]["seconds"],
+        "speed": median(ratios),
+        "process_bytes": row.process_bytes,
+        "process_bytes_ratio": row.process_bytes / eager.process_bytes,
+        "bitwise": losses == [step["loss"] for step in eager.steps[:BITWISE_STEPS]] and row.digest == eager.digest,
+        "losses": [float.fromhex(step["loss"]) for step in row.steps],
+    }
+    if "summary" in row.steps[-1]:
+        described["summary"] = row.steps[-1]["summary"]
+        described["first_summary"] = row.steps[0]["summary"]
+    return described
+
+
+def goals(table: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Row]) -> dict[str, dict[str, Any]]:
+    """Return each goal with its limit and what was measured."""
+    budgeted = [mode for mode in ROWS if rows[mode].budget_bytes is not None]
+    planned = [mode for mode in budgeted if mode != "fits"]
+    summaries = {mode: table[mode]["summary"] for mode in planned}
+    peaks = [s["predicted"]["peak_bytes"] / s["measured"]["peak_bytes"] for s in summaries.values()]
+    times = [s["predicted"]["seconds"] / table[mode]["seconds"] for mode, s in summaries.items()]
+    first = [max(step["summary"]["planning_seconds"] for step in rows[mode].steps) for mode in planned]
+    return {
+        "bitwise at every budget": {"goal": True, "found": all(table[mode]["bitwise"] for mode in budgeted)},
+        "speed at 1/2": {"goal": ">= 0.97", "found": table["half"]["speed"]},
+        "speed at 1/3": {"goal": ">= 0.90", "found": table["third"]["speed"]},
+        "speed where the step fits": {"goal": ">= 0.99", "found": table["fits"]["speed"]},
+        "speed at 1/2 against the default eager loop": {
+            "goal": ">= 1.00",
+            "found": paired(rows["half"], rows["eager_default"]),
+        },
+        "speed against checkpoint at its memory": {
+            "goal": "> 1.00",
+            "found": paired(rows["as_checkpoint"], rows["checkpoint"]),
+        },
+        "process_bytes / budget, largest of any step": {
+            "goal": "<= 1.00",
+            "found": max(rows[mode].process_bytes / (rows[mode].budget_bytes or 1) for mode in budgeted),
+        },
+        "overhead_bytes / budget, largest": {
+            "goal": "<= 0.05",
+            "found": max(s["overhead_bytes"] / s["budget_bytes"] for s in summaries.values()),
+        },
+        "predicted / measured peak_bytes": {"goal": "1.00 to 1.05", "found": [min(peaks), max(peaks)]},
+        "predicted / measured seconds": {"goal": "0.90 to 1.10", "found": [min(times), max(times)]},
+        "seconds of capture and plan": {"goal": "< 20", "found": max(first)},
+    }
+
+
+def paired(row: Row, other: Row) -> float:
+    """Return the median over rounds of other's seconds / row's seconds."""
+    both = list(zip(row.steps, other.steps, strict=True))[BITWISE_STEPS:]
+    return median(theirs["seconds"] / ours["seconds"] for ours, theirs in both)
+
+
+def setting(size: int, rounds: int) -> dict[str, Any]:
+    """Return what a reader needs to run this again."""
+    import torch
+
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False)
+    return {
+        "command": f"python benchmarks/main_job.py --size {size} --rounds {rounds}",
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "commit": commit.stdout.strip(),
+    }
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def main() -> None:
+    """Run the benchmark, or serve one row of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--size", type=int, default=192)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--serve", choices=ROWS, help=argparse.SUPPRESS)
+    parser.add_argument("--budget", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.size, options.budget)
+        return
+    table = run(options.size, options.rounds)
+    out = options.out or ROOT / "benchmarks" / "results" / f"main_job_{options.size}.json"
+    out.write_text(json.dumps(table, indent=2) + "\n")
+    print(json.dumps(table["goals"], indent=2))
+
+
+if __name__ == "__main__":
+    main()
