@@ -11,7 +11,7 @@ overlap.
 The model is the 3D U-Net of Cicek et al. (2016, https://arxiv.org/abs/1606.06650), four levels of two
 convolutions, with GroupNorm, strided convolutions down and transposed ones up. Nothing here knows of a memory
 budget. The one thing done for memory is the layout: everything stays channels_last_3d, in which the
-convolutions of oneDNN need no workspace, and which GroupNorm, ReLU and cat keep.
+convolutions of oneDNN need no workspace, and which GroupNorm, LeakyReLU and cat keep.
 """
 
 import contextlib
@@ -130,7 +130,7 @@ class UNet3d(nn.Module):
 
 
 class TwoConvolutions(nn.Module):
-    """Twice: convolution, GroupNorm, ReLU. The norm has the bias; the ReLU overwrites its output."""
+    """Twice: convolution, GroupNorm, LeakyReLU. The norm has the bias."""
 
     def __init__(self, channels_in: int, channels_out: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class TwoConvolutions(nn.Module):
         self.norm1 = nn.GroupNorm(GROUPS, channels_out)
         self.conv2 = nn.Conv3d(channels_out, channels_out, 3, padding=1, bias=False)
         self.norm2 = nn.GroupNorm(GROUPS, channels_out)
-        self.activation = nn.ReLU(inplace=True)
+        self.activation = nn.LeakyReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         for convolution, norm in ((self.conv1, self.norm1), (self.conv2, self.norm2)):

@@ -23,7 +23,7 @@ from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
 from outgrow.runtime.execute import Outcome
 from outgrow.runtime.links import Link
-from outgrow.runtime.memory import trim
+from outgrow.runtime.memory import fix_mmap_threshold, trim
 from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Program
 from outgrow.runtime.spill import Spill
@@ -32,6 +32,8 @@ from outgrow.runtime.tiers import DiskTier, default_offload_dir
 _UNSEEN_SHARE = 0.01
 _UNSEEN_BYTES = 24 << 20
 _SLACK_BYTES = 8 << 20
+_MAPPED_BYTES = 1 << 20
+"""Tensors of this size and more get a mapping of their own where a plan runs, so that freed bytes are free."""
 _AS_WRITTEN_SHARE = 0.97
 """The user's function is called as it is if its peak takes at most this share: Python may hold tensors longer."""
 
@@ -120,6 +122,8 @@ class Entries:
         )
         program = lower(prepared.derived)
         fits = prepared.plan.is_empty and prepared.in_core.peak_bytes <= budget.capacity_bytes * _AS_WRITTEN_SHARE
+        if not fits:
+            fix_mmap_threshold(_MAPPED_BYTES)
         trim()
         return Entry(captured, prepared, program, self._spill.reserve(program.tier_bytes), runs_as_written=fits)
 
