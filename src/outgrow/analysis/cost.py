@@ -50,7 +50,8 @@ def workspace_bound(graph: Graph, op: Op) -> int:
 
     A convolution of tensors that are not channels-last, or that have one channel so that the library cannot tell,
     is reordered inside the library: up to three more tensors like those it touches. In channels-last nearly
-    nothing is. Other operators keep small buffers for each thread.
+    nothing is, but the gradients of a transposed convolution, for which its largest operand is copied. Other
+    operators keep small buffers for each thread.
     """
     if "convolution" not in op.operator:
         return min(moved_bytes(graph, op) // 16, 32 << 20)
@@ -58,9 +59,15 @@ def workspace_bound(graph: Graph, op: Op) -> int:
     values = [graph.values[name] for name in names]
     largest = max(value_bytes(value) for value in values)
     large = [value for value in values if len(value.shape) > 3 and value_bytes(value) > largest // 64]
-    if all(_is_channels_last(value) for value in large):
-        return moved_bytes(graph, op) // 50
-    return 3 * largest
+    if not all(_is_channels_last(value) for value in large):
+        return 3 * largest
+    copied = largest if "backward" in op.operator and _is_transposed(op) else 0
+    return copied + moved_bytes(graph, op) // 50
+
+
+def _is_transposed(op: Op) -> bool:
+    """Whether a convolution is: of all arguments of its operators, `transposed` alone is a single bool."""
+    return True in [argument for argument in op.arguments if isinstance(argument, bool)]
 
 
 def _is_channels_last(value: Value) -> bool:

@@ -62,6 +62,7 @@ class Step:
         if self._torn:
             raise TornState(self._torn)
         entry = self._last = self._entries.ready(args, kwargs)
+        self._settings.progress("step", 0.0)
         reset_high_water()
         if entry.runs_as_written:
             returned = self._run_as_written(entry, args, kwargs)
@@ -80,11 +81,12 @@ class Step:
         return returned
 
     def _run_program(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        link = self._entries.link_for(entry)
         call = calls.bind(entry.captured, entry.program, self._training, args, kwargs)
         progress = Progress()
         completed = False
         try:
-            outcome = calls.run(call, entry.prepared.costs, entry.link, progress, observe=entry.runs == 0)
+            outcome = calls.run(call, entry.prepared.costs, link, progress, observe=entry.runs == 0)
             returned = calls.settle(call, outcome)
             completed = True
         finally:
@@ -117,6 +119,11 @@ class Step:
         """The step in core, as simulated, and as it ran last."""
         prepared = self._entry.prepared
         return Traces(prepared.in_core, prepared.simulated, self._measured)
+
+    @property
+    def captured(self) -> Graph:
+        """The graph of the step as it was written."""
+        return self._entry.captured.graph
 
     @property
     def derived(self) -> Graph:

@@ -2,7 +2,7 @@
 
 The overhead of the process (allocator waste, the objects of capture and plan) is what its high water shows above
 the timeline's peak. Before a run has shown it, it is what the process holds by now beyond the baseline and the
-tensors of the step, plus a share of the budget. It is deducted from the budget before planning.
+tensors of the step, plus a share of what the step will hold. It is deducted from the budget before planning.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -12,10 +12,11 @@ from pathlib import Path
 from torch import Tensor
 
 from outgrow.analysis.cost import signature as cost_signature
+from outgrow.errors import Infeasible
 from outgrow.frontends.capture import Captured, capture
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
-from outgrow.frontends.prepare import Prepared, prepare
+from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
 from outgrow.frontends.signature import signature
 from outgrow.frontends.state import Training, state_tensors
 from outgrow.frontends.warmup import warm_up
@@ -29,8 +30,6 @@ from outgrow.runtime.program import Program
 from outgrow.runtime.spill import Spill
 from outgrow.runtime.tiers import DiskTier, default_offload_dir
 
-_UNSEEN_SHARE = 0.01
-_UNSEEN_BYTES = 24 << 20
 _SLACK_BYTES = 8 << 20
 _MAPPED_BYTES = 1 << 20
 """Tensors of this size and more get a mapping of their own where a plan runs, so that freed bytes are free."""
@@ -78,8 +77,8 @@ class Entry:
     captured: Captured
     prepared: Prepared
     program: Program
-    link: Link | None
     runs: int = 0
+    process_bytes: int = 0
     settled: bool = False
     runs_as_written: bool = False
 
@@ -116,35 +115,50 @@ class Entries:
         if self._machine is None:
             self._machine = this_machine(self._settings.folder)
         tensors = captured.tensors(self._training, args, kwargs).values()
-        budget = Budget(self._settings.budget_bytes, self._overhead(tensors))
+        budget = Budget(self._settings.budget_bytes, self._overhead(captured, tensors))
         prepared = prepare(
-            captured.graph, self._cache.known, self._machine, budget, self._settings.planner, self._settings.progress
+            captured.graph,
+            self._cache.known,
+            self._machine,
+            budget,
+            planner=self._settings.planner,
+            progress=self._settings.progress,
         )
         program = lower(prepared.derived)
         fits = prepared.plan.is_empty and prepared.in_core.peak_bytes <= budget.capacity_bytes * _AS_WRITTEN_SHARE
         if not fits:
             fix_mmap_threshold(_MAPPED_BYTES)
+        self._spill.reserve(program.tier_bytes)
         trim()
-        return Entry(captured, prepared, program, self._spill.reserve(program.tier_bytes), runs_as_written=fits)
+        return Entry(captured, prepared, program, runs_as_written=fits)
+
+    def link_for(self, entry: Entry) -> Link | None:
+        """Return the link that moves the entry's storages; None if it moves none."""
+        return self._spill.reserve(entry.program.tier_bytes)
 
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        again = self._planned(entry.captured, args, kwargs)
-        entry.prepared, entry.program, entry.link = again.prepared, again.program, again.link
-        entry.runs_as_written = again.runs_as_written
+        """Plan from observed costs; where these leave no plan, a plan that kept the budget stays."""
         entry.settled = True
-        for other in (item for items in self._by_signature.values() for item in items):
-            other.link = self._spill.link
+        try:
+            again = self._planned(entry.captured, args, kwargs)
+        except Infeasible:
+            if entry.process_bytes > self._settings.budget_bytes:
+                raise
+            return
+        entry.prepared, entry.program = again.prepared, again.program
+        entry.runs_as_written = again.runs_as_written
 
-    def _overhead(self, tensors: Iterable[Tensor]) -> int:
+    def _overhead(self, captured: Captured, tensors: Iterable[Tensor]) -> int:
         """The overhead that a run has shown, or what is to be expected before one has."""
         if self._overhead_bytes is not None:
             return self._overhead_bytes + _SLACK_BYTES
         now = max(0, process_bytes() - self._settings.baseline_bytes - resident_bytes(tensors))
-        return now + int(self._settings.budget_bytes * _UNSEEN_SHARE) + _UNSEEN_BYTES
+        return now + unseen_overhead_bytes(captured.graph, self._settings.budget_bytes)
 
     def note(self, entry: Entry, outcome: Outcome, process: int) -> None:
         """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
         entry.runs += 1
+        entry.process_bytes = process
         ops = {op.name: op for op in entry.captured.graph.ops}
         observed = {cost_signature(entry.captured.graph, ops[name]): cost for name, cost in outcome.observed.items()}
         if observed:
@@ -159,6 +173,7 @@ class Entries:
     def note_as_written(self, entry: Entry, process: int) -> None:
         """Learn from a run of the user's own function: if it took more than the budget, it is planned from now on."""
         entry.runs += 1
+        entry.process_bytes = process
         entry.settled = True
         if process > self._settings.budget_bytes:
             entry.runs_as_written = False
@@ -166,7 +181,6 @@ class Entries:
     def close(self) -> None:
         """Give the disk space back; entries reserve it anew when they run."""
         self._spill.close()
-        self._by_signature.clear()
 
 
 def resident_bytes(tensors: Iterable[Tensor]) -> int:

@@ -1,10 +1,18 @@
 """What is known of a step before it runs? A plan, the graph derived from it, and both traces as simulated."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from outgrow.analysis.cost import Cost, costs_of
+from outgrow.analysis.liveness import live_bytes
 from outgrow.analysis.timeline import Lane, Trace
+from outgrow.errors import Uncapturable
+from outgrow.frontends.capture import Captured, capture
+from outgrow.frontends.loading import blamed_on, build
+from outgrow.frontends.measure import open_cost_cache, this_machine
+from outgrow.frontends.unallocated import unallocated
+from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget, Estimate, Plan
@@ -12,7 +20,11 @@ from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
 from outgrow.rewriting.derive import Derivation, derive
+from outgrow.runtime.tiers import default_offload_dir
 from outgrow.simulation import replay
+
+_UNSEEN_SHARE = 0.01
+_UNSEEN_BYTES = 24 << 20
 
 
 @dataclass(frozen=True)
@@ -35,9 +47,11 @@ class Prepared:
     @property
     def seconds_recomputed(self) -> float:
         """Seconds of arithmetic that the derived graph repeats."""
-        return sum(self.costs[op.captured].seconds for op in self.derived.ops if op.origin)
+        return sum((self.costs[op.captured].seconds for op in self.derived.ops if op.origin), 0.0)
 
-    def summary(self, workload: str, measured: Measured | None = None, simulated: Trace | None = None) -> Summary:
+    def summary(
+        self, workload: str, measured: Measured | None = None, simulated: Trace | None = None
+    ) -> Summary:
         """Return the figures of the plan, beside what was measured."""
         replayed = simulated or self.simulated
         return Summary(
@@ -53,7 +67,9 @@ class Prepared:
             simulated=Estimate(replayed.peak_bytes, replayed.seconds),
             measured=measured,
             overhead_bytes=self.plan.budget.overhead_bytes,
-            bytes_swapped=sum(span.size_bytes for span in self.simulated.spans if span.lane is not Lane.COMPUTE),
+            bytes_swapped=sum(
+                span.size_bytes for span in self.simulated.spans if span.lane is not Lane.COMPUTE
+            ),
             seconds_recomputed=self.seconds_recomputed,
             ops=len(self.graph.ops),
             planning_seconds=self.plan.planning_seconds,
@@ -65,6 +81,7 @@ def prepare(
     known: Mapping[str, Cost],
     machine: Machine,
     budget: Budget,
+    *,
     planner: str,
     progress: Callable[[str, float], None] = silent,
 ) -> Prepared:
@@ -78,3 +95,69 @@ def prepare(
     derivation = derive(graph, plan, problem.workspace)
     in_core, simulated = replay(graph, costs, machine), replay(derivation.graph, costs, machine)
     return Prepared(graph, costs, machine, plan, derivation, in_core, simulated)
+
+
+def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
+    """Return what a process is expected to take beyond the timeline's peak, before a run has shown it.
+
+    A share of what the step will hold, and a constant.
+    """
+    held = min(budget_bytes, max(live_bytes(graph, {}), default=0))
+    return int(held * _UNSEEN_SHARE) + _UNSEEN_BYTES
+
+
+def capture_workload(function: Callable[..., Workload], settings: Mapping[str, object]) -> Captured:
+    """Build a workload without memory and capture its step on its first batch. Nothing is run.
+
+    Raises `InvalidWorkload` where the workload cannot be built, and `Uncapturable` where its step, or the
+    function that builds it, needs the content of a tensor.
+    """
+    try:
+        with unallocated():
+            workload = build(function, settings)
+    except Uncapturable as refusal:
+        raise Uncapturable(f"To be planned, the workload is built without data. {refusal}") from refusal
+    with blamed_on("the step cannot be captured"):
+        return capture(workload.step, [workload.model], [workload.optimizer], tuple(workload.batches[0]), {})
+
+
+@dataclass(frozen=True)
+class KnownMachine:
+    """A machine, and what is known of the costs of ops on it."""
+
+    machine: Machine
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+
+
+def known_machine(offload_dir: Path | None = None) -> KnownMachine:
+    """Return this machine with measured rates, and the costs that were observed on it."""
+    return KnownMachine(this_machine(offload_dir or default_offload_dir()), open_cost_cache().known)
+
+
+def plan_captured(
+    captured: Captured,
+    target: KnownMachine,
+    budget_bytes: int,
+    *,
+    planner: str = "search",
+    progress: Callable[[str, float], None] = silent,
+) -> Prepared:
+    """Plan a captured step before it has run; raises `Infeasible` if the budget is below the floor."""
+    budget = Budget(budget_bytes, unseen_overhead_bytes(captured.graph, budget_bytes))
+    return prepare(captured.graph, target.costs, target.machine, budget, planner=planner, progress=progress)
+
+
+def plan_workload(
+    function: Callable[..., Workload],
+    settings: Mapping[str, object],
+    target: KnownMachine,
+    budget_bytes: int,
+    *,
+    planner: str = "search",
+    progress: Callable[[str, float], None] = silent,
+) -> Prepared:
+    """Plan a workload's step without building it in memory: `capture_workload`, then `plan_captured`."""
+    progress("capture", 0.0)
+    captured = capture_workload(function, settings)
+    progress("plan", 0.0)
+    return plan_captured(captured, target, budget_bytes, planner=planner, progress=progress)

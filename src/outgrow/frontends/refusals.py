@@ -57,7 +57,7 @@ def refusals() -> Iterator[None]:
         reason = _reason(error)
         if reason is None:
             raise
-        raise Uncapturable(f"{_user_line(error.__traceback__)}: {reason}") from error
+        raise Uncapturable(f"{user_line(error.__traceback__) or 'the step'}: {reason}") from error
 
 
 def _reason(error: Exception) -> str | None:
@@ -74,9 +74,9 @@ def _reason(error: Exception) -> str | None:
             return None
 
 
-def _user_line(traceback: TracebackType | None) -> str:
+def user_line(traceback: TracebackType | None) -> str | None:
     """Return file, line and text of the innermost frame outside of torch, outgrow and installed packages."""
-    place = "the step"
+    place = None
     while traceback is not None:
         file, line = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
         if not file.startswith("<") and not str(Path(file).resolve()).startswith(_LIBRARIES):

@@ -4,16 +4,18 @@ The fields are the keys of the JSON object of the command line, in its order.
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass
 
 from outgrow.analysis.timeline import Trace
 from outgrow.plan import Estimate
+from outgrow.report.columns import aligned
 from outgrow.units import format_bytes, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the last step took: timeline peak, bytes of the process above its baseline, seconds, all losses."""
+    """What the last step took: timeline peak, process bytes above the baseline, seconds; and all losses."""
 
     peak_bytes: int
     process_bytes: int
@@ -51,6 +53,95 @@ class Summary:
     ops: int
     planning_seconds: float
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of one step: as measured, or as predicted before it has run."""
+        return self.measured.seconds if self.measured else self.predicted.seconds
+
+    @property
+    def distance(self) -> float:
+        """Predicted seconds above the bound, as a share of the bound: 0 is the best that any plan can be."""
+        return self.predicted.seconds / self.bound_seconds - 1 if self.bound_seconds else 0.0
+
+    @property
+    def speed(self) -> float:
+        """In-core seconds / predicted seconds, both by the same costs: 1 is no slower than in core."""
+        return self.in_core_seconds / self.predicted.seconds if self.predicted.seconds else 1.0
+
     def to_json(self) -> str:
-        """Return the object as JSON text."""
-        return json.dumps(asdict(self), indent=2)
+        """Return the object as JSON text; a loss that is not a number is null."""
+        return json.dumps(without_nan(asdict(self)), indent=2, allow_nan=False)
+
+    def __str__(self) -> str:
+        """The table for people: predicted | simulated | measured, then the figures of the plan."""
+        title = f"{self.workload or 'step'}: {self.ops} ops, planned by {self.planner}"
+        machine = f"machine     {self.machine}"
+        return "\n".join(
+            (title, "", aligned(self.estimates(), numbers_from=1), "", aligned(self.figures()), machine)
+        )
+
+    def estimates(self) -> list[tuple[str, str, str, str]]:
+        """Return the rows predicted | simulated | measured, below their header."""
+        predicted, simulated, measured = self.predicted, self.simulated, self.measured
+        rows = [
+            ("", "predicted", "simulated", "measured"),
+            (
+                "peak",
+                format_bytes(predicted.peak_bytes),
+                format_bytes(simulated.peak_bytes),
+                format_bytes(measured.peak_bytes) if measured else "-",
+            ),
+            (
+                "step",
+                format_seconds(predicted.seconds),
+                format_seconds(simulated.seconds),
+                format_seconds(measured.seconds) if measured else "-",
+            ),
+        ]
+        if measured:
+            expected = predicted.peak_bytes + self.overhead_bytes
+            process = ("process", format_bytes(expected), "", format_bytes(measured.process_bytes))
+            rows.insert(2, process)
+        return rows
+
+    def figures(self) -> list[tuple[str, str, str]]:
+        """Return name, figure and meaning of everything else."""
+        return [
+            (
+                "budget",
+                format_bytes(self.budget_bytes),
+                f"with {format_bytes(self.overhead_bytes)} of overhead",
+            ),
+            ("floor", format_bytes(self.floor_bytes), "the smallest budget that has a plan"),
+            ("in core", format_bytes(self.in_core_peak_bytes), f"in {format_seconds(self.in_core_seconds)}"),
+            (
+                "bound",
+                format_seconds(self.bound_seconds),
+                f"no plan is below; this: +{self.distance:.1%}",
+            ),
+            ("speed", f"{self.speed:.3f}", "of the step in core, predicted"),
+            (
+                "swapped",
+                format_bytes(self.bytes_swapped) if self.bytes_swapped else "none",
+                "bytes moved in a step, both ways",
+            ),
+            (
+                "recomputed",
+                format_seconds(self.seconds_recomputed) if self.seconds_recomputed else "none",
+                "arithmetic done again in a step",
+            ),
+            ("planning", format_seconds(self.planning_seconds), ""),
+        ]
+
+
+def without_nan(item: object) -> object:
+    """Return JSON data in which numbers that JSON cannot say (NaN, infinity) are null."""
+    match item:
+        case float() if not math.isfinite(item):
+            return None
+        case dict():
+            return {key: without_nan(value) for key, value in item.items()}
+        case list() | tuple():
+            return [without_nan(value) for value in item]
+        case _:
+            return item

@@ -90,8 +90,8 @@ class Run:
 
     def abandon(self) -> None:
         """Let go of everything after a failure: wait for copies in flight, whatever came of them, and free memory."""
-        for ticket in (ticket for tickets in self.in_flight.values() for ticket in tickets):
-            ticket.settle()
+        if self.link is not None:
+            self.link.settle()
         for table in (self.in_flight, self.cached, self.storages, self.blocks):
             table.clear()
 
@@ -199,10 +199,11 @@ class Run:
         self.in_flight.setdefault(storage, []).append(ticket)
 
     def _wait(self, storage: str) -> None:
-        for ticket in self.in_flight.pop(storage, ()):
+        for ticket in self.in_flight.get(storage, ()):
             ticket.wait()
             span = Span(ticket.lane, storage, ticket.begin - self.begin, ticket.end - self.begin, ticket.size)
             self.spans.append(span)
+        self.in_flight.pop(storage, None)
         block = self.blocks.get(storage)
         if block is not None and storage not in self.storages:
             self.storages[storage] = block.storage()

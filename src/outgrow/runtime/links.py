@@ -1,25 +1,278 @@
-"""stand-in"""
-import threading,queue,time
+"""How do bytes move while arithmetic goes on? A thread for each direction copies one storage after the other.
+
+    submit   queue a copy between memory and tier, and return its ticket at once
+    wait     block until the copy of a ticket has ended; raise what went wrong with it
+
+Order. The copies of one direction run in the order of their submission; the two directions run side by side
+and know nothing of each other. So a copy of a storage is submitted only after its copies in the other
+direction have been waited for, as every verified program does (invariants 4 and 5 of `ir.verify`: what comes
+back was dropped, and what is dropped was waited for). The memory of a copy stays where it is until its
+ticket, or the link, was waited for or settled.
+
+Failure. The first copy that fails ends the link: what is queued behind it or submitted later is refused with
+the same reason, without a touch of the disk.
+
+Switch interval. The threads give up the interpreter's lock during a block of 16 MiB and need it for
+microseconds between two blocks. A main thread in pure Python hands it over after the switch interval of the
+interpreter, 5 ms by default: as long as the disk takes for a block. So the interval is shortened, but only
+while copies are in flight: it belongs to the user's process, and matters only where a thread waits for the
+lock.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from statistics import median
+from threading import Event, Lock, Thread
+from time import perf_counter
+from traceback import clear_frames
+from weakref import finalize
+
 from outgrow.analysis.timeline import Lane
+from outgrow.errors import TierFailure
+from outgrow.ir.machine import Link as Rates
+from outgrow.runtime.memory import Block, bytes_at
+from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
+from outgrow.units import MIB
+
+_JOIN_SECONDS = 30.0
+_SWITCH_SECONDS = 1e-4
+_MEASURED_BYTES = 32 * MIB
+_REPETITIONS = 3
+
+_Transfer = Callable[[int, int, int], None]
+"""`DiskTier.write` or `.read`: offset, address, size."""
+
+
+@dataclass(eq=False)
 class Ticket:
-    def __init__(s,lane,storage,size,offset,address): s.lane,s.storage,s.size,s.offset,s.address=lane,storage,size,offset,address; s.ev=threading.Event(); s.error=None; s.begin=s.end=0.
-    def wait(s):
-        s.ev.wait()
-        if s.error: raise s.error
+    """A copy of `size` bytes of a storage. `begin` and `end` tell when, by `perf_counter`, once it ended."""
+
+    lane: Lane
+    storage: str
+    size: int
+    offset: int
+    address: int
+    begin: float = 0.0
+    end: float = 0.0
+    failure: TierFailure | None = None
+    _ended: Event = field(default_factory=Event)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the copy is over, well or not."""
+        return self._ended.is_set()
+
+    def wait(self) -> None:
+        """Wait for the end of the copy. Raises `TierFailure`, at every call, if it failed or was refused."""
+        self._ended.wait()
+        if self.failure is not None:
+            # A new exception each time: the old one would collect and keep alive the frames of all who wait.
+            raise TierFailure(str(self.failure)) from self.failure
+
+    def settle(self) -> None:
+        """Wait for the end of the copy, whatever came of it."""
+        self._ended.wait()
+
+    def run(self, transfer: _Transfer) -> None:
+        """Copy, in the thread of the lane, and keep what goes wrong for `wait`."""
+        self.begin = perf_counter()
+        try:
+            transfer(self.offset, self.address, self.size)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, in the thread that waits
+            clear_frames(error.__traceback__)  # they would keep the spill file open
+            self.failure = TierFailure(f"{self.storage} was not copied {self.lane}: {error or repr(error)}")
+            self.failure.__cause__ = error
+        self.end = perf_counter()
+
+    def refuse(self, reason: TierFailure) -> None:
+        """End the copy before it began."""
+        self.failure = TierFailure(f"{self.storage} is not copied {self.lane} any more. {reason}")
+        self.failure.__cause__ = reason
+        self.begin = self.end = perf_counter()
+
+    def finish(self) -> None:
+        """Let those who wait go on."""
+        self._ended.set()
+
+
+@dataclass
+class _Health:
+    """What both directions know of their link: why it copies no more."""
+
+    failure: TierFailure | None = None
+
+
 class Link:
-    def __init__(s,tier):
-        s.tier=tier; s.q={Lane.OUT:queue.Queue(),Lane.IN:queue.Queue()}
-        for l in s.q: threading.Thread(target=s._work,args=(l,),daemon=True).start()
-    def _work(s,lane):
-        while (t:=s.q[lane].get()) is not None:
-            t.begin=time.perf_counter()
-            try: (s.tier.write if lane is Lane.OUT else s.tier.read)(t.offset,t.address,t.size)
-            except BaseException as e: t.error=e
-            t.end=time.perf_counter(); t.ev.set()
-    def submit(s,lane,storage,size,offset,address):
-        t=Ticket(lane,storage,size,offset,address); s.q[lane].put(t); return t
-    def close(s):
-        for q in s.q.values(): q.put(None)
-def measure_link(d,size_bytes=128<<20):
-    from outgrow.ir.machine import Link as L
-    return L(2.8e9,2.0e9)
+    """The two directions between memory and `tier`. Submit and close from one thread.
+
+    Its threads end with `close`, or when nobody refers to the link any more.
+    """
+
+    def __init__(self, tier: DiskTier) -> None:
+        self._folder = tier.folder
+        self._health = _Health()
+        self._is_closed = False
+        self._last: dict[str, Ticket] = {}
+        self._queues: dict[Lane, SimpleQueue[Ticket | None]] = {}
+        self._threads: list[Thread] = []
+        for lane, transfer in ((Lane.OUT, tier.write), (Lane.IN, tier.read)):
+            queue = self._queues[lane] = SimpleQueue[Ticket | None]()
+            work = (queue, transfer, self._health)
+            self._threads.append(Thread(target=_serve, args=work, name=f"outgrow-{lane}", daemon=True))
+            self._threads[-1].start()
+        self._end_threads = finalize(self, _end, tuple(self._queues.values()))
+
+    @property
+    def failure(self) -> TierFailure | None:
+        """Why the link copies no more; None while it does."""
+        return self._health.failure
+
+    def submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> Ticket:
+        """Queue a copy of `size` bytes between memory at `address` and the tier at `offset`; return at once.
+
+        A link that failed or is closed does not raise here, but gives a ticket that does.
+        """
+        last = self._last.get(storage)
+        assert last is None or last.lane is lane or last.has_ended, (
+            f"{storage} is to be copied {lane} while it is copied {last.lane}: wait for it first"
+        )
+        ticket = Ticket(lane, storage, size, offset, address)
+        if self._is_closed:
+            assert self._health.failure is not None, "a closed link has a reason to refuse"
+            ticket.refuse(self._health.failure)
+            ticket.finish()
+        else:
+            _switching.hasten()
+            self._queues[lane].put(ticket)
+            self._last[storage] = ticket
+        return ticket
+
+    def settle(self) -> None:
+        """Wait until no copy is in flight, whatever came of them."""
+        for ticket in [self.submit(lane, f"nothing {lane}", 0, 0, 0) for lane in self._queues]:
+            ticket.settle()
+
+    def close(self) -> None:
+        """Refuse what is queued, wait for what is being copied, and end the threads. May be called again."""
+        if self._health.failure is None:
+            self._health.failure = TierFailure(f"The link to the spill file in {self._folder} was closed.")
+        self._is_closed = True
+        self._end_threads()
+        for thread in self._threads:
+            thread.join(_JOIN_SECONDS)
+
+
+def _serve(queue: SimpleQueue[Ticket | None], transfer: _Transfer, health: _Health) -> None:
+    """Copy what is queued until None is. It does not know its `Link`, so that one can be forgotten."""
+    while (ticket := queue.get()) is not None:
+        if health.failure is None:
+            ticket.run(transfer)
+            health.failure = health.failure or ticket.failure
+        else:
+            ticket.refuse(health.failure)
+        _switching.relax()
+        ticket.finish()
+        del ticket
+
+
+def _end(queues: tuple[SimpleQueue[Ticket | None], ...]) -> None:
+    for queue in queues:
+        queue.put(None)
+
+
+# ---- The interpreter's switch interval
+
+
+@dataclass
+class _Switching:
+    """How many copies of the process are in flight, and which switch interval there was before the first."""
+
+    in_flight: int = 0
+    found_seconds: float = 0.0
+    set_seconds: float = 0.0
+    lock: Lock = field(default_factory=Lock)
+
+    def hasten(self) -> None:
+        """A copy begins: from the first on, threads get the interpreter's lock quickly."""
+        with self.lock:
+            self.in_flight += 1
+            if self.in_flight == 1:
+                self.found_seconds = sys.getswitchinterval()
+                sys.setswitchinterval(min(self.found_seconds, _SWITCH_SECONDS))
+                self.set_seconds = sys.getswitchinterval()
+
+    def relax(self) -> None:
+        """A copy has ended: after the last, the interval is what it was, unless someone has set it since."""
+        with self.lock:
+            self.in_flight -= 1
+            if self.in_flight == 0 and sys.getswitchinterval() == self.set_seconds:
+                sys.setswitchinterval(self.found_seconds)
+
+
+_switching = _Switching()
+
+
+# ---- Rates
+
+
+def measure_link(folder: Path) -> Rates:
+    """Return what the link to a spill file in `folder` does: medians of copies of 32 MiB and of one page.
+
+    The link is half duplex if copies in both directions at once take about as long as one after the other.
+    This takes a fraction of a second, 64 MiB of memory and as much of disk. Raises `TierFailure` as
+    `DiskTier` does.
+    """
+    with DiskTier(folder, 2 * _MEASURED_BYTES) as tier:
+        link = Link(tier)
+        try:
+            return _rates(link)
+        finally:
+            link.close()
+
+
+def _rates(link: Link) -> Rates:
+    first, second = _filled_block(_MEASURED_BYTES), _filled_block(_MEASURED_BYTES)
+
+    def copy(lane: Lane, block: Block, size: int) -> Ticket:
+        offset = 0 if block is first else _MEASURED_BYTES
+        return link.submit(lane, f"block at {offset}", size, offset, block.address)
+
+    for block in (first, second):  # the first write of reserved space is slower than those that follow
+        copy(Lane.OUT, block, _MEASURED_BYTES).wait()
+    repeated = range(_REPETITIONS)
+    latency = median(
+        _seconds(copy(lane, first, ALIGNMENT_BYTES)) for _ in repeated for lane in (Lane.OUT, Lane.IN)
+    )
+    out = median(_seconds(copy(Lane.OUT, first, _MEASURED_BYTES)) for _ in repeated)
+    back = median(_seconds(copy(Lane.IN, first, _MEASURED_BYTES)) for _ in repeated)
+    together = median(
+        _seconds(copy(Lane.OUT, first, _MEASURED_BYTES), copy(Lane.IN, second, _MEASURED_BYTES))
+        for _ in repeated
+    )
+    return Rates(
+        out_bytes_per_second=_MEASURED_BYTES / max(out - latency, out / 2),
+        in_bytes_per_second=_MEASURED_BYTES / max(back - latency, back / 2),
+        latency_seconds=latency,
+        half_duplex=together > (max(out, back) + (out + back)) / 2,
+    )
+
+
+def _seconds(*tickets: Ticket) -> float:
+    """Wait for copies and return the seconds from the first begin to the last end."""
+    for ticket in tickets:
+        ticket.wait()
+    return max(ticket.end for ticket in tickets) - min(ticket.begin for ticket in tickets)
+
+
+def _filled_block(size_bytes: int) -> Block:
+    """Return a block of bytes that a disk cannot make smaller."""
+    block = Block(size_bytes)
+    block.commit(0, size_bytes)
+    noise, view = os.urandom(MIB), bytes_at(block.address, size_bytes)
+    for begin in range(0, size_bytes, MIB):
+        view[begin : begin + MIB] = noise
+    return block

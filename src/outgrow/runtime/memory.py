@@ -1,11 +1,13 @@
 """Where does a storage that is swapped back in live? In a `Block`: reserved at once, taken piece by piece.
 
-A block is an anonymous private mapping. Making it reserves addresses that nobody may touch: no RAM, and nothing that
-RLIMIT_DATA counts. `commit` makes a range of bytes readable and writable, and from then on they count. So pieces of
-a storage come back into their final place one after the other, and each takes memory when its copy begins.
+A block is an anonymous private mapping. Making it reserves addresses that nobody may touch: no RAM, and
+nothing that RLIMIT_DATA counts. `commit` makes a range of bytes readable and writable, and from then on they
+count. So pieces of a storage come back into their final place one after the other, and each takes memory when
+its copy begins.
 
-A block starts at a multiple of 2 MiB and asks for huge pages: direct I/O reaches it without a bounce copy, at the
-rate of the disk. It goes back to the kernel in the moment when its last user dies, past the heap and its caches.
+A block starts at a multiple of 2 MiB and asks for huge pages: direct I/O reaches it without a bounce copy, at
+the rate of the disk. It goes back to the kernel in the moment when its last user dies, past the heap and its
+caches.
 
 `trim` and `fix_mmap_threshold` ask the same of glibc's heap, which serves tensors that the allocator makes.
 """
@@ -44,9 +46,9 @@ _memoryview_at.restype = ctypes.py_object
 
 
 class Block:
-    """`size_bytes` of address space for one storage, starting at `address`; nothing of it is usable before `commit`.
+    """`size_bytes` of address space for one storage, from `address` on; none of it is usable before `commit`.
 
-    The block and every storage made from it hold the mapping; when the last of them dies, it is unmapped at once.
+    The block and every storage made from it hold the mapping, which goes at once when the last of them dies.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -63,7 +65,9 @@ class Block:
         Committing bytes twice does no harm. Raises `MemoryError` if the process may not have as many.
         """
         assert self._bytes is not None, "a released block is not committed"
-        assert 0 <= begin <= end <= self.size_bytes, f"{begin}:{end} are not bytes of a block of {self.size_bytes}"
+        assert 0 <= begin <= end <= self.size_bytes, (
+            f"{begin}:{end} are not in a block of {self.size_bytes} bytes"
+        )
         first = begin // PAGE_BYTES * PAGE_BYTES
         length = round_up(end, PAGE_BYTES) - first
         if _mprotect(self.address + first, length, mmap.PROT_READ | mmap.PROT_WRITE) != 0:
@@ -75,7 +79,7 @@ class Block:
         return torch.frombuffer(self._bytes, dtype=torch.uint8).untyped_storage()
 
     def release(self) -> None:
-        """Give up the block's own hold: it is unmapped now, unless a storage lives on. May be called again."""
+        """Give up the block's own hold: it is unmapped now, unless a storage lives. May be called again."""
         self._bytes = None
 
 
@@ -94,7 +98,11 @@ def round_up(number: int, multiple: int) -> int:
 
 
 def view(
-    storage: torch.UntypedStorage, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
 ) -> torch.Tensor:
     """Return a tensor over a storage; strides and offset count elements."""
     return torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides)
@@ -107,10 +115,10 @@ def trim() -> None:
 
 
 def fix_mmap_threshold(size_bytes: int) -> None:
-    """Let every allocation of `size_bytes` and more have a mapping of its own, freed at once (glibc: `mallopt`).
+    """Let allocations of `size_bytes` and more have mappings of their own, freed at once (glibc: `mallopt`).
 
-    glibc raises this threshold by itself to 32 MiB as a program runs, and freed tensors then linger in its heap. The
-    price is a page fault for every page of every allocation.
+    glibc raises this threshold by itself to 32 MiB as a program runs, and freed tensors then linger in its
+    heap. The price is a page fault for every page of every allocation.
     """
     if _is_glibc():
         _libc.mallopt(_M_MMAP_THRESHOLD, size_bytes)
@@ -133,13 +141,12 @@ def _reserve(size_bytes: int) -> int:
         _munmap(found, before)
     if behind:
         _munmap(address + size_bytes, behind)
-    _madvise(address, size_bytes, mmap.MADV_HUGEPAGE)  # A kernel without huge pages refuses; small ones do as well.
+    _madvise(address, size_bytes, mmap.MADV_HUGEPAGE)  # A kernel without huge pages refuses; small ones do.
     return address
 
 
 def _refusal(what: str) -> MemoryError:
     number = ctypes.get_errno()
-    remedy = "Raise the limit of the process (ulimit -d, ulimit -v) or " if number == errno.ENOMEM else ""
-    return MemoryError(
-        f"The kernel refused {what}: {os.strerror(number)}. {remedy}lower the memory budget.".replace(". l", ". L")
-    )
+    limits = "Raise the limit of the process (ulimit -d, ulimit -v) or lower the memory budget."
+    remedy = limits if number == errno.ENOMEM else "Lower the memory budget."
+    return MemoryError(f"The kernel refused {what}: {os.strerror(number)}. {remedy}")

@@ -1,13 +1,13 @@
 """How much memory does this process take? The kernel's own counters.
 
-    process_bytes     VmRSS: pages of the process that are in RAM now: anonymous ones (heap, stacks, `Block`s), shared
-                      memory, and file pages (the mapped parts of libraries, memory-mapped data)
+    process_bytes     VmRSS: pages of the process that are in RAM now: anonymous ones (heap, stacks, blocks),
+                      shared memory, and file pages (the mapped parts of libraries, memory-mapped data)
     high_water_bytes  VmHWM: the largest VmRSS since the process began or `reset_high_water` was last called
 
-Both count the same kinds of pages, so their difference means something; a baseline removes what libraries take.
-Reserved addresses, bytes that were never touched, and the spill file (it is not cached) count in neither. A page of a
-memfd that is mapped twice counts twice. The kernel keeps the counters per processor and adds them up lazily: a figure
-may be off by about 256 KiB for each processor.
+Both count the same kinds of pages, so their difference means something; a baseline removes what libraries
+take. Reserved addresses, bytes that were never touched, and the spill file (it is not cached) count in
+neither. A page of a memfd that is mapped twice counts twice. The kernel keeps the counters per processor and
+adds them up lazily: a figure may be off by about 256 KiB for each processor.
 """
 
 from pathlib import Path

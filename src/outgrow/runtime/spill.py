@@ -24,10 +24,14 @@ class Spill:
     def reserve(self, size_bytes: int) -> Link | None:
         """Return a link to at least `size_bytes` of tier; None if nothing is needed.
 
+        After a failure both are made anew.
+
         Raises `TierFailure` if the disk budget or the disk is too small.
         """
         if size_bytes == 0:
-            return self.link
+            return None
+        if self.link is not None and self.link.failure is not None:
+            self.close()
         if self.limit_bytes is not None and size_bytes > self.limit_bytes:
             raise TierFailure(
                 f"The plan needs {format_bytes(size_bytes)} in {self.folder}, and the disk budget is "

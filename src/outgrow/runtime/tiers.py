@@ -1,17 +1,248 @@
-"""stand-in"""
-import os,ctypes,tempfile
+"""Where do bytes go that do not fit? Into a file on a local disk that no one else can see, by direct I/O.
+
+The file has no name: it is opened with O_TMPFILE (where a filesystem has no such thing: made, and unlinked at
+once), readable by its owner alone. So its space is free again after any death of the process. The space is
+reserved when the tier is made: a full disk is found then, and not in the middle of a step.
+
+Direct I/O moves bytes between memory and disk without the processor and without a second copy of them in the
+page cache. It asks for addresses, offsets and sizes that are multiples of `ALIGNMENT_BYTES`:
+
+    address and size aligned   every byte moves in place, in blocks of 16 MiB
+    size not aligned           the last bytes, fewer than 4096, go through a bounce buffer
+    address not aligned        all bytes go through the bounce buffer, and the processor copies them
+
+One thread may write while another one reads. Each direction has a bounce buffer of its own, made at first
+need.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-def default_offload_dir(): return Path.home()/".cache/outgrow/spill"
+from typing import Self
+
+from outgrow.errors import TierFailure
+from outgrow.runtime.memory import Block, bytes_at, round_up
+from outgrow.units import MIB, format_bytes
+
+ALIGNMENT_BYTES = 4096
+_BLOCK_BYTES = 16 * MIB
+_BOUNCE_BYTES = 4 * MIB
+
+_MEMORY_FILESYSTEMS = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT)
+_CHOOSE = "Choose a folder on a local disk as offload_dir."
+
+
+def default_offload_dir() -> Path:
+    """Return the folder for spill files where none is given: the user's cache folder, then outgrow/spill."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outgrow" / "spill"
+
+
+@dataclass
+class _Direction:
+    """What one direction of a tier has of its own: a verb for messages, a bounce buffer if need be."""
+
+    verb: str
+    bounce: Block | None = None
+    bounced_bytes: int = 0
+
+    def bounce_address(self) -> int:
+        """Return where the bounce buffer begins. Raises `MemoryError` if there is no memory for it."""
+        if self.bounce is None:
+            bounce = Block(_BOUNCE_BYTES)
+            bounce.commit(0, _BOUNCE_BYTES)
+            self.bounce = bounce
+        return self.bounce.address
+
+
 class DiskTier:
-    def __init__(s,d,cap):
-        os.makedirs(d,exist_ok=True); fd,n=tempfile.mkstemp(dir=d); os.close(fd); s.fd=os.open(n,os.O_RDWR|os.O_DIRECT); os.unlink(n); s.capacity_bytes=cap
-        if cap>(1<<20): os.posix_fallocate(s.fd,0,cap+4096)
-    def _io(s,f,off,addr,size):
-        assert addr%4096==0,(addr%4096)
-        size=(size+4095)//4096*4096
-        done=0
-        while done<size:
-            n=min(16<<20,size-done); b=(ctypes.c_char*n).from_address(addr+done); k=f(s.fd,[b],off+done); assert k>0; done+=k
-    def write(s,off,addr,size): s._io(os.pwritev,off,addr,size)
-    def read(s,off,addr,size): s._io(os.preadv,off,addr,size)
-    def close(s): os.close(s.fd)
+    """`capacity_bytes` of disk in `folder`, which is made if it does not exist.
+
+    Extents begin at multiples of `ALIGNMENT_BYTES` and do not overlap once their ends are rounded up to it.
+    Use one thread for each direction. Whatever the disk refuses, at birth or in a copy, is a `TierFailure`.
+    """
+
+    def __init__(self, folder: Path, capacity_bytes: int) -> None:
+        assert capacity_bytes > 0, f"a tier holds bytes, not {capacity_bytes}"
+        self.folder = folder
+        self.capacity_bytes = round_up(capacity_bytes, ALIGNMENT_BYTES)
+        self._out, self._in = _Direction("Writing"), _Direction("Reading")
+        _require_disk(folder)
+        file = _SpillFile(_open(folder))
+        _reserve(file, folder, self.capacity_bytes)
+        self._file: _SpillFile | None = file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def bounced_bytes(self) -> int:
+        """Bytes that went through a bounce buffer since the tier was made."""
+        return self._out.bounced_bytes + self._in.bounced_bytes
+
+    def write(self, offset: int, address: int, size: int) -> None:
+        """Copy `size` bytes of memory at `address` to `offset`. Memory beyond them is not read."""
+        file, way = self._checked(offset, size), self._out
+        direct = _direct_bytes(address, size)
+        self._move(file, way, offset, address, direct)
+        for begin in range(direct, size, _BOUNCE_BYTES):
+            length = min(_BOUNCE_BYTES, size - begin)
+            bounce = way.bounce_address()
+            ctypes.memmove(bounce, address + begin, length)  # without the GIL, which a memoryview would hold
+            self._move(file, way, offset + begin, bounce, round_up(length, ALIGNMENT_BYTES))
+            way.bounced_bytes += length
+
+    def read(self, offset: int, address: int, size: int) -> None:
+        """Copy `size` bytes from `offset` to memory at `address`. Memory beyond them is not touched."""
+        file, way = self._checked(offset, size), self._in
+        direct = _direct_bytes(address, size)
+        self._move(file, way, offset, address, direct)
+        for begin in range(direct, size, _BOUNCE_BYTES):
+            length = min(_BOUNCE_BYTES, size - begin)
+            bounce = way.bounce_address()
+            self._move(file, way, offset + begin, bounce, round_up(length, ALIGNMENT_BYTES))
+            ctypes.memmove(address + begin, bounce, length)
+            way.bounced_bytes += length
+
+    def close(self) -> None:
+        """Give the disk space back: now, or when a copy that still runs has ended. May be called again."""
+        self._file = self._out.bounce = self._in.bounce = None
+
+    def _checked(self, offset: int, size: int) -> "_SpillFile":
+        assert offset % ALIGNMENT_BYTES == 0, f"offset {offset} is not a multiple of {ALIGNMENT_BYTES}"
+        assert 0 <= offset <= offset + size <= self.capacity_bytes, (
+            f"bytes {offset}:{offset + size} are not in a tier of {self.capacity_bytes}"
+        )
+        file = self._file
+        if file is None:
+            raise TierFailure(f"The spill file in {self.folder} is closed. Make the step anew to go on.")
+        return file
+
+    def _move(self, file: "_SpillFile", way: _Direction, offset: int, address: int, size: int) -> None:
+        """Move aligned bytes, in blocks. A transfer that ends early is taken up at the last aligned byte."""
+        transfer = os.pwritev if way is self._out else os.preadv
+        done = 0
+        while done < size:
+            length = min(_BLOCK_BYTES, size - done)
+            what = f"{way.verb} {length} bytes at offset {offset + done} of the spill file in {self.folder}"
+            try:
+                moved = transfer(file.descriptor, [bytes_at(address + done, length)], offset + done)
+            except InterruptedError:
+                continue
+            except OSError as error:
+                raise TierFailure(f"{what} failed: {_reason(error)}. Check the disk. {_CHOOSE}") from error
+            if moved < ALIGNMENT_BYTES:
+                raise TierFailure(f"{what} ended after {moved} bytes. Check the disk. {_CHOOSE}")
+            done += moved // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+
+
+class _SpillFile:
+    """An open descriptor. It is closed when its last user lets go of it: never under a running copy."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def _direct_bytes(address: int, size: int) -> int:
+    """Return how many of the first bytes can move in place."""
+    return 0 if address % ALIGNMENT_BYTES else size // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+
+
+# ---- Making a tier, and the reasons why there is none
+
+
+def _require_disk(folder: Path) -> None:
+    """Make the folder if need be. Raises `TierFailure` unless it is one on a disk."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise TierFailure(f"The offload folder {folder} is not a directory. {_CHOOSE}") from error
+    except OSError as error:
+        raise TierFailure(
+            f"The offload folder {folder} cannot be made: {_reason(error)}. {_CHOOSE}"
+        ) from error
+    filesystem = _filesystem(folder)
+    if filesystem in _MEMORY_FILESYSTEMS:
+        raise TierFailure(
+            f"The offload folder {folder} lies on {filesystem}, which is memory itself: what is swapped out "
+            f"would stay in RAM. {_CHOOSE}"
+        )
+
+
+def _filesystem(folder: Path) -> str | None:
+    """Return the type of the filesystem that a folder is on; None where the kernel does not tell."""
+    device = folder.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return None
+    # 25 24 0:23 / /dev/shm rw,relatime [optional fields] - tmpfs tmpfs rw
+    types = [line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] == number]
+    return types[0] if types else None
+
+
+def _open(folder: Path) -> int:
+    """Open an unnamed file for direct I/O that is readable by its owner alone, and return its descriptor."""
+    flags = os.O_TMPFILE | os.O_EXCL | os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
+    try:
+        try:
+            return os.open(folder, flags, 0o600)
+        except OSError as error:
+            if error.errno not in _NO_UNNAMED_FILES:
+                raise
+            return _open_unlinked(folder)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            reason = "its filesystem has no direct I/O (O_DIRECT), and without it spilled bytes stay in RAM"
+        else:
+            reason = f"no file can be made in it: {_reason(error)}"
+        raise TierFailure(f"The offload folder {folder} cannot be used: {reason}. {_CHOOSE}") from error
+
+
+def _open_unlinked(folder: Path) -> int:
+    """As `_open`, for a filesystem without O_TMPFILE: the file has a name for a moment."""
+    descriptor, name = tempfile.mkstemp(prefix="outgrow-", dir=folder)
+    try:
+        Path(name).unlink()
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _reserve(file: _SpillFile, folder: Path, size_bytes: int) -> None:
+    """Take the disk space. Raises `TierFailure` if there is too little."""
+    free_bytes = _free_bytes(file)
+    wanted = f"{format_bytes(size_bytes)} of disk are needed in {folder}"
+    remedy = "Free some space, choose a folder on another disk as offload_dir, or raise the memory budget."
+    if size_bytes > free_bytes:
+        raise TierFailure(f"{wanted}, and {format_bytes(free_bytes)} are free. {remedy}")
+    try:
+        os.posix_fallocate(file.descriptor, 0, size_bytes)
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            found = f"{_reason(error)}, with {format_bytes(_free_bytes(file))} free on the disk"
+            raise TierFailure(f"{wanted}, and could not be reserved: {found}. {remedy}") from error
+        raise TierFailure(f"{wanted}, and cannot be reserved: {_reason(error)}. {_CHOOSE}") from error
+
+
+def _free_bytes(file: _SpillFile) -> int:
+    found = os.statvfs(file.descriptor)
+    return found.f_bavail * found.f_frsize
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.strerror or error} (errno {error.errno})"

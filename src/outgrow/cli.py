@@ -1,0 +1,257 @@
+"""The command line: `outgrow train | plan | compare | explain`.
+
+Exit status: 0 done; 1 a refusal, with its reason on stderr; 2 wrong usage; 130 after Ctrl-C. Wrong usage is
+found before torch is imported. Results go to stdout; with `--json -` the JSON does, and what people read goes
+to stderr.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outgrow import __version__
+from outgrow.errors import InvalidQuantity, OutgrowError
+from outgrow.frontends.machines import machine_names
+from outgrow.planning.planner import PLANNERS
+from outgrow.report.output import STDOUT, unwritable
+from outgrow.report.progress import Narrator, narrator
+from outgrow.units import parse_bytes
+
+if TYPE_CHECKING:
+    from outgrow.commands import Job
+
+_EPILOG = (
+    "WORKLOAD is path/to/file.py:function. The function takes keyword arguments, given as --set name=value, "
+    "and returns outgrow.Workload(model, optimizer, step, batches)."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    _check_outputs(options)
+    stream = sys.stderr if options.json == STDOUT else sys.stdout
+    try:
+        with narrator(stream) as tell:
+            _run(options, tell)
+            stream.flush()
+    except OutgrowError as refusal:
+        return _refused(str(refusal))
+    except KeyboardInterrupt:
+        _refused("interrupted")
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read the output has gone. What is left in the buffer must not fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return 128 + signal.SIGPIPE
+    except MemoryError as error:
+        return _refused(f"out of memory: {error}")
+    except OSError as error:
+        return _refused(f"{error.filename or 'a file'}: {error.strerror or error}")
+    return 0
+
+
+def _refused(reason: str) -> int:
+    print(f"outgrow: {' '.join(reason.split())}", file=sys.stderr)
+    return 1
+
+
+def _run(options: argparse.Namespace, tell: Narrator) -> None:
+    from outgrow import commands  # noqa: PLC0415  # torch takes seconds, and wrong usage is told without it
+
+    match options.command:
+        case "train":
+            commands.train(_job(options), tell)
+        case "plan":
+            commands.plan(_job(options), tell)
+        case "compare":
+            commands.compare(_job(options), tell)
+        case _:
+            commands.explain(options.plan, tell)
+
+
+def _job(options: argparse.Namespace) -> "Job":
+    from outgrow.commands import Job, Outputs  # noqa: PLC0415
+
+    return Job(
+        workload=options.workload,
+        settings=dict(options.set),
+        budget_bytes=options.memory_budget,
+        planner=options.planner,
+        machine=options.machine,
+        offload_dir=options.offload_dir,
+        disk_budget_bytes=options.disk_budget,
+        steps=options.steps,
+        outputs=Outputs(options.json, options.report, options.trace),
+    )
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Exit with wrong usage if a result could not be written: said now, not after an hour of training."""
+    for name in ("json", "report", "trace"):
+        path: Path | None = vars(options)[name]
+        reason = None if path is None or path == STDOUT else unwritable(path)
+        if reason is not None:
+            options.parser.error(f"--{name} {path}: {reason}")
+
+
+# The options ------------------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="outgrow", description="Train PyTorch models that outgrow their device.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"outgrow {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_train(_added(commands, "train", "train a workload under a memory budget"))
+    _add_plan(_added(commands, "plan", "say what training would take; nothing is run or allocated"))
+    _add_compare(_added(commands, "compare", "plan with every planner, side by side"))
+    explain = _added(commands, "explain", "say in words what a plan does")
+    explain.add_argument("plan", type=Path, metavar="PLAN.json", help="what --json of train or plan wrote")
+    return parser
+
+
+def _added(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str
+) -> argparse.ArgumentParser:
+    epilog = None if name == "explain" else _EPILOG
+    parser = commands.add_parser(name, help=text, description=text, epilog=epilog, allow_abbrev=False)
+    parser.set_defaults(
+        parser=parser,
+        planner="search",
+        machine=None,
+        disk_budget=None,
+        steps=1,
+        json=None,
+        report=None,
+        trace=None,
+    )
+    return parser
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    _add_workload(parser)
+    parser.add_argument("--steps", type=_count, default=1, metavar="N", help="steps to train (default 1)")
+    parser.add_argument("--disk-budget", type=_disk_bytes, metavar="SIZE", help="limit of the spill file")
+    _add_planner(parser)
+    _add_outputs(parser)
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    _add_workload(parser)
+    _add_machine(parser)
+    _add_planner(parser)
+    _add_outputs(parser)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    _add_workload(parser)
+    _add_machine(parser)
+    parser.add_argument(
+        "--json", type=Path, metavar="OUT", help="write a list with one object a planner; - is stdout"
+    )
+
+
+def _add_workload(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("workload", metavar="WORKLOAD", help="path/to/file.py:function")
+    parser.add_argument(
+        "--memory-budget",
+        type=_memory_bytes,
+        required=True,
+        metavar="SIZE",
+        help='what the step may take: "4GiB"',
+    )
+    parser.add_argument(
+        "--set",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument of the function",
+    )
+    parser.add_argument(
+        "--offload-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of the spill file, on a disk (default: the user's cache)",
+    )
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    names = machine_names()
+    parser.add_argument(
+        "--machine",
+        choices=names,
+        metavar="NAME",
+        help=f"plan for: {', '.join(names)} (default: this machine)",
+    )
+
+
+def _add_planner(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--planner", choices=tuple(PLANNERS), default="search", metavar="NAME", help=", ".join(PLANNERS)
+    )
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", type=Path, metavar="OUT", help="write the figures and the plan; - is stdout"
+    )
+    parser.add_argument("--report", type=Path, metavar="OUT.html", help="write a page with pictures")
+    parser.add_argument("--trace", type=Path, metavar="OUT.json", help="write a timeline for ui.perfetto.dev")
+
+
+# The values of options --------------------------------------------------------------------------------------
+
+
+def _memory_bytes(text: str) -> int:
+    return _bytes(text, "memory budget")
+
+
+def _disk_bytes(text: str) -> int:
+    return _bytes(text, "disk budget")
+
+
+def _bytes(text: str, what: str) -> int:
+    try:
+        return parse_bytes(text, what=what)
+    except InvalidQuantity as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps. Give 1 or more.")
+    return int(text)
+
+
+def _setting(text: str) -> tuple[str, int | float | bool | str]:
+    """Return name and value of `name=value`: an int, a float, true or false, else a string.
+
+    >>> _setting("size=64"), _setting("lr=1e-3"), _setting("augment=true"), _setting("loss=dice")
+    (('size', 64), ('lr', 0.001), ('augment', True), ('loss', 'dice'))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
+    if value in _WORDS:
+        return name, _WORDS[value]
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+_WORDS: Mapping[str, bool] = {"true": True, "True": True, "false": False, "False": False}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

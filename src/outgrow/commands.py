@@ -1,0 +1,169 @@
+"""What do the commands of `outgrow` do? Load a workload, plan or train it, and write down what was found.
+
+Each takes what `outgrow.cli` parsed and a narrator that tells what happens; what goes wrong is raised.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+from torch import Tensor
+
+from outgrow.errors import Infeasible, InvalidPlan
+from outgrow.frontends.capture import Captured
+from outgrow.frontends.compile import Step, compile_workload, warm_up
+from outgrow.frontends.loading import blamed_on, build, load_workload_function
+from outgrow.frontends.machines import described_machine
+from outgrow.frontends.prepare import KnownMachine, capture_workload, known_machine, plan_captured
+from outgrow.frontends.workload import Workload
+from outgrow.planning.planner import PLANNERS
+from outgrow.report.account import account_of
+from outgrow.report.comparison import Row, comparison
+from outgrow.report.findings import Findings, explanation
+from outgrow.report.output import write_atomically
+from outgrow.report.page import render_page
+from outgrow.report.progress import Narrator, StepLine
+from outgrow.report.summary import Traces
+from outgrow.report.timeline import chrome_trace
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where results go besides the terminal; None: nowhere."""
+
+    json: Path | None = None
+    report: Path | None = None
+    trace: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a command is told: a workload and its settings, the budget, and how to keep it."""
+
+    workload: str
+    settings: Mapping[str, object]
+    budget_bytes: int
+    planner: str = "search"
+    machine: str | None = None
+    offload_dir: Path | None = None
+    disk_budget_bytes: int | None = None
+    steps: int = 1
+    outputs: Outputs = Outputs()
+
+
+def train(job: Job, narrator: Narrator) -> None:
+    """Train for some steps under the budget and tell what was planned and measured."""
+    narrator.stage("warm up")
+    function = load_workload_function(job.workload)
+    baseline_bytes = warm_up()
+    narrator.stage("build")
+    workload = build(function, job.settings)
+    step = compile_workload(
+        workload,
+        memory_budget=job.budget_bytes,
+        offload_dir=job.offload_dir,
+        disk_budget=job.disk_budget_bytes,
+        planner=job.planner,
+        name=job.workload,
+        baseline_bytes=baseline_bytes,
+        progress=narrator.stage,
+    )
+    try:
+        _take_steps(job, workload, step, narrator)
+        account = account_of(step.captured, step.current)
+        found = Findings(
+            step.plan, step.current, account, step.derivation, step.derived, step.traces, job.settings
+        )
+    finally:
+        step.close()
+    narrator.say(f"\n{found.summary}")
+    if workload.evaluate is not None:
+        narrator.stage("evaluate")
+        with blamed_on("evaluate failed"):
+            found = replace(found, scores={name: float(score) for name, score in workload.evaluate().items()})
+        narrator.say(f"\n{found.scores_text}")
+    _write(job.outputs, found)
+
+
+def _take_steps(job: Job, workload: Workload, step: Step, narrator: Narrator) -> None:
+    for number in range(1, job.steps + 1):
+        batch = workload.batches[(number - 1) % len(workload.batches)]
+        narrator.stage("step", (number - 1) / job.steps)
+        begin = perf_counter()
+        with blamed_on("the step failed"):
+            returned = step(*batch)
+        seconds = perf_counter() - begin
+        loss = float(returned.detach()) if isinstance(returned, Tensor) and returned.numel() == 1 else None
+        del returned
+        narrator.step(StepLine(number, job.steps, loss, seconds, step.process_bytes, job.budget_bytes))
+
+
+def plan(job: Job, narrator: Narrator) -> None:
+    """Tell what training would take. Nothing is run or allocated."""
+    captured, target = _captured(job, narrator)
+    narrator.stage("plan")
+    prepared = plan_captured(captured, target, job.budget_bytes, planner=job.planner, progress=narrator.stage)
+    found = Findings(
+        prepared.summary(job.workload),
+        prepared.plan,
+        account_of(prepared.graph, prepared.plan),
+        str(prepared.derivation),
+        prepared.derived,
+        Traces(prepared.in_core, prepared.simulated, None),
+        job.settings,
+    )
+    narrator.say(str(found.summary))
+    _write(job.outputs, found)
+
+
+def compare(job: Job, narrator: Narrator) -> None:
+    """Tell what each planner makes of the same step under the same budget."""
+    captured, target = _captured(job, narrator)
+    rows: list[Row] = []
+    for planner in PLANNERS:
+        narrator.stage("plan")
+        try:
+            prepared = plan_captured(
+                captured, target, job.budget_bytes, planner=planner, progress=narrator.stage
+            )
+        except Infeasible as refusal:
+            rows.append(Row(planner, None, str(refusal)))
+        else:
+            rows.append(Row(planner, prepared.summary(job.workload)))
+    narrator.say(comparison(job.workload, job.budget_bytes, rows))
+    if job.outputs.json is not None:
+        write_atomically(job.outputs.json, f"{json.dumps([row.to_data() for row in rows], indent=2)}\n")
+
+
+def explain(path: Path, narrator: Narrator) -> None:
+    """Tell in words what a JSON file of `train` or `plan` says; raises `InvalidPlan` if it is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidPlan(
+            f"{path} cannot be read: {reason}. Give a file that --json of train or plan wrote."
+        ) from error
+    narrator.say(explanation(text))
+
+
+def _captured(job: Job, narrator: Narrator) -> tuple[Captured, KnownMachine]:
+    target = (
+        known_machine(job.offload_dir)
+        if job.machine is None
+        else KnownMachine(described_machine(job.machine))
+    )
+    function = load_workload_function(job.workload)
+    narrator.stage("capture")
+    return capture_workload(function, job.settings), target
+
+
+def _write(outputs: Outputs, found: Findings) -> None:
+    if outputs.json is not None:
+        write_atomically(outputs.json, f"{found.to_json()}\n")
+    if outputs.report is not None:
+        write_atomically(outputs.report, render_page(found))
+    if outputs.trace is not None:
+        write_atomically(outputs.trace, chrome_trace(found.traces.measured or found.traces.simulated))

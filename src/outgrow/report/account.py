@@ -1,0 +1,147 @@
+"""What does a plan do to each storage? One row a decision, with the role and the size that the plan leaves
+out.
+
+A decision names storages and ops of the graph as it stands when the decision is applied, so the laws are
+applied again, one after the other, to look each of them up.
+"""
+
+from dataclasses import dataclass
+
+from outgrow.ir.graph import Graph, result_values
+from outgrow.plan import Move, Plan, Recompute, Reuse, Swap
+from outgrow.report.columns import aligned
+from outgrow.rewriting.derive import apply_law
+from outgrow.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """A storage is away between two uses; `moved_bytes` counts both ways, or one if the tier had a copy."""
+
+    storage: str
+    role: str
+    size_bytes: int
+    after: str
+    before: str
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """A storage is freed after a use and built again before the op `before`."""
+
+    storage: str
+    role: str
+    size_bytes: int
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """The op `op` writes its result, of `size_bytes`, over an operand that dies there."""
+
+    op: str
+    storage: str
+    role: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The ops run directly after the op `after` instead of later."""
+
+    ops: tuple[str, ...]
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Every decision of a plan, by kind."""
+
+    swapped: tuple[Swapped, ...] = ()
+    recomputed: tuple[Recomputed, ...] = ()
+    reused: tuple[Reused, ...] = ()
+    moved: tuple[Moved, ...] = ()
+
+    def __str__(self) -> str:
+        """One paragraph a kind of decision, then its rows."""
+        parts = [
+            _section(
+                _swapped_title(self.swapped),
+                [
+                    (s.storage, s.role, format_bytes(s.size_bytes), f"{s.after} .. {s.before}")
+                    for s in self.swapped
+                ],
+            ),
+            _section(
+                _title(len(self.recomputed), "storage is recomputed", "storages are recomputed"),
+                [
+                    (r.storage, r.role, format_bytes(r.size_bytes), f"before {r.before}")
+                    for r in self.recomputed
+                ],
+            ),
+            _section(
+                _title(
+                    len(self.reused), "result is written over an operand", "results are written over operands"
+                ),
+                [(r.storage, r.role, format_bytes(r.size_bytes), f"by {r.op}") for r in self.reused],
+            ),
+            _section(
+                _title(len(self.moved), "group of ops runs earlier", "groups of ops run earlier"),
+                [(f"{', '.join(m.ops)}", f"after {m.after}") for m in self.moved],
+            ),
+        ]
+        return "\n\n".join(part for part in parts if part) or "Nothing is rewritten: the step fits as it is."
+
+
+def _title(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _swapped_title(swapped: tuple[Swapped, ...]) -> str:
+    moved = format_bytes(sum(row.moved_bytes for row in swapped))
+    return f"{_title(len(swapped), 'gap is swapped', 'gaps are swapped')}, {moved} moved"
+
+
+def _section(title: str, rows: list[tuple[str, ...]]) -> str:
+    lines = aligned(rows).splitlines()
+    return "\n".join((f"{title}:", *(f"  {line}" for line in lines))) if rows else ""
+
+
+def account_of(captured: Graph, plan: Plan) -> Account:
+    """Return what the plan does to the captured graph that it was made for."""
+    swapped: list[Swapped] = []
+    recomputed: list[Recomputed] = []
+    reused: list[Reused] = []
+    moved: list[Moved] = []
+    graph = captured
+    for decision in plan.decisions:
+        match decision:
+            case Swap():
+                swapped.append(_swapped(graph, decision))
+            case Recompute(name, before):
+                storage = graph.storages[name]
+                recomputed.append(Recomputed(name, storage.role.value, storage.size_bytes, before))
+            case Reuse(op):
+                reused.append(_reused(graph, op))
+            case Move(ops, after):
+                moved.append(Moved(ops, after))
+        graph = apply_law(graph, decision)
+    return Account(tuple(swapped), tuple(recomputed), tuple(reused), tuple(moved))
+
+
+def _swapped(graph: Graph, swap: Swap) -> Swapped:
+    storage = graph.storages[swap.storage]
+    back = sum(piece.end - piece.begin for piece in swap.pieces)
+    out = storage.size_bytes if swap.after is not None else 0
+    begin = swap.after if swap.after is not None else swap.dropped
+    return Swapped(swap.storage, storage.role.value, storage.size_bytes, begin, swap.before, out + back)
+
+
+def _reused(graph: Graph, op: str) -> Reused:
+    instruction = graph.instructions[graph.op_positions[op]]
+    born = [
+        graph.values[name].storage for name in result_values(instruction) if graph.values[name].version == 0
+    ]
+    storage = graph.storages[born[0]]
+    return Reused(op, storage.name, storage.role.value, storage.size_bytes)

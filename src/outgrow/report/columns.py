@@ -1,0 +1,24 @@
+"""How is a table printed as plain text? Columns as wide as their widest cell, two spaces between them."""
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:
+    """Return the rows as lines; columns from `numbers_from` on are aligned to the right.
+
+    >>> print(aligned([("", "bytes"), ("peak", "12")], numbers_from=1))
+          bytes
+    peak     12
+    """
+    if not rows:
+        return ""
+    first_number = len(rows[0]) if numbers_from is None else numbers_from
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if at >= first_number else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)

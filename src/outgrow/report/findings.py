@@ -1,0 +1,134 @@
+"""What does a command find out? The figures, the plan with what it does, and the traces: everything that is
+shown.
+
+The JSON object of the command line is the summary's, with these keys besides:
+
+    "settings"    what the workload was called with
+    "scores"      what its `evaluate` returned after training, or null
+    "plan"        the plan as `report.planfile` writes it
+    "account"     what the plan does to each storage (`report.account`)
+    "derivation"  every law that was applied, one line each
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from outgrow.ir.graph import Graph
+from outgrow.plan import Plan
+from outgrow.report.account import Account, Moved, Recomputed, Reused, Swapped
+from outgrow.report.fields import Fields
+from outgrow.report.planfile import estimate, parsed, plan_from_data, plan_to_data
+from outgrow.report.summary import Measured, Summary, Traces, without_nan
+from outgrow.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The figures of a plan, the plan, its account and derivation, the derived graph, and the traces of the
+    step.
+    """
+
+    summary: Summary
+    plan: Plan
+    account: Account
+    derivation: str
+    derived: Graph
+    traces: Traces
+    settings: Mapping[str, object]
+    scores: Mapping[str, float] | None = None
+
+    def to_data(self) -> dict[str, object]:
+        """Return the JSON object of the command line."""
+        return {
+            **json.loads(self.summary.to_json()),
+            "settings": dict(self.settings),
+            "scores": None if self.scores is None else without_nan(dict(self.scores)),
+            "plan": plan_to_data(self.plan),
+            "account": asdict(self.account),
+            "derivation": self.derivation.splitlines(),
+        }
+
+    @property
+    def scores_text(self) -> str:
+        """The scores, one a line."""
+        return "\n".join(f"{name} {score:.4g}" for name, score in (self.scores or {}).items())
+
+    def to_json(self) -> str:
+        """Return the JSON object of the command line as text."""
+        return json.dumps(self.to_data(), indent=2, allow_nan=False)
+
+
+def explanation(text: str) -> str:
+    """Return in words what the JSON of `outgrow train` or `outgrow plan` says.
+
+    Raises `InvalidPlan` where it is damaged.
+    """
+    fields = Fields(parsed(text, "file"), "the file")
+    plan = plan_from_data(fields.item("plan"))
+    account = fields.fields("account")
+    found = Account(
+        account.each("swapped", _swapped),
+        account.each("recomputed", _recomputed),
+        account.each("reused", _reused),
+        account.each("moved", lambda row: Moved(row.texts("ops"), row.text("after"))),
+    )
+    return "\n\n".join((_limits(plan), str(found), str(_summary(fields))))
+
+
+def _limits(plan: Plan) -> str:
+    budget, overhead = format_bytes(plan.budget.limit_bytes), format_bytes(plan.budget.overhead_bytes)
+    culprit = f", set by {plan.floor_op}" if plan.floor_op else ""
+    return (
+        f"The budget is {budget}, of which {overhead} are overhead of the process. "
+        f"No plan exists below the floor of {format_bytes(plan.floor_bytes)}{culprit}."
+    )
+
+
+def _summary(fields: Fields) -> Summary:
+    return Summary(
+        workload=fields.text("workload"),
+        machine=fields.text("machine"),
+        planner=fields.text("planner"),
+        budget_bytes=fields.integer("budget_bytes"),
+        floor_bytes=fields.integer("floor_bytes"),
+        in_core_peak_bytes=fields.integer("in_core_peak_bytes"),
+        bound_seconds=fields.number("bound_seconds"),
+        in_core_seconds=fields.number("in_core_seconds"),
+        predicted=estimate(fields.fields("predicted")),
+        simulated=estimate(fields.fields("simulated")),
+        measured=None if fields.item("measured") is None else _measured(fields.fields("measured")),
+        overhead_bytes=fields.integer("overhead_bytes"),
+        bytes_swapped=fields.integer("bytes_swapped"),
+        seconds_recomputed=fields.number("seconds_recomputed"),
+        ops=fields.integer("ops"),
+        planning_seconds=fields.number("planning_seconds"),
+    )
+
+
+def _measured(fields: Fields) -> Measured:
+    peak, process, seconds = (
+        fields.integer("peak_bytes"),
+        fields.integer("process_bytes"),
+        fields.number("seconds"),
+    )
+    return Measured(peak, process, seconds, fields.numbers("losses"))
+
+
+def _swapped(row: Fields) -> Swapped:
+    return Swapped(
+        row.text("storage"),
+        row.text("role"),
+        row.integer("size_bytes"),
+        row.text("after"),
+        row.text("before"),
+        row.integer("moved_bytes"),
+    )
+
+
+def _recomputed(row: Fields) -> Recomputed:
+    return Recomputed(row.text("storage"), row.text("role"), row.integer("size_bytes"), row.text("before"))
+
+
+def _reused(row: Fields) -> Reused:
+    return Reused(row.text("op"), row.text("storage"), row.text("role"), row.integer("size_bytes"))

@@ -1,0 +1,56 @@
+"""Where do results go? Into files that are complete or not there: written beside their place, then renamed.
+
+Whether a place can be written is asked before the work that makes its content.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+STDOUT = Path("-")
+"""The path that means the standard output."""
+
+
+def unwritable(path: Path) -> str | None:
+    """Return why a file cannot be written at `path`, or None if it can."""
+    if path.is_dir():
+        return f"{path} is a folder"
+    folder = path.parent
+    if not folder.is_dir():
+        return f"the folder {folder} does not exist" if not folder.exists() else f"{folder} is not a folder"
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return f"no file can be made in {folder}: {error.strerror}"
+    return None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file at once: a reader sees the old content, or the whole of the new. `STDOUT` is no file.
+
+    Raises `OSError` if the disk refuses.
+    """
+    if path == STDOUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    if path.exists() and not path.is_file():  # a pipe or /dev/stdout has nothing to rename over
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()  # through a link, not over it
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

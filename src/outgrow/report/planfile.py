@@ -1,0 +1,95 @@
+"""How is a plan kept in a file? As JSON whose objects are its records; a decision says its `kind`.
+
+`plan_to_json` and `plan_from_json` are exact inverses. A damaged file is an `InvalidPlan` that says what is
+wrong and where. Whether a plan belongs to a graph is not asked here but where it is applied
+(`rewriting.derive`).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+
+from outgrow.errors import InvalidPlan
+from outgrow.plan import Budget, Decision, Estimate, Move, Piece, Plan, Recompute, Reuse, Swap
+from outgrow.report.fields import Fields
+
+_KINDS: Mapping[type[Decision], str] = {Move: "move", Reuse: "reuse", Recompute: "recompute", Swap: "swap"}
+
+
+def plan_to_data(plan: Plan) -> dict[str, object]:
+    """Return a plan as JSON data."""
+    decisions = [{"kind": _KINDS[type(decision)], **asdict(decision)} for decision in plan.decisions]
+    return {**asdict(plan), "decisions": decisions}
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Return a plan as JSON text, from which `plan_from_json` makes an equal plan."""
+    return json.dumps(plan_to_data(plan), indent=2)
+
+
+def plan_from_json(text: str) -> Plan:
+    """Return the plan that was written as `text`; raises `InvalidPlan` where it is damaged."""
+    return plan_from_data(parsed(text, "plan"))
+
+
+def parsed(text: str, what: str) -> object:
+    """Return JSON data; raises `InvalidPlan`, naming line and column, for text that is none."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidPlan(
+            f"The {what} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}."
+        ) from error
+
+
+def plan_from_data(data: object) -> Plan:
+    """Return the plan of JSON data; raises `InvalidPlan` where it is damaged."""
+    plan = Fields(data, "plan")
+    budget = plan.fields("budget")
+    return Plan(
+        planner=plan.text("planner"),
+        fingerprint=plan.text("fingerprint"),
+        budget=Budget(budget.integer("limit_bytes"), budget.integer("overhead_bytes")),
+        decisions=plan.each("decisions", _decision),
+        predicted=estimate(plan.fields("predicted")),
+        floor_bytes=plan.integer("floor_bytes"),
+        floor_op=plan.text("floor_op"),
+        in_core=estimate(plan.fields("in_core")),
+        bound_seconds=plan.number("bound_seconds"),
+        planning_seconds=plan.number("planning_seconds"),
+        notes=plan.texts("notes"),
+    )
+
+
+def estimate(fields: Fields) -> Estimate:
+    """Return peak and seconds."""
+    return Estimate(fields.integer("peak_bytes"), fields.number("seconds"))
+
+
+def _decision(fields: Fields) -> Decision:
+    kind = fields.text("kind")
+    if kind not in _READERS:
+        raise InvalidPlan(f"{fields.path}.kind is {kind!r}, not one of {', '.join(_READERS)}.")
+    return _READERS[kind](fields)
+
+
+def _swap(fields: Fields) -> Swap:
+    return Swap(
+        storage=fields.text("storage"),
+        after=fields.optional_text("after"),
+        dropped=fields.text("dropped"),
+        pieces=fields.each("pieces", _piece),
+        before=fields.text("before"),
+    )
+
+
+def _piece(fields: Fields) -> Piece:
+    return Piece(fields.integer("begin"), fields.integer("end"), fields.text("before"))
+
+
+_READERS: Mapping[str, Callable[[Fields], Decision]] = {
+    "move": lambda fields: Move(fields.texts("ops"), fields.text("after")),
+    "reuse": lambda fields: Reuse(fields.text("op")),
+    "recompute": lambda fields: Recompute(fields.text("storage"), fields.text("before")),
+    "swap": _swap,
+}

@@ -1,0 +1,72 @@
+"""Do table, JSON and explanation say the same of a plan, and all that its decisions do?"""
+
+import json
+import math
+from dataclasses import replace
+
+from outgrow.ir.machine import Link
+from outgrow.plan import Recompute, Swap
+from outgrow.report.findings import explanation
+from outgrow.report.planfile import plan_from_data
+from outgrow.units import format_bytes, format_seconds
+from tests.report.findings import findings
+
+
+def test_the_account_has_a_row_for_every_decision() -> None:
+    """Swaps and recomputations of the plan are all there, with the bytes that the simulation moves."""
+    for link in (Link(300.0, 300.0), Link(20.0, 20.0)):
+        found = findings(link=link)
+        account, decisions = found.account, found.plan.decisions
+        rows = (*account.swapped, *account.recomputed, *account.reused, *account.moved)
+        assert len(rows) == len(decisions) > 0
+        assert len(account.swapped) == sum(isinstance(item, Swap) for item in decisions)
+        assert len(account.recomputed) == sum(isinstance(item, Recompute) for item in decisions)
+        trace = found.traces.simulated
+        assert sum(row.moved_bytes for row in account.swapped) == trace.bytes_in + trace.bytes_out
+        assert all(row.size_bytes == 256 and row.role == "activation" for row in account.swapped)
+
+
+def test_the_json_holds_the_plan_and_numbers_that_json_can_say() -> None:
+    """The plan comes back equal; a loss that is not a number is null."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    found = replace(findings(losses=(1.0, math.nan, math.inf)), scores={"dice": math.nan})
+    data = json.loads(found.to_json(), parse_constant=refuse)
+    assert plan_from_data(data["plan"]) == found.plan
+    assert data["measured"]["losses"] == [1.0, None, None]
+    assert data["scores"] == {"dice": None}
+
+
+def test_the_explanation_tells_every_storage_and_ends_with_the_table() -> None:
+    """What is explained from the file is what was found."""
+    found = findings()
+    text = explanation(found.to_json())
+    assert f"set by {found.plan.floor_op}" in text
+    assert all(row.storage in text and row.before in text for row in found.account.swapped)
+    assert text.endswith(str(found.summary))
+
+
+def test_the_table_has_every_figure() -> None:
+    """Budget, floor, bound and three columns are there; before a step has run, its column is empty."""
+    summary = findings().summary
+    text = str(summary)
+    assert summary.measured is not None
+    for size in (
+        summary.budget_bytes,
+        summary.floor_bytes,
+        summary.predicted.peak_bytes,
+        summary.bytes_swapped,
+    ):
+        assert format_bytes(size) in text
+    for seconds in (summary.bound_seconds, summary.in_core_seconds, summary.measured.seconds):
+        assert format_seconds(seconds) in text
+    widths = {len(line) for line in text.splitlines()[2:6]}
+    assert len(widths) == 1
+    assert str(findings(losses=()).summary).count(" -\n") == 2
+
+
+def test_a_plan_without_decisions_is_explained() -> None:
+    """Where the step fits there is nothing to list."""
+    assert "Nothing is rewritten" in explanation(findings(capacity_bytes=1 << 20).to_json())

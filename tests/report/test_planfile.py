@@ -1,0 +1,89 @@
+"""Is a plan read as it was written, and is damage named?"""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outgrow.errors import InvalidPlan
+from outgrow.plan import Budget, Estimate, Move, Piece, Plan, Recompute, Reuse, Swap
+from outgrow.report.planfile import plan_from_json, plan_to_json
+
+NAMES = st.text(min_size=1, max_size=8)
+SIZES = st.integers(0, 1 << 50)
+SECONDS = st.floats(0, 1e6)
+ESTIMATES = st.builds(Estimate, SIZES, SECONDS)
+PIECES = st.lists(st.builds(Piece, SIZES, SIZES, NAMES), max_size=3).map(tuple)
+DECISIONS = st.one_of(
+    st.builds(Move, st.lists(NAMES, max_size=3).map(tuple), NAMES),
+    st.builds(Reuse, NAMES),
+    st.builds(Recompute, NAMES, NAMES),
+    st.builds(Swap, NAMES, st.none() | NAMES, NAMES, PIECES, NAMES),
+)
+PLANS = st.builds(
+    Plan,
+    planner=NAMES,
+    fingerprint=NAMES,
+    budget=st.builds(Budget, SIZES, SIZES),
+    decisions=st.lists(DECISIONS, max_size=4).map(tuple),
+    predicted=ESTIMATES,
+    floor_bytes=SIZES,
+    floor_op=NAMES,
+    in_core=ESTIMATES,
+    bound_seconds=SECONDS,
+    planning_seconds=SECONDS,
+    notes=st.lists(NAMES, max_size=2).map(tuple),
+)
+SWAP = Swap("a", "f", "g", (Piece(0, 64, "h"),), "h")
+PLAN = Plan(
+    "search", "0123", Budget(128), (SWAP, Reuse("g")), Estimate(96, 1.5), 64, "g", Estimate(256, 1.0), 1.0
+)
+
+
+@given(plan=PLANS)
+def test_reading_is_the_inverse_of_writing(plan: Plan) -> None:
+    """Every plan, with names of any letters, comes back equal."""
+    assert plan_from_json(plan_to_json(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        (("planner",), 3, "plan.planner is 3, not a string"),
+        (("planner",), None, "plan.planner is null, not a string"),
+        (("budget",), [], r"plan.budget is \[\], not an object"),
+        (("budget", "limit_bytes"), "8GiB", 'plan.budget.limit_bytes is "8GiB", not an integer'),
+        (("floor_bytes",), True, "plan.floor_bytes is true, not an integer"),
+        (("predicted", "seconds"), "soon", 'plan.predicted.seconds is "soon", not a number'),
+        (("decisions", 0, "kind"), "swop", r"plan.decisions\[0\].kind is 'swop', not one of move, reuse"),
+        (("decisions", 0, "pieces", 0, "end"), 1.5, r"decisions\[0\].pieces\[0\].end is 1.5, not an integer"),
+        (("decisions", 1), "reuse", r'plan.decisions\[1\] is "reuse", not an object'),
+        (("notes",), [1], r"plan.notes\[0\] is 1, not a string"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_path(
+    path: tuple[str | int, ...], value: object, reason: str
+) -> None:
+    """The refusal says where in the file the damage is and what stands there."""
+    data = json.loads(plan_to_json(PLAN))
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(InvalidPlan, match=reason):
+        plan_from_json(json.dumps(data))
+
+
+def test_a_missing_field_is_named() -> None:
+    """What is not there is named as well."""
+    data = json.loads(plan_to_json(PLAN))
+    del data["decisions"][0]["before"]
+    with pytest.raises(InvalidPlan, match=r"plan.decisions\[0\] has no 'before'"):
+        plan_from_json(json.dumps(data))
+
+
+def test_a_truncated_file_is_no_json() -> None:
+    """The refusal says in which line the text ends."""
+    with pytest.raises(InvalidPlan, match=r"The plan is not JSON: .* in line \d+, column \d+"):
+        plan_from_json(plan_to_json(PLAN)[:100])

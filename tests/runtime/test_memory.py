@@ -1,0 +1,234 @@
+"""A block takes addresses at once, memory when it is committed, and nothing once its last user is gone."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outgrow.runtime.memory import (
+    HUGE_PAGE_BYTES,
+    PAGE_BYTES,
+    Block,
+    bytes_at,
+    round_up,
+    view,
+)
+from outgrow.runtime.process import process_bytes
+from outgrow.units import GIB, MIB
+from tests.runtime.memory import COUNTER_SLACK_BYTES, bytes_of, is_mapped, touch
+
+_ROOT = Path(__file__).parents[2]
+
+
+@given(number=st.integers(0, 2**60), multiple=st.integers(1, 2**30))
+def test_rounding_up_gives_the_next_multiple(number: int, multiple: int) -> None:
+    """The result is a multiple, not below the number, and less than one multiple above it."""
+    rounded = round_up(number, multiple)
+    assert rounded % multiple == 0
+    assert number <= rounded < number + multiple
+
+
+def test_a_reservation_takes_no_memory() -> None:
+    """A block larger than the memory of most machines costs nothing before it is committed."""
+    before = process_bytes()
+    block = Block(512 * GIB)
+    assert abs(process_bytes() - before) < COUNTER_SLACK_BYTES
+    block.release()
+
+
+@pytest.mark.parametrize("size", [1, PAGE_BYTES, HUGE_PAGE_BYTES + 1, 5 * HUGE_PAGE_BYTES])
+def test_a_block_begins_on_a_huge_page_and_holds_its_bytes(size: int) -> None:
+    """Its first and last bytes are there, and nothing lies behind its last page."""
+    block = Block(size)
+    block.commit(0, size)
+    touch(block, 0, size)
+    assert block.address % HUGE_PAGE_BYTES == 0
+    assert bytes_of(block.address, size) == b"\1" * size
+
+
+def test_committed_bytes_are_zero() -> None:
+    """Memory that was used by another block before is not seen."""
+    first = Block(4 * MIB)
+    first.commit(0, 4 * MIB)
+    touch(first, 0, 4 * MIB)
+    first.release()
+    second = Block(4 * MIB)
+    second.commit(0, 4 * MIB)
+    assert bytes_of(second.address, 4 * MIB) == bytes(4 * MIB)
+
+
+def test_memory_is_taken_piece_by_piece() -> None:
+    """Each committed and touched piece adds its bytes to the process, in any order."""
+    piece = 16 * MIB
+    block = Block(4 * piece)
+    before = process_bytes()
+    for taken, begin in enumerate((2 * piece, 0, 3 * piece, piece), start=1):
+        block.commit(begin, begin + piece)
+        touch(block, begin, begin + piece)
+        assert abs(process_bytes() - before - taken * piece) < COUNTER_SLACK_BYTES
+
+
+def test_committing_twice_keeps_the_bytes() -> None:
+    """Pieces whose ends share a page do not harm each other."""
+    block = Block(3 * PAGE_BYTES)
+    block.commit(0, PAGE_BYTES + 10)
+    touch(block, 0, PAGE_BYTES + 10)
+    block.commit(PAGE_BYTES + 10, 3 * PAGE_BYTES)
+    block.commit(0, 3 * PAGE_BYTES)
+    assert bytes_of(block.address, PAGE_BYTES + 11) == b"\1" * (PAGE_BYTES + 10) + b"\0"
+
+
+def test_a_piece_across_pages_is_committed_in_full() -> None:
+    """Two bytes on two pages can both be used."""
+    block = Block(3 * PAGE_BYTES)
+    block.commit(PAGE_BYTES - 1, PAGE_BYTES + 1)
+    touch(block, PAGE_BYTES - 1, PAGE_BYTES + 1)
+    assert bytes_of(block.address, 2 * PAGE_BYTES).count(1) == 2
+
+
+def test_a_small_block_takes_few_addresses() -> None:
+    """What is reserved to find an aligned place is given back, but for the block's own pages."""
+    before = address_space_bytes()
+    blocks = [Block(PAGE_BYTES) for _ in range(64)]
+    assert address_space_bytes() - before < len(blocks) * HUGE_PAGE_BYTES // 4
+
+
+def address_space_bytes() -> int:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    spans = [[int(number, 16) for number in line.split()[0].split("-")] for line in lines]
+    return sum(end - begin for begin, end in spans)
+
+
+def test_a_storage_is_the_block_itself() -> None:
+    """What is written to the memory is read in the tensor, and the other way round."""
+    block = Block(4 * PAGE_BYTES)
+    block.commit(0, 4 * PAGE_BYTES)
+    storage = block.storage()
+    tensor = view(storage, torch.float32, (4, 8), (8, 1), 16)
+    tensor.fill_(2.0)
+    assert storage.data_ptr() == block.address
+    assert storage.nbytes() == 4 * PAGE_BYTES
+    assert tensor.data_ptr() == block.address + 64
+    assert list(bytes_at(block.address + 64, 128).cast("f")) == [2.0] * 32
+
+
+def test_the_last_tensor_keeps_the_memory() -> None:
+    """A view lives on when block and storage are gone, and takes the memory with it when it dies."""
+    block = Block(2 * MIB)
+    block.commit(0, 2 * MIB)
+    address = block.address
+    storage = block.storage()
+    tensor = view(storage, torch.uint8, (2 * MIB,), (1,), 0)
+    tensor.fill_(5)
+    block.release()
+    del block, storage
+    assert is_mapped(address)
+    assert int(tensor.sum(dtype=torch.int64)) == 5 * 2 * MIB
+    del tensor
+    assert not is_mapped(address)
+
+
+def test_memory_goes_back_at_once() -> None:
+    """No collector and no cache stands between the death of a storage and the process's memory."""
+    before = process_bytes()
+    block = Block(64 * MIB)
+    block.commit(0, 64 * MIB)
+    touch(block, 0, 64 * MIB)
+    storage = block.storage()
+    del block
+    assert process_bytes() - before > 64 * MIB - COUNTER_SLACK_BYTES
+    del storage
+    assert process_bytes() - before < COUNTER_SLACK_BYTES
+
+
+def test_a_block_without_storage_is_unmapped_with_it() -> None:
+    """A block that nobody released goes with its last reference, reserved addresses and all."""
+    block = Block(2 * MIB)
+    address = block.address
+    assert is_mapped(address)
+    del block
+    assert not is_mapped(address)
+
+
+def test_release_may_be_repeated() -> None:
+    """Releasing twice does not unmap what has come to lie there since."""
+    block = Block(2 * MIB)
+    block.release()
+    block.release()
+
+
+_UNDER_A_LIMIT = """
+import resource
+from pathlib import Path
+from outgrow.runtime.memory import Block
+from outgrow.units import MIB
+status = Path("/proc/self/status").read_text().splitlines()
+data = int(next(line.split()[1] for line in status if line.startswith("VmData:"))) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (data + 96 * MIB, data + 96 * MIB))
+block = Block(1024 * MIB)
+block.commit(0, 64 * MIB)
+try:
+    block.commit(64 * MIB, 1024 * MIB)
+except MemoryError as refusal:
+    print(refusal)
+block.commit(960 * MIB, 976 * MIB)
+block.release()
+again = Block(64 * MIB)
+again.commit(0, 64 * MIB)
+"""
+
+
+def test_a_limit_on_data_counts_committed_bytes_alone() -> None:
+    """Under RLIMIT_DATA a reservation is free, a piece counts, and one too large is refused without harm."""
+    printed = _run(_UNDER_A_LIMIT)
+    assert "The kernel refused 960.0 MiB of a block of 1.00 GiB: Cannot allocate memory" in printed
+    assert "lower the memory budget" in printed
+
+
+_FREED_BY_THE_HEAP = """
+import torch
+from outgrow.runtime.memory import fix_mmap_threshold, trim
+from tests.runtime.memory import is_mapped
+fix_mmap_threshold(65536)
+behind = []
+for size in (32 << 20, 24 << 20, 16 << 20):
+    tensor = torch.ones(size, dtype=torch.uint8)
+    behind.append(torch.ones(1 << 10))
+    address = tensor.data_ptr()
+    del tensor
+    print(is_mapped(address))
+trim()
+"""
+
+
+def test_a_fixed_threshold_frees_tensors_at_once() -> None:
+    """Where glibc is asked to, a large tensor goes back to the kernel when it dies, as others did before."""
+    assert _run(_FREED_BY_THE_HEAP).split() == ["False"] * 3
+
+
+def _run(code: str) -> str:
+    """Return what `code` prints in an interpreter of its own."""
+    path = f"{_ROOT / 'src'}:{_ROOT}"
+    environment = {"PYTHONPATH": path, "THP_MEM_ALLOC_ENABLE": "0"}
+    process = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    )
+    return process.stdout
+
+
+def test_an_impossible_reservation_is_refused() -> None:
+    """More addresses than a processor has are a `MemoryError` that says how many were asked for."""
+    with pytest.raises(MemoryError, match="of address space: Cannot allocate memory"):
+        Block(1 << 60)
+
+
+def test_raw_bytes_can_be_written() -> None:
+    """A view of raw memory writes through."""
+    buffer = ctypes.create_string_buffer(8)
+    bytes_at(ctypes.addressof(buffer), 8)[2:4] = b"ab"
+    assert buffer.raw == b"\0\0ab\0\0\0\0"

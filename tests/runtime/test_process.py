@@ -1,0 +1,52 @@
+"""What the kernel says of this process follows what the process does."""
+
+from outgrow.runtime.memory import Block
+from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
+from outgrow.units import MIB
+from tests.runtime.memory import COUNTER_SLACK_BYTES, touch
+
+_BYTES = 64 * MIB
+
+
+def test_touched_memory_counts_and_freed_memory_does_not() -> None:
+    """The process takes the bytes of a block while it holds them, and no longer."""
+    before = process_bytes()
+    block = Block(_BYTES)
+    block.commit(0, _BYTES)
+    touch(block, 0, _BYTES)
+    held = process_bytes() - before
+    block.release()
+    freed = process_bytes() - before
+    assert abs(held - _BYTES) < COUNTER_SLACK_BYTES
+    assert abs(freed) < COUNTER_SLACK_BYTES
+
+
+def test_the_high_water_remembers_what_was_freed() -> None:
+    """The mark stays after the memory is gone."""
+    reset_high_water()
+    before = process_bytes()
+    block = Block(_BYTES)
+    block.commit(0, _BYTES)
+    touch(block, 0, _BYTES)
+    block.release()
+    assert high_water_bytes() - before > _BYTES - COUNTER_SLACK_BYTES
+
+
+def test_the_high_water_can_be_reset() -> None:
+    """After a reset the mark begins from what the process takes then."""
+    block = Block(_BYTES)
+    block.commit(0, _BYTES)
+    touch(block, 0, _BYTES)
+    block.release()
+    reset_high_water()
+    assert high_water_bytes() - process_bytes() < COUNTER_SLACK_BYTES
+
+
+def test_the_high_water_is_never_below_what_is_taken() -> None:
+    """The mark follows memory as it grows."""
+    reset_high_water()
+    block = Block(_BYTES)
+    block.commit(0, _BYTES)
+    for begin in range(0, _BYTES, 16 * MIB):
+        touch(block, begin, begin + 16 * MIB)
+        assert high_water_bytes() >= process_bytes() - COUNTER_SLACK_BYTES

@@ -1,0 +1,254 @@
+"""Does the command line train, plan, compare and explain, and refuse in a sentence instead of a traceback?"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from outgrow.cli import main
+from outgrow.planning.planner import PLANNERS
+from tests.workloads import DEEP, PERCEPTRON, written
+
+KEYS = [
+    "workload", "machine", "planner", "budget_bytes", "floor_bytes", "in_core_peak_bytes", "bound_seconds",
+    "in_core_seconds", "predicted", "simulated", "measured", "overhead_bytes", "bytes_swapped",
+    "seconds_recomputed", "ops", "planning_seconds",
+]  # fmt: skip
+MORE_KEYS = ["settings", "scores", "plan", "account", "derivation"]
+BIG = [f"--set={name}={value}" for name, value in DEEP.items()]
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def outgrow(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in this process."""
+
+    def run(*arguments: object) -> Said:
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as usage:
+            status = int(str(usage.code))
+        captured = capsys.readouterr()
+        return Said(status, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    return written(tmp_path)
+
+
+def refusal(said: Said, status: int = 1) -> str:
+    """Return the reason of a refusal, which is all that it says on stderr."""
+    assert said.status == status
+    assert "Traceback" not in said.err
+    if status == 1:
+        assert said.err.startswith("outgrow: ")
+        assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_training_under_a_budget(outgrow: Command, toy: Path, disk_folder: Path, tmp_path: Path) -> None:
+    """A line a step, the table, the scores; JSON with the keys of the interface, a page and a timeline."""
+    out, page, trace = tmp_path / "out.json", tmp_path / "page.html", tmp_path / "trace.json"
+    outputs = ("--json", out, "--report", page, "--trace", trace, "--offload-dir", disk_folder)
+    said = outgrow("train", f"{toy}:perceptron", *BIG, "--memory-budget=170MiB", "--steps=3", *outputs)
+    assert (said.status, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert [line.split("  ")[0] for line in lines[:3]] == ["step 1/3", "step 2/3", "step 3/3"]
+    assert all("loss 1." in line and "MiB of 170.0 MiB" in line for line in lines[:3])
+    assert lines[-1].startswith("error ")
+    found = json.loads(out.read_text())
+    assert list(found) == KEYS + MORE_KEYS
+    assert list(found["predicted"]) == list(found["simulated"]) == ["peak_bytes", "seconds"]
+    assert list(found["measured"]) == ["peak_bytes", "process_bytes", "seconds", "losses"]
+    assert len(found["measured"]["losses"]) == 3
+    assert found["bytes_swapped"] > 0
+    assert found["settings"] == DEEP
+    assert page.read_text().startswith("<!doctype html>")
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_a_step_that_fits_runs_as_it_is(outgrow: Command, toy: Path, disk_folder: Path) -> None:
+    """With room enough nothing moves, and inputs that are not numbers train on, as in eager."""
+    said = outgrow(
+        "train", f"{toy}:perceptron", "--set=poison=true", "--memory-budget=2GiB", "--json=-", "--steps=2",
+        "--offload-dir", disk_folder,
+    )  # fmt: skip
+    assert said.status == 0
+    assert "step 2/2  loss nan" in said.err
+    found = json.loads(said.out)
+    assert found["measured"]["losses"] == [None, None]
+    assert found["plan"]["decisions"] == []
+
+
+def test_planning_explaining_and_comparing(outgrow: Command, toy: Path, tmp_path: Path) -> None:
+    """The plan for a named machine is explained in words; every planner has its row and its object."""
+    out, rows = tmp_path / "plan.json", tmp_path / "rows.json"
+    asked = (f"{toy}:perceptron", *BIG, "--memory-budget=120MiB", "--machine=v100-pcie3")
+    assert outgrow("plan", *asked, "--json", out).status == 0
+    found = json.loads(out.read_text())
+    assert list(found) == KEYS + MORE_KEYS
+    assert found["measured"] is None
+    assert found["machine"] == "v100-pcie3"
+
+    said = outgrow("explain", out)
+    assert said.status == 0
+    assert "The budget is 120.0 MiB" in said.out
+    assert f"set by {found['plan']['floor_op']}" in said.out
+    assert "gaps are swapped" in said.out
+    assert all(row["storage"] in said.out for row in found["account"]["swapped"])
+
+    said = outgrow("compare", *asked, "--json", rows)
+    assert said.status == 0
+    assert [row["planner"] for row in json.loads(rows.read_text())] == list(PLANNERS)
+    assert all(f"\n{planner} " in said.out for planner in PLANNERS)
+
+
+def test_a_planner_without_a_plan_has_a_row_that_says_so(outgrow: Command, toy: Path) -> None:
+    """Comparing below the floor is no failure: each planner says why it has no plan."""
+    asked = (f"{toy}:perceptron", *BIG, "--memory-budget=40MiB", "--machine=v100-pcie3")
+    said = outgrow("compare", *asked, "--json=-")
+    assert said.status == 0
+    assert all("below the floor" in row["infeasible"] for row in json.loads(said.out))
+    assert said.err.count("no plan") == len(PLANNERS)
+
+
+# Wrong usage and refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--memory-budget=8 bananas"], "memory budget '8 bananas' is not a size"),
+        (["--memory-budget=0"], "memory budget '0' is not positive"),
+        (["--memory-budget", "-1"], "memory budget '-1' is not a size"),
+        (["--memory-budget=1GiB", "--steps=0"], "'0' is not a number of steps"),
+        (["--memory-budget=1GiB", "--steps=many"], "'many' is not a number of steps"),
+        (["--memory-budget=1GiB", "--planner=oracle"], "invalid choice: 'oracle'"),
+        (["--memory-budget=1GiB", "--set", "rows"], "'rows' is not of the form name=value"),
+        (["--memory-budget=1GiB", "--disk-budget=none"], "disk budget 'none' is not a size"),
+        (["--memory-budget=1GiB", "--json=/nowhere/out.json"], "the folder /nowhere does not exist"),
+        (["--memory-budget=1GiB", "--report=/"], "/ is a folder"),
+        (["--memory-budget=1GiB", "--trace=/proc/trace.json"], "no file can be made in /proc"),
+        ([], "the following arguments are required: --memory-budget"),
+    ],
+)
+def test_wrong_usage(outgrow: Command, toy: Path, arguments: list[str], reason: str) -> None:
+    """What cannot be meant is said before anything is loaded."""
+    assert reason in refusal(outgrow("train", f"{toy}:perceptron", *arguments), status=2)
+
+
+def test_an_unknown_machine_is_wrong_usage_and_lists_the_known(outgrow: Command, toy: Path) -> None:
+    """Which machines are described is said where a name is not one."""
+    said = outgrow("plan", f"{toy}:perceptron", "--memory-budget=1GiB", "--machine=abacus")
+    assert "v100-pcie3" in refusal(said, status=2)
+
+
+def place(text: str) -> str:
+    """Return how a refusal names the line of the workload file that begins with this text."""
+    numbered = enumerate(PERCEPTRON.splitlines(), start=1)
+    number, line = next((number, line.strip()) for number, line in numbered if line.strip().startswith(text))
+    return f"toy.py:{number}: `{line}`: "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["perceptron", "--set=row=1"], "has no setting 'row'. Did you mean rows?"),
+        (["perceptrons"], "Did you mean perceptron?"),
+        (["looks_at_the_loss"], f"{place('if loss > 1')}this needs the content of a tensor"),
+        (["fails"], f"{place('raise KeyError')}KeyError: 'no such brain'"),
+        (["perceptron", *BIG, "--memory-budget=60MiB"], "is below the floor"),
+        (["perceptron", "--offload-dir=/proc/nowhere"], "The offload folder /proc/nowhere cannot be made"),
+        (["perceptron", "--offload-dir=/dev/null"], "The offload folder /dev/null is not a directory"),
+        (["perceptron", "--offload-dir=/dev/shm"], "/dev/shm lies on tmpfs, which is memory itself"),
+        (["perceptron", *BIG, "--memory-budget=170MiB", "--disk-budget=1MiB"], "Raise the disk budget"),
+    ],
+)
+def test_refusals(outgrow: Command, toy: Path, disk_folder: Path, arguments: list[str], reason: str) -> None:
+    """Each refusal is one line that says what was found and where. Of repeated options the last counts."""
+    workload, *options = arguments
+    usual = ("--memory-budget=1GiB", "--offload-dir", disk_folder)
+    assert reason in refusal(outgrow("train", f"{toy}:{workload}", *usual, *options))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "The file is not JSON"),
+        ('{"workload": 3}', "the file has no 'plan'"),
+        ("[]", "the file is [], not an object"),
+        ('{"plan": {"planner": "search"}}', "plan has no 'budget'"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_refused(outgrow: Command, tmp_path: Path, text: str, reason: str) -> None:
+    """`explain` says what is missing or wrong."""
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    assert reason in refusal(outgrow("explain", path))
+    assert "cannot be read" in refusal(outgrow("explain", tmp_path / "missing.json"))
+
+
+# Processes --------------------------------------------------------------------------------------------------
+
+
+def command_line(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "outgrow.cli", *map(str, arguments)]
+
+
+def test_wrong_usage_does_not_wait_for_torch() -> None:
+    """The seconds that torch takes to import are spent only if there is something to do."""
+    code = "import sys; import outgrow.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_ctrl_c_ends_training_with_one_line_and_leaves_no_file(toy: Path, disk_folder: Path) -> None:
+    """Interrupted in the middle of a step, the process says so, and its spill file is gone."""
+    folder = disk_folder / "spill"
+    folder.mkdir()
+    arguments = (f"{toy}:perceptron", *BIG, "--memory-budget=170MiB", "--steps=1000", "--offload-dir", folder)
+    process = subprocess.Popen(
+        command_line("train", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("step ")
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (130, "outgrow: interrupted\n")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_is_no_error(toy: Path, tmp_path: Path, outgrow: Command) -> None:
+    """`outgrow explain PLAN | head -1` says nothing on stderr."""
+    out = tmp_path / "plan.json"
+    outgrow("plan", f"{toy}:perceptron", "--memory-budget=1GiB", "--machine=v100-pcie3", "--json", out)
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.run(
+        command_line("explain", out), stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writing)
+    assert process.stderr == ""
+    assert process.returncode == 128 + signal.SIGPIPE
