@@ -67,8 +67,12 @@ def test_what_outlives_the_step_has_no_gaps() -> None:
     assert all(gap.storage == "a" for gap in gaps(GRAPH, minimum_bytes=5))
 
 
-def test_an_unused_storage_that_no_op_makes_takes_no_part() -> None:
-    """A storage without use has no death inside the step unless it outlives it."""
-    graph = parse_graph("storage x input 8\nstorage y 8\n")
-    assert lifetimes(graph)["y"].death == -1
+def test_an_input_that_no_op_uses_is_held_to_the_end() -> None:
+    """Nothing frees it inside the step, so it counts at every op, as `ir.verify` counts it."""
+    graph = parse_graph(
+        "storage x input 8\nstorage y gradient 4\nstorage z 8\nvalue %x: x@0 f32[2]\nvalue %y: y@0 f32[1]\n"
+        "%z: z@0 f32[2] = aten.exp.default(%x)\nreturn %z"
+    )
+    assert lifetimes(graph)["y"].death == 1
+    assert live_bytes(graph, {}) == [20]
     assert live_bytes(graph, {}) == []

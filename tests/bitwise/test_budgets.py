@@ -15,6 +15,7 @@ from tests.bitwise.models import MODELS
 STEPS = 4
 SHARES = {"near the floor": 0.02, "half way": 0.5, "all but a little": 0.9, "more than enough": 4.0}
 """Budgets between the floor (0) and the peak in core (1)."""
+REWRITTEN = ("near the floor", "half way")
 
 
 def trained(workload: Workload, step: Callable[..., object]) -> tuple[list[str], dict[object, torch.Tensor], torch.Tensor]:
@@ -66,6 +67,6 @@ def test_every_budget_gives_the_bits_of_eager(
         assert found.keys() == state.keys(), name
         assert [slot for slot in state if not torch.equal(found[slot], state[slot])] == [], name
         assert torch.equal(found_generator, generator), name
-        assert step.current.is_empty == (name == "more than enough")
-        assert step.plan.measured is not None
-        assert step.plan.measured.peak_bytes <= step.plan.predicted.peak_bytes or step.current.is_empty, name
+        assert name not in REWRITTEN or step.plan.bytes_swapped or step.plan.seconds_recomputed, name
+        assert step.traces.measured is not None
+        assert name not in REWRITTEN or step.traces.measured.peak_bytes <= step.plan.predicted.peak_bytes, name

@@ -1,7 +1,7 @@
 """When is each storage live, and where are the gaps between its uses?
 
 A storage is live from its birth (an input: from before the first op, step -1) to its last use; a persistent
-storage or one that holds a result is live to the end, step n. Steps count ops alone: this analysis describes
+storage, one that holds a result and an input that no op uses are live to the end, step n. Steps count ops alone: this analysis describes
 graphs before any transfer is planned.
 
     live(s, k)    iff birth(s) <= k <= death(s)
@@ -56,7 +56,7 @@ def lifetimes(graph: Graph) -> dict[str, Lifetime]:
         steps = uses.get(name, [])
         stays = storage.is_persistent or name in kept
         birth = births.get(name, -1)
-        death = end if stays else (steps[-1] if steps else birth)
+        death = end if stays or not steps else steps[-1]
         found[name] = Lifetime(birth, death, tuple(steps))
     return found
 

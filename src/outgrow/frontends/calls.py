@@ -5,7 +5,8 @@
     settle results go where the captured step left them: new optimizer state, gradients, the return value
 
 A call that fails before the first update leaves everything as it was: buffers and the generator, which a forward
-pass changes, are copied before and put back. A failure after the first update leaves the state torn.
+pass changes, are copied before and put back; only gradients that the step replaces unread are gone, as after
+`zero_grad`. A failure after the first update leaves the state torn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,8 @@ def run(call: Call, costs: Mapping[str, Cost], link: Link | None, progress: Prog
 
     If it fails before the first update, buffers and generator are put back as they were.
     """
+    for slot in call.captured.stale:
+        put(slot, None, call.training)
     storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
     before = _written_forward(call)
     generator = torch.get_rng_state()
@@ -75,11 +78,12 @@ def settle(call: Call, outcome: Outcome) -> object:
 
 
 def _storage(call: Call, name: str, tensor: Tensor) -> torch.UntypedStorage:
-    """The storage that a graph's offsets count from: for a batch, it begins at the tensor's own first byte."""
+    """The storage that a graph's offsets count from: of a batch, the bytes that the tensor itself spans."""
     storage = tensor.untyped_storage()
     slots = {item.storage: item.slot for item in call.captured.inputs if item.storage == name}
-    if isinstance(slots[name], BatchSlot) and tensor.storage_offset():
-        return storage[tensor.storage_offset() * tensor.element_size() :]
+    begin, size = tensor.storage_offset() * tensor.element_size(), call.program.sizes[name]
+    if isinstance(slots[name], BatchSlot) and storage.nbytes() != size:
+        return storage[begin : begin + size]
     return storage
 
 

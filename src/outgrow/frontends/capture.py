@@ -12,7 +12,7 @@ the guards.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
@@ -99,13 +99,15 @@ class Captured:
     """A training step as a graph, and how it is fed and what becomes of its results.
 
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were in place before
-    the step and stay there.
+    the step and stay there. `stale` gradients are replaced unread: a step that begins with `zero_grad` has them.
+    They are no inputs, and can go when the step begins.
     """
 
     graph: Graph
     inputs: tuple[Input, ...]
     hyper: tuple[Hyper, ...]
     puts: tuple[Put, ...]
+    stale: tuple[GradientSlot, ...]
     returned: Returned
     guards: Guards
     constants: tuple[Tensor, ...]
@@ -186,12 +188,14 @@ class _Assembly:
             self._visit(node)
         self._check_batch()
         results, numbers = self._results()
-        values = self.traced.hyper
+        values, puts = self.traced.hyper, self._puts(numbers)
+        graph, stale = _without_stale(self.conversion.graph(results), self.inputs, puts)
         return Captured(
-            graph=self.conversion.graph(results),
-            inputs=tuple(self.inputs),
+            graph=graph,
+            inputs=tuple(item for item in self.inputs if item.storage in graph.storages),
             hyper=tuple(Hyper(name, slot, values[slot]) for slot, name in names.items()),
-            puts=self._puts(numbers),
+            puts=puts,
+            stale=stale,
             returned=self._returned(numbers),
             guards=guards(self.traced.shape_env, self.traced.symbols, tuple(values.values())),
             constants=tuple(self.constants),
@@ -260,6 +264,21 @@ class _Assembly:
             if isinstance(output, Leaf):
                 leaves[output.index] = Result(numbers[at]) if at in numbers else self.outputs[at]
         return Returned(self.traced.structure, tuple(leaves))
+
+
+def _without_stale(
+    graph: Graph, inputs: Sequence[Input], puts: Sequence[Put]
+) -> tuple[Graph, tuple[GradientSlot, ...]]:
+    """Return the graph without the gradients that it replaces unread, and their slots."""
+    replaced = {put.slot for put in puts}
+    used = {name for op in graph.ops for name in graph.touched(op)} | {graph.values[n].storage for n in graph.results}
+    stale: dict[str, GradientSlot] = {}
+    for item in inputs:
+        if isinstance(item.slot, GradientSlot) and item.slot in replaced and item.storage not in used:
+            stale[item.storage] = item.slot
+    storages = {name: storage for name, storage in graph.storages.items() if name not in stale}
+    values = {name: value for name, value in graph.values.items() if value.storage not in stale}
+    return replace(graph, storages=storages, values=values), tuple(stale.values())
 
 
 def _born_roles(traced: Traced) -> dict[int, Role]:

@@ -32,9 +32,10 @@ from outgrow.runtime.tiers import DiskTier, default_offload_dir
 
 _SLACK_BYTES = 8 << 20
 _MAPPED_BYTES = 1 << 20
-"""Tensors of this size and more get a mapping of their own where a plan runs, so that freed bytes are free."""
-_AS_WRITTEN_SHARE = 0.97
-"""The user's function is called as it is if its peak takes at most this share: Python may hold tensors longer."""
+"""Where room is short, tensors of this size and more get a mapping of their own, so that freed bytes are free."""
+_ROOMY = 2
+"""Room is short unless the budget is this many times the peak. Where it is not, the user's function is called as it
+is: Python may hold tensors longer than the graph, and the heap waste what it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +126,12 @@ class Entries:
             progress=self._settings.progress,
         )
         program = lower(prepared.derived)
-        fits = prepared.plan.is_empty and prepared.in_core.peak_bytes <= budget.capacity_bytes * _AS_WRITTEN_SHARE
-        if not fits:
+        is_roomy = prepared.in_core.peak_bytes * _ROOMY <= budget.capacity_bytes
+        if not is_roomy:
             fix_mmap_threshold(_MAPPED_BYTES)
         self._spill.reserve(program.tier_bytes)
         trim()
-        return Entry(captured, prepared, program, runs_as_written=fits)
+        return Entry(captured, prepared, program, runs_as_written=is_roomy)
 
     def link_for(self, entry: Entry) -> Link | None:
         """Return the link that moves the entry's storages; None if it moves none."""

@@ -19,9 +19,12 @@ from outgrow.analysis.timeline import Event, Lane, Span, Trace
 from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime.links import Link, Ticket
-from outgrow.runtime.memory import Block, view
+from outgrow.runtime.memory import Block, is_on_heap, trim, view
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Call, Geometry, Item, Program
+
+_LARGE_BYTES = 1 << 20
+"""What is freed on the heap goes back to the kernel at once from this size on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +216,13 @@ class Run:
         """Free the device bytes of a storage now."""
         self.cached.pop(storage, None)
         freed = self.storages.pop(storage, None)
-        if freed is not None:
-            size = freed.nbytes()
-            del freed
-            self._hold(-size)
+        if freed is None:
+            return
+        size, address = freed.nbytes(), freed.data_ptr()
+        del freed
+        self._hold(-size)
+        if size >= _LARGE_BYTES and is_on_heap(address):
+            trim()
 
 
 def _require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:

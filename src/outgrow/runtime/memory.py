@@ -16,6 +16,8 @@ import ctypes
 import errno
 import mmap
 import os
+from functools import cache
+from pathlib import Path
 from weakref import finalize
 
 import torch
@@ -38,6 +40,8 @@ _munmap = _libc.munmap
 _munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _mprotect = _libc.mprotect
 _mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.sbrk.argtypes = (ctypes.c_long,)
+_libc.sbrk.restype = ctypes.c_size_t
 _madvise = _libc.madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _memoryview_at = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -122,6 +126,18 @@ def fix_mmap_threshold(size_bytes: int) -> None:
     """
     if _is_glibc():
         _libc.mallopt(_M_MMAP_THRESHOLD, size_bytes)
+
+
+def is_on_heap(address: int) -> bool:
+    """Whether memory lies on the process's heap, where it stays after `free` until `trim` gives it back."""
+    return _heap_begin() <= address < _libc.sbrk(0)
+
+
+@cache
+def _heap_begin() -> int:
+    """Where the heap begins; above every address if the process has none."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next((int(line.partition("-")[0], 16) for line in lines if line.endswith("[heap]")), 1 << 64)
 
 
 def _is_glibc() -> bool:
