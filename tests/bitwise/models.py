@@ -38,7 +38,7 @@ def resnet() -> Workload:
         nn.Conv2d(3, 32, 3, padding=1), nn.MaxPool2d(2), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 5)
     ).to(memory_format=torch.channels_last)
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
-    return _classifier(model, optimizer, lambda: (torch.randn(16, 3, 64, 64), torch.randint(0, 5, (16,))))
+    return _classifier(model, optimizer, lambda: (torch.randn(48, 3, 64, 64), torch.randint(0, 5, (48,))))
 
 
 def transformer() -> Workload:
