@@ -9,9 +9,10 @@ A measured cost is known by the op's signature: operator, arguments, and the dty
 operands and results.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from math import prod
 
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Value, read_values
 from outgrow.ir.machine import Device
@@ -49,20 +50,35 @@ def workspace_bound(graph: Graph, op: Op) -> int:
     """Return bytes that the workspace of an op is expected not to exceed.
 
     A convolution of tensors that are not channels-last, or that have one channel so that the library cannot tell,
-    is reordered inside the library: up to three more tensors like those it touches. In channels-last nearly
-    nothing is, but the gradients of a transposed convolution, for which its largest operand is copied. Other
-    operators keep small buffers for each thread.
+    is reordered inside the library: up to three more tensors like those it touches. A small one is a matrix product
+    with the columns of its operand (im2col). In channels-last nearly nothing is, but the gradients of a transposed
+    convolution, for which its largest operand is copied. Other operators keep small buffers for each thread.
     """
     if "convolution" not in op.operator:
         return min(moved_bytes(graph, op) // 16, 32 << 20)
-    names = (*read_values(op), *(name for name in op.results if name is not None))
-    values = [graph.values[name] for name in names]
+    reads = [graph.values[name] for name in read_values(op)]
+    values = [*reads, *(graph.values[name] for name in op.results if name is not None)]
     largest = max(value_bytes(value) for value in values)
     large = [value for value in values if len(value.shape) > 3 and value_bytes(value) > largest // 64]
     if not all(_is_channels_last(value) for value in large):
-        return 3 * largest
+        return max(3 * largest, _columns_bytes(reads, values[-1], op) + moved_bytes(graph, op))
     copied = largest if "backward" in op.operator and _is_transposed(op) else 0
     return copied + moved_bytes(graph, op) // 50
+
+
+_LIBRARY_SIZE = 20_480
+"""oneDNN convolves an operand of more values than this in all dimensions but the last; torch itself the others."""
+
+
+def _columns_bytes(reads: Sequence[Value], result: Value, op: Op) -> int:
+    """Return the bytes of the columns of a small convolution: a kernel's worth of values for each place it stands."""
+    is_backward = "backward" in op.operator
+    source, weight = (reads[1], reads[2]) if is_backward else (reads[0], reads[1])
+    target = reads[0] if is_backward else result
+    if prod(source.shape[:-1]) > _LIBRARY_SIZE:
+        return 0
+    places = source if _is_transposed(op) else target
+    return value_bytes(places) // places.shape[1] * (prod(weight.shape) // weight.shape[0])
 
 
 def _is_transposed(op: Op) -> bool:

@@ -8,10 +8,13 @@ tensors of the step, plus a share of what the step will hold. It is deducted fro
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 
 from torch import Tensor
 
+from outgrow.analysis.cost import Cost
 from outgrow.analysis.cost import signature as cost_signature
+from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
 from outgrow.frontends.capture import Captured, capture
 from outgrow.frontends.lower import lower
@@ -31,6 +34,8 @@ from outgrow.runtime.spill import Spill
 from outgrow.runtime.tiers import DiskTier, default_offload_dir
 
 _SLACK_BYTES = 8 << 20
+_SURPRISE = 0.05
+"""A first run that differs from its prediction by more than this share is planned again from what it took."""
 _MAPPED_BYTES = 1 << 20
 """Where room is short, tensors of this size and more get a mapping of their own, so that freed bytes are free."""
 _ROOMY = 2
@@ -160,12 +165,10 @@ class Entries:
         """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
         entry.runs += 1
         entry.process_bytes = process
-        ops = {op.name: op for op in entry.captured.graph.ops}
-        observed = {cost_signature(entry.captured.graph, ops[name]): cost for name, cost in outcome.observed.items()}
-        if observed:
-            self._cache.add(observed)
-        else:
-            entry.settled = True
+        seen = _costs_seen(entry, outcome)
+        if seen:
+            self._cache.add(seen)
+        entry.settled = not seen
         shown = max(0, process - outcome.trace.peak_bytes)
         if self._overhead_bytes is None or shown > self._overhead_bytes:
             self._overhead_bytes = shown
@@ -182,6 +185,27 @@ class Entries:
     def close(self) -> None:
         """Give the disk space back; entries reserve it anew when they run."""
         self._spill.close()
+
+
+def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
+    """Return what a run tells of costs, by signature: means over the ops that share one.
+
+    These are the ops that were observed; where all were known already and the first run took another time than
+    planned, all ops as they ran: what is known may be of another day.
+    """
+    known, seen = entry.prepared.costs, dict(outcome.observed)
+    surprise = abs(outcome.trace.seconds - entry.prepared.plan.predicted.seconds) / outcome.trace.seconds
+    if not seen and entry.runs == 1 and surprise > _SURPRISE:
+        spans = {span.label: span.end - span.begin for span in outcome.trace.spans if span.lane is Lane.COMPUTE}
+        seen = {name: replace(cost, seconds=spans[name]) for name, cost in known.items() if name in spans}
+    grouped: dict[str, list[Cost]] = {}
+    for op in entry.captured.graph.ops:
+        if op.name in seen:
+            grouped.setdefault(cost_signature(entry.captured.graph, op), []).append(seen[op.name])
+    return {
+        key: Cost(mean(cost.seconds for cost in costs), max(cost.workspace_bytes for cost in costs), measured=True)
+        for key, costs in grouped.items()
+    }
 
 
 def resident_bytes(tensors: Iterable[Tensor]) -> int:

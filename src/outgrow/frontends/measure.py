@@ -72,12 +72,11 @@ class CostCache:
     known: dict[str, Cost] = field(default_factory=dict[str, Cost])
 
     def add(self, observed: Mapping[str, Cost]) -> None:
-        """Keep new observations and write the file; of repeated ones the quicker stays, with the larger workspace."""
+        """Keep the newest seconds and the largest workspace of each signature, and write the file."""
         for key, cost in observed.items():
             old = self.known.get(key)
-            if old is not None:
-                cost = Cost(min(old.seconds, cost.seconds), max(old.workspace_bytes, cost.workspace_bytes), True)
-            self.known[key] = cost
+            workspace = max(cost.workspace_bytes, old.workspace_bytes if old else 0)
+            self.known[key] = Cost(cost.seconds, workspace, measured=True)
         _write_atomically(self.path, json.dumps({key: asdict(cost) for key, cost in self.known.items()}))
 
 
