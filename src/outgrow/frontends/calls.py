@@ -42,8 +42,10 @@ def bind(captured: Captured, program: Program, training: Training, args: Sequenc
     return Call(captured, program, training, captured.tensors(training, args, kwargs), hyper)
 
 
-def run(call: Call, costs: Mapping[str, Cost], link: Link | None, progress: Progress, *, observe: bool) -> Outcome:
-    """Run the program on the tensors of the call.
+def run(
+    call: Call, costs: Mapping[str, Cost], link: Link | None, capacity_bytes: int, progress: Progress, *, observe: bool
+) -> Outcome:
+    """Run the program on the tensors of the call, within the capacity.
 
     If it fails before the first update, buffers and generator are put back as they were.
     """
@@ -53,7 +55,10 @@ def run(call: Call, costs: Mapping[str, Cost], link: Link | None, progress: Prog
     before = _written_forward(call)
     generator = torch.get_rng_state()
     completed = False
-    execution = Run(call.program, costs, link, storages, dict(call.hyper), observe=observe, progress=progress)
+    scalars = dict(call.hyper)
+    execution = Run(
+        call.program, costs, link, storages, scalars, capacity_bytes, observe=observe, progress=progress
+    )
     try:
         outcome = execution.execute()
         completed = True

@@ -86,7 +86,14 @@ class Step:
         progress = Progress()
         completed = False
         try:
-            outcome = calls.run(call, entry.prepared.costs, link, progress, observe=entry.runs == 0)
+            outcome = calls.run(
+                call,
+                entry.prepared.costs,
+                link,
+                entry.prepared.plan.budget.capacity_bytes,
+                progress,
+                observe=entry.runs == 0,
+            )
             returned = calls.settle(call, outcome)
             completed = True
         finally:

@@ -25,6 +25,7 @@ from outgrow.frontends.state import Training, state_tensors
 from outgrow.frontends.warmup import warm_up
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
+from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
 from outgrow.runtime.links import Link
 from outgrow.runtime.memory import fix_mmap_threshold, trim
@@ -35,7 +36,7 @@ from outgrow.runtime.tiers import DiskTier, default_offload_dir
 
 _SLACK_BYTES = 8 << 20
 _SURPRISE = 0.05
-"""A first run that differs from its prediction by more than this share is planned again from what it took."""
+"""The first run without observations is planned again if it differs from its prediction by more than this share."""
 _MAPPED_BYTES = 1 << 20
 """Where room is short, tensors of this size and more get a mapping of their own, so that freed bytes are free."""
 _ROOMY = 2
@@ -86,6 +87,7 @@ class Entry:
     runs: int = 0
     process_bytes: int = 0
     settled: bool = False
+    refined: bool = False
     runs_as_written: bool = False
 
 
@@ -112,16 +114,18 @@ class Entries:
         self._settings.progress("capture", 0.0)
         captured = capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
         trim()
-        entry = self._planned(captured, args, kwargs)
+        entry = self._planned(captured, args, kwargs, is_new=True)
         candidates.append(entry)
         return entry
 
-    def _planned(self, captured: Captured, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
+    def _planned(
+        self, captured: Captured, args: Sequence[object], kwargs: Mapping[str, object], *, is_new: bool
+    ) -> Entry:
         self._settings.progress("plan", 0.0)
         if self._machine is None:
             self._machine = this_machine(self._settings.folder)
         tensors = captured.tensors(self._training, args, kwargs).values()
-        budget = Budget(self._settings.budget_bytes, self._overhead(captured, tensors))
+        budget = Budget(self._settings.budget_bytes, self._overhead(captured, tensors, is_new=is_new))
         prepared = prepare(
             captured.graph,
             self._cache.known,
@@ -133,6 +137,7 @@ class Entries:
         program = lower(prepared.derived)
         is_roomy = prepared.in_core.peak_bytes * _ROOMY <= budget.capacity_bytes
         if not is_roomy:
+            arena.install()
             fix_mmap_threshold(_MAPPED_BYTES)
         self._spill.reserve(program.tier_bytes)
         trim()
@@ -146,7 +151,7 @@ class Entries:
         """Plan from observed costs; where these leave no plan, a plan that kept the budget stays."""
         entry.settled = True
         try:
-            again = self._planned(entry.captured, args, kwargs)
+            again = self._planned(entry.captured, args, kwargs, is_new=False)
         except Infeasible:
             if entry.process_bytes > self._settings.budget_bytes:
                 raise
@@ -154,12 +159,14 @@ class Entries:
         entry.prepared, entry.program = again.prepared, again.program
         entry.runs_as_written = again.runs_as_written
 
-    def _overhead(self, captured: Captured, tensors: Iterable[Tensor]) -> int:
-        """The overhead that a run has shown, or what is to be expected before one has."""
-        if self._overhead_bytes is not None:
-            return self._overhead_bytes + _SLACK_BYTES
-        now = max(0, process_bytes() - self._settings.baseline_bytes - resident_bytes(tensors))
-        return now + unseen_overhead_bytes(captured.graph, self._settings.budget_bytes)
+    def _overhead(self, captured: Captured, tensors: Iterable[Tensor], *, is_new: bool) -> int:
+        """The overhead that a run has shown; for a step that has not run yet, at least what is to be expected."""
+        shown = 0 if self._overhead_bytes is None else self._overhead_bytes + _SLACK_BYTES
+        if not is_new:
+            return shown
+        held = self._settings.baseline_bytes + resident_bytes(tensors) + arena.resting_bytes()
+        now = max(0, process_bytes() - held)
+        return max(shown, now + unseen_overhead_bytes(captured.graph, self._settings.budget_bytes))
 
     def note(self, entry: Entry, outcome: Outcome, process: int) -> None:
         """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
@@ -190,12 +197,13 @@ class Entries:
 def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
     """Return what a run tells of costs, by signature: means over the ops that share one.
 
-    These are the ops that were observed; where all were known already and the first run took another time than
-    planned, all ops as they ran: what is known may be of another day.
+    These are the ops that were observed. Once, where all were known already and the run took another time than
+    planned, they are all ops as they ran: what is known may be of another day, or of memory that was fresh.
     """
     known, seen = entry.prepared.costs, dict(outcome.observed)
     surprise = abs(outcome.trace.seconds - entry.prepared.plan.predicted.seconds) / outcome.trace.seconds
-    if not seen and entry.runs == 1 and surprise > _SURPRISE:
+    if not seen and not entry.refined and surprise > _SURPRISE:
+        entry.refined = True
         spans = {span.label: span.end - span.begin for span in outcome.trace.spans if span.lane is Lane.COMPUTE}
         seen = {name: replace(cost, seconds=spans[name]) for name, cost in known.items() if name in spans}
     grouped: dict[str, list[Cost]] = {}

@@ -5,7 +5,8 @@ is freed at once when it dies or is dropped, since nothing but the tables of thi
 views that are made when they are first read and forgotten with their storage.
 
 While an op runs that has not been measured yet, no copy is in flight and the process's high-water mark is taken
-around it: what it rose above the results is the op's workspace.
+around it: what it rose above the results is the op's workspace. So that it shows, nothing rests in the arena then;
+otherwise what rests makes room for the workspace of the next op.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import Event, Lane, Span, Trace
 from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
+from outgrow.runtime import arena
 from outgrow.runtime.links import Link, Ticket
 from outgrow.runtime.memory import Block, is_on_heap, trim, view
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
@@ -53,6 +55,7 @@ class Run:
     link: Link | None
     storages: dict[str, torch.UntypedStorage]
     scalars: dict[str, Item]
+    capacity_bytes: int
     observe: bool = False
     progress: Progress = field(default_factory=Progress)
     blocks: dict[str, Block] = field(default_factory=dict[str, Block])
@@ -62,6 +65,7 @@ class Run:
     events: list[Event] = field(default_factory=list[Event])
     observed: dict[str, Cost] = field(default_factory=dict[str, Cost])
     begin: float = 0.0
+    held: int = 0
     high_water: int = 0
 
     def execute(self) -> Outcome:
@@ -102,6 +106,7 @@ class Run:
         return perf_counter() - self.begin
 
     def _hold(self, size_bytes: int) -> None:
+        self.held += size_bytes
         self.events.append(Event(self._now(), size_bytes))
 
     def _lookup(self, name: str) -> Item:
@@ -124,6 +129,8 @@ class Run:
             self._observe(call)
             return
         workspace = cost.workspace_bytes if cost else 0
+        if workspace:
+            arena.keep_at_most(self.capacity_bytes - self.held - workspace)
         begin = self._now()
         born = self._apply(call)
         end = self._now()
@@ -132,6 +139,7 @@ class Run:
     def _record(self, call: Call, begin: float, end: float, born: int, workspace: int) -> None:
         self.progress.updating = self.progress.updating or call.updates
         self.spans.append(Span(Lane.COMPUTE, call.name, begin, end))
+        self.held += born
         if workspace:
             self.events.append(Event(begin, born + workspace))
             self.events.append(Event(end, -workspace))
@@ -143,6 +151,7 @@ class Run:
         for tickets in self.in_flight.values():
             for ticket in tickets:
                 ticket.wait()
+        arena.keep_at_most(0)
         self.high_water = max(self.high_water, high_water_bytes())
         reset_high_water()
         before = process_bytes()
@@ -151,7 +160,8 @@ class Run:
         end = self._now()
         top = high_water_bytes()
         self.high_water = max(self.high_water, top)
-        workspace = max(0, top - max(before + born, process_bytes()))
+        after = process_bytes() - arena.resting_bytes()
+        workspace = max(0, top - max(before + born, after))
         self.observed[call.captured] = Cost(end - begin, workspace, measured=True)
         self._record(call, begin, end, born, workspace)
 

@@ -16,12 +16,14 @@ import ctypes
 import errno
 import mmap
 import os
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from weakref import finalize
 
 import torch
 
+from outgrow.runtime import arena
 from outgrow.units import format_bytes
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -49,33 +51,55 @@ _memoryview_at.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 _memoryview_at.restype = ctypes.py_object
 
 
-class Block:
-    """`size_bytes` of address space for one storage, from `address` on; none of it is usable before `commit`.
+@dataclass
+class _Extent:
+    """The addresses of a block, and which of its bytes have been committed."""
 
-    The block and every storage made from it hold the mapping, which goes at once when the last of them dies.
+    address: int
+    size_bytes: int
+    committed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def give_back(self) -> None:
+        """Leave the memory to the arena, if all of it is there, else to the kernel."""
+        is_whole = sum(end - begin for begin, end in self.committed) == self.size_bytes
+        if is_whole and arena.is_installed():
+            arena.adopt(self.address, self.size_bytes)
+        else:
+            _munmap(self.address, round_up(self.size_bytes, PAGE_BYTES))
+
+
+class Block:
+    """`size_bytes` of address space for one storage, starting at `address`; nothing of it is usable before `commit`.
+
+    The block and every storage made from it hold the memory; when the last of them dies, it goes back at once.
     """
 
     def __init__(self, size_bytes: int) -> None:
         assert size_bytes > 0, f"a block holds bytes, not {size_bytes}"
         self.size_bytes = size_bytes
-        mapped_bytes = round_up(size_bytes, PAGE_BYTES)
-        self.address = _reserve(mapped_bytes)
+        self.address = _reserve(round_up(size_bytes, PAGE_BYTES))
+        self._extent = _Extent(self.address, size_bytes)
         self._bytes: memoryview | None = bytes_at(self.address, size_bytes)
-        finalize(self._bytes, _munmap, self.address, mapped_bytes).atexit = False
+        finalize(self._bytes, self._extent.give_back).atexit = False
 
     def commit(self, begin: int, end: int) -> None:
-        """Make bytes begin:end, rounded out to whole pages, readable and writable; they are zero.
+        """Make bytes begin:end, rounded out to whole pages, readable and writable; what they hold is undefined.
 
         Committing bytes twice does no harm. Raises `MemoryError` if the process may not have as many.
         """
         assert self._bytes is not None, "a released block is not committed"
-        assert 0 <= begin <= end <= self.size_bytes, (
-            f"{begin}:{end} are not in a block of {self.size_bytes} bytes"
-        )
+        assert 0 <= begin <= end <= self.size_bytes, f"{begin}:{end} are not bytes of a block of {self.size_bytes}"
         first = begin // PAGE_BYTES * PAGE_BYTES
         length = round_up(end, PAGE_BYTES) - first
-        if _mprotect(self.address + first, length, mmap.PROT_READ | mmap.PROT_WRITE) != 0:
+        is_new = all(end <= other or done <= begin for other, done in self._extent.committed)
+        if is_new and begin % arena.CHUNK_BYTES == 0 and arena.is_installed():
+            is_done = arena.fill(self.address + begin, end - begin)
+        else:
+            is_done = _mprotect(self.address + first, length, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+        if not is_done:
             raise _refusal(f"{format_bytes(length)} of a block of {format_bytes(self.size_bytes)}")
+        if is_new:
+            self._extent.committed.append((begin, end))
 
     def storage(self) -> torch.UntypedStorage:
         """Return a storage over the whole block, without a copy. Only its committed bytes may be touched."""
@@ -83,7 +107,7 @@ class Block:
         return torch.frombuffer(self._bytes, dtype=torch.uint8).untyped_storage()
 
     def release(self) -> None:
-        """Give up the block's own hold: it is unmapped now, unless a storage lives. May be called again."""
+        """Give up the block's own hold: its memory goes back now, unless a storage lives on. May be called again."""
         self._bytes = None
 
 

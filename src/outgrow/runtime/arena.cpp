@@ -1,0 +1,201 @@
+// Memory that is kept when a tensor dies and used again for the next one. What it is for is said in arena.py.
+//
+//   region   a range of bytes that begins on a chunk (2 MiB); its pages are resident or come when touched
+//   rests    freed regions, still resident, the last one freed on top
+//
+// A request is served by a resting region of its size, else by chunks moved out of resting regions (mremap moves
+// page tables, not bytes), and only the rest by fresh memory. So the regions together never take more than the
+// most that was live at once, however sizes change and whatever the order of frees: nothing is fragmented.
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <vector>
+
+namespace {
+
+constexpr size_t kChunk = size_t{2} << 20;
+
+struct Region {
+  char* begin;
+  size_t bytes;
+};
+
+std::mutex guard;
+std::vector<Region> rests;
+std::unordered_map<void*, size_t> live;
+size_t resting_bytes = 0;
+
+size_t round_up(size_t number, size_t multiple) {
+  return (number + multiple - 1) / multiple * multiple;
+}
+
+size_t in_pages(size_t bytes) {
+  static const size_t page = sysconf(_SC_PAGESIZE);
+  return round_up(bytes, page);
+}
+
+// Addresses that nobody may touch, beginning on a chunk; nullptr if there are none.
+char* reserve(size_t bytes) {
+  const size_t asked = bytes + kChunk;
+  void* found = mmap(nullptr, asked, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) return nullptr;
+  char* first = static_cast<char*>(found);
+  char* begin = reinterpret_cast<char*>(round_up(reinterpret_cast<size_t>(first), kChunk));
+  if (begin > first) munmap(first, begin - first);
+  char* end = begin + bytes;
+  if (first + asked > end) munmap(end, first + asked - end);
+  madvise(begin, bytes, MADV_HUGEPAGE);
+  return begin;
+}
+
+// Takes one resident chunk from the region that rests longest.
+bool move_chunk_to(char* place) {
+  while (!rests.empty()) {
+    Region& region = rests.front();
+    const size_t tail = region.bytes % kChunk;
+    if (tail != 0) {
+      munmap(region.begin + region.bytes - tail, in_pages(tail));
+      region.bytes -= tail;
+      resting_bytes -= tail;
+    }
+    if (region.bytes == 0) {
+      rests.erase(rests.begin());
+      continue;
+    }
+    char* chunk = region.begin + region.bytes - kChunk;
+    if (mremap(chunk, kChunk, kChunk, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return false;
+    region.bytes -= kChunk;
+    resting_bytes -= kChunk;
+    return true;
+  }
+  return false;
+}
+
+// Makes reserved bytes usable: with resting chunks first, with fresh memory for what is left.
+bool fill(char* begin, size_t bytes) {
+  size_t done = 0;
+  while (done + kChunk <= bytes && move_chunk_to(begin + done)) done += kChunk;
+  return done == bytes || mprotect(begin + done, in_pages(bytes - done), PROT_READ | PROT_WRITE) == 0;
+}
+
+void drop(const Region& region) {
+  munmap(region.begin, in_pages(region.bytes));
+}
+
+void keep_at_most(size_t bytes) {
+  while (resting_bytes > bytes) {
+    Region& region = rests.front();
+    const size_t excess = round_up(resting_bytes - bytes, kChunk);
+    if (excess < region.bytes) {
+      const size_t left = (region.bytes - excess) / kChunk * kChunk;
+      drop({region.begin + left, region.bytes - left});
+      resting_bytes -= region.bytes - left;
+      region.bytes = left;
+      if (left != 0) continue;
+    } else {
+      resting_bytes -= region.bytes;
+      drop(region);
+    }
+    rests.erase(rests.begin());
+  }
+}
+
+void* take(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(guard);
+  for (size_t at = rests.size(); at-- > 0;) {
+    if (rests[at].bytes == bytes) {
+      char* begin = rests[at].begin;
+      rests.erase(rests.begin() + at);
+      resting_bytes -= bytes;
+      live[begin] = bytes;
+      return begin;
+    }
+  }
+  char* begin = reserve(in_pages(bytes));
+  if (begin == nullptr) return nullptr;
+  if (!fill(begin, bytes)) {
+    munmap(begin, in_pages(bytes));
+    return nullptr;
+  }
+  live[begin] = bytes;
+  return begin;
+}
+
+bool give(void* begin) {
+  const std::lock_guard<std::mutex> lock(guard);
+  const auto found = live.find(begin);
+  if (found == live.end()) return false;
+  rests.push_back({static_cast<char*>(begin), found->second});
+  resting_bytes += found->second;
+  live.erase(found);
+  return true;
+}
+
+struct ArenaAllocator final : c10::Allocator {
+  c10::Allocator* before = nullptr;
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes < kChunk) return before->allocate(bytes);
+    void* begin = take(bytes);
+    if (begin == nullptr) return before->allocate(bytes);  // which says in its own words why there is no memory
+    return {begin, begin, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &release;
+  }
+
+  void copy_data(void* target, const void* source, size_t bytes) const override {
+    std::memcpy(target, source, bytes);
+  }
+
+  static void release(void* begin);
+};
+
+ArenaAllocator arena;
+
+void ArenaAllocator::release(void* begin) {
+  if (!give(begin)) arena.before->raw_deleter()(begin);
+}
+
+}  // namespace
+
+extern "C" {
+
+// From now on torch's tensors of a chunk and more live here.
+void arena_install() {
+  if (arena.before != nullptr) return;
+  arena.before = c10::GetCPUAllocator();
+  c10::SetCPUAllocator(&arena, 255);
+}
+
+size_t arena_resting_bytes() {
+  const std::lock_guard<std::mutex> lock(guard);
+  return resting_bytes;
+}
+
+void arena_keep_at_most(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(guard);
+  keep_at_most(bytes);
+}
+
+// Makes bytes of reserved memory usable; `begin` lies on a chunk. Returns 0, or -1 and sets errno.
+int arena_fill(void* begin, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(guard);
+  return fill(static_cast<char*>(begin), bytes) ? 0 : -1;
+}
+
+// Takes over a region that was filled whole.
+void arena_adopt(void* begin, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(guard);
+  rests.push_back({static_cast<char*>(begin), bytes});
+  resting_bytes += bytes;
+}
+}

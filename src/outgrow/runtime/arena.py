@@ -1,0 +1,105 @@
+"""How is memory used again instead of being taken anew? Tensors of 2 MiB and more live in an arena.
+
+Memory that is given back to the kernel has to be taken again page by page, zeroed, and on a virtual machine often
+asked of its host: up to a second a GiB. A step under a budget frees and takes its whole budget several times over.
+The arena keeps what dies, and serves the next tensor with the same pages (`arena.cpp` says how). What is kept is
+never more than what was live at once, so the process takes no more for it.
+
+The arena is an allocator of torch's own kind, written in C++ and compiled when it is first needed (a second), then
+kept in the user's cache folder. Where there is no compiler, tensors take fresh memory as ever: right, but slower.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+CHUNK_BYTES = 2 << 20
+_SOURCE = Path(__file__).with_suffix(".cpp")
+_BUILD_SECONDS = 120
+
+
+def install() -> bool:
+    """From now on let torch's large tensors live in the arena; returns whether they do. May be called again."""
+    library = _library()
+    if library is not None:
+        library.arena_install()
+        _installed.append(True)
+    return library is not None
+
+
+_installed: list[bool] = []
+
+
+def is_installed() -> bool:
+    """Whether torch's large tensors live in the arena."""
+    return bool(_installed)
+
+
+def resting_bytes() -> int:
+    """Return the bytes that the arena keeps for later; 0 where it is not installed."""
+    return _ready().arena_resting_bytes() if _installed else 0
+
+
+def keep_at_most(size_bytes: int) -> None:
+    """Give resting memory back to the kernel until at most `size_bytes` rest."""
+    if _installed:
+        _ready().arena_keep_at_most(max(0, size_bytes))
+
+
+def fill(address: int, size_bytes: int) -> bool:
+    """Make reserved bytes usable, with resting memory first; `address` lies on a chunk. Whether it could be done."""
+    return _ready().arena_fill(address, size_bytes) == 0
+
+
+def adopt(address: int, size_bytes: int) -> None:
+    """Keep bytes that were filled, whole, for later."""
+    _ready().arena_adopt(address, size_bytes)
+
+
+def _ready() -> ctypes.CDLL:
+    library = _library()
+    assert library is not None, "only an arena that was installed is used"
+    return library
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """Return the compiled arena, from the cache folder if it is there; None where it cannot be made."""
+    source = _SOURCE.read_bytes()
+    digest = sha256(source + torch.__version__.encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outgrow" / "arena"
+    path = folder / f"{digest}.so"
+    try:
+        if not path.exists():
+            _compile(path)
+        library = ctypes.CDLL(str(path), use_errno=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    library.arena_resting_bytes.restype = ctypes.c_size_t
+    library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
+    library.arena_fill.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.arena_adopt.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return library
+
+
+def _compile(path: Path) -> None:
+    """Compile the arena to `path`, which appears whole or not at all."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise FileNotFoundError("no C++ compiler")
+    root = Path(torch.__file__).parent
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        flags = ["-std=c++20", "-O2", "-fPIC", "-shared", f"-I{root / 'include'}", f"-L{root / 'lib'}"]
+        abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+        command = [compiler, *flags, abi, str(_SOURCE), "-o", str(made), "-lc10"]
+        subprocess.run(command, check=True, capture_output=True, timeout=_BUILD_SECONDS)
+        made.replace(path)
