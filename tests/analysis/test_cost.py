@@ -83,7 +83,7 @@ def test_a_small_convolution_needs_room_for_its_columns() -> None:
     assert workspace_bound(graph, graph.ops[0]) == 4 * 27 * 2 * 512 + 4096 + 3456 + 32768
 
 
-def test_the_gradients_of_a_transposed_convolution_copy_an_operand() -> None:
+def test_transposed_convolutions_and_gradients_of_strided_ones_copy_an_operand() -> None:
     """Even in channels-last, room for the largest operand is foreseen."""
     text = """
         storage g input 65536
@@ -93,9 +93,10 @@ def test_the_gradients_of_a_transposed_convolution_copy_an_operand() -> None:
         value %g: g@0 f32[1,2,16,16,32]:[16384,1,1024,64,2]
         value %x: x@0 f32[1,2,8,8,16]:[2048,1,256,32,2]
         value %w: w@0 f32[2,2,2,2,2]:[16,1,8,4,2]
-        %dx: dx@0 f32[1,2,8,8,16]:[2048,1,256,32,2] = aten.convolution_backward.default(%g, %x, %w, [0], [2, 2, 2], [0, 0, 0], [1, 1, 1], TRANSPOSED, [0, 0, 0], 1, [True, False, False])
+        %dx: dx@0 f32[1,2,8,8,16]:[2048,1,256,32,2] = aten.convolution_backward.default(%g, %x, %w, [0], STRIDE, [0, 0, 0], [1, 1, 1], TRANSPOSED, [0, 0, 0], 1, [True, False, False])
         return %dx
         """
-    plain, transposed = (parse_graph(text.replace("TRANSPOSED", flag)) for flag in ("False", "True"))
-    difference = workspace_bound(transposed, transposed.ops[0]) - workspace_bound(plain, plain.ops[0])
-    assert difference == 65536
+    cases = (("[1, 1, 1]", "False"), ("[2, 2, 2]", "False"), ("[1, 1, 1]", "True"))
+    graphs = [parse_graph(text.replace("STRIDE", stride).replace("TRANSPOSED", flag)) for stride, flag in cases]
+    plain, strided, transposed = (workspace_bound(graph, graph.ops[0]) for graph in graphs)
+    assert strided - plain == transposed - plain == 65536

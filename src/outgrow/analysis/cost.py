@@ -51,8 +51,9 @@ def workspace_bound(graph: Graph, op: Op) -> int:
 
     A convolution of tensors that are not channels-last, or that have one channel so that the library cannot tell,
     is reordered inside the library: up to three more tensors like those it touches. A small one is a matrix product
-    with the columns of its operand (im2col). In channels-last nearly nothing is, but the gradients of a transposed
-    convolution, for which its largest operand is copied. Other operators keep small buffers for each thread.
+    with the columns of its operand (im2col). In channels-last nearly nothing is, but where one place of the smaller
+    operand meets several of the larger (transposed, or the gradients of a strided one): up to one operand. Other
+    operators keep small buffers for each thread.
     """
     if "convolution" not in op.operator:
         return min(moved_bytes(graph, op) // 16, 32 << 20)
@@ -62,8 +63,14 @@ def workspace_bound(graph: Graph, op: Op) -> int:
     large = [value for value in values if len(value.shape) > 3 and value_bytes(value) > largest // 64]
     if not all(_is_channels_last(value) for value in large):
         return max(3 * largest, _columns_bytes(reads, values[-1], op) + moved_bytes(graph, op))
-    copied = largest if "backward" in op.operator and _is_transposed(op) else 0
+    copied = largest if _is_transposed(op) or _is_strided_backward(op) else 0
     return copied + moved_bytes(graph, op) // 50
+
+
+def _is_strided_backward(op: Op) -> bool:
+    """Whether these are the gradients of a convolution that skips places; stride follows the sizes of the bias."""
+    strides = op.arguments[4] if "backward" in op.operator else ()
+    return isinstance(strides, tuple) and any(isinstance(stride, int) and stride > 1 for stride in strides)
 
 
 _LIBRARY_SIZE = 20_480

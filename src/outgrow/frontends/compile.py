@@ -28,6 +28,7 @@ from outgrow.frontends.warmup import warm_up
 from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.plan import Plan
+from outgrow.planning.planner import PLANNERS
 from outgrow.planning.problem import silent
 from outgrow.report.summary import Measured, Summary, Traces
 from outgrow.runtime.execute import Progress
@@ -202,17 +203,32 @@ def compile(
     state, activations, inputs, workspace. Sizes are bytes or strings such as "8GiB". What does not fit rests in a
     file in `offload_dir` (default: the user's cache folder), of at most `disk_budget` bytes.
 
-    Raises `InvalidQuantity` for a size that is none and `TierFailure` if `offload_dir` cannot be used.
+    Raises `InvalidQuantity` for a size that is none, `TierFailure` if `offload_dir` cannot be used, `TypeError` for a
+    model that is no module or an optimizer that is none, and `ValueError` for an unknown planner.
     """
     settings = {"memory_budget": memory_budget, "offload_dir": offload_dir, "disk_budget": disk_budget, "planner": planner}
-    models = (model,) if isinstance(model, nn.Module) else tuple(model)
-    optimizers = () if optimizer is None else (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
-    training = Training(models, optimizers)
+    training = _training(model, optimizer)
 
     def made(function: Callable[..., object]) -> Step:
+        if not callable(function):
+            raise TypeError(f"step is a {type(function).__name__}, not a function. Give the function that runs one step.")
         return _make(function, training, name=getattr(function, "__name__", "step"), baseline_bytes=None, **settings)
 
     return made if step is None else made(step)
+
+
+def _training(model: object, optimizer: object) -> Training:
+    """Return what is trained; raises `TypeError` for what is no module or no optimizer."""
+    models = tuple(model) if isinstance(model, Sequence) and not isinstance(model, nn.Module) else (model,)
+    optimizers = () if optimizer is None else tuple(optimizer) if isinstance(optimizer, Sequence) else (optimizer,)
+    wrong = [item for item in models if not isinstance(item, nn.Module)]
+    if wrong or not models:
+        found = f"a {type(wrong[0]).__name__}" if wrong else "empty"
+        raise TypeError(f"model is {found}. Give the nn.Module that is trained, or a sequence of them.")
+    for item in optimizers:
+        if not isinstance(item, Optimizer):
+            raise TypeError(f"optimizer is a {type(item).__name__}. Give a torch.optim.Optimizer, or a sequence of them.")
+    return Training(models, optimizers)
 
 
 def compile_workload(
@@ -253,6 +269,8 @@ def _make(
     baseline_bytes: int | None,
     progress: Callable[[str, float], None] = silent,
 ) -> Step:
+    if planner not in PLANNERS:
+        raise ValueError(f"planner {planner!r} is unknown. Choose one of: {', '.join(sorted(PLANNERS))}.")
     budget_bytes = parse_bytes(memory_budget)
     disk_bytes = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
     settings = Settings.make(budget_bytes, disk_bytes, offload_dir, planner, name, progress)

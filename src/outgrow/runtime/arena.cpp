@@ -31,6 +31,8 @@ std::mutex guard;
 std::vector<Region> rests;
 std::unordered_map<void*, size_t> live;
 size_t resting_bytes = 0;
+size_t live_bytes = 0;
+size_t peak_bytes = 0;
 
 size_t round_up(size_t number, size_t multiple) {
   return (number + multiple - 1) / multiple * multiple;
@@ -55,8 +57,8 @@ char* reserve(size_t bytes) {
   return begin;
 }
 
-// Takes one resident chunk from the region that rests longest.
-bool move_chunk_to(char* place) {
+// Takes one resident chunk from the region that rests longest, and keeps the first `bytes` of it.
+bool move_chunk_to(char* place, size_t bytes) {
   while (!rests.empty()) {
     Region& region = rests.front();
     const size_t tail = region.bytes % kChunk;
@@ -70,7 +72,7 @@ bool move_chunk_to(char* place) {
       continue;
     }
     char* chunk = region.begin + region.bytes - kChunk;
-    if (mremap(chunk, kChunk, kChunk, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return false;
+    if (mremap(chunk, kChunk, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return false;
     region.bytes -= kChunk;
     resting_bytes -= kChunk;
     return true;
@@ -80,9 +82,14 @@ bool move_chunk_to(char* place) {
 
 // Makes reserved bytes usable: with resting chunks first, with fresh memory for what is left.
 bool fill(char* begin, size_t bytes) {
+  const size_t wanted = in_pages(bytes);
   size_t done = 0;
-  while (done + kChunk <= bytes && move_chunk_to(begin + done)) done += kChunk;
-  return done == bytes || mprotect(begin + done, in_pages(bytes - done), PROT_READ | PROT_WRITE) == 0;
+  while (done < wanted) {
+    const size_t part = wanted - done < kChunk ? wanted - done : kChunk;
+    if (!move_chunk_to(begin + done, part)) break;
+    done += part;
+  }
+  return done == wanted || mprotect(begin + done, wanted - done, PROT_READ | PROT_WRITE) == 0;
 }
 
 void drop(const Region& region) {
@@ -107,6 +114,12 @@ void keep_at_most(size_t bytes) {
   }
 }
 
+void note_live(char* begin, size_t bytes) {
+  live[begin] = bytes;
+  live_bytes += bytes;
+  if (live_bytes > peak_bytes) peak_bytes = live_bytes;
+}
+
 void* take(size_t bytes) {
   const std::lock_guard<std::mutex> lock(guard);
   for (size_t at = rests.size(); at-- > 0;) {
@@ -114,7 +127,7 @@ void* take(size_t bytes) {
       char* begin = rests[at].begin;
       rests.erase(rests.begin() + at);
       resting_bytes -= bytes;
-      live[begin] = bytes;
+      note_live(begin, bytes);
       return begin;
     }
   }
@@ -124,7 +137,7 @@ void* take(size_t bytes) {
     munmap(begin, in_pages(bytes));
     return nullptr;
   }
-  live[begin] = bytes;
+  note_live(begin, bytes);
   return begin;
 }
 
@@ -134,6 +147,7 @@ bool give(void* begin) {
   if (found == live.end()) return false;
   rests.push_back({static_cast<char*>(begin), found->second});
   resting_bytes += found->second;
+  live_bytes -= found->second;
   live.erase(found);
   return true;
 }
@@ -179,6 +193,15 @@ void arena_install() {
 size_t arena_resting_bytes() {
   const std::lock_guard<std::mutex> lock(guard);
   return resting_bytes;
+}
+
+// The most bytes of tensors that were live at once since the last call, beyond those live at that call.
+size_t arena_rise_bytes() {
+  static size_t since = 0;
+  const std::lock_guard<std::mutex> lock(guard);
+  const size_t rise = peak_bytes > since ? peak_bytes - since : 0;
+  since = peak_bytes = live_bytes;
+  return rise;
 }
 
 void arena_keep_at_most(size_t bytes) {

@@ -47,6 +47,11 @@ def resting_bytes() -> int:
     return _ready().arena_resting_bytes() if _installed else 0
 
 
+def rise_bytes() -> int:
+    """Return by how much the bytes of live tensors rose at most since the last call; 0 where it is not installed."""
+    return _ready().arena_rise_bytes() if _installed else 0
+
+
 def keep_at_most(size_bytes: int) -> None:
     """Give resting memory back to the kernel until at most `size_bytes` rest."""
     if _installed:
@@ -83,6 +88,7 @@ def _library() -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError):
         return None
     library.arena_resting_bytes.restype = ctypes.c_size_t
+    library.arena_rise_bytes.restype = ctypes.c_size_t
     library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
     library.arena_fill.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.arena_adopt.argtypes = (ctypes.c_void_p, ctypes.c_size_t)

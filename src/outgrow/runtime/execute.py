@@ -5,7 +5,7 @@ is freed at once when it dies or is dropped, since nothing but the tables of thi
 views that are made when they are first read and forgotten with their storage.
 
 While an op runs that has not been measured yet, no copy is in flight and the process's high-water mark is taken
-around it: what it rose above the results is the op's workspace. So that it shows, nothing rests in the arena then;
+around it: what it, or the arena, rose above the results is the op's workspace. So that it shows, nothing rests in the arena then;
 otherwise what rests makes room for the workspace of the next op.
 """
 
@@ -155,13 +155,14 @@ class Run:
         self.high_water = max(self.high_water, high_water_bytes())
         reset_high_water()
         before = process_bytes()
+        arena.rise_bytes()
         begin = self._now()
         born = self._apply(call)
         end = self._now()
         top = high_water_bytes()
         self.high_water = max(self.high_water, top)
         after = process_bytes() - arena.resting_bytes()
-        workspace = max(0, top - max(before + born, after))
+        workspace = max(0, top - max(before + born, after), arena.rise_bytes() - born)
         self.observed[call.captured] = Cost(end - begin, workspace, measured=True)
         self._record(call, begin, end, born, workspace)
 

@@ -1,0 +1,576 @@
+"""Does a compiled step train like the step itself, whatever happens between two calls or in the middle of one?"""
+
+import copy
+import errno
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import _thread
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import outgrow
+from outgrow.errors import Infeasible, InvalidQuantity, TierFailure, TornState, Uncapturable
+from outgrow.frontends import entries
+from outgrow.frontends.machines import described_machine
+from outgrow.ir.graph import SwapIn
+from outgrow.runtime import program
+from outgrow.runtime.execute import Run
+from outgrow.units import MIB
+from tests.frontends.training import WIDTH, Job, Left, Scenario, Step, batch, differences, left, left_by, wide
+from tests.runtime.memory import open_spill_files
+
+AMPLE = "10TiB"
+MOMENTUM = 0.9
+Compile = Callable[..., outgrow.Step]
+
+
+@pytest.fixture
+def compiled(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
+    """Compile a job's step, for a machine whose rates need no measuring and without known costs."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
+    monkeypatch.setattr(entries, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
+    steps: list[outgrow.Step] = []
+
+    def make(job: Job, budget: int | str, step: Step | None = None, **options: object) -> outgrow.Step:
+        settings = {"offload_dir": disk_folder, **options}
+        made = outgrow.compile(
+            step or job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget, **settings
+        )
+        steps.append(made)
+        return made
+
+    yield make
+    for step in steps:
+        step.close()
+
+
+@cache
+def by_eager(scenario: Scenario, momentum: float) -> Left:
+    """What a wide job leaves after a scenario without us."""
+    job = wide(momentum=momentum)
+    return left_by(scenario, job, job.step)
+
+
+_floors: dict[float, int] = {}
+
+
+@pytest.fixture
+def short(compiled: Compile) -> Callable[[Job, int], int]:
+    """A budget that is short for a wide job: so many MiB above the floor of its first step."""
+
+    def budget(job: Job, above: int = 12) -> int:
+        momentum = job.optimizer.param_groups[0]["momentum"]
+        if momentum not in _floors:
+            refused = wide(momentum=momentum)
+            with pytest.raises(Infeasible) as refusal:
+                compiled(refused, MIB)(*refused.batches[0])
+            _floors[momentum] = refusal.value.floor_bytes
+        return _floors[momentum] + above * MIB
+
+    return budget
+
+
+# ---- What happens between two calls
+
+
+def plain(job: Job, step: Step) -> list[object]:
+    """Three batches, one after the other."""
+    return [step(*pair) for pair in job.batches]
+
+
+def learning_rate(job: Job, step: Step) -> list[object]:
+    """The rate is lowered between steps."""
+    returned: list[object] = []
+    for rate, pair in zip((0.05, 0.02, 0.001), job.batches, strict=True):
+        job.optimizer.param_groups[0]["lr"] = rate
+        returned.append(step(*pair))
+    return returned
+
+
+def short_last_batch(job: Job, step: Step) -> list[object]:
+    """An epoch ends with a batch of fewer rows, twice."""
+    x, y = job.batches[2]
+    epoch = [*job.batches[:2], (x[:100], y[:100])]
+    return [step(*pair) for pair in (*epoch, *epoch)]
+
+
+def evaluation_mode(job: Job, step: Step) -> list[object]:
+    """Batch norm and dropout rest for one step."""
+    returned = [step(*job.batches[0])]
+    job.model.eval()
+    returned.append(step(*job.batches[1]))
+    job.model.train()
+    return [*returned, step(*job.batches[2])]
+
+
+def frozen_layers(job: Job, step: Step) -> list[object]:
+    """The first layers stop learning, and learn again."""
+    first = list(job.model.parameters())[:6]
+    returned: list[object] = []
+    for pair, learns in zip(job.batches, (True, False, True), strict=True):
+        for parameter in first:
+            parameter.requires_grad_(learns)
+        returned.append(step(*pair))
+    return returned
+
+
+def loaded_state(job: Job, step: Step) -> list[object]:
+    """Model and optimizer go back to a checkpoint."""
+    returned = [step(*job.batches[0])]
+    checkpoint = copy.deepcopy((job.model.state_dict(), job.optimizer.state_dict()))
+    returned.append(step(*job.batches[1]))
+    job.model.load_state_dict(checkpoint[0])
+    job.optimizer.load_state_dict(checkpoint[1])
+    return [*returned, step(*job.batches[2])]
+
+
+def replaced_data(job: Job, step: Step) -> list[object]:
+    """Parameters get other tensors."""
+    returned = [step(*job.batches[0])]
+    for parameter in job.model.parameters():
+        parameter.data = parameter.data * 0.5
+    return [*returned, step(*job.batches[1])]
+
+
+def slices(job: Job, step: Step) -> list[object]:
+    """Batches are slices of larger tensors."""
+    x, y = (torch.cat(parts) for parts in zip(*job.batches, strict=True))
+    return [step(x[begin : begin + WIDTH], y[begin : begin + WIDTH]) for begin in (0, 100, 1000)]
+
+
+def keywords(job: Job, step: Step) -> list[object]:
+    """Arguments are named, in either order."""
+    return [step(y=y, x=x) for x, y in job.batches] + [step(job.batches[0][0], y=job.batches[0][1])]
+
+
+def not_a_number(job: Job, step: Step) -> list[object]:
+    """A batch holds a NaN, and so does everything from then on."""
+    job.batches[1][0][3, 5] = float("nan")
+    returned = plain(job, step)
+    assert isinstance(returned[-1], Tensor)
+    assert returned[-1].isnan()
+    return returned
+
+
+@pytest.mark.parametrize(
+    ("scenario", "momentum"),
+    [
+        (plain, 0.9),
+        (learning_rate, 0.0),
+        (short_last_batch, 0.0),
+        (evaluation_mode, 0.0),
+        (frozen_layers, 0.0),
+        (loaded_state, 0.9),
+        (replaced_data, 0.0),
+        (slices, 0.0),
+        (keywords, 0.0),
+        (not_a_number, 0.0),
+    ],
+)
+def test_what_happens_between_calls_is_seen(
+    scenario: Scenario, momentum: float, compiled: Compile, short: Callable[..., int]
+) -> None:
+    """Whatever changes from call to call, the bits are those of the step itself."""
+    expected = by_eager(scenario, momentum)
+    job, files = wide(momentum=momentum), open_spill_files()
+    assert differences(left_by(scenario, job, compiled(job, short(job))), expected) == []
+    assert job.real_calls == 0
+    assert open_spill_files() > files, "something was swapped"
+
+
+def test_gradients_stay_where_eager_leaves_them(compiled: Compile, short: Callable[..., int]) -> None:
+    """A step that clears gradients first leaves its own in `grad`; one that returns nested values returns them."""
+
+    def twin() -> tuple[Job, Step]:
+        job = wide()
+
+        def step(x: Tensor, y: Tensor) -> dict[str, object]:
+            job.optimizer.zero_grad()
+            loss = job.loss(x, y)
+            loss.backward()
+            job.optimizer.step()
+            return {"losses": [loss.detach(), (loss * 2).detach()], "rows": x.shape[0], "nothing": None}
+
+        return job, step
+
+    eager, as_written = twin()
+    ours, function = twin()
+    expected = left_by(plain, eager, as_written)
+    found = left_by(plain, ours, compiled(ours, short(ours, 24), function))
+    assert differences(found, expected) == []
+    assert all(parameter.grad is not None for parameter in ours.model.parameters())
+
+
+def test_each_shape_is_captured_once(
+    compiled: Compile, short: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans of both batch shapes are kept: going back neither captures nor plans again."""
+    done: list[str] = []
+
+    def counted(name: str) -> None:
+        original = getattr(entries, name)
+        monkeypatch.setattr(entries, name, lambda *args, **kwargs: (done.append(name), original(*args, **kwargs))[1])
+
+    counted("capture")
+    counted("prepare")
+    job = wide(momentum=0)
+    step = compiled(job, short(job))
+    done.clear()
+    batches = (job.batches[0], batch(WIDTH - 128))
+    for pair in (*batches, *batches, *batches, *batches):
+        step(*pair)
+    assert done.count("capture") == 2
+    planned = done.count("prepare")
+    for pair in (*batches, *batches):
+        step(*pair)
+    assert done.count("capture") == 2
+    assert done.count("prepare") == planned
+
+
+def test_the_published_planner_keeps_the_bits(compiled: Compile, short: Callable[..., int]) -> None:
+    """Whoever plans, the step is the same."""
+    expected = by_eager(plain, MOMENTUM)
+    ours = wide(momentum=MOMENTUM)
+    step = compiled(ours, short(ours, 16), planner="nnabla_window")
+    assert differences(left_by(plain, ours, step), expected) == []
+    assert step.plan.bytes_swapped > 0
+
+
+def test_an_ample_budget_calls_the_function_itself(compiled: Compile) -> None:
+    """Where the step fits, nothing stands between the user's function and torch."""
+    expected = by_eager(plain, MOMENTUM)
+    ours = wide(momentum=MOMENTUM)
+    step = compiled(ours, AMPLE)
+    assert differences(left_by(plain, ours, step), expected) == []
+    assert ours.real_calls == 3
+    assert step.plan.bytes_swapped == 0
+
+
+def test_a_closed_step_opens_again(compiled: Compile, short: Callable[..., int]) -> None:
+    """`close` frees the spill file; the next call makes another one, and trains on."""
+    ours, files = wide(), open_spill_files()
+
+    def closed_after_each(job: Job, step: Step) -> list[object]:
+        returned: list[object] = []
+        for pair in job.batches:
+            returned.append(step(*pair))
+            if isinstance(step, outgrow.Step):
+                assert open_spill_files() == files + 1
+                step.close()
+                assert open_spill_files() == files
+        return returned
+
+    assert differences(left_by(closed_after_each, ours, compiled(ours, short(ours))), by_eager(plain, 0.0)) == []
+
+
+# ---- What goes wrong in the middle of a call
+
+
+@dataclass
+class Disk:
+    """A disk that fails at will: at the copy of this number from now, or at any once `fails` says so."""
+
+    monkeypatch: pytest.MonkeyPatch
+    error: int = 0
+    countdown: int = -1
+    then: Callable[[], None] | None = None
+
+    def break_after(self, copies: int, error: int) -> None:
+        self.countdown, self.error = copies, error
+
+    def heal(self) -> None:
+        self.countdown, self.then = -1, None
+
+    def watch(self, function: str) -> None:
+        original = getattr(os, function)
+
+        def transfer(*arguments: object) -> object:
+            if self.countdown == 0:
+                if self.then is None:
+                    raise OSError(self.error, os.strerror(self.error))
+                self.then()
+                self.heal()
+            elif self.countdown > 0:
+                self.countdown -= 1
+            return original(*arguments)
+
+        self.monkeypatch.setattr(os, function, transfer)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def copies_in_flight(step: outgrow.Step) -> int:
+    """How many copies of a step have not ended."""
+    link = step._entries._spill.link
+    assert link is not None, "a step that swaps has a link"
+    return sum(not ticket.has_ended for ticket in link._last.values())
+
+
+def interrupted(
+    job: Job, step: outgrow.Step, arm: Callable[[], None], disarm: Callable[[], None], error: type[BaseException]
+) -> Left:
+    """Train on three batches; the third fails once, which must leave what the second left, and is repeated."""
+    torch.manual_seed(1)
+    returned = [step(*pair) for pair in job.batches[:2]]
+    before = left(job)
+    interval = sys.getswitchinterval()
+    arm()
+    with pytest.raises(error):
+        step(*job.batches[2])
+    disarm()
+    assert copies_in_flight(step) == 0
+    assert sys.getswitchinterval() == interval
+    assert differences(left(job), before) == []
+    return left(job, [*returned, step(*job.batches[2])])
+
+
+@pytest.mark.parametrize(
+    ("function", "copies", "error"),
+    [("pwritev", 0, errno.ENOSPC), ("pwritev", 3, errno.EIO), ("preadv", 0, errno.EIO)],
+)
+def test_a_failing_disk_leaves_the_last_step(
+    function: str, copies: int, error: int, compiled: Compile, short: Callable[..., int], disk: Disk
+) -> None:
+    """Before the first update nothing is lost: the state is that of the step before, and the next call trains on."""
+    expected = by_eager(plain, MOMENTUM)
+    ours = wide(momentum=MOMENTUM)
+    step = compiled(ours, short(ours))
+    disk.watch(function)
+    found = interrupted(ours, step, lambda: disk.break_after(copies, error), disk.heal, TierFailure)
+    assert differences(found, expected) == []
+
+
+def test_a_failing_disk_in_the_first_call(compiled: Compile, short: Callable[..., int], disk: Disk) -> None:
+    """The failure names the folder and the reason, and leaves what was there before any step."""
+    job = wide()
+    step = compiled(job, short(job))
+    before = left(job)
+    disk.watch("pwritev")
+    disk.break_after(0, errno.EIO)
+    with pytest.raises(TierFailure, match=r"spill file in .* failed: Input/output error .*offload_dir"):
+        step(*job.batches[0])
+    disk.heal()
+    assert differences(left(job), before) == []
+    step(*job.batches[0])
+
+
+def test_a_failure_among_updates_is_never_silent(
+    compiled: Compile, short: Callable[..., int], disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a parameter was updated a failure tears the state, and the step refuses to go on."""
+    job = wide(momentum=0)
+    step = compiled(job, short(job, 8))
+    apply = Run._apply
+
+    def applied(run: Run, call: program.Call) -> int:
+        if call.updates and disk.countdown < 0:
+            disk.break_after(0, errno.EIO)
+        return apply(run, call)
+
+    monkeypatch.setattr(Run, "_apply", applied)
+    disk.watch("preadv")
+    with pytest.raises(TierFailure, match="Input/output error"):
+        step(*job.batches[0])
+    instructions = step._entries._by_signature.popitem()[1][0].program.instructions
+    first = next(at for at, item in enumerate(instructions) if isinstance(item, program.Call) and item.updates)
+    assert any(isinstance(item, SwapIn) for item in instructions[first:]), "a copy begins after an update"
+    disk.heal()
+    assert copies_in_flight(step) == 0
+    for _ in range(2):
+        with pytest.raises(TornState, match="checkpoint"):
+            step(*job.batches[0])
+
+
+def test_an_interrupted_op_leaves_the_last_step(
+    compiled: Compile, short: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a copy is in flight: the copy ends, the state is that of the step before, the step trains on."""
+    expected = by_eager(plain, MOMENTUM)
+    ours = wide(momentum=MOMENTUM)
+    step = compiled(ours, short(ours))
+    apply = Run._apply
+
+    def interrupt(run: Run, call: program.Call) -> int:
+        born = apply(run, call)
+        if run.in_flight:
+            raise KeyboardInterrupt
+        return born
+
+    found = interrupted(
+        ours,
+        step,
+        lambda: monkeypatch.setattr(Run, "_apply", interrupt),
+        lambda: monkeypatch.setattr(Run, "_apply", apply),
+        KeyboardInterrupt,
+    )
+    assert differences(found, expected) == []
+
+
+def test_a_signal_leaves_the_last_step(compiled: Compile, short: Callable[..., int], disk: Disk) -> None:
+    """The same, where the interrupt comes when it wants."""
+    expected = by_eager(plain, MOMENTUM)
+    ours = wide(momentum=MOMENTUM)
+    step = compiled(ours, short(ours))
+    disk.watch("pwritev")
+
+    def arm() -> None:
+        disk.then = _thread.interrupt_main
+        disk.break_after(1, 0)
+
+    assert differences(interrupted(ours, step, arm, disk.heal, KeyboardInterrupt), expected) == []
+    assert threading.main_thread() is threading.current_thread()
+
+
+# ---- What is refused
+
+
+@pytest.mark.parametrize("budget", ["8 bananas", "", 0, -1, "-1GiB", True, 1.5, None])
+@pytest.mark.parametrize("which", ["memory_budget", "disk_budget"])
+def test_a_budget_is_a_size(budget: object, which: str, disk_folder: Path) -> None:
+    """What is no number of bytes is refused at once, by name."""
+    if which == "disk_budget" and budget is None:
+        return
+    job = wide(layers=1)
+    options = {"memory_budget": "1GiB", "offload_dir": disk_folder, which: budget}
+    with pytest.raises(InvalidQuantity, match=f"{which.replace('_', ' ')} .*Give|Write"):
+        outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, **options)
+
+
+def test_below_the_floor(compiled: Compile) -> None:
+    """The refusal names the floor and what sets it; given the floor, the step trains.
+
+    The second step finds momentum and has another floor, so there may be a second refusal.
+    """
+    budget, refusals = MIB, 0
+    while refusals < 3:
+        ours = wide(momentum=MOMENTUM)
+        try:
+            found = left_by(plain, ours, compiled(ours, budget))
+            break
+        except Infeasible as refusal:
+            assert refusal.culprit in str(refusal)
+            assert "Raise the budget to" in str(refusal)
+            assert refusal.floor_bytes > budget
+            budget = refusal.floor_bytes + 4 * MIB  # what the process holds besides differs from time to time
+            refusals += 1
+    assert refusals <= 2
+    assert differences(found, by_eager(plain, MOMENTUM)) == []
+
+
+def test_a_refused_step_leaves_no_trace(compiled: Compile) -> None:
+    """A budget below the floor is found before anything changes."""
+    job = wide()
+    before = left(job)
+    with pytest.raises(Infeasible):
+        compiled(job, MIB)(*job.batches[0])
+    assert differences(left(job), before) == []
+
+
+def test_a_step_that_looks_at_data(compiled: Compile) -> None:
+    """A branch on a tensor is named by file and line."""
+    job = wide(layers=1)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        loss = job.loss(x, y)
+        if loss > 1:
+            loss = loss * 2
+        loss.backward()
+        return loss
+
+    line = step.__code__.co_firstlineno + 2
+    with pytest.raises(Uncapturable, match=rf"test_compile\.py.*{line}"):
+        compiled(job, AMPLE, step)(*job.batches[0])
+
+
+def test_an_unknown_planner(compiled: Compile) -> None:
+    """It is refused when the step is compiled, with the names of those that there are."""
+    job = wide(layers=1)
+    with pytest.raises(ValueError, match=r"planner 'serach' is unknown.*nnabla_window.*search"):
+        compiled(job, AMPLE, planner="serach")
+
+
+def test_folders_that_cannot_be_used(compiled: Compile, tmp_path: Path) -> None:
+    """A file, memory, and a place where nothing can be made are refused when the step is compiled."""
+    job = wide(layers=1)
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(TierFailure, match=rf"{file} is not a directory.*Choose"):
+        compiled(job, AMPLE, offload_dir=file)
+    with pytest.raises(TierFailure, match=r"/proc/nowhere cannot be made.*Choose"):
+        compiled(job, AMPLE, offload_dir="/proc/nowhere")
+    if Path("/dev/shm").is_dir():
+        with pytest.raises(TierFailure, match=r"/dev/shm lies on tmpfs, which is memory.*Choose"):
+            compiled(job, AMPLE, offload_dir=Path("/dev/shm"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(compiled: Compile, tmp_path: Path) -> None:
+    """An unwritable folder is refused when the step is compiled."""
+    job = wide(layers=1)
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o500)
+    with pytest.raises(TierFailure, match=rf"{folder} cannot be used.*Permission denied.*Choose"):
+        compiled(job, AMPLE, offload_dir=folder)
+
+
+def test_a_disk_budget_that_is_too_small(compiled: Compile, short: Callable[..., int]) -> None:
+    """The refusal says what the plan needs and what to raise, before the step runs."""
+    job = wide()
+    before = left(job)
+    step = compiled(job, short(job), disk_budget="1MiB")
+    with pytest.raises(TierFailure, match=r"needs .* MiB in .*disk budget is 1\.0 MiB\. Raise the disk budget"):
+        step(*job.batches[0])
+    assert differences(left(job), before) == []
+
+
+def test_no_plan_before_the_first_call(compiled: Compile) -> None:
+    """What describes the last call says so where there was none."""
+    job = wide(layers=1)
+    step = compiled(job, AMPLE)
+    for name in ("plan", "current", "traces", "captured", "derived", "derivation"):
+        with pytest.raises(RuntimeError, match="not been called yet.*Call it once"):
+            getattr(step, name)
+
+
+@pytest.mark.parametrize("model", [None, 3, "model", (), [nn.Linear(1, 1), 3], lambda x: x])
+def test_a_model_is_a_module(model: object, compiled: Compile) -> None:
+    """What is no module is refused when the step is compiled."""
+    job = wide(layers=1)
+    with pytest.raises(TypeError, match=r"model .*nn\.Module"):
+        outgrow.compile(job.step, model=model, optimizer=job.optimizer, memory_budget=AMPLE)
+
+
+def test_an_optimizer_is_an_optimizer() -> None:
+    """What is no optimizer is refused when the step is compiled; so is a step that cannot be called."""
+    job = wide(layers=1)
+    with pytest.raises(TypeError, match=r"optimizer .*torch\.optim"):
+        outgrow.compile(job.step, model=job.model, optimizer=job.model.parameters(), memory_budget=AMPLE)
+    with pytest.raises(TypeError, match="step .*function"):
+        outgrow.compile(job.model(job.batches[0][0]), model=job.model, memory_budget=AMPLE)
+
+
+def test_a_step_without_optimizer(compiled: Compile, disk_folder: Path) -> None:
+    """A decorator on a step that only adds to the gradients, with several models."""
+    torch.manual_seed(0)
+    models = [nn.Linear(8, 8), nn.Linear(8, 1)]
+    x = torch.randn(4, 8)
+
+    @outgrow.compile(model=models, memory_budget=AMPLE, offload_dir=disk_folder)
+    def step(x: Tensor) -> Tensor:
+        loss = F.softplus(models[1](models[0](x))).mean()
+        loss.backward()
+        return loss
+
+    assert float(step(x)) == float(step(x))
+    assert models[0].weight.grad is not None

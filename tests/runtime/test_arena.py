@@ -1,0 +1,110 @@
+"""Memory is used again: no byte is lost, no two tensors share one, and nothing is taken beyond what was live."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outgrow.runtime import arena
+
+FUZZ = """
+import random
+import sys
+import torch
+from outgrow.runtime import arena
+from outgrow.runtime.memory import Block
+
+assert arena.install() and arena.install() and arena.is_installed()
+draw = random.Random(int(sys.argv[1]))
+MIB = 1 << 20
+live, most = {}, 0
+for number in range(400):
+    if live and draw.random() < 0.5:
+        tensor, mark = live.pop(draw.choice(list(live)))
+        assert (tensor.numpy() == mark).all(), "bytes were lost or shared"
+        del tensor
+    size = draw.choice([2 * MIB, 3 * MIB + 4096, 4 * MIB, 5 * MIB + 12, 16 * MIB, draw.randrange(2 * MIB, 9 * MIB)])
+    if draw.random() < 0.3:
+        block = Block(size)
+        cut = min(size, 2 * MIB * draw.randrange(1, 8))
+        block.commit(0, cut)
+        if cut < size:
+            block.commit(cut, size)
+        storage = block.storage()
+        tensor = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,))
+        del block, storage
+    else:
+        tensor = torch.empty(size, dtype=torch.uint8)
+    live[number] = (tensor.fill_(number % 251), number % 251)
+    most = max(most, sum(-(-tensor.numel() // 4096) * 4096 for tensor, _ in live.values()))
+    held = sum(tensor.numel() for tensor, _ in live.values())
+    assert held + arena.resting_bytes() <= most, "more is kept than was live at once"
+    if draw.random() < 0.1:
+        keep = draw.randrange(0, 20 * MIB)
+        arena.keep_at_most(keep)
+        assert arena.resting_bytes() <= keep
+for tensor, mark in live.values():
+    assert (tensor.numpy() == mark).all()
+live.clear()
+del tensor
+arena.keep_at_most(0)
+assert arena.resting_bytes() == 0
+print("sound")
+"""
+
+
+needs_compiler = pytest.mark.skipif(arena._library() is None, reason="no C++ compiler")
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_byte_is_lost_and_nothing_is_kept_beyond_the_most_that_was_live(seed: int) -> None:
+    """Tensors and blocks of many sizes come and go, in pieces and whole; each keeps what was written to it."""
+    found = subprocess.run(
+        [sys.executable, "-c", FUZZ, str(seed)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert found.stdout == "sound\n", found.stderr
+
+
+REUSE = """
+import torch
+from outgrow.runtime import arena
+from outgrow.runtime.process import process_bytes
+arena.install()
+first = torch.ones(64 << 18)
+before, address = process_bytes(), first.data_ptr()
+del first
+assert arena.resting_bytes() == 64 << 20
+second = torch.ones(64 << 18)
+assert second.data_ptr() == address and arena.resting_bytes() == 0
+del second
+halves = [torch.ones(32 << 18) for _ in range(2)]
+assert process_bytes() - before < 8 << 20
+del halves
+arena.keep_at_most(0)
+assert before - process_bytes() > 56 << 20
+small = torch.ones(1024)
+del small
+assert arena.resting_bytes() == 0
+print("used again")
+"""
+
+
+@needs_compiler
+def test_a_tensor_takes_the_memory_of_the_last_that_died() -> None:
+    """The same size takes the same place; other sizes take the same pages."""
+    found = subprocess.run([sys.executable, "-c", REUSE], capture_output=True, text=True, check=False, timeout=120)
+    assert found.stdout == "used again\n", found.stderr
+
+
+def test_without_a_compiler_tensors_take_fresh_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There is no arena then, and nothing fails."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    monkeypatch.setattr(arena, "_library", arena._library.__wrapped__)
+    monkeypatch.setattr(arena, "_installed", [])
+    assert not arena.install()
+    assert not arena.is_installed()
+    assert arena.resting_bytes() == 0
+    arena.keep_at_most(0)
