@@ -1,8 +1,8 @@
 # Everything a developer does, from a fresh clone with python3 (3.11 or newer) and make.
 
 PYTHON ?= python3
-BUDGET ?= 3GiB
-STEPS ?= 3
+BUDGET ?= 2.85GiB
+STEPS ?= 4
 BIN := .venv/bin
 INSTALLED := .venv/installed
 

@@ -21,7 +21,7 @@ Step = Callable[..., object]
 class Job:
     """A model in training, batches for it, and how often its own step was called on real tensors."""
 
-    model: nn.Module
+    model: nn.Sequential
     optimizer: Optimizer
     batches: list[tuple[Tensor, Tensor]]
     real_calls: int = 0

@@ -36,7 +36,8 @@ from outgrow.runtime.tiers import DiskTier, default_offload_dir
 
 _SLACK_BYTES = 8 << 20
 _SURPRISE = 0.05
-"""The first run without observations is planned again if it differs from its prediction by more than this share."""
+_SURPRISES = 2
+"""A run that differs from its prediction by more than this share is planned again, this many times at most."""
 _MAPPED_BYTES = 1 << 20
 """Where room is short, tensors of this size and more get a mapping of their own, so that freed bytes are free."""
 _ROOMY = 2
@@ -87,7 +88,7 @@ class Entry:
     runs: int = 0
     process_bytes: int = 0
     settled: bool = False
-    refined: bool = False
+    surprises: int = 0
     runs_as_written: bool = False
 
 
@@ -197,13 +198,13 @@ class Entries:
 def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
     """Return what a run tells of costs, by signature: means over the ops that share one.
 
-    These are the ops that were observed. Once, where all were known already and the run took another time than
-    planned, they are all ops as they ran: what is known may be of another day, or of memory that was fresh.
+    These are the ops that were observed. Where all were known already and the run took another time than planned,
+    they are all ops as they ran: what is known may be of another day, or of memory that was fresh.
     """
     known, seen = entry.prepared.costs, dict(outcome.observed)
     surprise = abs(outcome.trace.seconds - entry.prepared.plan.predicted.seconds) / outcome.trace.seconds
-    if not seen and not entry.refined and surprise > _SURPRISE:
-        entry.refined = True
+    if not seen and entry.surprises < _SURPRISES and surprise > _SURPRISE:
+        entry.surprises += 1
         spans = {span.label: span.end - span.begin for span in outcome.trace.spans if span.lane is Lane.COMPUTE}
         seen = {name: replace(cost, seconds=spans[name]) for name, cost in known.items() if name in spans}
     grouped: dict[str, list[Cost]] = {}
