@@ -59,7 +59,9 @@ def serve(mode: str, size: int, budget_bytes: int | None) -> None:
         checkpoint_blocks(workload.model)
     compiled = None
     if budget_bytes is not None:
-        step = compiled = compile_workload(workload, memory_budget=budget_bytes, name="brain_unet3d", baseline_bytes=baseline)
+        step = compiled = compile_workload(
+            workload, memory_budget=budget_bytes, name="brain_unet3d", baseline_bytes=baseline
+        )
     answer({"ready": True})
     for line in sys.stdin:
         if line.strip() == "digest":

@@ -258,9 +258,7 @@ def _read(name: str) -> NDArray[np.uint8]:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("The volume is in the package nilearn: pip install nilearn nibabel.")
     folder = Path(spec.origin).parent / "datasets" / "data"
-    image = nibabel.Nifti1Image.from_filename(
-        folder / f"mni_icbm152_{name}_tal_nlin_sym_09a_converted.nii.gz"
-    )
+    image = nibabel.Nifti1Image.from_filename(folder / f"mni_icbm152_{name}_tal_nlin_sym_09a_converted.nii.gz")
     return np.asarray(image.dataobj)
 
 

@@ -153,9 +153,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     _add_workload(parser)
     _add_machine(parser)
-    parser.add_argument(
-        "--json", type=Path, metavar="OUT", help="write a list with one object a planner; - is stdout"
-    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write a list with one object a planner; - is stdout")
 
 
 def _add_workload(parser: argparse.ArgumentParser) -> None:
@@ -200,9 +198,7 @@ def _add_planner(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", type=Path, metavar="OUT", help="write the figures and the plan; - is stdout"
-    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures and the plan; - is stdout")
     parser.add_argument("--report", type=Path, metavar="OUT.html", help="write a page with pictures")
     parser.add_argument("--trace", type=Path, metavar="OUT.json", help="write a timeline for ui.perfetto.dev")
 

@@ -73,9 +73,7 @@ def train(job: Job, narrator: Narrator) -> None:
     try:
         _take_steps(job, workload, step, narrator)
         account = account_of(step.captured, step.current)
-        found = Findings(
-            step.plan, step.current, account, step.derivation, step.derived, step.traces, job.settings
-        )
+        found = Findings(step.plan, step.current, account, step.derivation, step.derived, step.traces, job.settings)
     finally:
         step.close()
     narrator.say(f"\n{found.summary}")
@@ -125,9 +123,7 @@ def compare(job: Job, narrator: Narrator) -> None:
     for planner in PLANNERS:
         narrator.stage("plan")
         try:
-            prepared = plan_captured(
-                captured, target, job.budget_bytes, planner=planner, progress=narrator.stage
-            )
+            prepared = plan_captured(captured, target, job.budget_bytes, planner=planner, progress=narrator.stage)
         except Infeasible as refusal:
             rows.append(Row(planner, None, str(refusal)))
         else:
@@ -150,11 +146,7 @@ def explain(path: Path, narrator: Narrator) -> None:
 
 
 def _captured(job: Job, narrator: Narrator) -> tuple[Captured, KnownMachine]:
-    target = (
-        known_machine(job.offload_dir)
-        if job.machine is None
-        else KnownMachine(described_machine(job.machine))
-    )
+    target = known_machine(job.offload_dir) if job.machine is None else KnownMachine(described_machine(job.machine))
     function = load_workload_function(job.workload)
     narrator.stage("capture")
     return capture_workload(function, job.settings), target

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-import brain_unet3d
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
+import brain_unet3d
 from outgrow import Workload
 
 
@@ -35,7 +35,12 @@ def resnet() -> Workload:
     torch.manual_seed(0)
     blocks = (Residual(32) for _ in range(4))
     model = nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1), nn.MaxPool2d(2), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 5)
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.MaxPool2d(2),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 5),
     ).to(memory_format=torch.channels_last)
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
     return _classifier(model, optimizer, lambda: (torch.randn(48, 3, 64, 64), torch.randint(0, 5, (48,))))
@@ -60,7 +65,9 @@ def transformer() -> Workload:
     return Workload(model, optimizer, step, [(text[:, :-1], text[:, 1:]) for text in texts])
 
 
-def _classifier(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Callable[[], tuple[Tensor, Tensor]]) -> Workload:
+def _classifier(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: Callable[[], tuple[Tensor, Tensor]]
+) -> Workload:
     def step(x: Tensor, y: Tensor) -> Tensor:
         loss = F.cross_entropy(model(x), y)
         loss.backward()

@@ -18,7 +18,9 @@ SHARES = {"near the floor": 0.02, "half way": 0.5, "more than enough": 4.0}
 REWRITTEN = ("near the floor", "half way")
 
 
-def trained(workload: Workload, step: Callable[..., object]) -> tuple[list[str], dict[object, torch.Tensor], torch.Tensor]:
+def trained(
+    workload: Workload, step: Callable[..., object]
+) -> tuple[list[str], dict[object, torch.Tensor], torch.Tensor]:
     """Losses of some steps, all tensors of model and optimizer, and the generator's state afterwards."""
     torch.manual_seed(1)
     losses = [float(step(*batch).detach()).hex() for batch in islice(cycle(workload.batches), STEPS)]

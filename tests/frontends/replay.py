@@ -11,9 +11,7 @@ from outgrow.frontends.state import BatchSlot, Training, put
 from outgrow.ir.graph import Argument, Ref, Role, Symbol
 
 
-def replay(
-    captured: Captured, training: Training, args: Sequence[object], kwargs: Mapping[str, object]
-) -> object:
+def replay(captured: Captured, training: Training, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """Run the graph on the present state, put its results back, and return what the step returns."""
     graph = captured.graph
     scalars: dict[str, object] = dict(
@@ -34,9 +32,7 @@ def replay(
         dtype = vars(torch)[value.dtype]
         offset = value.offset + starts.get(value.storage, 0) // dtype.itemsize
         storage = storages[value.storage]
-        return torch.empty(0, dtype=dtype, device=storage.device).set_(
-            storage, offset, value.shape, value.strides
-        )
+        return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, value.shape, value.strides)
 
     def resolve(argument: Argument) -> object:
         match argument:

@@ -25,9 +25,7 @@ def _classes() -> tuple[Tensor, Tensor]:
 
 def mlp(make_optimizer: Callable[..., Optimizer], **options: object) -> Job:
     """A perceptron with batch norm, activations in place and dropout; gradients are cleared at the end."""
-    model = nn.Sequential(
-        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(16, 3)
-    )
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(16, 3))
     optimizer = make_optimizer(model.parameters(), **options)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -116,9 +114,7 @@ def volumes() -> Job:
 def transformer() -> Job:
     """A language model with tied embeddings, dropout and clipped gradients; batches are slices of a text."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
-    model = nn.ModuleDict(
-        {"embed": nn.Embedding(11, 16), "layer": layer, "head": nn.Linear(16, 11, bias=False)}
-    )
+    model = nn.ModuleDict({"embed": nn.Embedding(11, 16), "layer": layer, "head": nn.Linear(16, 11, bias=False)})
     model["head"].weight = model["embed"].weight
     optimizer = AdamW(model.parameters(), lr=1e-2)
     trained = list(model.parameters())

@@ -242,9 +242,7 @@ def test_looking_at_contents_is_refused_at_the_users_line(look: Callable[[Tensor
         loss = job.models[0](x).mean() + y.sum()
         look(loss)
 
-    with pytest.raises(
-        Uncapturable, match=r"test_capture\.py:\d+: `.*# here`: .*(after|outside of) the step"
-    ):
+    with pytest.raises(Uncapturable, match=r"test_capture\.py:\d+: `.*# here`: .*(after|outside of) the step"):
         capture(step, job.models, job.optimizers, job.batch())
 
 

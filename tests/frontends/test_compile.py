@@ -1,5 +1,6 @@
 """Does a compiled step train like the step itself, whatever happens between two calls or in the middle of one?"""
 
+import _thread
 import copy
 import errno
 import os
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import _thread
 import pytest
 import torch
 from torch import Tensor, nn

@@ -160,7 +160,7 @@ def test_reuse_in_place_must_be_exact(captured: str, rewritten: str) -> None:
 
 
 def test_reuse_in_place_may_read_the_operand_twice_in_one_layout() -> None:
-    """x - x may be written over x, because each element depends on its own place alone."""
+    """X - x may be written over x, because each element depends on its own place alone."""
     head = "storage y 16\nstorage z 16\n%y: y@0 f32[4] = g()\n"
     captured = head + "%z: z@0 f32[4] = aten.sub.Tensor(%y, %y)\nreturn %z"
     text = head + "sub: %z: y@1 f32[4] = aten.sub_.Tensor(%y, %y)\nreturn %z"

@@ -50,12 +50,7 @@ return %z, %w
 
 NAMES = st.text(min_size=1, max_size=5)
 LITERALS = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text()
-    | st.builds(Symbol, NAMES),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.builds(Symbol, NAMES),
     lambda inner: st.lists(inner, max_size=3).map(tuple),
 )
 

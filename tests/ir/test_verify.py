@@ -95,9 +95,7 @@ def test_invariant_1_records_are_filed_under_their_names() -> None:
         MAKE_Y + OUT + BACK + USE_Y,
         MAKE_Y + USE_Y,
         MAKE_Y + "wait y\n" + USE_Y,
-        MAKE_Y
-        + "swap_out y\nnegate(%y)\nwait y\ndrop y\nswap_in y 8:16\nwait y\nswap_in y 0:8\nwait y\n"
-        + USE_Y,
+        MAKE_Y + "swap_out y\nnegate(%y)\nwait y\ndrop y\nswap_in y 8:16\nwait y\nswap_in y 0:8\nwait y\n" + USE_Y,
         MAKE_Y + OUT + BACK + "drop y\n" + BACK + USE_Y,
         MAKE_Y + "%y1: y@1 f32[4], _ = f(%y) writes g, y\n",
         "%y: y@0 f32[4], %t: y@0 f32[2,2] = f(%x)\ng(%y, %t)",

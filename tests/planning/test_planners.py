@@ -49,8 +49,10 @@ def chain(length: int, size: int = 256) -> Graph:
 @pytest.mark.parametrize("machine", [MACHINE, HALF_DUPLEX], ids=["duplex", "half duplex"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(graph=graphs(max_ops=14), tightness=st.floats(0, 1))
-def test_every_plan_is_valid_and_within_its_budget(planner: str, machine: Machine, graph: Graph, tightness: float) -> None:
-    """plan -> derive -> verify -> simulate: at any budget from the floor up, the derived graph is valid and fits."""
+def test_every_plan_is_valid_and_within_its_budget(
+    planner: str, machine: Machine, graph: Graph, tightness: float
+) -> None:
+    """Plan -> derive -> verify -> simulate: at any budget from the floor up, the derived graph is valid and fits."""
     assume(graph.ops)
     problem = problem_of(graph, 1 << 40, machine)
     floor = floor_of(problem, graph)[0]

@@ -57,9 +57,7 @@ def findings(
         in_core_seconds=plan.in_core.seconds,
         predicted=plan.predicted,
         simulated=Estimate(simulated.peak_bytes, simulated.seconds),
-        measured=Measured(measured.peak_bytes, measured.peak_bytes, measured.seconds, losses)
-        if losses
-        else None,
+        measured=Measured(measured.peak_bytes, measured.peak_bytes, measured.seconds, losses) if losses else None,
         overhead_bytes=0,
         bytes_swapped=simulated.bytes_in + simulated.bytes_out,
         seconds_recomputed=0.0,

@@ -36,9 +36,7 @@ PLANS = st.builds(
     notes=st.lists(NAMES, max_size=2).map(tuple),
 )
 SWAP = Swap("a", "f", "g", (Piece(0, 64, "h"),), "h")
-PLAN = Plan(
-    "search", "0123", Budget(128), (SWAP, Reuse("g")), Estimate(96, 1.5), 64, "g", Estimate(256, 1.0), 1.0
-)
+PLAN = Plan("search", "0123", Budget(128), (SWAP, Reuse("g")), Estimate(96, 1.5), 64, "g", Estimate(256, 1.0), 1.0)
 
 
 @given(plan=PLANS)
@@ -62,9 +60,7 @@ def test_reading_is_the_inverse_of_writing(plan: Plan) -> None:
         (("notes",), [1], r"plan.notes\[0\] is 1, not a string"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_path(
-    path: tuple[str | int, ...], value: object, reason: str
-) -> None:
+def test_a_wrong_field_is_named_with_its_path(path: tuple[str | int, ...], value: object, reason: str) -> None:
     """The refusal says where in the file the damage is and what stands there."""
     data = json.loads(plan_to_json(PLAN))
     place = data

@@ -140,9 +140,7 @@ def send(link: Link, name: str, place: Place, cut: int) -> None:
         place.in_flight.append(link.submit(Lane.IN, name, end - begin, place.offset + begin, address))
 
 
-storage_sizes = st.tuples(
-    st.integers(1, 300_000) | st.sampled_from([4096, 65536, MIB]), st.sampled_from([0, 0, 64])
-)
+storage_sizes = st.tuples(st.integers(1, 300_000) | st.sampled_from([4096, 65536, MIB]), st.sampled_from([0, 0, 64]))
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -195,9 +193,7 @@ def test_a_storage_is_not_sent_both_ways_at_once(link: Link, gate: Gate) -> None
     """Reading a storage back while it is written is a bug of the program, found before bytes are lost."""
     block = committed(4096)
     out = link.submit(Lane.OUT, "a", 4096, 0, block.address)
-    with pytest.raises(
-        AssertionError, match="a is to be copied in while it is copied out: wait for it first"
-    ):
+    with pytest.raises(AssertionError, match="a is to be copied in while it is copied out: wait for it first"):
         link.submit(Lane.IN, "a", 4096, 0, block.address)
     gate.open.set()
     out.wait()
@@ -227,9 +223,7 @@ def test_a_failure_is_raised_at_every_wait(link: Link, gate: Gate) -> None:
     gate.open.set()
     ticket.settle()
     for _ in range(2):
-        with pytest.raises(
-            TierFailure, match=r"conv_3 was not copied out: Writing 4096 bytes at offset 4096"
-        ):
+        with pytest.raises(TierFailure, match=r"conv_3 was not copied out: Writing 4096 bytes at offset 4096"):
             ticket.wait()
     assert link.failure is ticket.failure is not None
     assert ticket.begin <= ticket.end
@@ -247,9 +241,7 @@ def test_after_a_failure_the_disk_is_left_alone(link: Link, gate: Gate) -> None:
     first.settle()
     later = link.submit(Lane.IN, "later", 4096, 2 * 4096, block.address)
     for ticket in (queued, later):
-        with pytest.raises(
-            TierFailure, match=rf"{ticket.storage} is not copied .* any more\. first was not copied"
-        ):
+        with pytest.raises(TierFailure, match=rf"{ticket.storage} is not copied .* any more\. first was not copied"):
             ticket.wait()
     assert gate.calls == [4 * 4096, 0]
     link.settle()
@@ -271,9 +263,7 @@ def test_a_failure_does_not_keep_the_disk_space(disk_folder: Path, monkeypatch: 
     assert open_spill_files() == before
 
 
-def test_no_memory_for_a_bounce_buffer_reaches_the_waiter(
-    link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_memory_for_a_bounce_buffer_reaches_the_waiter(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails in the thread, and not on the disk, is told all the same."""
 
     def refuse(_block: Block, _begin: int, _end: int) -> None:

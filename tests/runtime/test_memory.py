@@ -215,9 +215,7 @@ def _run(code: str) -> str:
     """Return what `code` prints in an interpreter of its own."""
     path = f"{_ROOT / 'src'}:{_ROOT}"
     environment = {"PYTHONPATH": path, "THP_MEM_ALLOC_ENABLE": "0"}
-    process = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
-    )
+    process = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
     return process.stdout
 
 

@@ -246,9 +246,7 @@ def test_a_folder_that_cannot_be_made_is_refused() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
-def test_an_unwritable_folder_is_refused(
-    disk_folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_an_unwritable_folder_is_refused(disk_folder: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """The message says why no file can be made there."""
     monkeypatch.setattr(os, "open", refusing_open(number))
     with pytest.raises(TierFailure, match=f"no file can be made in it: {os.strerror(number)}"):
@@ -266,9 +264,7 @@ def test_a_folder_without_permission_is_refused(disk_folder: Path) -> None:
         disk_folder.chmod(0o700)
 
 
-def test_a_filesystem_without_direct_io_is_refused(
-    disk_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filesystem_without_direct_io_is_refused(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spilled bytes in the page cache would be memory again."""
     monkeypatch.setattr(os, "open", refusing_open(errno.EINVAL))
     with pytest.raises(TierFailure, match=r"no direct I/O \(O_DIRECT\)"):
@@ -285,9 +281,7 @@ def test_a_folder_in_memory_is_refused() -> None:
 def test_too_little_space_is_refused_with_both_numbers(disk_folder: Path) -> None:
     """What is needed and what is free stand in the message, and no space is taken."""
     before = open_spill_files()
-    with pytest.raises(
-        TierFailure, match=r"1048576\.00 GiB of disk are needed in .*, and [0-9.]+ .iB are free"
-    ):
+    with pytest.raises(TierFailure, match=r"1048576\.00 GiB of disk are needed in .*, and [0-9.]+ .iB are free"):
         DiskTier(disk_folder, GIB << 20)
     assert open_spill_files() == before
 
@@ -302,9 +296,7 @@ def test_space_that_cannot_be_reserved_is_refused(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(
-        TierFailure, match=rf"could not be reserved: {os.strerror(number)} .* free on the disk"
-    ):
+    with pytest.raises(TierFailure, match=rf"could not be reserved: {os.strerror(number)} .* free on the disk"):
         DiskTier(disk_folder, MIB)
 
 
@@ -322,9 +314,7 @@ def test_a_limit_on_file_sizes_is_told(disk_folder: Path) -> None:
     assert "File too large" in process.stderr
 
 
-def test_a_filesystem_that_reserves_nothing_is_refused(
-    disk_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filesystem_that_reserves_nothing_is_refused(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a reservation a full disk would be found in the middle of a step."""
 
     def refuse(_file: int, _offset: int, _size: int) -> None:
@@ -340,9 +330,7 @@ def test_a_filesystem_that_reserves_nothing_is_refused(
 
 @pytest.mark.parametrize("most", [4096, 5000, 12288, 70_000])
 @pytest.mark.parametrize("at", [0, 64])
-def test_short_transfers_are_taken_up(
-    tier: DiskTier, monkeypatch: pytest.MonkeyPatch, most: int, at: int
-) -> None:
+def test_short_transfers_are_taken_up(tier: DiskTier, monkeypatch: pytest.MonkeyPatch, most: int, at: int) -> None:
     """A kernel that moves a part at a time, even to the middle of a page, moves all in the end."""
 
     def shortened(real: Transfer) -> Transfer:

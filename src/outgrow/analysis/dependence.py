@@ -13,9 +13,7 @@ from outgrow.ir.graph import Graph, Op
 def conflict(graph: Graph, first: Op, second: Op) -> bool:
     """Return whether `first` and `second` must keep their order."""
     first_written, second_written = set(graph.written(first)), set(graph.written(second))
-    return not (
-        first_written.isdisjoint(graph.touched(second)) and second_written.isdisjoint(graph.touched(first))
-    )
+    return not (first_written.isdisjoint(graph.touched(second)) and second_written.isdisjoint(graph.touched(first)))
 
 
 def latest_dependence(graph: Graph, ops: Sequence[Op], within: Sequence[Op]) -> Op | None:

@@ -35,7 +35,9 @@ class Call:
     hyper: Mapping[str, Item]
 
 
-def bind(captured: Captured, program: Program, training: Training, args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
+def bind(
+    captured: Captured, program: Program, training: Training, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Call:
     """Find the tensors and hyper-parameters of this call."""
     values = captured.hyper_values(training)
     hyper = {item.value: value for item, value in zip(captured.hyper, values, strict=True)}
@@ -56,9 +58,7 @@ def run(
     generator = torch.get_rng_state()
     completed = False
     scalars = dict(call.hyper)
-    execution = Run(
-        call.program, costs, link, storages, scalars, capacity_bytes, observe=observe, progress=progress
-    )
+    execution = Run(call.program, costs, link, storages, scalars, capacity_bytes, observe=observe, progress=progress)
     try:
         outcome = execution.execute()
         completed = True

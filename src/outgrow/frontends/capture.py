@@ -122,9 +122,7 @@ class Captured:
         assert all(isinstance(value, float) for value in values), "the signature says that they are floats"
         return [float(value) for value in values if value is not None]
 
-    def tensors(
-        self, training: Training, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> dict[str, Tensor]:
+    def tensors(self, training: Training, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Tensor]:
         """Return, by storage, the tensor that owns each input storage at this call."""
         leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
         held = state_tensors(training)
@@ -232,9 +230,7 @@ class _Assembly:
         owners = Counter(address(leaf) for leaf in self.leaves if isinstance(leaf, Tensor))
         for item in self.inputs:
             match item.slot:
-                case BatchSlot(at) if (
-                    self.conversion.versions[item.storage] and owners[address(self.leaves[at])] > 1
-                ):
+                case BatchSlot(at) if self.conversion.versions[item.storage] and owners[address(self.leaves[at])] > 1:
                     raise Uncapturable(
                         f"the step writes to its argument number {at}, which shares memory with another; "
                         "clone it before the step"
@@ -253,9 +249,7 @@ class _Assembly:
 
     def _puts(self, numbers: Mapping[int, int]) -> tuple[Put, ...]:
         outputs = enumerate(self.traced.outputs)
-        puts = [
-            Put(slot, numbers[at]) for at, slot in outputs if slot is not None and not isinstance(slot, Leaf)
-        ]
+        puts = [Put(slot, numbers[at]) for at, slot in outputs if slot is not None and not isinstance(slot, Leaf)]
         return (*puts, *(Put(slot, None) for slot in self.traced.emptied))
 
     def _returned(self, numbers: Mapping[int, int]) -> Returned:

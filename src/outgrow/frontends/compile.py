@@ -206,12 +206,19 @@ def compile(
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if `offload_dir` cannot be used, `TypeError` for a
     model that is no module or an optimizer that is none, and `ValueError` for an unknown planner.
     """
-    settings = {"memory_budget": memory_budget, "offload_dir": offload_dir, "disk_budget": disk_budget, "planner": planner}
+    settings = {
+        "memory_budget": memory_budget,
+        "offload_dir": offload_dir,
+        "disk_budget": disk_budget,
+        "planner": planner,
+    }
     training = _training(model, optimizer)
 
     def made(function: Callable[..., object]) -> Step:
         if not callable(function):
-            raise TypeError(f"step is a {type(function).__name__}, not a function. Give the function that runs one step.")
+            raise TypeError(
+                f"step is a {type(function).__name__}, not a function. Give the function that runs one step."
+            )
         return _make(function, training, name=getattr(function, "__name__", "step"), baseline_bytes=None, **settings)
 
     return made if step is None else made(step)
@@ -227,7 +234,9 @@ def _training(model: object, optimizer: object) -> Training:
         raise TypeError(f"model is {found}. Give the nn.Module that is trained, or a sequence of them.")
     for item in optimizers:
         if not isinstance(item, Optimizer):
-            raise TypeError(f"optimizer is a {type(item).__name__}. Give a torch.optim.Optimizer, or a sequence of them.")
+            raise TypeError(
+                f"optimizer is a {type(item).__name__}. Give a torch.optim.Optimizer, or a sequence of them."
+            )
     return Training(models, optimizers)
 
 

@@ -100,9 +100,7 @@ class Conversion:
         if written or not tensors or not all(map(self.has, tensors)):
             for storage in written:
                 self.versions[storage] += 1
-            results = (
-                () if found is None else tuple(self._result(node, at, written) for at in range(len(outputs)))
-            )
+            results = () if found is None else tuple(self._result(node, at, written) for at in range(len(outputs)))
             covered = {self.values[name].storage for name in results if name is not None}
             writes = tuple(storage for storage in written if storage not in covered)
             self.ops.append(Op(node.name, operator_name(node.target), arguments, keywords, results, writes))
@@ -113,9 +111,7 @@ class Conversion:
         """Return the graph with these results, without what nothing depends on."""
         ops = self._needed_ops(results)
         used = {name for op in ops for name in _mentioned(op)} | set(results)
-        values = {
-            n: v for n, v in self.values.items() if n in used or (v.storage in self.inputs and not v.version)
-        }
+        values = {n: v for n, v in self.values.items() if n in used or (v.storage in self.inputs and not v.version)}
         storages = {values[name].storage for name in values} | {GENERATOR} | self.inputs
         kept = {name: storage for name, storage in self.storages.items() if name in storages}
         return Graph(kept, values, tuple(ops), tuple(results))
@@ -185,9 +181,7 @@ class Conversion:
         """Return what `tensor` means, at no particular version."""
         storage = self._names[address(tensor)]
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return Value(
-            name, storage, 0, dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
-        )
+        return Value(name, storage, 0, dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
 
     def _value_at_present(self, meant: Value) -> str:
         """Return the name of the value of this geometry at the present version; make it if there is none."""

@@ -40,9 +40,7 @@ class FakeMode(FakeTensorMode):
             return returned
         known = {address(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         with self:
-            return pytree.tree_map_only(
-                Tensor, lambda t: t if address(t) in known else like_a_kernel(t), returned
-            )
+            return pytree.tree_map_only(Tensor, lambda t: t if address(t) in known else like_a_kernel(t), returned)
 
 
 @contextmanager
@@ -92,9 +90,7 @@ def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
     """Return a fake tensor of the same kind with a storage of its own that begins at its first element."""
     _check_plain(tensor, "an argument of the step")
     if tensor.requires_grad:
-        raise Uncapturable(
-            "an argument of the step requires grad; call requires_grad_() on it inside of the step"
-        )
+        raise Uncapturable("an argument of the step requires grad; call requires_grad_() on it inside of the step")
     with mode:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 

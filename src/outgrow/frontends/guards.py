@@ -45,11 +45,7 @@ class _Printer(PythonPrinter):
 def guards(shape_env: ShapeEnv, symbols: Sequence[sympy.Symbol], values: Sequence[float]) -> Guards:
     """Return what the trace assumed about `symbols`, which stood for `values`."""
     names = {symbol: f"hyper_{at}" for at, symbol in enumerate(symbols)}
-    fixed = {
-        symbol: value
-        for symbol, value in zip(symbols, values, strict=True)
-        if symbol in shape_env.replacements
-    }
+    fixed = {symbol: value for symbol, value in zip(symbols, values, strict=True) if symbol in shape_env.replacements}
     conditions = [f"{names[symbol]} == {value!r}" for symbol, value in fixed.items()]
     free = names.keys() - fixed.keys()
     for guard in shape_env.guards:

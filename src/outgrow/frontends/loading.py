@@ -32,9 +32,7 @@ def load_workload_function(spec: str) -> Callable[..., Workload]:
     """
     name, colon, function_name = spec.rpartition(":")
     if not colon or not name or not function_name:
-        raise InvalidWorkload(
-            f"{spec!r} does not name a workload: it has no function after a colon. {_EXAMPLE}"
-        )
+        raise InvalidWorkload(f"{spec!r} does not name a workload: it has no function after a colon. {_EXAMPLE}")
     path = Path(name)
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "does not exist"
@@ -73,9 +71,7 @@ def _on_path(folder: Path) -> Iterator[None]:
 
 def _instead(module: ModuleType, wanted: str) -> str:
     own = [
-        name
-        for name, item in vars(module).items()
-        if inspect.isfunction(item) and item.__module__ == module.__name__
+        name for name, item in vars(module).items() if inspect.isfunction(item) and item.__module__ == module.__name__
     ]
     close = get_close_matches(wanted, own, n=3)
     if close:
@@ -114,16 +110,10 @@ def _place(function: Callable[..., object]) -> str:
     return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
 
-def _check_settings(
-    name: str, place: str, signature: inspect.Signature, settings: Mapping[str, object]
-) -> None:
+def _check_settings(name: str, place: str, signature: inspect.Signature, settings: Mapping[str, object]) -> None:
     kinds = inspect.Parameter
     parameters = signature.parameters.values()
-    named = {
-        item.name: item
-        for item in parameters
-        if item.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
-    }
+    named = {item.name: item for item in parameters if item.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
     if not any(item.kind is kinds.VAR_KEYWORD for item in parameters):
         for key in settings:
             if key not in named:

@@ -22,9 +22,7 @@ def machine_names() -> tuple[str, ...]:
     True
     """
     folder = files("outgrow") / "machines"
-    return tuple(
-        sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
-    )
+    return tuple(sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")))
 
 
 def described_machine(name: str) -> Machine:

@@ -49,9 +49,7 @@ class Prepared:
         """Seconds of arithmetic that the derived graph repeats."""
         return sum((self.costs[op.captured].seconds for op in self.derived.ops if op.origin), 0.0)
 
-    def summary(
-        self, workload: str, measured: Measured | None = None, simulated: Trace | None = None
-    ) -> Summary:
+    def summary(self, workload: str, measured: Measured | None = None, simulated: Trace | None = None) -> Summary:
         """Return the figures of the plan, beside what was measured."""
         replayed = simulated or self.simulated
         return Summary(
@@ -67,9 +65,7 @@ class Prepared:
             simulated=Estimate(replayed.peak_bytes, replayed.seconds),
             measured=measured,
             overhead_bytes=self.plan.budget.overhead_bytes,
-            bytes_swapped=sum(
-                span.size_bytes for span in self.simulated.spans if span.lane is not Lane.COMPUTE
-            ),
+            bytes_swapped=sum(span.size_bytes for span in self.simulated.spans if span.lane is not Lane.COMPUTE),
             seconds_recomputed=self.seconds_recomputed,
             ops=len(self.graph.ops),
             planning_seconds=self.plan.planning_seconds,

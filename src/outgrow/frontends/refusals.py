@@ -43,9 +43,7 @@ _CONTENT_MESSAGES = (
     "passed to SymBool",
 )
 _FOLDERS = (*torch.__path__, *outgrow.__path__, *site.getsitepackages(), site.getusersitepackages())
-_LIBRARIES = tuple(
-    f"{Path(folder).resolve()}{os.sep}" for folder in (*_FOLDERS, sysconfig.get_path("stdlib"))
-)
+_LIBRARIES = tuple(f"{Path(folder).resolve()}{os.sep}" for folder in (*_FOLDERS, sysconfig.get_path("stdlib")))
 
 
 @contextmanager

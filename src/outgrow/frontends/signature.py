@@ -104,9 +104,7 @@ def _optimizer(optimizer: Optimizer, order: dict[int, int]) -> Hashable:
     for parameter, entries in optimizer.state.items():
         states.append(order.get(id(parameter), -1))
         if isinstance(entries, dict):
-            states += [
-                (key, _layout(v) if isinstance(v, Tensor) else _exactly(v)) for key, v in entries.items()
-            ]
+            states += [(key, _layout(v) if isinstance(v, Tensor) else _exactly(v)) for key, v in entries.items()]
     return (tuple(groups), tuple(states))
 
 

@@ -227,9 +227,7 @@ def preserved(training: Training) -> Iterator[None]:
     modules = list(dict.fromkeys(module for model in training.models for module in model.modules()))
     tables = [table for module in modules for table in (module._parameters, module._buffers)]
     groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
-    entries = [
-        e for optimizer in training.optimizers for e in optimizer.state.values() if isinstance(e, dict)
-    ]
+    entries = [e for optimizer in training.optimizers for e in optimizer.state.values() if isinstance(e, dict)]
     copies = [(table, dict(table)) for table in (*tables, *groups, *entries)]
     states = [(optimizer.state, dict(optimizer.state)) for optimizer in training.optimizers]
     flags = [(module, module.training) for module in modules]

@@ -106,18 +106,14 @@ def trace(
         mode = stack.enter_context(fake_mode([*before.values(), *leaves]))
         twins = Twins(mode)
         tensors: dict[Slot, Tensor] = {slot: twins.twin(tensor) for tensor, slot in _distinct(before)}
-        batch = {
-            BatchSlot(at): stand_in(leaf, mode) for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)
-        }
+        batch = {BatchSlot(at): stand_in(leaf, mode) for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
         tensors |= batch
         fake_leaves = [batch.get(BatchSlot(at), leaf) for at, leaf in enumerate(leaves)]
         call_args, call_kwargs = pytree.tree_unflatten(fake_leaves, call_structure)
         hyper = hyper_parameters(training)
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
         symbols = [_symbol(mode.shape_env, at, value) for at, value in enumerate(hyper.values())]
-        expressions = tuple(
-            symbol.node.expr for symbol in symbols
-        )  # Now: a guard may turn one into a number.
+        expressions = tuple(symbol.node.expr for symbol in symbols)  # Now: a guard may turn one into a number.
         run = _Run()
 
         def traced(_inputs: object) -> list[object]:
@@ -158,9 +154,7 @@ def _distinct(before: Mapping[StateSlot, Tensor]) -> list[tuple[Tensor, StateSlo
     return list(first.values())
 
 
-def _observe(
-    returned: object, training: Training, before: Mapping[StateSlot, Tensor], run: _Run
-) -> list[object]:
+def _observe(returned: object, training: Training, before: Mapping[StateSlot, Tensor], run: _Run) -> list[object]:
     """Note what the step returned and left behind; return the outputs of the trace."""
     leaves, run.structure = pytree.tree_flatten(returned)
     found: list[object] = []

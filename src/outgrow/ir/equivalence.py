@@ -193,9 +193,7 @@ def _described(content: Content, layout: Layout) -> str:
     return f"{source} as {dtype} {list(shape)}, strides {list(strides)}, offset {offset}"
 
 
-def _check_end(
-    graph: Graph, end: Mapping[str, Content], captured: Graph, expected_end: Mapping[str, Content]
-) -> None:
+def _check_end(graph: Graph, end: Mapping[str, Content], captured: Graph, expected_end: Mapping[str, Content]) -> None:
     lasting = {name: storage for name, storage in graph.storages.items() if storage.is_persistent}
     expected = {name: storage for name, storage in captured.storages.items() if storage.is_persistent}
     if lasting != expected:

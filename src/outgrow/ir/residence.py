@@ -156,9 +156,7 @@ def _check_end(graph: Graph, places: dict[str, _Place]) -> None:
 # ---- 3: capacity
 
 
-def check_capacity(
-    graph: Graph, steps: list[Step], capacity_bytes: int, workspace: Callable[[Op], int]
-) -> None:
+def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspace: Callable[[Op], int]) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 3; it must keep the others.
 
     A storage that no instruction touches is held to the end.

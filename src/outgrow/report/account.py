@@ -68,22 +68,14 @@ class Account:
         parts = [
             _section(
                 _swapped_title(self.swapped),
-                [
-                    (s.storage, s.role, format_bytes(s.size_bytes), f"{s.after} .. {s.before}")
-                    for s in self.swapped
-                ],
+                [(s.storage, s.role, format_bytes(s.size_bytes), f"{s.after} .. {s.before}") for s in self.swapped],
             ),
             _section(
                 _title(len(self.recomputed), "storage is recomputed", "storages are recomputed"),
-                [
-                    (r.storage, r.role, format_bytes(r.size_bytes), f"before {r.before}")
-                    for r in self.recomputed
-                ],
+                [(r.storage, r.role, format_bytes(r.size_bytes), f"before {r.before}") for r in self.recomputed],
             ),
             _section(
-                _title(
-                    len(self.reused), "result is written over an operand", "results are written over operands"
-                ),
+                _title(len(self.reused), "result is written over an operand", "results are written over operands"),
                 [(r.storage, r.role, format_bytes(r.size_bytes), f"by {r.op}") for r in self.reused],
             ),
             _section(
@@ -140,8 +132,6 @@ def _swapped(graph: Graph, swap: Swap) -> Swapped:
 
 def _reused(graph: Graph, op: str) -> Reused:
     instruction = graph.instructions[graph.op_positions[op]]
-    born = [
-        graph.values[name].storage for name in result_values(instruction) if graph.values[name].version == 0
-    ]
+    born = [graph.values[name].storage for name in result_values(instruction) if graph.values[name].version == 0]
     storage = graph.storages[born[0]]
     return Reused(op, storage.name, storage.role.value, storage.size_bytes)

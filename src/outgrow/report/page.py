@@ -144,9 +144,7 @@ def _account(account: Account) -> str:
         ("storage", "role", "size", "written over an operand by"),
         [(row.storage, row.role, format_bytes(row.size_bytes), row.op) for row in account.reused],
     )
-    moved = _table(
-        "Run earlier", ("ops", "directly after"), [(", ".join(row.ops), row.after) for row in account.moved]
-    )
+    moved = _table("Run earlier", ("ops", "directly after"), [(", ".join(row.ops), row.after) for row in account.moved])
     return swapped + recomputed + reused + moved
 
 

@@ -102,9 +102,7 @@ def _curve(curve: Curve, across: Scale, up: Scale) -> str:
 def _thinned(trace: Trace, across: Scale, up: Scale) -> list[tuple[float, float]]:
     """The corners of the line; within one unit of width the first, lowest, highest and last of them."""
     columns: dict[int, list[tuple[float, float]]] = {}
-    for seconds, size_bytes, _ in memory_over_time(
-        tuple(sorted(trace.events, key=lambda event: event.seconds))
-    ):
+    for seconds, size_bytes, _ in memory_over_time(tuple(sorted(trace.events, key=lambda event: event.seconds))):
         x = across(min(max(seconds, 0.0), trace.seconds))
         columns.setdefault(int(x), []).append((x, up(max(0, size_bytes))))
     kept: list[tuple[float, float]] = []
@@ -133,9 +131,7 @@ def _lanes(group: LaneGroup, across: Scale, top: float) -> list[str]:
     for at, lane in enumerate(_LANES):
         y = top + 8 + at * (_LANE_HEIGHT + _LANE_GAP)
         width = across.end - across.begin
-        parts.append(
-            f'<rect class="lane" x="{_LEFT}" y="{y:g}" width="{width:g}" height="{_LANE_HEIGHT}" rx="2"/>'
-        )
+        parts.append(f'<rect class="lane" x="{_LEFT}" y="{y:g}" width="{width:g}" height="{_LANE_HEIGHT}" rx="2"/>')
         parts.append(text(_LEFT - 8, y + 13, lane.value, anchor="end"))
         spans = sorted((span for span in group.spans if span.lane is lane), key=lambda span: span.begin)
         parts += [bar.drawn(across, y) for bar in _bars(spans, group.repeated, across)]
@@ -198,10 +194,7 @@ def loss_picture(losses: Sequence[float]) -> str:
     across, up = Scale(count - 1, _LEFT, WIDTH - _RIGHT - 8), Scale(spread, height - 24, 14)
     points = [(across(at), up(loss - low)) for at, loss in enumerate(losses)]
     thinned = points[:: max(1, count // WIDTH)]
-    parts = [
-        f'<path class="grid" d="M{_LEFT} {up(part):g}H{WIDTH - _RIGHT}"/>'
-        for part in (0.0, spread / 2, spread)
-    ]
+    parts = [f'<path class="grid" d="M{_LEFT} {up(part):g}H{WIDTH - _RIGHT}"/>' for part in (0.0, spread / 2, spread)]
     parts += [text(_LEFT - 8, up(part) + 4, f"{low + part:.4g}", anchor="end") for part in (0.0, spread)]
     parts += [text(_LEFT, height - 4, "step 1"), text(across.end, height - 4, f"step {count}", anchor="end")]
     parts.append(f'<path class="loss" d="M{"L".join(f"{x:g} {y:g}" for x, y in thinned)}"/>')

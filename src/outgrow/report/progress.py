@@ -78,9 +78,7 @@ def narrator(stream: TextIO) -> Iterator[Narrator]:
         return
     console = Console(file=stream, highlight=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, refresh_per_second=_PICTURES_A_SECOND
-    ) as progress:
+    with Progress(*columns, console=console, transient=True, refresh_per_second=_PICTURES_A_SECOND) as progress:
         yield _Terminal(progress, progress.add_task("starting", total=None))
 
 

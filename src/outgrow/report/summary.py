@@ -76,9 +76,7 @@ class Summary:
         """The table for people: predicted | simulated | measured, then the figures of the plan."""
         title = f"{self.workload or 'step'}: {self.ops} ops, planned by {self.planner}"
         machine = f"machine     {self.machine}"
-        return "\n".join(
-            (title, "", aligned(self.estimates(), numbers_from=1), "", aligned(self.figures()), machine)
-        )
+        return "\n".join((title, "", aligned(self.estimates(), numbers_from=1), "", aligned(self.figures()), machine))
 
     def estimates(self) -> list[tuple[str, str, str, str]]:
         """Return the rows predicted | simulated | measured, below their header."""

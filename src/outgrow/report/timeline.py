@@ -21,9 +21,7 @@ def chrome_trace(trace: Trace) -> str:
     events: list[dict[str, object]] = [_metadata("process_name", 0, "outgrow step")]
     for thread, name in _LANES.values():
         events.append(_metadata("thread_name", thread, name))
-        events.append(
-            {"ph": "M", "pid": 1, "tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}}
-        )
+        events.append({"ph": "M", "pid": 1, "tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}})
     for span in trace.spans:
         thread, _ = _LANES[span.lane]
         arguments = {"bytes": span.size_bytes} if span.size_bytes else {}

@@ -50,7 +50,11 @@ def recompute(graph: Graph, decision: Decision) -> Graph:
     copy = _copy(graph, decision.storage, chain)
     later = _later_values(graph, decision.storage, at, copy.suffix)
     tail = tuple(_redirected(item, decision.storage, copy.suffix, later) for item in graph.instructions[at:])
-    values = {**graph.values, **copy.values, **{new: _moved(graph.values[old], copy.suffix, new) for old, new in later.items()}}
+    values = {
+        **graph.values,
+        **copy.values,
+        **{new: _moved(graph.values[old], copy.suffix, new) for old, new in later.items()},
+    }
     storages = dict(graph.storages)
     for name in copy.storages:
         storages[name + copy.suffix] = replace(graph.storages[name], name=name + copy.suffix)
@@ -69,7 +73,9 @@ def why_not(graph: Graph, storage: str, chain: tuple[Op, ...], at: int) -> str |
     """Return why `chain` cannot rebuild `storage` at position `at`, or None if it can."""
     if not chain or graph.storages[storage].is_persistent:
         return f"{storage} is not made by this step"
-    made = {graph.values[name].storage for op in chain for name in op.results if name and graph.values[name].version == 0}
+    made = {
+        graph.values[name].storage for op in chain for name in op.results if name and graph.values[name].version == 0
+    }
     for op in chain:
         if not is_repeatable(graph, op) or not made.issuperset(graph.written(op)):
             return f"{op.name} cannot be repeated"

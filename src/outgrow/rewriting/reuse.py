@@ -46,9 +46,7 @@ def reuse(graph: Graph, decision: Decision) -> Graph:
     operand, result = _operand_and_result(graph, op)
     reason = why_not(graph, op)
     require(reason is None, "reuse", reason or "")
-    values = {
-        name: _moved_over(value, result.storage, operand) for name, value in graph.values.items()
-    }
+    values = {name: _moved_over(value, result.storage, operand) for name, value in graph.values.items()}
     storages = {name: storage for name, storage in graph.storages.items() if name != result.storage}
     instructions = list(graph.instructions)
     instructions[at] = replace(op, operator=IN_PLACE[op.operator])

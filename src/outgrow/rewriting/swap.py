@@ -47,11 +47,17 @@ def swap(graph: Graph, decision: Decision) -> Graph:
     dropped = position_of(graph, decision.dropped, "swap")
     before = position_of(graph, decision.before, "swap")
     after = dropped - 1 if decision.after is None else position_of(graph, decision.after, "swap")
-    require(after < dropped <= before, "swap", f"{decision.after}, {decision.dropped}, {decision.before} are out of order")
+    require(
+        after < dropped <= before, "swap", f"{decision.after}, {decision.dropped}, {decision.before} are out of order"
+    )
     between = [item for item in graph.instructions[after + 1 : before] if storage in graph.touched(item)]
     resting = [item for item in graph.instructions[dropped:before] if storage in graph.touched(item)]
     require(not resting, "swap", f"{storage} is used before {decision.before}")
-    require(all(storage not in graph.written(item) for item in between), "swap", f"{storage} is written while it is copied out")
+    require(
+        all(storage not in graph.written(item) for item in between),
+        "swap",
+        f"{storage} is written while it is copied out",
+    )
     _require_whole(graph, decision, dropped, before)
     inserted: dict[int, list[Instruction]] = {}
     if decision.after is not None:
@@ -69,9 +75,17 @@ def _require_whole(graph: Graph, decision: Swap, dropped: int, before: int) -> N
     """The pieces cover the storage, each byte once, and begin between the drop and the use."""
     reached = 0
     for piece in sorted(decision.pieces, key=lambda piece: piece.begin):
-        require(piece.begin == reached and piece.end > reached, "swap", f"bytes {reached} of {decision.storage} come back never or twice")
+        require(
+            piece.begin == reached and piece.end > reached,
+            "swap",
+            f"bytes {reached} of {decision.storage} come back never or twice",
+        )
         at = position_of(graph, piece.before, "swap")
-        require(dropped <= at <= before, "swap", f"a piece of {decision.storage} begins outside its gap, before {piece.before}")
+        require(
+            dropped <= at <= before,
+            "swap",
+            f"a piece of {decision.storage} begins outside its gap, before {piece.before}",
+        )
         reached = piece.end
     size = graph.storages[decision.storage].size_bytes
     require(reached == size, "swap", f"{reached} of {size} bytes of {decision.storage} come back")

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, stack_size
 from time import perf_counter
 from traceback import clear_frames
 from weakref import finalize
@@ -39,6 +39,7 @@ from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
 from outgrow.units import MIB
 
 _JOIN_SECONDS = 30.0
+_STACK_BYTES = 512 << 10
 _SWITCH_SECONDS = 1e-4
 _MEASURED_BYTES = 32 * MIB
 _REPETITIONS = 3
@@ -123,7 +124,7 @@ class Link:
             queue = self._queues[lane] = SimpleQueue[Ticket | None]()
             work = (queue, transfer, self._health)
             self._threads.append(Thread(target=_serve, args=work, name=f"outgrow-{lane}", daemon=True))
-            self._threads[-1].start()
+        _start(self._threads)
         self._end_threads = finalize(self, _end, tuple(self._queues.values()))
 
     @property
@@ -164,6 +165,16 @@ class Link:
         self._end_threads()
         for thread in self._threads:
             thread.join(_JOIN_SECONDS)
+
+
+def _start(threads: list[Thread]) -> None:
+    """Start threads with small stacks: RLIMIT_DATA counts a stack whole, by default 8 MiB, though nobody touches it."""
+    found = stack_size(_STACK_BYTES)
+    try:
+        for thread in threads:
+            thread.start()
+    finally:
+        stack_size(found)
 
 
 def _serve(queue: SimpleQueue[Ticket | None], transfer: _Transfer, health: _Health) -> None:
@@ -244,14 +255,11 @@ def _rates(link: Link) -> Rates:
     for block in (first, second):  # the first write of reserved space is slower than those that follow
         copy(Lane.OUT, block, _MEASURED_BYTES).wait()
     repeated = range(_REPETITIONS)
-    latency = median(
-        _seconds(copy(lane, first, ALIGNMENT_BYTES)) for _ in repeated for lane in (Lane.OUT, Lane.IN)
-    )
+    latency = median(_seconds(copy(lane, first, ALIGNMENT_BYTES)) for _ in repeated for lane in (Lane.OUT, Lane.IN))
     out = median(_seconds(copy(Lane.OUT, first, _MEASURED_BYTES)) for _ in repeated)
     back = median(_seconds(copy(Lane.IN, first, _MEASURED_BYTES)) for _ in repeated)
     together = median(
-        _seconds(copy(Lane.OUT, first, _MEASURED_BYTES), copy(Lane.IN, second, _MEASURED_BYTES))
-        for _ in repeated
+        _seconds(copy(Lane.OUT, first, _MEASURED_BYTES), copy(Lane.IN, second, _MEASURED_BYTES)) for _ in repeated
     )
     return Rates(
         out_bytes_per_second=_MEASURED_BYTES / max(out - latency, out / 2),

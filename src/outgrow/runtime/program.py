@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from outgrow.ir.graph import SwapIn, SwapOut, Wait, Drop
+from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 
 Scalar = int | float | bool
 Item = torch.Tensor | Scalar

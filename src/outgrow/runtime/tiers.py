@@ -169,9 +169,7 @@ def _require_disk(folder: Path) -> None:
     except (FileExistsError, NotADirectoryError) as error:
         raise TierFailure(f"The offload folder {folder} is not a directory. {_CHOOSE}") from error
     except OSError as error:
-        raise TierFailure(
-            f"The offload folder {folder} cannot be made: {_reason(error)}. {_CHOOSE}"
-        ) from error
+        raise TierFailure(f"The offload folder {folder} cannot be made: {_reason(error)}. {_CHOOSE}") from error
     filesystem = _filesystem(folder)
     if filesystem in _MEMORY_FILESYSTEMS:
         raise TierFailure(
