@@ -3,10 +3,11 @@
     python benchmarks/main_job.py [--size 192] [--rounds 4] [--out benchmarks/results/main_job_192.json]
 
 Each row of the table is a process of its own, made by the same file with the same seed, so that memory is that of one
-loop and nothing else; between steps a process in core holds little. The processes take turns, one step each, for a number of
-rounds, so that a slow minute of the machine slows all of them; `checkpoint` and `as_checkpoint` after the others, with
-`eager` once more, since all of them together would not fit the machine. Nothing is known of costs before. Speeds are ratios of medians to the row `eager`, paired
-by round; memory is the high water of the process above its baseline (imports and warm-up, before model and data).
+loop and nothing else; between steps a process in core holds little. The processes take turns, one step each, for a
+number of rounds, so that a slow minute of the machine slows all of them; `checkpoint` and `as_checkpoint` after the
+others, with `eager` once more, since all of them together would not fit the machine. Nothing is known of costs before.
+Speeds are medians over the rounds of the seconds of `eager` over those of the row; memory is the high water of the
+process above its baseline (imports and warm-up, before model and data).
 
     eager            the plain loop, with the allocator setting that `import outgrow` makes
     eager_default    the plain loop as a user has it today

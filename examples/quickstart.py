@@ -8,7 +8,7 @@ import outgrow
 
 layers = [layer for _ in range(12) for layer in (nn.Conv3d(16, 16, 3, padding=1), nn.LeakyReLU())]
 model = nn.Sequential(nn.Conv3d(2, 16, 3, padding=1), *layers, nn.Conv3d(16, 2, 1))
-model.to(memory_format=torch.channels_last_3d)
+model.to(memory_format=torch.channels_last_3d)  # pyright: ignore[reportCallIssue]
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
 

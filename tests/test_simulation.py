@@ -1,5 +1,7 @@
 """The simulator keeps three lanes and the memory by the rules that its docstring states."""
 
+from itertools import pairwise
+
 import pytest
 
 from outgrow.analysis.cost import Cost
@@ -55,7 +57,7 @@ def test_a_quick_link_hides_everything_but_what_is_asked_for_late() -> None:
 def test_lanes_of_a_half_duplex_link_take_turns() -> None:
     """On a half-duplex link no two copies overlap."""
     spans = [span for span in run(Link(2.0, 2.0, half_duplex=True)).spans if span.lane is not Lane.COMPUTE]
-    assert all(before.end <= after.begin for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before.end <= after.begin for before, after in pairwise(spans))
 
 
 def test_the_peak_counts_storages_workspace_and_reserved_pieces() -> None:

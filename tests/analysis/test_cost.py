@@ -19,7 +19,7 @@ def convolution(layout: str, weight: str) -> Graph:
         value %w: w@0 f32[2,2,3,3,3]:{weight}
         %y: y@0 f32[1,2,8,8,8]:{layout} = aten.convolution.default(%x, %w, None, [1, 1, 1], [1, 1, 1], [1, 1, 1], False, [0, 0, 0], 1)
         return %y
-        """
+        """  # noqa: E501
     )
 
 
@@ -78,7 +78,7 @@ def test_a_small_convolution_needs_room_for_its_columns() -> None:
         value %w: w@0 f32[16,2,3,3,3]
         %y: y@0 f32[1,16,8,8,8] = aten.convolution.default(%x, %w, None, [1, 1, 1], [1, 1, 1], [1, 1, 1], False, [0, 0, 0], 1)
         return %y
-        """
+        """  # noqa: E501
     )
     assert workspace_bound(graph, graph.ops[0]) == 4 * 27 * 2 * 512 + 4096 + 3456 + 32768
 
@@ -95,7 +95,7 @@ def test_transposed_convolutions_and_gradients_of_strided_ones_copy_an_operand()
         value %w: w@0 f32[2,2,2,2,2]:[16,1,8,4,2]
         %dx: dx@0 f32[1,2,8,8,16]:[2048,1,256,32,2] = aten.convolution_backward.default(%g, %x, %w, [0], STRIDE, [0, 0, 0], [1, 1, 1], TRANSPOSED, [0, 0, 0], 1, [True, False, False])
         return %dx
-        """
+        """  # noqa: E501
     cases = (("[1, 1, 1]", "False"), ("[2, 2, 2]", "False"), ("[1, 1, 1]", "True"))
     graphs = [parse_graph(text.replace("STRIDE", stride).replace("TRANSPOSED", flag)) for stride, flag in cases]
     plain, strided, transposed = (workspace_bound(graph, graph.ops[0]) for graph in graphs)

@@ -39,7 +39,7 @@ class Job:
         return loss
 
 
-def wide(*, layers: int = 5, momentum: float = 0.0) -> Job:
+def wide(*, layers: int = 4, momentum: float = 0.0) -> Job:
     """A perceptron with batch norm (buffers), dropout (the generator) and momentum (state), and three batches."""
     torch.manual_seed(0)
     blocks = [

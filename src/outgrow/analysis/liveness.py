@@ -1,8 +1,8 @@
 """When is each storage live, and where are the gaps between its uses?
 
 A storage is live from its birth (an input: from before the first op, step -1) to its last use; a persistent
-storage, one that holds a result and an input that no op uses are live to the end, step n. Steps count ops alone: this analysis describes
-graphs before any transfer is planned.
+storage, one that holds a result and an input that no op uses are live to the end, step n. Steps count ops alone:
+this analysis describes graphs before any transfer is planned.
 
     live(s, k)    iff birth(s) <= k <= death(s)
     gap of s      = two consecutive uses i < j with at least one op between them

@@ -11,7 +11,7 @@ the guards.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch.utils._pytree as pytree
@@ -214,11 +214,14 @@ class _Assembly:
                 if not (isinstance(node.target, OpOverload) and node.target.namespace == "profiler"):
                     self.conversion.convert(node)
             case "output":
-                self.outputs = tuple(node.args[0])
+                (outputs,) = node.args
+                assert isinstance(outputs, Iterable), "the outputs of a trace are a list"
+                self.outputs = tuple(outputs)
             case _:
                 assert node.op == "placeholder", f"make_fx leaves no {node.op} nodes"
 
     def _bind_constant(self, node: fx.Node) -> None:
+        assert isinstance(node.target, str), "a constant has a name"
         tensor = getattr(self.traced.module, node.target)
         slot = ConstantSlot(len(self.constants))
         if not self.conversion.has(tensor):
@@ -229,14 +232,14 @@ class _Assembly:
         """Refuse a write to an argument that shares memory with another: in the graph they are separate."""
         owners = Counter(address(leaf) for leaf in self.leaves if isinstance(leaf, Tensor))
         for item in self.inputs:
-            match item.slot:
-                case BatchSlot(at) if self.conversion.versions[item.storage] and owners[address(self.leaves[at])] > 1:
-                    raise Uncapturable(
-                        f"the step writes to its argument number {at}, which shares memory with another; "
-                        "clone it before the step"
-                    )
-                case _:
-                    pass
+            if not (isinstance(item.slot, BatchSlot) and self.conversion.versions[item.storage]):
+                continue
+            leaf = self.leaves[item.slot.leaf]
+            if isinstance(leaf, Tensor) and owners[address(leaf)] > 1:
+                raise Uncapturable(
+                    f"the step writes to its argument number {item.slot.leaf}, which shares memory with another; "
+                    "clone it before the step"
+                )
 
     def _results(self) -> tuple[list[str], dict[int, int]]:
         """Return the names of the graph's results, and the number of the result that each output is."""

@@ -14,7 +14,7 @@ Where the captured step fits, nothing is rewritten and the user's function is ca
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import overload
+from typing import Generic, ParamSpec, TypeVar, cast, overload
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -38,14 +38,18 @@ from outgrow.units import parse_bytes
 __all__ = ["Step", "compile", "compile_workload", "warm_up"]
 
 
-class Step:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Step(Generic[P, R]):
     """A training step under a memory budget; call it like the function it was made of.
 
     `plan`, `traces`, `derived` and `derivation` describe the call that came last. Use it from one thread. `close`
     frees the spill file, which is also freed when the process ends, however it ends.
     """
 
-    def __init__(self, step: Callable[..., object], training: Training, settings: Settings) -> None:
+    def __init__(self, step: Callable[P, R], training: Training, settings: Settings) -> None:
         self._step, self._training, self._settings = step, training, settings
         self._entries = Entries(step, training, settings)
         self._last: Entry | None = None
@@ -54,7 +58,7 @@ class Step:
         self._torn = ""
         self.process_bytes = 0
 
-    def __call__(self, *args: object, **kwargs: object) -> object:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run one step.
 
         Raises `Infeasible` below the floor, `Uncapturable` if the step cannot become a graph, `TierFailure` if the
@@ -66,13 +70,13 @@ class Step:
         self._settings.progress("step", 0.0)
         reset_high_water()
         if entry.runs_as_written:
-            returned = self._run_as_written(entry, args, kwargs)
+            returned = self._run_as_written(entry, *args, **kwargs)
         else:
-            returned = self._run_program(entry, args, kwargs)
+            returned = cast("R", self._run_program(entry, args, kwargs))
         self._losses += _losses(returned)
         return returned
 
-    def _run_as_written(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    def _run_as_written(self, entry: Entry, *args: P.args, **kwargs: P.kwargs) -> R:
         begin = perf_counter()
         returned = self._step(*args, **kwargs)
         seconds = perf_counter() - begin
@@ -171,12 +175,12 @@ def compile(
     offload_dir: str | Path | None = None,
     disk_budget: int | str | None = None,
     planner: str = "search",
-) -> Callable[[Callable[..., object]], Step]: ...
+) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 
 
 @overload
 def compile(
-    step: Callable[..., object],
+    step: Callable[P, R],
     *,
     model: nn.Module | Sequence[nn.Module],
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
@@ -184,11 +188,11 @@ def compile(
     offload_dir: str | Path | None = None,
     disk_budget: int | str | None = None,
     planner: str = "search",
-) -> Step: ...
+) -> Step[P, R]: ...
 
 
 def compile(
-    step: Callable[..., object] | None = None,
+    step: Callable[P, R] | None = None,
     *,
     model: nn.Module | Sequence[nn.Module],
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
@@ -196,7 +200,7 @@ def compile(
     offload_dir: str | Path | None = None,
     disk_budget: int | str | None = None,
     planner: str = "search",
-) -> Step | Callable[[Callable[..., object]], Step]:
+) -> Step[P, R] | Callable[[Callable[P, R]], Step[P, R]]:
     """Put a training step under a memory budget; a decorator, or a function of the step.
 
     `memory_budget` limits what the process takes for the step beyond its baseline: parameters, gradients, optimizer
@@ -206,38 +210,47 @@ def compile(
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if `offload_dir` cannot be used, `TypeError` for a
     model that is no module or an optimizer that is none, and `ValueError` for an unknown planner.
     """
-    settings = {
-        "memory_budget": memory_budget,
-        "offload_dir": offload_dir,
-        "disk_budget": disk_budget,
-        "planner": planner,
-    }
     training = _training(model, optimizer)
 
-    def made(function: Callable[..., object]) -> Step:
+    def made(function: Callable[P, R]) -> Step[P, R]:
         if not callable(function):
             raise TypeError(
                 f"step is a {type(function).__name__}, not a function. Give the function that runs one step."
             )
-        return _make(function, training, name=getattr(function, "__name__", "step"), baseline_bytes=None, **settings)
+        return _make(
+            function,
+            training,
+            memory_budget=memory_budget,
+            offload_dir=offload_dir,
+            disk_budget=disk_budget,
+            planner=planner,
+            name=getattr(function, "__name__", "step"),
+            baseline_bytes=None,
+        )
 
     return made if step is None else made(step)
 
 
 def _training(model: object, optimizer: object) -> Training:
     """Return what is trained; raises `TypeError` for what is no module or no optimizer."""
-    models = tuple(model) if isinstance(model, Sequence) and not isinstance(model, nn.Module) else (model,)
-    optimizers = () if optimizer is None else tuple(optimizer) if isinstance(optimizer, Sequence) else (optimizer,)
-    wrong = [item for item in models if not isinstance(item, nn.Module)]
-    if wrong or not models:
-        found = f"a {type(wrong[0]).__name__}" if wrong else "empty"
-        raise TypeError(f"model is {found}. Give the nn.Module that is trained, or a sequence of them.")
-    for item in optimizers:
-        if not isinstance(item, Optimizer):
-            raise TypeError(
-                f"optimizer is a {type(item).__name__}. Give a torch.optim.Optimizer, or a sequence of them."
-            )
+    models = _sequence(model, nn.Module, "model", "the nn.Module that is trained")
+    optimizers = () if optimizer is None else _sequence(optimizer, Optimizer, "optimizer", "the torch.optim.Optimizer")
+    if not models:
+        raise TypeError("model is empty. Give the nn.Module that is trained, or a sequence of them.")
     return Training(models, optimizers)
+
+
+T = TypeVar("T")
+
+
+def _sequence(given: object, kind: type[T], what: str, remedy: str) -> tuple[T, ...]:
+    """Return one thing of a kind, or a sequence of them, as a tuple."""
+    items: list[T] = []
+    for item in tuple(given) if isinstance(given, Sequence) and not isinstance(given, kind) else (given,):
+        if not isinstance(item, kind):
+            raise TypeError(f"{what} is a {type(item).__name__}. Give {remedy}, or a sequence of them.")
+        items.append(item)
+    return tuple(items)
 
 
 def compile_workload(
@@ -250,7 +263,7 @@ def compile_workload(
     name: str = "",
     baseline_bytes: int | None = None,
     progress: Callable[[str, float], None] | None = None,
-) -> Step:
+) -> Step[..., Tensor]:
     """Put a workload's step under a memory budget; `baseline_bytes` is what `warm_up` returned before it was built."""
     training = Training((workload.model,), (workload.optimizer,))
     return _make(
@@ -267,7 +280,7 @@ def compile_workload(
 
 
 def _make(
-    step: Callable[..., object],
+    step: Callable[P, R],
     training: Training,
     *,
     memory_budget: int | str,
@@ -277,7 +290,7 @@ def _make(
     name: str,
     baseline_bytes: int | None,
     progress: Callable[[str, float], None] = silent,
-) -> Step:
+) -> Step[P, R]:
     if planner not in PLANNERS:
         raise ValueError(f"planner {planner!r} is unknown. Choose one of: {', '.join(sorted(PLANNERS))}.")
     budget_bytes = parse_bytes(memory_budget)

@@ -103,6 +103,7 @@ class Conversion:
             results = () if found is None else tuple(self._result(node, at, written) for at in range(len(outputs)))
             covered = {self.values[name].storage for name in results if name is not None}
             writes = tuple(storage for storage in written if storage not in covered)
+            assert callable(node.target), "a call has a function"
             self.ops.append(Op(node.name, operator_name(node.target), arguments, keywords, results, writes))
         if isinstance(found, Tensor):
             self.bind(node, found)
@@ -181,7 +182,7 @@ class Conversion:
         """Return what `tensor` means, at no particular version."""
         storage = self._names[address(tensor)]
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return Value(name, storage, 0, dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+        return Value(name, storage, 0, dtype, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
 
     def _value_at_present(self, meant: Value) -> str:
         """Return the name of the value of this geometry at the present version; make it if there is none."""
@@ -217,7 +218,7 @@ def _draws(node: fx.Node) -> bool:
     for at, parameter in enumerate(node.target._schema.arguments):
         if parameter.name == "dropout_p":
             given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-            return given != 0.0
+            return bool(given != 0.0)
     return True
 
 

@@ -191,8 +191,9 @@ class Entries:
             entry.runs_as_written = False
 
     def close(self) -> None:
-        """Give the disk space back; entries reserve it anew when they run."""
+        """Give the disk space back, and memory that rests; entries take both anew when they run."""
         self._spill.close()
+        arena.keep_at_most(0)
 
 
 def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:

@@ -32,7 +32,7 @@ class Guards:
 
     @cached_property
     def _condition(self) -> Callable[..., bool]:
-        return eval(f"lambda {', '.join(self.parameters)}: bool({self.expression})", {"math": math})
+        return eval(f"lambda {', '.join(self.parameters)}: bool({self.expression})", {"math": math})  # noqa: S307 - it wrote the text itself
 
 
 class _Printer(PythonPrinter):
@@ -48,9 +48,10 @@ def guards(shape_env: ShapeEnv, symbols: Sequence[sympy.Symbol], values: Sequenc
     fixed = {symbol: value for symbol, value in zip(symbols, values, strict=True) if symbol in shape_env.replacements}
     conditions = [f"{names[symbol]} == {value!r}" for symbol, value in fixed.items()]
     free = names.keys() - fixed.keys()
-    for guard in shape_env.guards:
-        if guard.expr.free_symbols and guard.expr.free_symbols <= free:
-            conditions.append(f"({_Printer().doprint(guard.expr.xreplace(_symbols(names)))})")
+    assumed = [guard.expr for guard in shape_env.guards if guard.expr.free_symbols]
+    conditions += [
+        f"({_Printer().doprint(expr.xreplace(_symbols(names)))})" for expr in assumed if expr.free_symbols <= free
+    ]
     return Guards(tuple(names.values()), " and ".join(dict.fromkeys(conditions)) or "True")
 
 

@@ -10,7 +10,7 @@ there.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.utils._pytree as pytree
@@ -225,17 +225,19 @@ def set_hyper_parameters(training: Training, values: dict[GroupSlot, object]) ->
 def preserved(training: Training) -> Iterator[None]:
     """Put everything that models and optimizers hold back as it was, however the block ends."""
     modules = list(dict.fromkeys(module for model in training.models for module in model.modules()))
-    tables = [table for module in modules for table in (module._parameters, module._buffers)]
+    tables: list[dict[Any, Any]] = []
+    for module in modules:
+        tables += [module._parameters, module._buffers]
     groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
     entries = [e for optimizer in training.optimizers for e in optimizer.state.values() if isinstance(e, dict)]
-    copies = [(table, dict(table)) for table in (*tables, *groups, *entries)]
-    states = [(optimizer.state, dict(optimizer.state)) for optimizer in training.optimizers]
+    tables += [*groups, *entries, *(optimizer.state for optimizer in training.optimizers)]
+    copies = [(table, dict(table)) for table in tables]
     flags = [(module, module.training) for module in modules]
     grads = [(p, p.grad, p.requires_grad) for p in parameters(training).values()]
     try:
         yield
     finally:
-        for table, copy in (*copies, *states):
+        for table, copy in copies:
             table.clear()
             table.update(copy)
         for module, flag in flags:

@@ -26,7 +26,7 @@ def _apply(module: nn.Module, convert: Callable[[Tensor], Tensor], recurse: bool
     """Convert parameters, gradients and buffers of a module, as `nn.Module._apply` does."""
     if recurse:
         for child in module.children():
-            child._apply(convert)  # noqa: SLF001  # some modules have one of their own
+            child._apply(convert)  # some modules have one of their own
     with torch.no_grad():
         for parameter in module.parameters(recurse=False):
             parameter.data = convert(parameter)

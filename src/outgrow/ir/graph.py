@@ -90,7 +90,7 @@ class Symbol:
     name: str
 
 
-Argument: TypeAlias = "Ref | Symbol | int | float | bool | str | None | tuple[Argument, ...]"
+Argument: TypeAlias = "Ref | Symbol | int | float | bool | str | tuple[Argument, ...] | None"
 
 
 @dataclass(frozen=True, slots=True)

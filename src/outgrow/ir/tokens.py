@@ -91,13 +91,13 @@ class Line:
         if len(token) > 1 and token[0] == '"':
             return self.string(token)
         self.at -= 1
-        self.fail(f"expected {what}, found {self._found()}")
+        return self.fail(f"expected {what}, found {self._found()}")
 
     def string(self, token: str) -> str:
         try:
             return str(json.loads(token))
         except json.JSONDecodeError:
-            self.fail(f"{token} is not a string as JSON writes it", back=1)
+            return self.fail(f"{token} is not a string as JSON writes it", back=1)
 
     def integer(self) -> int:
         token = self.take()
@@ -105,7 +105,7 @@ class Line:
             return int(token)
         except ValueError:
             self.at -= 1
-            self.fail(f"expected a whole number, found {self._found()}")
+            return self.fail(f"expected a whole number, found {self._found()}")
 
     def integers(self) -> tuple[int, ...]:
         self.expect("[")
@@ -171,4 +171,4 @@ class Line:
             except ValueError:
                 continue
         self.at -= 1
-        self.fail(f"expected an argument, found {self._found()}")
+        return self.fail(f"expected an argument, found {self._found()}")

@@ -41,7 +41,7 @@ def flops(graph: Graph, op: Op) -> float:
     if op.operator == "aten.convolution_backward.default" and operands[0] and operands[1] and operands[2]:
         mask = op.arguments[10] if len(op.arguments) > 10 else (True, True, False)
         asked = sum(1 for flag in mask[:2] if flag) if isinstance(mask, tuple) else 2
-        spread = operands[1] if op.arguments[7] is True else operands[0]
+        spread = operands[1] if op.arguments[7:8] == (True,) else operands[0]
         return asked * _convolution(spread, operands[2])
     if op.operator in _PRODUCTS:
         left = operands[_PRODUCTS[op.operator]]

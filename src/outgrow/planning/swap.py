@@ -91,7 +91,9 @@ class _Walk:
         for gap in chosen:
             self.promised[gap.begin + 1 : gap.end] -= gap.size_bytes
         self.elapsed = profile.elapsed
-        self.clock = self.out_free = self.in_free = 0.0
+        self.clock: float = 0.0
+        self.out_free: float = 0.0
+        self.in_free: float = 0.0
         self.held: list[_Trip] = []
         self.away: list[_Trip] = []
         self.done: list[_Trip] = []

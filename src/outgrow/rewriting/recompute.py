@@ -47,7 +47,7 @@ def recompute(graph: Graph, decision: Decision) -> Graph:
     chain = chain_of(graph, decision.storage, at)
     reason = why_not(graph, decision.storage, chain, at)
     require(reason is None, "recompute", reason or "")
-    copy = _copy(graph, decision.storage, chain)
+    copy = _copy(graph, chain)
     later = _later_values(graph, decision.storage, at, copy.suffix)
     tail = tuple(_redirected(item, decision.storage, copy.suffix, later) for item in graph.instructions[at:])
     values = {
@@ -112,7 +112,7 @@ class _Copy:
     values: dict[str, Value]
 
 
-def _copy(graph: Graph, storage: str, chain: tuple[Op, ...]) -> _Copy:
+def _copy(graph: Graph, chain: tuple[Op, ...]) -> _Copy:
     made = {graph.values[name].storage: None for op in chain for name in op.results if name}
     suffix = _unused_suffix(graph, chain, tuple(made))
     own = {name for op in chain for name in (*read_values(op), *(result for result in op.results if result))}

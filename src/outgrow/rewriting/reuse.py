@@ -81,7 +81,8 @@ def why_not(graph: Graph, op: Op) -> str | None:
 def _operand_and_result(graph: Graph, op: Op) -> tuple[Value, Value]:
     argument, name = op.arguments[0] if op.arguments else None, op.results[0] if op.results else None
     require(isinstance(argument, Ref) and name is not None, "reuse", f"{op.name} has no operand or no result")
-    assert isinstance(argument, Ref) and name is not None, "required above"
+    assert isinstance(argument, Ref), "required above"
+    assert name is not None, "required above"
     return graph.values[argument.value], graph.values[name]
 
 

@@ -5,8 +5,8 @@ is freed at once when it dies or is dropped, since nothing but the tables of thi
 views that are made when they are first read and forgotten with their storage.
 
 While an op runs that has not been measured yet, no copy is in flight and the process's high-water mark is taken
-around it: what it, or the arena, rose above the results is the op's workspace. So that it shows, nothing rests in the arena then;
-otherwise what rests makes room for the workspace of the next op.
+around it: what it, or the arena, rose above the results is the op's workspace. So that it shows, nothing rests in the
+arena then; otherwise what rests makes room for the workspace of the next op.
 """
 
 from collections.abc import Iterable, Mapping
@@ -180,10 +180,11 @@ class Run:
         if not isinstance(returned, Iterable):
             return born
         for result, item in zip(call.results, returned, strict=False):
-            if result is None:
+            if result is None or item is None:  # a result that nobody reads, or a gradient that was not asked for
                 continue
             geometry = self.program.geometry[result.value]
             if not isinstance(item, torch.Tensor):
+                assert isinstance(item, int | float), f"{call.name} gives a tensor or a number, not {type(item)}"
                 self.scalars[result.value] = item
                 continue
             _require_as_captured(call, item, geometry)
@@ -238,7 +239,7 @@ class Run:
 
 def _require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:
     """The op returned what the capture foresaw; otherwise views of it would be wrong."""
-    found = Geometry(geometry.storage, item.dtype, tuple(item.shape), item.stride(), item.storage_offset())
+    found = Geometry(geometry.storage, item.dtype, tuple(item.shape), item.stride(), int(item.storage_offset()))
     if found != geometry and _essence(found) != _essence(geometry):
         raise ReplayMismatch(
             f"{call.name} returned {_essence(found)}, but {_essence(geometry)} was captured (dtype, offset, then "

@@ -1,0 +1,62 @@
+"""Is the budget real? The kernel refuses memory beyond it: the eager loop dies of that, the compiled step does not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outgrow.units import MIB
+from tests.bitwise.hard_cap import Account
+
+BUDGET_BYTES = 240 * MIB
+"""Three fifths of what the eager loop takes."""
+COUNTED_BYTES = 28 * MIB
+"""What RLIMIT_DATA counts and RAM does not hold: it limits addresses that may be written, touched or not.
+
+At the peak these are, beyond the baseline: 9 MiB of scratch memory that oneDNN asks for and does not use, some 16 MiB
+of heap and interpreter arenas with few objects in them, whose other pages went back to the kernel, and the stacks of
+the two link threads.
+"""
+ROOT = Path(__file__).parents[2]
+
+
+def trained(way: str, folder: Path, *, limit_bytes: int = 0) -> Account:
+    """What a process of its own says of its training."""
+    spill = folder / "spill"
+    spill.mkdir(exist_ok=True)
+    paths = os.pathsep.join(str(ROOT / name) for name in ("", "src", "examples"))
+    environment = {**os.environ, "PYTHONPATH": paths, "XDG_CACHE_HOME": str(folder / "cache")}
+    arguments = (way, str(limit_bytes), str(BUDGET_BYTES), str(spill))
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.bitwise.hard_cap", *arguments],
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return Account(**json.loads(ended.stdout))
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The losses of the eager loop without any limit."""
+    account = trained("eager", tmp_path_factory.mktemp("eager"))
+    assert account.died_of == ""
+    return account.losses
+
+
+def test_the_eager_loop_dies_of_the_limit(disk_folder: Path) -> None:
+    """The limit is one: torch's allocator gives up, and not a step is done."""
+    account = trained("eager", disk_folder, limit_bytes=BUDGET_BYTES + COUNTED_BYTES)
+    assert "can't allocate memory" in account.died_of
+    assert account.losses == []
+
+
+def test_the_compiled_step_trains_within_the_limit(disk_folder: Path, losses: list[str]) -> None:
+    """It takes what it was given, gives the bits of eager, and leaves nothing on the disk."""
+    account = trained("outgrow", disk_folder, limit_bytes=BUDGET_BYTES + COUNTED_BYTES)
+    assert account.died_of == ""
+    assert account.losses == losses
+    assert max(account.process_bytes) <= BUDGET_BYTES
+    assert account.left_in_folder == []
