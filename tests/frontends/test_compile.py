@@ -28,6 +28,7 @@ from tests.frontends.training import WIDTH, Job, Left, Scenario, Step, batch, di
 from tests.runtime.memory import open_spill_files
 
 AMPLE = "10TiB"
+compile_anything: Callable[..., object] = outgrow.compile  # for arguments of types that it refuses
 MOMENTUM = 0.9
 Compile = Callable[..., outgrow.Step]
 
@@ -539,28 +540,28 @@ def test_no_plan_before_the_first_call(compiled: Compile) -> None:
     job = wide(layers=1)
     step = compiled(job, AMPLE)
     for name in ("plan", "current", "traces", "captured", "derived", "derivation"):
-        with pytest.raises(RuntimeError, match="not been called yet.*Call it once"):
+        with pytest.raises(RuntimeError, match=r"not been called yet.*Call it once"):
             getattr(step, name)
 
 
 @pytest.mark.parametrize("model", [None, 3, "model", (), [nn.Linear(1, 1), 3], lambda x: x])
-def test_a_model_is_a_module(model: object, compiled: Compile) -> None:
+def test_a_model_is_a_module(model: object) -> None:
     """What is no module is refused when the step is compiled."""
     job = wide(layers=1)
     with pytest.raises(TypeError, match=r"model .*nn\.Module"):
-        outgrow.compile(job.step, model=model, optimizer=job.optimizer, memory_budget=AMPLE)
+        compile_anything(job.step, model=model, optimizer=job.optimizer, memory_budget=AMPLE)
 
 
 def test_an_optimizer_is_an_optimizer() -> None:
     """What is no optimizer is refused when the step is compiled; so is a step that cannot be called."""
     job = wide(layers=1)
     with pytest.raises(TypeError, match=r"optimizer .*torch\.optim"):
-        outgrow.compile(job.step, model=job.model, optimizer=job.model.parameters(), memory_budget=AMPLE)
-    with pytest.raises(TypeError, match="step .*function"):
-        outgrow.compile(job.model(job.batches[0][0]), model=job.model, memory_budget=AMPLE)
+        compile_anything(job.step, model=job.model, optimizer=job.model.parameters(), memory_budget=AMPLE)
+    with pytest.raises(TypeError, match=r"step .*function"):
+        compile_anything(job.model(job.batches[0][0]), model=job.model, memory_budget=AMPLE)
 
 
-def test_a_step_without_optimizer(compiled: Compile, disk_folder: Path) -> None:
+def test_a_step_without_optimizer(disk_folder: Path) -> None:
     """A decorator on a step that only adds to the gradients, with several models."""
     torch.manual_seed(0)
     models = [nn.Linear(8, 8), nn.Linear(8, 1)]
