@@ -41,7 +41,7 @@ def resnet() -> Workload:
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(32, 5),
-    ).to(memory_format=torch.channels_last)
+    ).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
     return _classifier(model, optimizer, lambda: (torch.randn(48, 3, 64, 64), torch.randint(0, 5, (48,))))
 

@@ -9,7 +9,7 @@ import torch
 
 from outgrow import Infeasible, Workload
 from outgrow.frontends.compile import Step, compile_workload
-from outgrow.frontends.state import Training, state_tensors
+from outgrow.frontends.state import StateSlot, Training, state_tensors
 from tests.bitwise.models import MODELS
 
 STEPS = 3
@@ -19,8 +19,8 @@ REWRITTEN = ("near the floor", "half way")
 
 
 def trained(
-    workload: Workload, step: Callable[..., object]
-) -> tuple[list[str], dict[object, torch.Tensor], torch.Tensor]:
+    workload: Workload, step: Callable[..., torch.Tensor]
+) -> tuple[list[str], dict[StateSlot, torch.Tensor], torch.Tensor]:
     """Losses of some steps, all tensors of model and optimizer, and the generator's state afterwards."""
     torch.manual_seed(1)
     losses = [float(step(*batch).detach()).hex() for batch in islice(cycle(workload.batches), STEPS)]

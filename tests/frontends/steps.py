@@ -93,7 +93,7 @@ def volumes() -> Job:
         nn.ReLU(inplace=True),
         nn.MaxPool3d(2),
         nn.Conv3d(4, 2, 1),
-    ).to(memory_format=torch.channels_last_3d)
+    ).to(memory_format=torch.channels_last_3d)  # pyright: ignore[reportCallIssue]
     optimizer = AdamW(model.parameters(), lr=1e-2)
 
     def step(x: Tensor, y: Tensor) -> dict[str, object]:
@@ -171,6 +171,7 @@ def penalty() -> Job:
     def step(x: Tensor, y: Tensor) -> Tensor:
         x = x.clone().requires_grad_()
         scores = model(x) - model.center
+        assert isinstance(model.center, Tensor)
         model.center = 0.9 * model.center + 0.1 * scores.detach().mean(0)
         (slope,) = torch.autograd.grad(scores.sum(), x, create_graph=True)
         loss = F.cross_entropy(scores, y, weight=weights) + slope.square().mean()
