@@ -75,4 +75,3 @@ def test_an_input_that_no_op_uses_is_held_to_the_end() -> None:
     )
     assert lifetimes(graph)["y"].death == 1
     assert live_bytes(graph, {}) == [20]
-    assert live_bytes(graph, {}) == []
