@@ -56,11 +56,14 @@ class _Draft:
 
 @st.composite
 def graphs(draw: st.DrawFn, max_ops: int = 12) -> Graph:
-    """Valid captured graphs: inputs, views, ops with one to three operands, in-place and hidden writes."""
+    """Valid captured graphs: inputs, views, ops with one to three operands, in-place and hidden writes.
+
+    Some inputs are gradients of an earlier step, which end with this one, and some no op uses.
+    """
     draft = _Draft()
     generator = draft.storage(Role.GENERATOR, 4)
     statistics = draft.storage(Role.BUFFER, draw(ELEMENTS))
-    for role in draw(st.lists(st.sampled_from((Role.PARAMETER, Role.INPUT)), min_size=1, max_size=3)):
+    for role in draw(st.lists(st.sampled_from((Role.PARAMETER, Role.INPUT, Role.GRADIENT)), min_size=1, max_size=3)):
         elements = draw(ELEMENTS)
         draft.value(draft.storage(role, elements), 0, elements)
     for number in range(draw(st.integers(1, max_ops))):
@@ -88,7 +91,7 @@ def _draw_op(draw: st.DrawFn, draft: _Draft, kind: str, name: str, generator: st
     keywords = draw(st.sampled_from(((), (("alpha", draw(LITERALS)),))))
     results: list[str | None] = []
     for _ in range(2 if kind == "split" else 1):
-        elements = draw(ELEMENTS)
+        elements = first.shape[0] if kind == "relu" else draw(ELEMENTS)
         results.append(draft.value(draft.storage(Role.ACTIVATION, elements), 0, elements))
     if kind == "split" and draw(st.booleans()):
         draft.present.remove(unused := str(results.pop()))

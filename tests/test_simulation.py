@@ -73,3 +73,23 @@ def test_latency_is_paid_for_each_transfer() -> None:
     """Two pieces pay the latency twice."""
     quick, slow = run(Link(1e12, 1e12)), run(Link(1e12, 1e12, latency_seconds=1.0))
     assert slow.seconds == pytest.approx(quick.seconds + 1.0)
+
+
+def test_a_second_copy_out_takes_the_place_of_the_first() -> None:
+    """The tier has one place for a storage: its next version is copied over the last, and both copies cost time."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage a 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2] = my.one(%x)
+        swap_out a
+        wait a
+        %a1: a@1 f32[2] = my.two_(%a)
+        swap_out a
+        wait a
+        return %a1
+        """
+    )
+    trace = replay(graph, {}, Machine("toy", Device("toy", 1.0, 1.0), Link(8.0, 8.0)))
+    assert (trace.tier_peak_bytes, trace.bytes_out, trace.seconds) == (8, 16, 2.0)

@@ -1,5 +1,7 @@
 """Every planner gives, for every graph and every feasible budget, a plan that is valid and within the budget."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Budget
 from outgrow.planning.floor import floor_of
+from outgrow.planning.free import free_rewrites
 from outgrow.planning.planner import PLANNERS, make_plan
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import derive, replay_derivation
@@ -23,10 +26,12 @@ MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0, half_duple
 HALF_DUPLEX = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0, half_duplex=True))
 
 
-def problem_of(graph: Graph, capacity: int, machine: Machine = MACHINE, piece_bytes: int = 64) -> Problem:
-    """A problem in which every op takes a second and every storage may move."""
+def problem_of(
+    graph: Graph, capacity: int, machine: Machine = MACHINE, piece_bytes: int = 64, minimum_bytes: int = 4
+) -> Problem:
+    """A problem in which every op takes about a second, and every storage may move unless `minimum_bytes` says less."""
     costs = {op.name: Cost(1.0 + 0.1 * (len(op.name) % 3), len(op.arguments) % 2 * 4) for op in graph.ops}
-    return Problem(graph, costs, machine, Budget(capacity), minimum_bytes=4, piece_bytes=piece_bytes)
+    return Problem(graph, costs, machine, Budget(capacity), minimum_bytes, piece_bytes)
 
 
 def chain(length: int, size: int = 256) -> Graph:
@@ -48,17 +53,18 @@ def chain(length: int, size: int = 256) -> Graph:
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("machine", [MACHINE, HALF_DUPLEX], ids=["duplex", "half duplex"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(graph=graphs(max_ops=14), tightness=st.floats(0, 1))
+@given(graph=graphs(max_ops=14), tightness=st.floats(0, 1), minimum_bytes=st.sampled_from((4, 512, 2048)))
 def test_every_plan_is_valid_and_within_its_budget(
-    planner: str, machine: Machine, graph: Graph, tightness: float
+    planner: str, machine: Machine, graph: Graph, tightness: float, minimum_bytes: int
 ) -> None:
     """Plan -> derive -> verify -> simulate: at any budget from the floor up, the derived graph is valid and fits."""
     assume(graph.ops)
-    problem = problem_of(graph, 1 << 40, machine)
-    floor = floor_of(problem, graph)[0]
+    problem = problem_of(graph, 1 << 40, machine, minimum_bytes=minimum_bytes)
+    rewritten = free_rewrites(problem)[0] if planner == "search" else graph
+    floor = floor_of(problem, rewritten)[0]
     in_core = replay(graph, problem.costs, machine).peak_bytes
     capacity = max(1, int(floor + tightness * max(0, in_core - floor)))
-    problem = problem_of(graph, capacity, machine)
+    problem = replace(problem, budget=Budget(capacity))
     plan = make_plan(problem, planner)
     derivation = derive(graph, plan, problem.workspace)
     trace = replay(derivation.graph, problem.costs, machine)

@@ -164,3 +164,144 @@ def test_a_second_gap_needs_no_second_copy_out() -> None:
     twice = apply_law(once, Swap("a", None, "tanh", (Piece(0, 4, "tanh"), Piece(4, 8, "mul")), "mul"))
     verify(twice, captured=graph, in_place=IN_PLACE)
     assert print_graph(twice).count("swap_out") == 1
+
+
+LAYOUTS = """
+storage x input 8
+storage a 8
+storage b 16
+storage c 8
+storage d 8
+storage e 8
+storage f 8
+value %x: x@0 f32[2]
+value %half: a@0 f32[1]
+%a: a@0 f32[2] = aten.neg.default(%x)
+%b: b@0 f32[4] = aten.relu.default(%a)
+%c: c@0 f32[2]:[0] = aten.tanh.default(%a)
+%d: d@0 f32[2], %e: e@0 f32[2] = aten.exp.default(%a)
+aten.sigmoid.default(%a)
+aten.silu.default(0.5)
+%f: f@0 f32[2] = aten.add.Tensor(%a, %half)
+return %f
+"""
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        ("relu", "a and b differ in size"),
+        ("tanh", "a and c differ in layout"),
+        ("exp", "exp does not have one result"),
+        ("sigmoid", "sigmoid does not have one result"),
+        ("silu", "silu has no tensor as its first argument"),
+        ("add", "add reads a through another view"),
+    ],
+)
+def test_only_a_result_that_fits_exactly_is_written_over_its_operand(op: str, reason: str) -> None:
+    """Result and first operand must be of one size and layout, and nothing else may be read of the operand."""
+    graph = parse_graph(LAYOUTS)
+    verify(graph)
+    with pytest.raises(NotApplicable, match=reason):
+        apply_law(graph, Reuse(op))
+
+
+def test_a_result_of_the_step_is_not_written_over() -> None:
+    """The caller receives what the operand holds."""
+    graph = parse_graph(GRAPH.replace("return %e", "return %d, %e"))
+    with pytest.raises(NotApplicable, match="d is used after exp"):
+        apply_law(graph, Reuse("exp"))
+
+
+def test_a_later_hidden_write_follows_the_result_to_its_new_place() -> None:
+    """What writes the result without returning it writes the operand's storage after the rewrite."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage a 8
+        storage b 8
+        storage c 8
+        value %x: x@0 f32[2]
+        value %b1: b@1 f32[2]
+        %a: a@0 f32[2] = aten.neg.default(%x)
+        %b: b@0 f32[2] = aten.relu.default(%a)
+        my.note(%x) writes b
+        %c: c@0 f32[2] = aten.exp.default(%b1)
+        return %c
+        """
+    )
+    found = apply_law(graph, Reuse("relu"))
+    verify(found, captured=graph, in_place=IN_PLACE)
+    assert [graph.written(op) for op in graph.ops] == [("a",), ("b",), ("b",), ("c",)]
+    assert [found.written(op) for op in found.ops] == [("a",), ("a",), ("a",), ("c",)]
+
+
+def test_a_chain_that_reads_a_later_version_of_what_it_makes_is_not_repeated() -> None:
+    """A neighbour made by the same op has been written by an op outside the chain."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage a 8
+        storage b 8
+        storage c 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2], %b: b@0 f32[2] = my.split(%x)
+        %b1: b@1 f32[2] = aten.relu_.default(%b)
+        %a1: a@1 f32[2] = aten.add_.Tensor(%a, %b1)
+        %c: c@0 f32[2] = aten.exp.default(%a1)
+        return %c
+        """
+    )
+    with pytest.raises(NotApplicable, match="add_ reads a later version of b"):
+        apply_law(graph, Recompute("a", before="exp"))
+
+
+TWO_USES = """
+storage x input 8
+storage a 8
+storage b 8
+storage c 8
+storage d 8
+value %x: x@0 f32[2]
+%a: a@0 f32[2] = aten.neg.default(%x)
+%b: b@0 f32[2] = aten.relu.default(%x)
+%c: c@0 f32[2] = aten.mul.Tensor(%a, %b)
+%d: d@0 f32[2] = aten.add.Tensor(%a, %c)
+return %d, %b
+"""
+
+
+def test_a_storage_may_be_built_again_twice() -> None:
+    """Each repetition has names of its own."""
+    graph = parse_graph(TWO_USES)
+    found = apply_law(apply_law(graph, Recompute("a", before="add")), Recompute("a", before="mul"))
+    verify(found, captured=graph, in_place=IN_PLACE)
+    assert [op.name for op in found.ops] == ["neg", "relu", "neg$2", "mul", "neg$1", "add"]
+
+
+def test_recomputation_leaves_the_transfers_of_others_alone() -> None:
+    """Transfers of another storage, before or after, stay; one of the storage itself would move the wrong bytes."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage a 8
+        storage b 8
+        storage c 8
+        storage d 8
+        storage e 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2] = aten.neg.default(%x)
+        %b: b@0 f32[2] = aten.relu.default(%x)
+        %c: c@0 f32[2] = aten.mul.Tensor(%a, %b)
+        %d: d@0 f32[2] = aten.exp.default(%x)
+        %e: e@0 f32[2] = aten.add.Tensor(%b, %d)
+        return %c, %e
+        """
+    )
+    swapped = apply_law(graph, Swap("b", "mul", "exp", (Piece(0, 8, "add"),), "add"))
+    for decision in (Recompute("a", before="mul"), Recompute("d", before="add")):
+        found = apply_law(swapped, decision)
+        verify(found, captured=graph, in_place=IN_PLACE)
+        assert len(found.ops) == len(graph.ops) + 1
+    with pytest.raises(NotApplicable, match="b is moved by a transfer later"):
+        apply_law(swapped, Recompute("b", before="mul"))

@@ -10,12 +10,6 @@ from collections.abc import Sequence
 from outgrow.ir.graph import Graph, Op
 
 
-def conflict(graph: Graph, first: Op, second: Op) -> bool:
-    """Return whether `first` and `second` must keep their order."""
-    first_written, second_written = set(graph.written(first)), set(graph.written(second))
-    return not (first_written.isdisjoint(graph.touched(second)) and second_written.isdisjoint(graph.touched(first)))
-
-
 def latest_dependence(graph: Graph, ops: Sequence[Op], within: Sequence[Op]) -> Op | None:
     """Return the last op of `within` that conflicts with one of `ops`, or None."""
     touched = {name for op in ops for name in graph.touched(op)}

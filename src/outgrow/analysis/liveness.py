@@ -100,8 +100,6 @@ def live_bytes(graph: Graph, workspace: Mapping[str, int]) -> list[int]:
     delta = [0] * (count + 1)
     for name, life in lifetimes(graph).items():
         size = graph.storages[name].size_bytes
-        if life.death < 0:
-            continue
         delta[max(life.birth, 0)] += size
         delta[min(life.death + 1, count)] -= size
     profile: list[int] = []

@@ -4,8 +4,8 @@
             + sizes of the live storages that may not leave the device
     floor   = max over ops k of need(k)
 
-Storages that may not leave are those that outlive the step, inputs that no op uses, and those below the problem's
-`minimum_bytes`.
+Storages that may not leave are those that outlive the step, inputs before their first use (to the end, if no op uses
+them), and those below the problem's `minimum_bytes`.
 Any budget at or above the floor has a plan: everything that op k does not touch is away while it runs.
 """
 
@@ -23,9 +23,10 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
     fixed = [0] * (len(ops) + 1)
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
-        if _is_fixed(problem, graph, name) or name in kept or not life.uses:
-            fixed[max(life.birth, 0)] += storage.size_bytes
-            fixed[min(life.death + 1, len(ops))] -= storage.size_bytes
+        stays = _is_fixed(problem, graph, name) or name in kept or not life.uses
+        until = life.death + 1 if stays else life.uses[0]
+        fixed[max(life.birth, 0)] += storage.size_bytes
+        fixed[min(until, len(ops))] -= storage.size_bytes
     workspace = problem.workspace
     found: list[int] = []
     held = 0

@@ -43,9 +43,9 @@ def reuse(graph: Graph, decision: Decision) -> Graph:
     at = position_of(graph, decision.op, "reuse")
     op = graph.instructions[at]
     assert isinstance(op, Op), "op_positions holds ops only"
-    operand, result = _operand_and_result(graph, op)
     reason = why_not(graph, op)
     require(reason is None, "reuse", reason or "")
+    operand, result = _operand_and_result(graph, op)
     values = {name: _moved_over(value, result.storage, operand) for name, value in graph.values.items()}
     storages = {name: storage for name, storage in graph.storages.items() if name != result.storage}
     instructions = list(graph.instructions)
@@ -56,8 +56,10 @@ def reuse(graph: Graph, decision: Decision) -> Graph:
 
 def why_not(graph: Graph, op: Op) -> str | None:
     """Return why `op` may not write over its first operand, or None if it may."""
-    if op.operator not in IN_PLACE or not op.arguments or not isinstance(op.arguments[0], Ref):
+    if op.operator not in IN_PLACE:
         return f"{op.operator} has no in-place form"
+    if not isinstance(next(iter(op.arguments), None), Ref):
+        return f"{op.name} has no tensor as its first argument"
     if len(op.results) != 1 or op.results[0] is None:
         return f"{op.name} does not have one result"
     operand, result = _operand_and_result(graph, op)
@@ -79,10 +81,9 @@ def why_not(graph: Graph, op: Op) -> str | None:
 
 
 def _operand_and_result(graph: Graph, op: Op) -> tuple[Value, Value]:
-    argument, name = op.arguments[0] if op.arguments else None, op.results[0] if op.results else None
-    require(isinstance(argument, Ref) and name is not None, "reuse", f"{op.name} has no operand or no result")
-    assert isinstance(argument, Ref), "required above"
-    assert name is not None, "required above"
+    argument, name = op.arguments[0], op.results[0]
+    assert isinstance(argument, Ref), "why_not asks for an operand"
+    assert name is not None, "why_not asks for a result"
     return graph.values[argument.value], graph.values[name]
 
 

@@ -81,28 +81,22 @@ def nnabla_window(problem: Problem) -> tuple[Decision, ...]:
 def _grow(window: _Window, step: int) -> None:
     """A: keep what is leaving and fetch what is away, in the order of the next uses, while there is room."""
     for gap in sorted([*window.leaving, *window.away], key=lambda gap: (gap.end, gap.begin)):
-        if gap in window.dropped and gap not in window.away:
-            continue
         while gap.end != step and not window.fits(gap, step):
             if not window.drop_oldest(step, spared=gap):
                 return
         if gap in window.away:
             del window.away[gap]
             window.returned[gap] = step
-        elif gap in window.leaving:
+        else:
             window.leaving.remove(gap)
         window.promised[step : gap.end] += gap.size_bytes
 
 
 def _make_room(window: _Window, step: int) -> None:
     """B: wait for copies out at the tail until what the op itself needs has room."""
-    leaving_bytes = sum(gap.size_bytes for gap in window.leaving)
-    while int(window.promised[step]) + leaving_bytes > window.capacity:
-        before = leaving_bytes
-        window.drop_oldest(step)
-        leaving_bytes = sum(gap.size_bytes for gap in window.leaving)
-        if leaving_bytes == before:
-            return
+    while int(window.promised[step]) + sum(gap.size_bytes for gap in window.leaving) > window.capacity:
+        has_dropped = window.drop_oldest(step)
+        assert has_dropped, "a budget at or above the floor holds what one op needs"
 
 
 def _swaps(window: _Window) -> tuple[Decision, ...]:

@@ -1,0 +1,72 @@
+"""The floor is what some op needs at once, with all that may not leave the device."""
+
+from outgrow.analysis.cost import Cost
+from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.text import parse_graph
+from outgrow.plan import Budget, Reuse
+from outgrow.planning.floor import floor_of, needs, require_feasible
+from outgrow.planning.free import free_rewrites
+from outgrow.planning.problem import Problem
+
+MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0))
+
+
+def problem_of(text: str, workspace: dict[str, int]) -> Problem:
+    """A problem of a graph whose ops take a second and these bytes of workspace; every storage may move."""
+    graph = parse_graph(text)
+    costs = {op.name: Cost(1.0, workspace.get(op.name, 0)) for op in graph.ops}
+    return Problem(graph, costs, MACHINE, Budget(1), minimum_bytes=4)
+
+
+def test_a_step_without_ops_needs_nothing() -> None:
+    """There is no op that could need anything, so every budget will do."""
+    problem = problem_of("storage x input 8", {})
+    assert floor_of(problem, problem.graph) == (0, None)
+    require_feasible(problem, problem.graph)
+
+
+def test_an_input_stays_until_its_first_use() -> None:
+    """A gradient of the step before is there from the beginning and has no copy yet, so it cannot be away."""
+    problem = problem_of(
+        """
+        storage x input 8
+        storage g gradient 16
+        storage a 8
+        storage b 8
+        storage c 16
+        value %x: x@0 f32[2]
+        value %g: g@0 f32[4]
+        %a: a@0 f32[2] = my.one(%x)
+        %c: c@0 f32[4] = my.two(%g)
+        %b: b@0 f32[2] = my.three(%a)
+        return %b
+        """,
+        {},
+    )
+    assert needs(problem, problem.graph) == [8 + 16 + 8, 8 + 16 + 16, 8 + 8 + 8]
+
+
+RESULT = """
+    storage x input 8
+    storage a 8
+    storage b 8
+    storage c 8
+    value %x: x@0 f32[2]
+    %a: a@0 f32[2] = my.one(%x)
+    %b: b@0 f32[2] = my.two(%x)
+    %c: c@0 f32[2] = aten.relu.default(%a)
+"""
+
+
+def test_a_free_rewrite_that_raises_the_floor_is_given_back() -> None:
+    """A result that is written over an operand has to stay as long as that, also beside the largest workspace."""
+    problem = problem_of(f"{RESULT}return %c", {"two": 64})
+    assert free_rewrites(problem) == (problem.graph, ())
+
+
+def test_a_free_rewrite_that_keeps_the_floor_is_taken() -> None:
+    """Where no op needs the room that the result would take earlier, the result is written over the operand."""
+    problem = problem_of(f"{RESULT}return %c", {"two": 0, "relu": 64})
+    graph, decisions = free_rewrites(problem)
+    assert decisions == (Reuse("relu"),)
+    assert floor_of(problem, graph)[0] == floor_of(problem, problem.graph)[0] - 8
