@@ -103,16 +103,16 @@ def test_transposed_convolutions_and_gradients_of_strided_ones_copy_an_operand()
 
 
 def test_a_large_convolution_has_no_columns() -> None:
-    """The library convolves it itself and only reorders what it touches; how far is seen from all sizes but the last."""
+    """The library reorders what it touches instead; a volume counts as large by all its sizes but the last."""
     graph = parse_graph(
         """
-        storage x input 1048576
-        storage w parameter 108
-        storage y 524288
-        value %x: x@0 f32[1,2,32,64,64]
+        storage x input 524288
+        storage w parameter 216
+        storage y 262144
+        value %x: x@0 f32[1,2,64,256,4]
         value %w: w@0 f32[1,2,3,3,3]
-        %y: y@0 f32[1,1,32,64,64] = aten.convolution.default(%x, %w, None, [1], [1], [1], False, [0], 1)
+        %y: y@0 f32[1,1,64,256,4] = aten.convolution.default(%x, %w, None, [1], [1], [1], False, [0], 1)
         return %y
         """
     )
-    assert workspace_bound(graph, graph.ops[0]) == 3 * 1048576
+    assert workspace_bound(graph, graph.ops[0]) == 3 * 524288

@@ -222,6 +222,7 @@ def test_each_shape_is_captured_once(
 
     counted("capture")
     counted("prepare")
+    monkeypatch.setattr(entries, "_SURPRISES", 0)  # how long a run takes is no matter of this test
     job = wide()
     step = compiled(job, short(job, 16))
     done.clear()

@@ -53,4 +53,4 @@ def test_a_derivation_that_comes_out_differently_is_refused() -> None:
     derivation = derive(GRAPH, PLAN, {})
     assert replay_derivation(GRAPH, derivation) == derivation.graph
     with pytest.raises(ReplayMismatch, match=r"Step 0 \(reuse\)"):
-        replay_derivation(replace(GRAPH, results=("a",), instructions=GRAPH.instructions[:1] * 2), derivation)
+        replay_derivation(replace(GRAPH, results=()), derivation)
