@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outgrow.runtime import arena
 from outgrow.runtime.memory import (
     HUGE_PAGE_BYTES,
     PAGE_BYTES,
@@ -24,12 +23,6 @@ from outgrow.units import GIB, MIB
 from tests.runtime.memory import COUNTER_SLACK_BYTES, bytes_of, is_mapped, touch
 
 _ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def without_arena(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks take memory of the kernel and give it back, whether or not another test has installed the arena."""
-    monkeypatch.setattr(arena, "_installed", [])
 
 
 @given(number=st.integers(0, 2**60), multiple=st.integers(1, 2**30))

@@ -54,9 +54,8 @@ def verdict(summary: Summary) -> str:
     taken = format_bytes(measured.process_bytes)
     if not summary.bytes_swapped and not summary.seconds_recomputed:
         return f"Trains in {taken} of the {budget} allowed: nothing has to move."
-    speed = summary.in_core_seconds / measured.seconds if measured.seconds else 1.0
     over = f" The budget of {budget} was exceeded." if measured.process_bytes > summary.budget_bytes else ""
-    return f"Trains in {taken} what needs {in_core}, at {speed:.2f} of the speed.{over}"
+    return f"Trains in {taken} what needs {in_core}, at {summary.speed:.2f} of the speed.{over}"
 
 
 def _figures(summary: Summary) -> str:
