@@ -1,6 +1,7 @@
-"""A folder on a real disk, since spill files do not go to memory."""
+"""A folder on a real disk, since spill files do not go to memory; and Ctrl-C, whatever started the tests."""
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 from outgrow.errors import TierFailure
 from outgrow.runtime.tiers import DiskTier, default_offload_dir
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A job in the background inherits that it is ignored.
 
 
 @pytest.fixture
