@@ -252,3 +252,49 @@ def test_a_reader_that_goes_away_is_no_error(toy: Path, tmp_path: Path, outgrow:
     os.close(writing)
     assert process.stderr == ""
     assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_the_largest_setting_that_fits(outgrow: Command, toy: Path, tmp_path: Path) -> None:
+    """`fit --vary` tells each value it tried, and the largest one that keeps budget and slowdown."""
+    out = tmp_path / "fit.json"
+    arguments = ("--memory-budget=96MiB", "--vary=rows", "--set=rows=256", "--machine=v100-pcie3")
+    said = outgrow("fit", f"{toy}:perceptron", "--set=width=256", "--set=depth=8", *arguments, "--json", out)
+    assert (said.status, said.err) == (0, "")
+    found = json.loads(out.read_text())
+    assert f"The largest rows that fits 96.0 MiB at 1.1 times the seconds in core: {found['largest']}" in said.out
+    fitting = [row for row in found["trials"] if row["value"] == found["largest"]]
+    assert fitting[0]["predicted"]["peak_bytes"] + fitting[0]["overhead_bytes"] <= 96 << 20
+
+
+def test_the_smallest_budget_for_a_slowdown(outgrow: Command, toy: Path, tmp_path: Path) -> None:
+    """`fit` without a budget prints seconds against budgets, the smallest that keeps the slowdown, and draws them."""
+    out, picture = tmp_path / "fit.json", tmp_path / "curve.svg"
+    arguments = ("--slowdown=1.2", "--machine=v100-pcie3", "--json", out, "--report", picture)
+    said = outgrow("fit", f"{toy}:perceptron", *BIG, *arguments)
+    assert (said.status, said.err) == (0, "")
+    found = json.loads(out.read_text())
+    assert found["smallest"]["slowdown"] <= 1.2
+    assert len(found["curve"]) > 5
+    assert picture.read_text().count("<circle") == len(found["curve"])
+    assert "The smallest budget at 1.2 times the seconds in core" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--vary=rows",), "--vary needs a --memory-budget"),
+        (("--memory-budget=1GiB",), "something to --vary"),
+        (("--slowdown=0.5",), "not a factor of 1 or more"),
+        (("--slowdown=fast",), "not a factor of 1 or more"),
+        (("--vary=not a name", "--memory-budget=1GiB"), "not the name of an argument"),
+    ],
+)
+def test_fit_says_what_it_needs(outgrow: Command, toy: Path, arguments: tuple[str, ...], reason: str) -> None:
+    """Wrong usage is told before anything is planned."""
+    assert reason in refusal(outgrow("fit", f"{toy}:perceptron", *arguments), status=2)
+
+
+def test_nothing_fits_a_budget_below_every_floor(outgrow: Command, toy: Path) -> None:
+    """Where not even the value 1 fits, the refusal says so with the floor's reason."""
+    said = outgrow("fit", f"{toy}:perceptron", "--memory-budget=1MiB", "--vary=rows", "--machine=v100-pcie3")
+    assert "Not even rows 1 fits 1.0 MiB" in refusal(said)

@@ -1,4 +1,4 @@
-"""The command line: `outgrow train | plan | compare | explain`.
+"""The command line: `outgrow train | plan | compare | fit | explain`.
 
 Exit status: 0 done; 1 a refusal, with its reason on stderr; 2 wrong usage; 130 after Ctrl-C. Wrong usage is
 found before torch is imported. Results go to stdout; with `--json -` the JSON does, and what people read goes
@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.command == "fit" and (options.vary is None) == (options.memory_budget is not None):
+        options.parser.error("--vary needs a --memory-budget, and --memory-budget something to --vary")
     _check_outputs(options)
     stream = sys.stderr if options.json == STDOUT else sys.stdout
     try:
@@ -62,7 +64,7 @@ def _refused(reason: str) -> int:
 
 
 def _run(options: argparse.Namespace, tell: Narrator) -> None:
-    from outgrow import commands  # noqa: PLC0415  # torch takes seconds, and wrong usage is told without it
+    from outgrow import commands, fitting  # noqa: PLC0415  # torch takes seconds, and wrong usage is told without it
 
     match options.command:
         case "train":
@@ -71,6 +73,8 @@ def _run(options: argparse.Namespace, tell: Narrator) -> None:
             commands.plan(_job(options), tell)
         case "compare":
             commands.compare(_job(options), tell)
+        case "fit":
+            fitting.fit(_job(options), fitting.Wish(options.vary, options.slowdown), tell)
         case _:
             commands.explain(options.plan, tell)
 
@@ -81,7 +85,7 @@ def _job(options: argparse.Namespace) -> "Job":
     return Job(
         workload=options.workload,
         settings=dict(options.set),
-        budget_bytes=options.memory_budget,
+        budget_bytes=options.memory_budget or 0,
         planner=options.planner,
         machine=options.machine,
         offload_dir=options.offload_dir,
@@ -112,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(_added(commands, "train", "train a workload under a memory budget"))
     _add_plan(_added(commands, "plan", "say what training would take; nothing is run or allocated"))
     _add_compare(_added(commands, "compare", "plan with every planner, side by side"))
+    _add_fit(_added(commands, "fit", "find the largest setting that fits, or the smallest budget; nothing is run"))
     explain = _added(commands, "explain", "say in words what a plan does")
     explain.add_argument("plan", type=Path, metavar="PLAN.json", help="what --json of train or plan wrote")
     return parser
@@ -131,6 +136,7 @@ def _added(
         json=None,
         report=None,
         trace=None,
+        memory_budget=None,
     )
     return parser
 
@@ -156,12 +162,33 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="OUT", help="write a list with one object a planner; - is stdout")
 
 
-def _add_workload(parser: argparse.ArgumentParser) -> None:
+def _add_fit(parser: argparse.ArgumentParser) -> None:
+    _add_workload(parser, needs_budget=False)
+    parser.add_argument(
+        "--vary",
+        type=_name,
+        metavar="NAME",
+        help="find the largest whole number for this argument of the function that fits the memory budget",
+    )
+    parser.add_argument(
+        "--slowdown",
+        type=_slowdown,
+        default=1.1,
+        metavar="FACTOR",
+        help="how many times as long as in core a step may take (default 1.1)",
+    )
+    _add_machine(parser)
+    _add_planner(parser)
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write what was tried and found; - is stdout")
+    parser.add_argument("--report", type=Path, metavar="OUT.svg", help="write a picture of seconds against budget")
+
+
+def _add_workload(parser: argparse.ArgumentParser, *, needs_budget: bool = True) -> None:
     parser.add_argument("workload", metavar="WORKLOAD", help="path/to/file.py:function")
     parser.add_argument(
         "--memory-budget",
         type=_memory_bytes,
-        required=True,
+        required=needs_budget,
         metavar="SIZE",
         help='what the step may take: "4GiB"',
     )
@@ -225,6 +252,22 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps. Give 1 or more.")
     return int(text)
+
+
+def _name(text: str) -> str:
+    if not text.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of an argument")
+    return text
+
+
+def _slowdown(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a factor of 1 or more, such as 1.1")
+    return factor
 
 
 def _setting(text: str) -> tuple[str, int | float | bool | str]:

@@ -90,6 +90,6 @@ def test_a_page_of_a_hundred_thousand_ops_is_small() -> None:
 
 def test_the_verdict_names_memory_and_speed() -> None:
     """One sentence, whether it was planned, trained, or nothing had to move."""
-    assert verdict(findings().summary).startswith("Trains in 1.3 KiB what needs 2.3 KiB, at 0.99")
+    assert verdict(findings().summary).startswith("Trains in 1.3 KiB what needs 2.3 KiB, at 1.00")
     assert verdict(findings(losses=()).summary).startswith("Would train in ")
     assert verdict(findings(capacity_bytes=1 << 20).summary).endswith("nothing has to move.")

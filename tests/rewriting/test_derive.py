@@ -52,5 +52,5 @@ def test_a_derivation_that_comes_out_differently_is_refused() -> None:
     """The first step whose graph is not the recorded one is named."""
     derivation = derive(GRAPH, PLAN, {})
     assert replay_derivation(GRAPH, derivation) == derivation.graph
-    with pytest.raises(ReplayMismatch, match=r"Step 0 \(reuse\)"):
+    with pytest.raises(ReplayMismatch, match=r"Stage 0 \(reuse\)"):
         replay_derivation(replace(GRAPH, results=()), derivation)

@@ -11,7 +11,7 @@ from outgrow.ir.text import parse_graph, print_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Decision, Move, Piece, Recompute, Reuse, Swap
-from outgrow.rewriting.derive import apply_law
+from outgrow.rewriting.derive import apply_laws
 from outgrow.rewriting.laws import LAWS
 from outgrow.rewriting.rule import Law
 
@@ -41,7 +41,7 @@ def test_a_law_does_what_it_states(law: Law) -> None:
     """Applied to the left side of its docstring, a law gives the right side, and both are valid."""
     statement = statement_of(law)
     verify(statement.left)
-    found = law.apply(statement.left, statement.decision)
+    found = apply_laws(statement.left, [statement.decision])
     verify(found, captured=statement.left, in_place=IN_PLACE)
     assert found == statement.right
 
@@ -99,7 +99,7 @@ def test_a_law_refuses_where_its_condition_fails(decision: Decision, reason: str
     graph = parse_graph(GRAPH)
     verify(graph)
     with pytest.raises(NotApplicable, match=reason):
-        apply_law(graph, decision)
+        apply_laws(graph, [decision])
 
 
 def test_an_updated_weight_does_not_serve_a_recomputation() -> None:
@@ -117,7 +117,7 @@ def test_an_updated_weight_does_not_serve_a_recomputation() -> None:
         """
     )
     with pytest.raises(NotApplicable, match="overwritten"):
-        apply_law(graph, Recompute("a", before="exp"))
+        apply_laws(graph, [Recompute("a", before="exp")])
 
 
 def test_a_chain_with_a_write_in_place_is_rebuilt_whole() -> None:
@@ -136,7 +136,7 @@ def test_a_chain_with_a_write_in_place_is_rebuilt_whole() -> None:
         return %c
         """
     )
-    found = apply_law(graph, Recompute("a", before="mul"))
+    found = apply_laws(graph, [Recompute("a", before="mul")])
     verify(found, captured=graph, in_place=IN_PLACE)
     assert [op.name for op in found.ops] == ["neg", "relu_", "exp", "neg$1", "relu_$1", "mul"]
 
@@ -160,8 +160,8 @@ def test_a_second_gap_needs_no_second_copy_out() -> None:
         return %e
         """
     )
-    once = apply_law(graph, Swap("a", "neg", "relu", (Piece(0, 8, "exp"),), "exp"))
-    twice = apply_law(once, Swap("a", None, "tanh", (Piece(0, 4, "tanh"), Piece(4, 8, "mul")), "mul"))
+    once = apply_laws(graph, [Swap("a", "neg", "relu", (Piece(0, 8, "exp"),), "exp")])
+    twice = apply_laws(once, [Swap("a", None, "tanh", (Piece(0, 4, "tanh"), Piece(4, 8, "mul")), "mul")])
     verify(twice, captured=graph, in_place=IN_PLACE)
     assert print_graph(twice).count("swap_out") == 1
 
@@ -203,14 +203,14 @@ def test_only_a_result_that_fits_exactly_is_written_over_its_operand(op: str, re
     graph = parse_graph(LAYOUTS)
     verify(graph)
     with pytest.raises(NotApplicable, match=reason):
-        apply_law(graph, Reuse(op))
+        apply_laws(graph, [Reuse(op)])
 
 
 def test_a_result_of_the_step_is_not_written_over() -> None:
     """The caller receives what the operand holds."""
     graph = parse_graph(GRAPH.replace("return %e", "return %d, %e"))
     with pytest.raises(NotApplicable, match="d is used after exp"):
-        apply_law(graph, Reuse("exp"))
+        apply_laws(graph, [Reuse("exp")])
 
 
 def test_a_later_hidden_write_follows_the_result_to_its_new_place() -> None:
@@ -230,7 +230,7 @@ def test_a_later_hidden_write_follows_the_result_to_its_new_place() -> None:
         return %c
         """
     )
-    found = apply_law(graph, Reuse("relu"))
+    found = apply_laws(graph, [Reuse("relu")])
     verify(found, captured=graph, in_place=IN_PLACE)
     assert [graph.written(op) for op in graph.ops] == [("a",), ("b",), ("b",), ("c",)]
     assert [found.written(op) for op in found.ops] == [("a",), ("a",), ("a",), ("c",)]
@@ -253,7 +253,7 @@ def test_a_chain_that_reads_a_later_version_of_what_it_makes_is_not_repeated() -
         """
     )
     with pytest.raises(NotApplicable, match="add_ reads a later version of b"):
-        apply_law(graph, Recompute("a", before="exp"))
+        apply_laws(graph, [Recompute("a", before="exp")])
 
 
 TWO_USES = """
@@ -274,7 +274,7 @@ return %d, %b
 def test_a_storage_may_be_built_again_twice() -> None:
     """Each repetition has names of its own."""
     graph = parse_graph(TWO_USES)
-    found = apply_law(apply_law(graph, Recompute("a", before="add")), Recompute("a", before="mul"))
+    found = apply_laws(graph, [Recompute("a", before="add"), Recompute("a", before="mul")])
     verify(found, captured=graph, in_place=IN_PLACE)
     assert [op.name for op in found.ops] == ["neg", "relu", "neg$2", "mul", "neg$1", "add"]
 
@@ -298,10 +298,10 @@ def test_recomputation_leaves_the_transfers_of_others_alone() -> None:
         return %c, %e
         """
     )
-    swapped = apply_law(graph, Swap("b", "mul", "exp", (Piece(0, 8, "add"),), "add"))
+    swapped = apply_laws(graph, [Swap("b", "mul", "exp", (Piece(0, 8, "add"),), "add")])
     for decision in (Recompute("a", before="mul"), Recompute("d", before="add")):
-        found = apply_law(swapped, decision)
+        found = apply_laws(swapped, [decision])
         verify(found, captured=graph, in_place=IN_PLACE)
         assert len(found.ops) == len(graph.ops) + 1
     with pytest.raises(NotApplicable, match="b is moved by a transfer later"):
-        apply_law(swapped, Recompute("b", before="mul"))
+        apply_laws(swapped, [Recompute("b", before="mul")])

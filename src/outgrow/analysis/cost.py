@@ -3,7 +3,8 @@
 Costs are measured where the op has run on this machine before, and modelled where it has not:
 
     seconds    = seconds per op + max(flops / device flops, bytes / device bandwidth)       (a roofline)
-    workspace  <= a bound by kind of operator: generous, since the first plan must keep the budget
+    workspace  <= a bound by kind of operator: generous, since the first plan must keep the budget (0 on a device whose
+                  library needs none, as with the implicit matrix products of a GPU's convolutions)
 
 A measured cost is known by the op's signature: operator, arguments, and the dtypes, shapes and strides of all
 operands and results.
@@ -43,7 +44,8 @@ def modelled(graph: Graph, op: Op, device: Device) -> Cost:
         return Cost(1e-6)
     arithmetic = flops(graph, op) / device.flops_per_second
     movement = moved_bytes(graph, op) / device.bytes_per_second
-    return Cost(device.seconds_per_op + max(arithmetic, movement), workspace_bound(graph, op))
+    workspace = workspace_bound(graph, op) if device.needs_workspace else 0
+    return Cost(device.seconds_per_op + max(arithmetic, movement), workspace)
 
 
 def workspace_bound(graph: Graph, op: Op) -> int:

@@ -8,6 +8,7 @@ generator is a storage that random ops write, so their order is kept by the same
 from collections.abc import Sequence
 
 from outgrow.ir.graph import Graph, Op
+from outgrow.operators.effects import quiet
 
 
 def latest_dependence(graph: Graph, ops: Sequence[Op], within: Sequence[Op]) -> Op | None:
@@ -21,5 +22,5 @@ def latest_dependence(graph: Graph, ops: Sequence[Op], within: Sequence[Op]) -> 
 
 
 def is_repeatable(graph: Graph, op: Op) -> bool:
-    """Return whether `op` may run again: all it writes are storages of this step."""
-    return not any(graph.storages[name].is_persistent for name in graph.written(op))
+    """Return whether `op` may run again: all that its repetition writes are storages of this step."""
+    return not any(graph.storages[name].is_persistent for name in graph.written(quiet(op)))

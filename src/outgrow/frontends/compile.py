@@ -115,11 +115,11 @@ class Step(Generic[P, R]):
     @property
     def plan(self) -> Summary:
         """The figures of the current plan, and of the last step; printed, a table."""
-        measured = None
-        if self._measured is not None:
-            trace = self._measured
-            measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, tuple(self._losses))
-        return self._entry.prepared.summary(self._settings.name, measured)
+        prepared, trace = self._entry.prepared, self._measured
+        if trace is None:
+            return prepared.summary(self._settings.name)
+        measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, tuple(self._losses))
+        return prepared.summary(self._settings.name, measured, prepared.replayed(trace))
 
     @property
     def current(self) -> Plan:
@@ -129,8 +129,8 @@ class Step(Generic[P, R]):
     @property
     def traces(self) -> Traces:
         """The step in core, as simulated, and as it ran last."""
-        prepared = self._entry.prepared
-        return Traces(prepared.in_core, prepared.simulated, self._measured)
+        prepared, trace = self._entry.prepared, self._measured
+        return Traces(prepared.in_core, prepared.replayed(trace) if trace else prepared.simulated, trace)
 
     @property
     def captured(self) -> Graph:

@@ -134,6 +134,7 @@ class Entries:
             budget,
             planner=self._settings.planner,
             progress=self._settings.progress,
+            prove=False,
         )
         program = lower(prepared.derived)
         is_roomy = prepared.in_core.peak_bytes * _ROOMY <= budget.capacity_bytes

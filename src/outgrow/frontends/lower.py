@@ -10,6 +10,7 @@ import torch
 
 from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import Argument, Drop, Graph, Op, Ref, Role, SwapOut, Symbol
+from outgrow.operators.in_place import INTO
 from outgrow.runtime.program import Call, Geometry, Instruction, Lookup, Program, Result, Slot
 
 _EXTENT_ALIGNMENT = 4096
@@ -43,12 +44,21 @@ def _call(graph: Graph, op: Op) -> Call:
     return Call(
         name=op.name,
         captured=op.captured,
-        function=resolve_operator(op.operator),
+        function=function_of(op),
         arguments=tuple(_slot(argument) for argument in op.arguments),
         keywords=tuple((key, _slot(argument)) for key, argument in op.keywords),
         results=tuple(_result(graph, name) for name in op.results),
         updates=any(graph.storages[name].role in _UPDATED for name in graph.written(op)),
     )
+
+
+def function_of(op: Op) -> Callable[..., object]:
+    """Return the function that an op calls; a form that takes the memory of its result gets its first operand's."""
+    function = resolve_operator(op.operator)
+    keyword = INTO.get(op.operator)
+    if keyword is None or keyword in dict(op.keywords):
+        return function
+    return lambda first, *others, **keywords: function(first, *others, **keywords, **{keyword: first})
 
 
 def _result(graph: Graph, name: str | None) -> Result | None:

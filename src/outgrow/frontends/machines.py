@@ -1,7 +1,7 @@
 """For which machines can a step be planned from afar? One TOML file each in the folder `machines`.
 
     name = "v100-pcie3"
-    [device]   name, flops_per_second, bytes_per_second, source
+    [device]   name, flops_per_second, bytes_per_second, needs_workspace, source
     [link]     out_bytes_per_second, in_bytes_per_second, latency_seconds, half_duplex, source
 
 `source` says where the rates are from. Rates are those that programs reach, not those of data sheets.
@@ -36,7 +36,12 @@ def described_machine(name: str) -> Machine:
     device, link = table["device"], table["link"]
     return Machine(
         name=table["name"],
-        device=Device(device["name"], device["flops_per_second"], device["bytes_per_second"]),
+        device=Device(
+            device["name"],
+            device["flops_per_second"],
+            device["bytes_per_second"],
+            needs_workspace=device.get("needs_workspace", True),
+        ),
         link=Link(
             link["out_bytes_per_second"],
             link["in_bytes_per_second"],

@@ -1,8 +1,9 @@
 """What is known of a step before it runs? A plan, the graph derived from it, and both traces as simulated."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import mean
 
 from outgrow.analysis.cost import Cost, costs_of
 from outgrow.analysis.liveness import live_bytes
@@ -49,6 +50,20 @@ class Prepared:
         """Seconds of arithmetic that the derived graph repeats."""
         return sum((self.costs[op.captured].seconds for op in self.derived.ops if op.origin), 0.0)
 
+    def replayed(self, measured: Trace) -> Trace:
+        """Return the derived graph's step as simulated with the seconds that its ops took in a run."""
+        captured = {op.name: op.captured for op in self.derived.ops}
+        seen: dict[str, list[float]] = {}
+        for span in measured.spans:
+            if span.lane is Lane.COMPUTE and span.label in captured:
+                seen.setdefault(captured[span.label], []).append(span.end - span.begin)
+        if not seen:
+            return self.simulated
+        costs = {
+            name: replace(cost, seconds=mean(seen[name])) if name in seen else cost for name, cost in self.costs.items()
+        }
+        return replay(self.derived, costs, self.machine)
+
     def summary(self, workload: str, measured: Measured | None = None, simulated: Trace | None = None) -> Summary:
         """Return the figures of the plan, beside what was measured."""
         replayed = simulated or self.simulated
@@ -80,14 +95,16 @@ def prepare(
     *,
     planner: str,
     progress: Callable[[str, float], None] = silent,
+    prove: bool = True,
 ) -> Prepared:
     """Plan a captured graph and derive what will run; `known` are measured costs by signature.
 
+    Without `prove` the bound is the arithmetic alone, which takes no time to find.
     Raises `Infeasible` if the budget is below the floor.
     """
     costs = costs_of(graph, machine.device, known)
     problem = Problem(graph, costs, machine, budget, progress=progress)
-    plan = make_plan(problem, planner)
+    plan = make_plan(problem, planner, prove=prove)
     derivation = derive(graph, plan, problem.workspace)
     in_core, simulated = replay(graph, costs, machine), replay(derivation.graph, costs, machine)
     return Prepared(graph, costs, machine, plan, derivation, in_core, simulated)
@@ -130,6 +147,14 @@ def known_machine(offload_dir: Path | None = None) -> KnownMachine:
     return KnownMachine(this_machine(offload_dir or default_offload_dir()), open_cost_cache().known)
 
 
+def problem_of(graph: Graph, target: KnownMachine) -> Problem:
+    """Return the problem of planning a captured graph that has not run yet, without a budget."""
+    overhead = unseen_overhead_bytes(graph, 1 << 60)
+    return Problem(
+        graph, costs_of(graph, target.machine.device, target.costs), target.machine, Budget(1 << 60, overhead)
+    )
+
+
 def plan_captured(
     captured: Captured,
     target: KnownMachine,
@@ -137,10 +162,13 @@ def plan_captured(
     *,
     planner: str = "search",
     progress: Callable[[str, float], None] = silent,
+    prove: bool = True,
 ) -> Prepared:
     """Plan a captured step before it has run; raises `Infeasible` if the budget is below the floor."""
     budget = Budget(budget_bytes, unseen_overhead_bytes(captured.graph, budget_bytes))
-    return prepare(captured.graph, target.costs, target.machine, budget, planner=planner, progress=progress)
+    return prepare(
+        captured.graph, target.costs, target.machine, budget, planner=planner, progress=progress, prove=prove
+    )
 
 
 def plan_workload(

@@ -16,6 +16,9 @@ Two graphs agree iff
 By induction over the ops, equal content then means equal bits in both graphs, whatever the order and the
 places, because an op with equal inputs gives equal bits.
 
+A repetition may leave out the arguments that the captured op writes without returning them, where `quiet` has their
+places: the op is then expected in that form, which writes nothing that outlives the step.
+
 The one change of operator is an exact law's: `in_place` maps an operator to a form that writes its one result
 over its first operand. The operand must have the layout of the result, and the op must not read the operand's
 storage in any other layout. The form then makes the content that the captured op makes elsewhere.
@@ -24,12 +27,12 @@ After value numbering, Kildall 1973, "A unified approach to global program optim
 https://doi.org/10.1145/512927.512945, with the names of captured ops in place of hashed expressions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import Argument, Graph, Op, Ref, Value
-from outgrow.ir.steps import Step, births, steps_of
+from outgrow.ir.graph import Argument, Graph, Op, Ref, Value, leaving_out
+from outgrow.ir.steps import Step, births, references, steps_of
 
 Content: TypeAlias = str | tuple[str, int]
 Layout: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]
@@ -57,7 +60,13 @@ class _Write(NamedTuple):
     operands: tuple[int, ...]
 
 
-def check_equivalence(graph: Graph, steps: list[Step], captured: Graph, in_place: Mapping[str, str]) -> None:
+def check_equivalence(
+    graph: Graph,
+    steps: list[Step],
+    captured: Graph,
+    in_place: Mapping[str, str],
+    quiet: Mapping[str, Sequence[int]],
+) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 6; both graphs must keep invariant 1."""
     expected_calls, expected_end = _number(captured, steps_of(captured))
     calls, end = _number(graph, steps)
@@ -68,6 +77,8 @@ def check_equivalence(graph: Graph, steps: list[Step], captured: Graph, in_place
         original = originals.get(op.captured)
         if original is None or (op.name in originals and op.captured != op.name):
             raise InvalidGraph(f"{op.name} is not an op of the captured graph", invariant=6, position=call.at)
+        if op.name != op.captured:
+            original = _quieted(original, quiet.get(original.op.operator, ()))
         if op.name != op.captured and not _is_repeatable(captured, original):
             message = f"{op.name} repeats {op.captured}, which changes what outlives the step"
             raise InvalidGraph(message, invariant=6, position=call.at)
@@ -137,6 +148,21 @@ def _layout(value: Value) -> Layout:
 
 def _is_repeatable(captured: Graph, original: _Call) -> bool:
     return not any(captured.storages[name].is_persistent for name in original.step.written)
+
+
+def _quieted(original: _Call, positions: Sequence[int]) -> _Call:
+    """Return the call without the arguments at `positions`, if they are all that it writes without returning it."""
+    arguments = [original.op.arguments[at] for at in positions]
+    values = dict(zip(references(original.op), original.step.reads, strict=True))
+    left_out = {values[argument.value].storage for argument in arguments if isinstance(argument, Ref)}
+    if not original.op.writes or not left_out.issuperset(original.op.writes):
+        return original
+    op = leaving_out(original.op, positions)
+    reads = tuple([values[name] for name in references(op)])
+    written = tuple([name for name in original.step.written if name not in original.op.writes])
+    touched = tuple(dict.fromkeys([*(value.storage for value in reads), *written]))
+    before = {name: content for name, content in original.before.items() if name in touched}
+    return _Call(original.at, op, Step(reads, original.step.results, written, touched), before)
 
 
 def _difference(call: _Call, original: _Call, in_place: Mapping[str, str]) -> str | None:

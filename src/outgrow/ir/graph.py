@@ -25,8 +25,8 @@ Host scalars (a step counter read from a tensor, a learning rate) are values of 
 The random generator is a storage that random ops read and write, so its order is a dependence like any other.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TypeAlias
@@ -162,6 +162,12 @@ def read_values(op: Op) -> tuple[str, ...]:
     """Return the names of the values that `op` reads, each once, in order."""
     arguments = (*op.arguments, *(argument for _, argument in op.keywords))
     return tuple(dict.fromkeys(name for argument in arguments for name in argument_values(argument)))
+
+
+def leaving_out(op: Op, positions: Sequence[int]) -> Op:
+    """Return `op` with None for the arguments at `positions`, and without hidden writes."""
+    arguments = tuple(None if at in positions else argument for at, argument in enumerate(op.arguments))
+    return replace(op, arguments=arguments, writes=())
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What computes: sustained flop/s, memory bandwidth in bytes/s, and the fixed seconds of one op."""
+    """What computes: sustained flop/s, memory bandwidth in bytes/s, and the fixed seconds of one op.
+
+    Where `needs_workspace` is False, the library computes without memory besides operands and results.
+    """
 
     name: str
     flops_per_second: float
     bytes_per_second: float
     seconds_per_op: float = 1e-5
+    needs_workspace: bool = True
 
 
 @dataclass(frozen=True, slots=True)

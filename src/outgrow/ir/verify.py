@@ -18,7 +18,7 @@ written down here once more, apart from the simulator and from the liveness anal
 other's mistakes. The first fault is raised as `InvalidGraph`, with its number and the instructions around it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from outgrow.errors import InvalidGraph
@@ -31,6 +31,7 @@ from outgrow.ir.text import print_around
 
 _NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
 _NO_OPERATORS: Mapping[str, str] = MappingProxyType({})
+_NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
 def verify(
@@ -40,12 +41,14 @@ def verify(
     workspace: Mapping[str, int] | Callable[[Op], int] = _NO_WORKSPACE,
     captured: Graph | None = None,
     in_place: Mapping[str, str] = _NO_OPERATORS,
+    quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS,
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps the invariants of this module.
 
     Invariant 3 is checked where `capacity_bytes` is given, and 6 where `captured` is, a graph that is itself
     valid. `workspace` gives bytes by captured op name, or by op. `in_place` maps captured operators to the
-    in-place operators that may stand for them.
+    in-place operators that may stand for them, and `quiet` operators to the places of the arguments that a
+    repetition may leave out.
     """
     try:
         _check_values(graph)
@@ -56,7 +59,7 @@ def verify(
         if capacity_bytes is not None:
             check_capacity(graph, steps, capacity_bytes, _as_function(workspace))
         if captured is not None:
-            check_equivalence(graph, steps, captured, in_place)
+            check_equivalence(graph, steps, captured, in_place, quiet)
     except InvalidGraph as fault:
         around = "" if fault.position is None else f"\n{print_around(graph, fault.position)}"
         message = f"invariant {fault.invariant}: {fault}{around}"

@@ -3,12 +3,15 @@
 An ATen schema marks the arguments that an operator writes, `Tensor(a!) self`. Batch normalisation is older
 than these marks: in training it updates its running statistics in silence. The table lists such arguments by
 position.
+
+A repetition must not update them a second time. In training the statistics of the batch alone decide what these
+operators return, so a repetition leaves the running ones out (`QUIET`): the same kernel gives the same bits.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from outgrow.ir.graph import Argument
+from outgrow.ir.graph import Argument, Op, leaving_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,18 @@ HIDDEN_WRITES: Mapping[str, HiddenWrites] = {
     "aten.batch_norm_gather_stats.default": HiddenWrites((3, 4)),
     "aten.batch_norm_gather_stats_with_counts.default": HiddenWrites((3, 4)),
 }
+
+QUIET: Mapping[str, tuple[int, ...]] = {
+    "aten.native_batch_norm.default": (3, 4),
+    "aten.cudnn_batch_norm.default": (3, 4),
+    "aten.miopen_batch_norm.default": (3, 4),
+}
+"""Positions of the arguments that such an operator writes and that may be left out, with equal results."""
+
+
+def quiet(op: Op) -> Op:
+    """Return the form of `op` that a repetition runs: without its hidden writes, where it has such a form."""
+    return leaving_out(op, QUIET[op.operator]) if op.writes and op.operator in QUIET else op
 
 
 def hidden_writes(operator: str, arguments: Sequence[Argument]) -> tuple[int, ...]:

@@ -1,15 +1,375 @@
-"""Which step time can no plan beat? So far: the arithmetic alone.
+"""Which step time can no plan beat? A linear programme over fractions of storages, in the captured order.
 
-    bound = sum of the seconds of every captured op
+Time is cut into slots at moments, the begins and ends of ops (`planning.coarsen`, which also says in what the outline
+is optimistic). Fractions of storages are held, moved and built again, without regard to the whole number of times.
 
-Every plan runs each captured op at least once (an exact law neither removes one nor makes it quicker), and one
-device runs one op at a time, so no plan under any budget is faster. The bound ignores the link: recomputation
-may replace any transfer, so bytes over capacity do not bound the time by themselves.
+    variables       d_q       seconds of slot q
+                    u_q       seconds of it that updates take
+                    S_oq      how often op o was repeated by the end of slot q
+                    O_cq      fraction of copy c that has gone out by the end of slot q
+                    i_rq      fraction of rest r that comes in during slot q
+                    r_m       fraction of rest r that is held at moment m
+                    h_w       fraction of an operand that is not written over (overwrite w)
+    minimise        sum of d_q
+    1. time         d_q >= arithmetic + u_q + seconds(o) (S_oq - S_o,q-1), summed over o;                  `_time`
+                    where slot q is the run of one op: d_q = arithmetic, and nothing is repeated
+    2. updates      u_0 + ... + u_q <= seconds released by then, all of them at the end                    `_updates`
+    3. link         out seconds(c) (O_cq - O_c,q-1), summed over c, <= d_q; likewise in;                    `_link`
+                    on a half-duplex link their sum <= d_q
+    4. memory       bytes(r) r_m, summed over the rests at m, + bytes(w) h_w <= room(m)                    `_memory`
+    5. flow         r_m <= r_m-1 + i_rq + S_oq - S_o,q-1 from moment to moment; at the rest's end 1 <= ... `_flow`
+    6. no loss      r_m + O_cm + S_o,end - S_om >= 1: what is not held is in the tier or will be repeated    `_no_loss`
+    7. copies       O_c,q-1 <= O_cq, S_o,q-1 <= S_oq; for tails, which 6 does not bind, i_rq <= O_cq and     `_copies`
+                    O_cq - O_c,q-1 <= r_m + S_oq - S_o,q-1 for the moment m before slot q
+    8. operands     S_oq - S_o,q-1 <= r_m + i_rq + S_pq - S_p,q-1 for each rest r over slot q of a storage  `_operands`
+                    that o reads, built by p
+    9. overwriting  h_w + S_o,end - S_o,begin >= 1 over the rest that follows                             `_overwriting`
+
+*Why no plan is quicker.* Take any graph that the laws derive and its replay. At each moment, let r be the part of a
+storage's content on the device (in its first or in a rebuilt instance), O and i what the link has moved so far, S how
+often an op ran again (in one slot, once at the most), d the time that passed. All nine hold, and the sum of d is the
+seconds of the plan. Latency counts in proportion to the bytes: a whole copy takes at least this.
+
+*What the bound is of.* The captured order of the ops, but updates may come early and repetitions anywhere. Storages
+that outlive the step stay on the device, and those below the problem's `minimum_bytes` do not use the link.
+
+*Proof, not trust.* The dual solution y of the solver gives, by weak duality, for costs c and constraints A x <= b,
+
+    bound = -y b + sum over variables x of the least (c + y A) x in their range,   for every y >= 0
+
+which is what is returned, with y scaled down until c + y A >= 0 for every d, whose range has no end. So a solver that
+is inexact makes the bound lower, never wrong. Where the captured step fits, where the programme is infeasible (the
+budget is below the floor) or where the solver gives up, the bound is the arithmetic: every captured op runs at least
+once. A programme of too many variables is coarsened until it is solved in seconds, which keeps it a bound. The solver
+is given far more time than it takes, so that the bound does not depend on how quick a machine is.
+
+Fractions and the operands' condition follow Jain et al. 2020, "Checkmate", https://arxiv.org/abs/1910.02653 (their
+equation 1, relaxed) and, for both together, Patil et al. 2022, "POET", https://arxiv.org/abs/2207.07697. Departures:
+copies and recomputation share one clock with the arithmetic, copies have progress in time, memory is asked for at
+chosen moments, and results may be written over operands.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
+
+from outgrow.analysis.liveness import live_bytes
+from outgrow.planning.coarsen import Outline, Rest, choose_moments, merged, outline, study
 from outgrow.planning.problem import Problem
+
+Terms = list[tuple[int, float]]
+"""A sum of coefficients times variables, these by number."""
+
+_VARIABLES = 12_000
+"""What HiGHS solves in a few seconds; 20,000 variables take it half a minute."""
+_FEWEST_GROUPS = 12
+_MOST_GROUPS = 192
+_SECONDS = 120.0
+"""When the solver gives up: far more than it takes."""
+_ROUNDING = 1e-9
 
 
 def bound_seconds(problem: Problem) -> float:
-    """Return seconds below which no plan for the problem can come."""
-    return sum(problem.costs[op.captured].seconds for op in problem.graph.ops if op.captured in problem.costs)
+    """Return seconds below which no plan for the problem in the captured order can come."""
+    arithmetic = sum(problem.costs[op.captured].seconds for op in problem.graph.ops if op.captured in problem.costs)
+    if max(live_bytes(problem.graph, problem.workspace), default=0) <= problem.budget.capacity_bytes:
+        return arithmetic
+    return max(arithmetic, _solved(_affordable(problem), problem.machine.link.half_duplex))
+
+
+def _affordable(problem: Problem) -> Outline:
+    """The finest outline whose programme has at most `_VARIABLES` variables; one of merged storages if none has."""
+    found = study(problem)
+    groups = [min(_MOST_GROUPS, len(found.ops))]
+    while groups[-1] > _FEWEST_GROUPS:
+        groups.append(max(_FEWEST_GROUPS, groups[-1] * 3 // 4))
+    drawn: Outline | None = None
+    for is_merged in (False, True):
+        for count in groups:
+            drawn = outline(found, choose_moments(found, count))
+            drawn = merged(drawn) if is_merged else drawn
+            if drawn.variables <= _VARIABLES:
+                return drawn
+    assert drawn is not None, "there is at least one number of groups"
+    return drawn
+
+
+# ---- the variables
+
+
+class _Columns:
+    """The number of each variable, and the range that it can lie in."""
+
+    def __init__(self, outlined: Outline, unit: float) -> None:
+        self.low: list[float] = []
+        self.high: list[float] = []
+        slots = range(outlined.slots)
+        seconds = [seconds / unit for seconds in outlined.arithmetic]
+        self.slot = [self._add(seconds[q], seconds[q] if outlined.is_run[q] else inf) for q in slots]
+        self.update = [self._add(0.0, 0.0 if outlined.is_run[q] else outlined.released[q] / unit) for q in slots]
+        self.repeats = [self._cumulative(outlined, item.begin, item.end) for item in outlined.repeats]
+        self.copies = [{q: self._add(0.0, 1.0) for q in range(copy.begin, copy.end + 1)} for copy in outlined.copies]
+        self.held = [{m: self._add(0.0, 1.0) for m in range(rest.begin, rest.end)} for rest in outlined.rests]
+        self.coming = [
+            {q: self._add(0.0, 1.0) for q in range(rest.begin + 1, rest.end + 1) if rest.copy is not None}
+            for rest in outlined.rests
+        ]
+        self.spared = [self._add(0.0, 1.0) for _ in outlined.overwrites]
+
+    def _add(self, low: float, high: float) -> int:
+        self.low.append(low)
+        self.high.append(high)
+        return len(self.low) - 1
+
+    def _cumulative(self, outlined: Outline, begin: int, end: int) -> dict[int, int]:
+        """A variable for each slot in which an op may run again; in the run of another op it stays what it was."""
+        found: dict[int, int] = {}
+        for slot in range(begin, end + 1):
+            if not outlined.is_run[slot]:
+                found[slot] = self._add(0.0, float(slot - begin + 1))
+            elif slot > begin:
+                found[slot] = found[slot - 1]
+        return found
+
+    def repeated(self, repeat: int | None, slot: int, sign: float = 1.0) -> Terms:
+        """How often an op was repeated by the end of a slot."""
+        if repeat is None or not self.repeats[repeat]:
+            return []
+        columns = self.repeats[repeat]
+        if slot in columns:
+            return [(columns[slot], sign)]
+        last = max(columns)
+        return [(columns[last], sign)] if slot > last else []
+
+    def repeated_within(self, repeat: int | None, after: int, until: int, sign: float = 1.0) -> Terms:
+        """How often an op was repeated from the end of slot `after` to the end of slot `until`."""
+        terms = [*self.repeated(repeat, until, sign), *self.repeated(repeat, after, -sign)]
+        return terms if len({column for column, _ in terms}) == len(terms) else []
+
+    def copied(self, copy: int | None, slot: int, sign: float = 1.0) -> Terms:
+        """The fraction of a copy that has gone out by the end of a slot."""
+        return [(self.copies[copy][slot], sign)] if copy is not None and slot in self.copies[copy] else []
+
+
+# ---- the constraints
+
+
+@dataclass
+class _Rows:
+    """Constraints `terms` <= `at_most`, one after another."""
+
+    at_most: list[float] = field(default_factory=list[float])
+    row: list[int] = field(default_factory=list[int])
+    column: list[int] = field(default_factory=list[int])
+    factor: list[float] = field(default_factory=list[float])
+
+    def add(self, terms: Terms, at_most: float) -> None:
+        """Add a constraint."""
+        for column, factor in terms:
+            self.row.append(len(self.at_most))
+            self.column.append(column)
+            self.factor.append(factor)
+        self.at_most.append(at_most)
+
+
+def _time(outlined: Outline, columns: _Columns, rows: _Rows, unit: float) -> None:
+    """1. A slot holds its arithmetic, its updates and its repetitions."""
+    work: list[Terms] = [[(columns.update[q], 1.0), (columns.slot[q], -1.0)] for q in range(outlined.slots)]
+    for number, repeat in enumerate(outlined.repeats):
+        for slot in range(repeat.begin, repeat.end + 1):
+            price = repeat.seconds / unit
+            work[slot] += [(at, sign * price) for at, sign in columns.repeated_within(number, slot - 1, slot)]
+    for slot, terms in enumerate(work):
+        if not outlined.is_run[slot]:
+            rows.add(terms, -outlined.arithmetic[slot] / unit)
+
+
+def _updates(outlined: Outline, columns: _Columns, rows: _Rows, unit: float) -> None:
+    """2. Updates run after what they depend on, and all of them run."""
+    for slot in range(outlined.slots):
+        done = [(columns.update[earlier], 1.0) for earlier in range(slot + 1)]
+        if outlined.released[slot] < outlined.released[-1]:
+            rows.add(done, outlined.released[slot] / unit)
+    rows.add([(column, -1.0) for column in columns.update], -outlined.released[-1] / unit)
+
+
+def _link(outlined: Outline, columns: _Columns, rows: _Rows, unit: float, *, half_duplex: bool) -> None:
+    """3. The link moves in a slot what its rate lets it move."""
+    out: list[Terms] = [[] for _ in range(outlined.slots)]
+    back: list[Terms] = [[] for _ in range(outlined.slots)]
+    for number, copy in enumerate(outlined.copies):
+        for slot in range(copy.begin, copy.end + 1):
+            moved = [*columns.copied(number, slot), *columns.copied(number, slot - 1, -1.0)]
+            out[slot] += [(column, sign * copy.out_seconds / unit) for column, sign in moved]
+    for rest, coming in zip(outlined.rests, columns.coming, strict=True):
+        for slot, column in coming.items():
+            assert rest.copy is not None, "only what has a copy comes in"
+            back[slot].append((column, outlined.copies[rest.copy].in_seconds / unit))
+    for slot in range(outlined.slots):
+        for lane in [out[slot] + back[slot]] if half_duplex else [out[slot], back[slot]]:
+            if lane:
+                rows.add([*lane, (columns.slot[slot], -1.0)], 0.0)
+
+
+def _memory(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+    """4. What rests has room beside what the op at the moment needs; in units of the largest that rests."""
+    resting: list[Terms] = [[] for _ in outlined.room]
+    for rest, held in zip(outlined.rests, columns.held, strict=True):
+        for moment, column in held.items():
+            resting[moment].append((column, float(rest.size_bytes)))
+    for overwrite, column in zip(outlined.overwrites, columns.spared, strict=True):
+        resting[overwrite.moment].append((column, float(overwrite.size_bytes)))
+    for room, terms in zip(outlined.room, resting, strict=True):
+        if sum(size for _, size in terms) > room:
+            scale = max((size for _, size in terms), default=1.0)
+            rows.add([(column, size / scale) for column, size in terms], room / scale)
+
+
+def _flow(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+    """5. What is held more than at the moment before came in or was built; at its next use, all is held."""
+    for number, rest in enumerate(outlined.rests):
+        held = columns.held[number]
+        for slot in range(rest.begin + 1, rest.end + 1):
+            if slot == rest.end and not rest.needed:
+                continue
+            more = [(held[slot], 1.0)] if slot < rest.end else []
+            rows.add(
+                [*more, *_there(columns, number, rest, slot, -1.0)],
+                0.0 if more else -1.0,
+            )
+
+
+def _there(columns: _Columns, number: int, rest: Rest, slot: int, sign: float) -> Terms:
+    """What was held before a slot, what comes in during it, and what is built in it."""
+    terms = [(columns.held[number][slot - 1], sign)]
+    if slot in columns.coming[number]:
+        terms.append((columns.coming[number][slot], sign))
+    return [*terms, *columns.repeated_within(rest.repeat, slot - 1, slot, sign)]
+
+
+def _no_loss(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+    """6. What is neither held nor in the tier has to be built before the end of the rest."""
+    for rest, held in zip(outlined.rests, columns.held, strict=True):
+        for moment, column in held.items() if rest.needed else ():
+            later = columns.repeated_within(rest.repeat, moment, rest.end, -1.0)
+            rows.add([(column, -1.0), *columns.copied(rest.copy, moment, -1.0), *later], -1.0)
+
+
+def _copies(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+    """7. Only what has gone out comes in, only what is held or built goes out, and what is done stays done."""
+    for number, (rest, coming) in enumerate(zip(outlined.rests, columns.coming, strict=True)):
+        for slot, column in coming.items() if not rest.needed else ():
+            rows.add([(column, 1.0), *columns.copied(rest.copy, slot, -1.0)], 0.0)
+            gone = [*columns.copied(rest.copy, slot), *columns.copied(rest.copy, slot - 1, -1.0)]
+            source = columns.repeated_within(rest.repeat, slot - 1, slot, -1.0)
+            rows.add([*gone, (columns.held[number][slot - 1], -1.0), *source], 0.0)
+    for cumulative in (*columns.copies, *columns.repeats):
+        distinct = list(dict.fromkeys(cumulative.values()))
+        for earlier, later in pairwise(distinct):
+            rows.add([(earlier, 1.0), (later, -1.0)], 0.0)
+
+
+def _operands(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+    """8. An op is repeated as far as what it reads is there; what an op of the slot uses is there."""
+    for number, repeat in enumerate(outlined.repeats):
+        for slot in range(repeat.begin, repeat.end + 1):
+            again = columns.repeated_within(number, slot - 1, slot)
+            for rests in repeat.reads if again else ():
+                resting = _resting(outlined, rests, slot)
+                if resting is not None:
+                    there = _there(columns, resting, outlined.rests[resting], slot, -1.0)
+                    rows.add([*again, *there], 0.0)
+
+
+def _resting(outlined: Outline, rests: Sequence[int], slot: int) -> int | None:
+    """The one of a storage's rests that lasts over all of a slot, or a tail that ends with it."""
+    for number in rests:
+        rest = outlined.rests[number]
+        if rest.begin < slot < rest.end or (slot == rest.end and not rest.needed):
+            return number
+    return None
+
+
+def _overwriting(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+    """9. An operand that is written over is built again before its next use."""
+    for overwrite, column in zip(outlined.overwrites, columns.spared, strict=True):
+        rest = outlined.rests[overwrite.rest]
+        again = columns.repeated_within(rest.repeat, rest.begin - 1, rest.end, -1.0)
+        rows.add([(column, -1.0), *again], -1.0)
+
+
+# ---- the solution
+
+
+def _solved(outlined: Outline, half_duplex: bool) -> float:
+    """Return a proven bound of the programme in seconds; 0 where the solver finds none."""
+    unit = sum(outlined.arithmetic) / outlined.slots or 1.0
+    columns, rows = _Columns(outlined, unit), _Rows()
+    _time(outlined, columns, rows, unit)
+    _updates(outlined, columns, rows, unit)
+    _link(outlined, columns, rows, unit, half_duplex=half_duplex)
+    _memory(outlined, columns, rows)
+    _flow(outlined, columns, rows)
+    _no_loss(outlined, columns, rows)
+    _copies(outlined, columns, rows)
+    _operands(outlined, columns, rows)
+    _overwriting(outlined, columns, rows)
+    costs = np.zeros(len(columns.low))
+    costs[columns.slot] = 1.0
+    return unit * _proven(costs, rows, np.array(columns.low), np.array(columns.high))
+
+
+def _proven(costs: NDArray[np.float64], rows: _Rows, low: NDArray[np.float64], high: NDArray[np.float64]) -> float:
+    """Return a lower bound of costs x over rows and ranges, by weak duality; 0 where the solver gives up."""
+    prices = _duals(costs, rows, low, high)
+    if prices is None:
+        return 0.0
+    unbounded = np.isinf(high)
+    overpaid = -_weighted(rows, prices, len(costs))[unbounded] / costs[unbounded]
+    prices /= max(1.0, float(np.max(overpaid, initial=0.0)))
+    reduced = costs + _weighted(rows, prices, len(costs))
+    least = np.where((reduced > 0) | unbounded, low, high)
+    return float(least @ reduced - prices @ np.array(rows.at_most)) * (1 - _ROUNDING)
+
+
+def _weighted(rows: _Rows, prices: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """The sum of all rows, each times its price, as a factor for each variable."""
+    total = np.zeros(count)
+    np.add.at(total, rows.column, np.array(rows.factor) * prices[rows.row])
+    return total
+
+
+def _duals(
+    costs: NDArray[np.float64], rows: _Rows, low: NDArray[np.float64], high: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    """Return a price for each row, not negative; None where the solver finds no optimum."""
+    found = cast(
+        "_Found",
+        linprog(
+            costs,
+            A_ub=csr_array((rows.factor, (rows.row, rows.column)), shape=(len(rows.at_most), len(costs))),
+            b_ub=np.array(rows.at_most),
+            bounds=np.stack((low, high), axis=1),
+            method="highs-ipm",
+            options={"time_limit": _SECONDS},
+        ),
+    )
+    return np.maximum(0.0, -found.ineqlin.marginals) if found.status == 0 else None
+
+
+class _Marginals(Protocol):
+    marginals: NDArray[np.float64]
+
+
+class _Found(Protocol):
+    """What is used of the solver's answer; 0 is the status of an optimum."""
+
+    status: int
+    ineqlin: _Marginals

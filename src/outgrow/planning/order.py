@@ -2,13 +2,14 @@
 
 The ops from the first write to a parameter or to optimizer state onwards are cut into components: ops that
 share a storage made among them belong together (one parameter's update). A component moves to directly after the
-last op before it that it conflicts with, if a gradient of at least `minimum_bytes` dies earlier for it.
+last op before it that it conflicts with, if a gradient of at least `minimum_bytes` dies earlier for it. Arithmetic on
+host scalars that several updates share (a learning rate that changes its sign) goes first, to the beginning if it can.
 """
 
-from outgrow.analysis.dependence import latest_dependence
 from outgrow.ir.graph import Graph, Op, Role
 from outgrow.plan import Move
 from outgrow.planning.problem import Problem
+from outgrow.rewriting.draft import Draft, Place
 from outgrow.rewriting.order import move
 
 _UPDATED = (Role.PARAMETER, Role.OPTIMIZER)
@@ -19,21 +20,38 @@ def early_updates(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Move, ..
     start = _first_update(graph)
     if start is None:
         return graph, ()
+    draft = Draft(graph)
     moves: list[Move] = []
-    for component in _components(graph, start):
-        if _largest_read(graph, component) < problem.minimum_bytes:
+    scalars = [[op] for op in graph.ops[start:] if _is_scalar(graph, op)]
+    updates = _components(graph, [op for op in graph.ops[start:] if not _is_scalar(graph, op)])
+    large = [ops for ops in updates if _largest_read(graph, ops) >= problem.minimum_bytes]
+    for component in (*scalars, *large) if large else ():
+        obstacle = _obstacle(draft, [_place(draft, op) for op in component])
+        if obstacle is None:
             continue
-        names = {op.name for op in component}
-        at = [graph.op_positions[name] for name in names]
-        earlier = [op for op in graph.ops if graph.op_positions[op.name] < min(at)]
-        between = [op for op in graph.ops if min(at) < graph.op_positions[op.name] < max(at) and op.name not in names]
-        obstacle = latest_dependence(graph, component, earlier)
-        if obstacle is None or obstacle is earlier[-1] or latest_dependence(graph, component, between):
-            continue
-        decision = Move(tuple(op.name for op in component), obstacle.name)
-        graph = move(graph, decision)
+        decision = Move(tuple(op.name for op in component), obstacle)
+        move(draft, decision)
         moves.append(decision)
-    return graph, tuple(moves)
+    return (draft.graph(), tuple(moves)) if moves else (graph, ())
+
+
+def _obstacle(draft: Draft, component: list[Place]) -> str | None:
+    """The last op before a component that it conflicts with, or the first op of all.
+
+    None if the component stands there already, or cannot move as one.
+    """
+    first = component[0]
+    conflicts = [place for own in component for place in draft.conflicts(own) if place not in component]
+    earlier = draft.in_order([place for place in conflicts if draft.precedes(place, first)])
+    inside = [place for place in conflicts if draft.precedes(first, place) and draft.precedes(place, component[-1])]
+    obstacle = earlier[-1] if earlier else draft.first
+    return None if inside or obstacle in (first, draft.preceding(first)) else draft.op(obstacle).name
+
+
+def _place(draft: Draft, op: Op) -> Place:
+    place = draft.place_of(op.name)
+    assert place is not None, "a draft has the ops of its graph"
+    return place
 
 
 def _first_update(graph: Graph) -> int | None:
@@ -43,11 +61,15 @@ def _first_update(graph: Graph) -> int | None:
     return None
 
 
-def _components(graph: Graph, start: int) -> list[list[Op]]:
-    """The ops from step `start` on, grouped by the storages written among them; in order."""
+def _is_scalar(graph: Graph, op: Op) -> bool:
+    return all(graph.storages[name].size_bytes == 0 for name in graph.touched(op))
+
+
+def _components(graph: Graph, ops: list[Op]) -> list[list[Op]]:
+    """Ops, grouped by the storages written among them; in order."""
     group: dict[str, int] = {}
     components: dict[int, list[Op]] = {}
-    for number, op in enumerate(graph.ops[start:]):
+    for number, op in enumerate(ops):
         shared = sorted({group[name] for name in graph.touched(op) if name in group})
         home = shared[0] if shared else number
         members = [member for index in shared for member in components.pop(index)]

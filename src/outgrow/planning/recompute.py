@@ -1,42 +1,83 @@
-"""What is worth building again? Storages whose makers are cheap for the bytes that they free.
+"""Which recomputations does a sequence mean? From arrays back to decisions, and the names of what they make.
 
-A candidate is a gap of a storage that the law of recomputation can rebuild before its next use; its price is the
-seconds of the chain that made it. Whether it pays is not decided here: `search` asks the simulated schedule.
+The law of recomputation repeats one chain directly before one op. Applied from the end of the sequence to its
+beginning, each decision finds the op before which its chain has to stand: everything behind it is there already.
 """
 
+from collections.abc import Sequence as Sequenced
 from dataclasses import dataclass
 
-from outgrow.analysis.liveness import Gap
-from outgrow.ir.graph import Graph
+import numpy as np
+
 from outgrow.plan import Recompute
-from outgrow.planning.problem import Problem
-from outgrow.planning.swap import Profile
-from outgrow.rewriting.recompute import chain_of, why_not
+from outgrow.planning.sequence import Sequence
+from outgrow.planning.tables import Tables
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A gap that recomputation would close, and the seconds that its chain repeats."""
+@dataclass(frozen=True)
+class Named:
+    """The decisions, in the order in which they are applied; the names of the ops and of the instances."""
 
-    gap: Gap
-    decision: Recompute
-    seconds: float
-
-    @property
-    def seconds_per_byte(self) -> float:
-        """The price of one byte freed over the gap."""
-        return self.seconds / self.gap.size_bytes
+    decisions: tuple[Recompute, ...]
+    ops: tuple[str, ...]
+    instances: tuple[str, ...]
 
 
-def candidates(problem: Problem, graph: Graph, profile: Profile) -> tuple[Candidate, ...]:
-    """Return every gap that can be closed by recomputation, cheapest byte first."""
-    found: list[Candidate] = []
-    for gap in profile.gaps:
-        use = profile.ops[gap.end]
-        at = graph.op_positions[use.name]
-        chain = chain_of(graph, gap.storage, at)
-        if any(op.origin for op in chain) or why_not(graph, gap.storage, chain, at) is not None:
-            continue
-        seconds = sum(problem.costs[op.captured].seconds for op in chain if op.captured in problem.costs)
-        found.append(Candidate(gap, Recompute(gap.storage, use.name), seconds))
-    return tuple(sorted(found, key=lambda item: (item.seconds_per_byte, item.gap.begin, item.gap.storage)))
+def named(tables: Tables, sequence: Sequence) -> Named:
+    """Return the decisions that turn the tables' graph into the sequence."""
+    captured = [op.name for op in tables.graph.ops]
+    original = [captured[int(op)] for op in sequence.op]
+    ops = list(original)
+    places: list[list[int]] = [[] for _ in sequence.rebuilt]
+    for at in np.flatnonzero(sequence.rebuilding >= 0):
+        places[int(sequence.rebuilding[at])].append(int(at))
+    made = _made(tables, sequence)
+    used_ops, used_storages = set(captured), set(tables.names)
+    decisions: list[Recompute] = []
+    suffixes = [""] * len(places)
+    for number in sorted(range(len(places)), key=lambda number: places[number][-1], reverse=True):
+        chain = [original[at] for at in places[number]]
+        storages = [tables.names[storage] for storage in made[number]]
+        suffix = _unused(chain, storages, used_ops, used_storages)
+        suffixes[number] = suffix
+        for at, name in zip(places[number], chain, strict=True):
+            ops[at] = name + suffix
+        used_ops.update(name + suffix for name in chain)
+        used_storages.update(name + suffix for name in storages)
+        decisions.append(Recompute(tables.names[int(sequence.rebuilt[number])], ops[places[number][-1] + 1]))
+    return Named(tuple(decisions), tuple(ops), _instances(tables, sequence, suffixes))
+
+
+def _unused(chain: Sequenced[str], storages: Sequenced[str], ops: set[str], names: set[str]) -> str:
+    """The suffix that the law gives to a copy of this chain."""
+    count = 1
+    while any(f"{name}${count}" in ops for name in chain) or any(f"{name}${count}" in names for name in storages):
+        count += 1
+    return f"${count}"
+
+
+def _births(sequence: Sequence) -> dict[int, int]:
+    """The place in the sequence at which each instance is used first."""
+    first = np.full(len(sequence.instance_storage), -1, dtype=np.int64)
+    first[sequence.use_instance[::-1]] = sequence.use_at[::-1]
+    return {instance: int(at) for instance, at in enumerate(first) if at >= 0}
+
+
+def _made(tables: Tables, sequence: Sequence) -> list[list[int]]:
+    """The storages that each rebuilding brings into being."""
+    made: list[list[int]] = [[] for _ in sequence.rebuilt]
+    for instance, at in _births(sequence).items():
+        storage = int(sequence.instance_storage[instance])
+        own = int(sequence.rebuilding[at])
+        if own >= 0 and tables.birth[storage] == sequence.op[at]:
+            made[own].append(storage)
+    return made
+
+
+def _instances(tables: Tables, sequence: Sequence, suffixes: Sequenced[str]) -> tuple[str, ...]:
+    names = [tables.names[int(storage)] for storage in sequence.instance_storage]
+    for instance, at in _births(sequence).items():
+        own = int(sequence.rebuilding[at])
+        if own >= 0 and tables.birth[sequence.instance_storage[instance]] == sequence.op[at]:
+            names[instance] += suffixes[own]
+    return tuple(names)

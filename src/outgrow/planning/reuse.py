@@ -5,20 +5,22 @@ from outgrow.ir.graph import Graph
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Reuse
 from outgrow.planning.problem import Problem
+from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.reuse import reuse
 
 
 def reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
     """Return the graph with results written in place where the law admits it, and the decisions, in order."""
     decisions: list[Reuse] = []
+    draft = Draft(graph)
     for op in graph.ops:
         sizes = [graph.storages[name].size_bytes for name in graph.written(op)]
         if op.operator not in IN_PLACE or max(sizes, default=0) < problem.minimum_bytes:
             continue
         decision = Reuse(op.name)
         try:
-            graph = reuse(graph, decision)
+            reuse(draft, decision)
         except NotApplicable:
             continue
         decisions.append(decision)
-    return graph, tuple(decisions)
+    return draft.graph(), tuple(decisions)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from outgrow.ir.graph import Graph, result_values
 from outgrow.plan import Move, Plan, Recompute, Reuse, Swap
 from outgrow.report.columns import aligned
-from outgrow.rewriting.derive import apply_law
+from outgrow.rewriting.derive import carry_out
+from outgrow.rewriting.draft import Draft
 from outgrow.units import format_bytes
 
 
@@ -106,32 +107,33 @@ def account_of(captured: Graph, plan: Plan) -> Account:
     recomputed: list[Recomputed] = []
     reused: list[Reused] = []
     moved: list[Moved] = []
-    graph = captured
+    draft = Draft(captured)
     for decision in plan.decisions:
         match decision:
             case Swap():
-                swapped.append(_swapped(graph, decision))
+                swapped.append(_swapped(draft, decision))
             case Recompute(name, before):
-                storage = graph.storages[name]
+                storage = draft.storages[name]
                 recomputed.append(Recomputed(name, storage.role.value, storage.size_bytes, before))
             case Reuse(op):
-                reused.append(_reused(graph, op))
+                reused.append(_reused(draft, op))
             case Move(ops, after):
                 moved.append(Moved(ops, after))
-        graph = apply_law(graph, decision)
+        carry_out(draft, decision)
     return Account(tuple(swapped), tuple(recomputed), tuple(reused), tuple(moved))
 
 
-def _swapped(graph: Graph, swap: Swap) -> Swapped:
-    storage = graph.storages[swap.storage]
+def _swapped(draft: Draft, swap: Swap) -> Swapped:
+    storage = draft.storages[swap.storage]
     back = sum(piece.end - piece.begin for piece in swap.pieces)
     out = storage.size_bytes if swap.after is not None else 0
     begin = swap.after if swap.after is not None else swap.dropped
     return Swapped(swap.storage, storage.role.value, storage.size_bytes, begin, swap.before, out + back)
 
 
-def _reused(graph: Graph, op: str) -> Reused:
-    instruction = graph.instructions[graph.op_positions[op]]
-    born = [graph.values[name].storage for name in result_values(instruction) if graph.values[name].version == 0]
-    storage = graph.storages[born[0]]
+def _reused(draft: Draft, op: str) -> Reused:
+    place = draft.place_of(op)
+    assert place is not None, "a plan that was carried out names ops of its graph"
+    values = [draft.values[name] for name in result_values(draft.op(place))]
+    storage = draft.storages[next(value.storage for value in values if value.version == 0)]
     return Reused(op, storage.name, storage.role.value, storage.size_bytes)

@@ -2,49 +2,73 @@
 
     G0 = captured graph;   G(i+1) = law(decision i) (G(i));   result = G(n)
 
-`verify` holds for G0 and after every law; the capacity of the device is asked of G(n) alone, since the early
-graphs do not fit yet. The derivation is data: it prints, and `replay_derivation` repeats it and compares.
+Decisions in a row that one law carries out are a *stage*. `verify` holds for G0 and after every stage; the capacity of
+the device is asked of G(n) alone, since the early graphs do not fit yet. The derivation is data: it prints, and
+`replay_derivation` repeats it and compares.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from outgrow.errors import InvalidPlan, ReplayMismatch
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
 from outgrow.ir.verify import verify
+from outgrow.operators.effects import QUIET
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Decision, Plan
+from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.laws import LAWS
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """One step of a derivation: the law, the decision it carried out, and the fingerprint of what came out."""
+    """One stage of a derivation: the law, the decisions it carried out, and the fingerprint of what came out."""
 
     law: str
-    decision: Decision
+    decisions: tuple[Decision, ...]
     fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The captured graph's fingerprint, every law applied to it, and the graph at the end."""
+    """The captured graph's fingerprint, every stage of laws applied to it, and the graph at the end."""
 
     start: str
-    steps: tuple[Derived, ...]
+    stages: tuple[Derived, ...]
     graph: Graph
 
     def __str__(self) -> str:
-        """One line a law."""
+        """One line a decision, the fingerprint at the end of each stage."""
         lines = [f"{self.start}  captured"]
-        lines += [f"{step.fingerprint}  {step.law}  {step.decision}" for step in self.steps]
+        for stage in self.stages:
+            prints = [" " * len(stage.fingerprint)] * (len(stage.decisions) - 1) + [stage.fingerprint]
+            lines += [f"{at}  {stage.law}  {decision}" for at, decision in zip(prints, stage.decisions, strict=True)]
         return "\n".join(lines)
 
 
-def apply_law(graph: Graph, decision: Decision) -> Graph:
-    """Return the graph after one decision; raises `NotApplicable` where its law's condition fails."""
-    return LAWS[type(decision)].apply(graph, decision)
+def carry_out(draft: Draft, decision: Decision) -> None:
+    """Apply the law of one decision to a draft; raises `NotApplicable` where its condition fails."""
+    LAWS[type(decision)].apply(draft, decision)
+
+
+def apply_laws(graph: Graph, decisions: Iterable[Decision]) -> Graph:
+    """Return the graph after decisions in their order; raises `NotApplicable` where a law's condition fails."""
+    draft = Draft(graph)
+    for decision in decisions:
+        carry_out(draft, decision)
+    return draft.graph()
+
+
+def _stages(captured: Graph, decisions: Iterable[Decision]) -> Iterator[tuple[str, tuple[Decision, ...], Graph]]:
+    """Yield the law and the decisions of each stage, and the graph after it."""
+    draft = Draft(captured)
+    for kind, group in groupby(decisions, type):
+        stage = tuple(group)
+        for decision in stage:
+            carry_out(draft, decision)
+        yield LAWS[kind].name, stage, draft.graph()
 
 
 def derive(captured: Graph, plan: Plan, workspace: Mapping[str, int]) -> Derivation:
@@ -60,24 +84,25 @@ def derive(captured: Graph, plan: Plan, workspace: Mapping[str, int]) -> Derivat
         )
     verify(captured)
     graph = captured
-    steps: list[Derived] = []
-    for decision in plan.decisions:
-        graph = apply_law(graph, decision)
-        verify(graph, captured=captured, in_place=IN_PLACE)
-        steps.append(Derived(LAWS[type(decision)].name, decision, fingerprint(graph)))
+    stages: list[Derived] = []
+    for law, decisions, graph in _stages(captured, plan.decisions):
+        verify(graph, captured=captured, in_place=IN_PLACE, quiet=QUIET)
+        stages.append(Derived(law, decisions, fingerprint(graph)))
     capacity = plan.budget.capacity_bytes
-    verify(graph, captured=captured, in_place=IN_PLACE, capacity_bytes=capacity, workspace=workspace)
-    return Derivation(start, tuple(steps), graph)
+    verify(graph, captured=captured, in_place=IN_PLACE, quiet=QUIET, capacity_bytes=capacity, workspace=workspace)
+    return Derivation(start, tuple(stages), graph)
 
 
 def replay_derivation(captured: Graph, derivation: Derivation) -> Graph:
     """Repeat a derivation; raises `ReplayMismatch` at the first step that comes out differently."""
     graph = captured
-    for number, step in enumerate(derivation.steps):
-        graph = apply_law(graph, step.decision)
+    decisions = (decision for stage in derivation.stages for decision in stage.decisions)
+    for number, (stage, (law, _, graph)) in enumerate(
+        zip(derivation.stages, _stages(captured, decisions), strict=True)
+    ):
         found = fingerprint(graph)
-        if found != step.fingerprint:
+        if found != stage.fingerprint:
             raise ReplayMismatch(
-                f"Step {number} ({step.law}) of the derivation gave graph {found}, recorded was {step.fingerprint}."
+                f"Stage {number} ({law}) of the derivation gave graph {found}, recorded was {stage.fingerprint}."
             )
     return graph

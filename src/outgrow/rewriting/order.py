@@ -1,12 +1,12 @@
 """The law of order: ops that do not conflict may change places."""
 
-from outgrow.analysis.dependence import latest_dependence
-from outgrow.ir.graph import Graph, Op
+from outgrow.ir.graph import Op
 from outgrow.plan import Decision, Move
-from outgrow.rewriting.rule import position_of, require, with_instructions
+from outgrow.rewriting.draft import Draft, Place
+from outgrow.rewriting.rule import place_of, require
 
 
-def move(graph: Graph, decision: Decision) -> Graph:
+def move(draft: Draft, decision: Decision) -> None:
     """Run some ops earlier.
 
     rewrite:
@@ -35,20 +35,19 @@ def move(graph: Graph, decision: Decision) -> Graph:
         return %h
     """
     assert isinstance(decision, Move), "the law of order takes a Move"
-    moved = set(decision.ops)
-    for name in decision.ops:
-        position_of(graph, name, "move")
-    after = position_of(graph, decision.after, "move")
-    require(decision.after not in moved, "move", f"{decision.after} cannot follow itself")
-    last = max(graph.op_positions[name] for name in decision.ops)
-    first = min(graph.op_positions[name] for name in decision.ops)
-    require(after < first, "move", f"{decision.after} does not precede {graph.instructions[first]}")
-    passing = tuple(item for item in graph.instructions[after + 1 : last + 1])
-    require(all(isinstance(item, Op) for item in passing), "move", "a transfer is in the way")
-    ops = [item for item in passing if isinstance(item, Op)]
-    going = [op for op in ops if op.name in moved]
-    staying = [op for op in ops if op.name not in moved]
-    obstacle = latest_dependence(graph, going, staying)
-    require(obstacle is None, "move", f"{obstacle.name if obstacle else ''} conflicts with a moved op")
-    head, tail = graph.instructions[: after + 1], graph.instructions[last + 1 :]
-    return with_instructions(graph, (*head, *going, *staying, *tail))
+    moved = draft.in_order([place_of(draft, name, "move") for name in decision.ops])
+    after = place_of(draft, decision.after, "move")
+    require(after not in moved, "move", f"{decision.after} cannot follow itself")
+    require(draft.precedes(after, moved[0]), "move", f"{decision.after} does not precede {draft.op(moved[0]).name}")
+    require(not draft.has_transfer_between(after, moved[-1]), "move", "a transfer is in the way")
+    for place in moved:
+        for other in draft.conflicts(place):
+            is_passed = draft.precedes(after, other) and draft.precedes(other, place) and other not in moved
+            require(not is_passed, "move", f"{_name(draft, other)} conflicts with a moved op")
+    for place in reversed(moved):
+        draft.move_after(place, after)
+
+
+def _name(draft: Draft, place: Place) -> str:
+    item = draft.item(place)
+    return item.name if isinstance(item, Op) else "a transfer"

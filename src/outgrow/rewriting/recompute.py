@@ -1,14 +1,16 @@
 """The law of recomputation: a storage may be built again from what made it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from outgrow.analysis.dependence import is_repeatable
-from outgrow.ir.graph import Graph, Instruction, Op, Value, read_values
+from outgrow.ir.graph import Op, Value, read_values, result_values
+from outgrow.operators.effects import quiet
 from outgrow.plan import Decision, Recompute
-from outgrow.rewriting.rule import position_of, reading, require, returning
+from outgrow.rewriting.draft import Draft, Place
+from outgrow.rewriting.rule import place_of, reading, require, returning
 
 
-def recompute(graph: Graph, decision: Decision) -> Graph:
+def recompute(draft: Draft, decision: Decision) -> None:
     """Build a storage again directly before an op, by repeating the writes that made its version.
 
     rewrite:
@@ -25,7 +27,7 @@ def recompute(graph: Graph, decision: Decision) -> Graph:
         Recompute(storage="a", before="add")
     provided:
         every write that made the version is by a repeatable op, and what these ops read is still of the
-        version that they read.
+        version that they read. Batch normalisation is repeated without its running statistics.
     because:
         a repeated op reads the same bytes, so it writes the same bits.
     ->
@@ -42,116 +44,102 @@ def recompute(graph: Graph, decision: Decision) -> Graph:
         return %c
     """
     assert isinstance(decision, Recompute), "the law of recomputation takes a Recompute"
-    at = position_of(graph, decision.before, "recompute")
-    require(decision.storage in graph.storages, "recompute", f"the graph has no storage {decision.storage}")
-    chain = chain_of(graph, decision.storage, at)
-    reason = why_not(graph, decision.storage, chain, at)
+    storage = decision.storage
+    before = place_of(draft, decision.before, "recompute")
+    require(storage in draft.storages, "recompute", f"the graph has no storage {storage}")
+    chain = [draft.op(place) for place in draft.writers(storage, before)]
+    reason = why_not(draft, storage, chain, before)
     require(reason is None, "recompute", reason or "")
-    copy = _copy(graph, chain)
-    later = _later_values(graph, decision.storage, at, copy.suffix)
-    tail = tuple(_redirected(item, decision.storage, copy.suffix, later) for item in graph.instructions[at:])
-    values = {
-        **graph.values,
-        **copy.values,
-        **{new: _moved(graph.values[old], copy.suffix, new) for old, new in later.items()},
-    }
-    storages = dict(graph.storages)
+    later = [place for place in draft.touching(storage) if not draft.precedes(place, before)]
+    moved = any(not isinstance(draft.item(place), Op) for place in later)
+    require(not moved, "recompute", f"{storage} is moved by a transfer later")
+    copy = _copy(draft, chain)
     for name in copy.storages:
-        storages[name + copy.suffix] = replace(graph.storages[name], name=name + copy.suffix)
-    results = tuple(later.get(name, name) for name in graph.results)
-    instructions = (*graph.instructions[:at], *copy.ops, *tail)
-    return replace(graph, storages=storages, values=values, instructions=instructions, results=results)
+        draft.storages[name + copy.suffix] = replace(draft.storages[name], name=name + copy.suffix)
+    for value in copy.values:
+        draft.add_value(value)
+    for op in copy.ops:
+        draft.insert_before(before, op)
+    _redirect(draft, later, storage, copy.suffix)
 
 
-def chain_of(graph: Graph, storage: str, at: int) -> tuple[Op, ...]:
-    """Return the ops before position `at` that wrote `storage`, in order."""
-    before = graph.instructions[:at]
-    return tuple(item for item in before if isinstance(item, Op) and storage in graph.written(item))
-
-
-def why_not(graph: Graph, storage: str, chain: tuple[Op, ...], at: int) -> str | None:
-    """Return why `chain` cannot rebuild `storage` at position `at`, or None if it can."""
-    if not chain or graph.storages[storage].is_persistent:
+def why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> str | None:
+    """Return why `chain`, the ops that wrote `storage`, cannot rebuild it at a place, or None if it can."""
+    if not chain or draft.storages[storage].is_persistent:
         return f"{storage} is not made by this step"
-    made = {
-        graph.values[name].storage for op in chain for name in op.results if name and graph.values[name].version == 0
-    }
-    for op in chain:
-        if not is_repeatable(graph, op) or not made.issuperset(graph.written(op)):
+    repeated = [quiet(op) for op in chain]
+    made = {value.storage for op in repeated for value in _results(draft, op) if value.version == 0}
+    for op in repeated:
+        written = {*(value.storage for value in _results(draft, op)), *op.writes}
+        if any(draft.storages[name].is_persistent for name in written) or not made.issuperset(written):
             return f"{op.name} cannot be repeated"
-    current = _versions_at(graph, at)
-    for op in chain:
+    for op in repeated:
         for name in read_values(op):
-            value = graph.values[name]
-            if value.storage not in made and current.get(value.storage, 0) != value.version:
+            value = draft.values[name]
+            if value.storage not in made and draft.version(value.storage, before) != value.version:
                 return f"{value.storage} has been overwritten since {op.name} read it"
             if value.storage in made and value.storage != storage and value.version != 0:
                 return f"{op.name} reads a later version of {value.storage}"
     return None
 
 
-def _versions_at(graph: Graph, at: int) -> dict[str, int]:
-    current: dict[str, int] = {}
-    for item in graph.instructions[:at]:
-        if isinstance(item, Op):
-            for name in item.results:
-                if name is not None:
-                    current[graph.values[name].storage] = graph.values[name].version
-            for name in item.writes:
-                current[name] = current.get(name, 0) + 1
-    return current
+def _results(draft: Draft, op: Op) -> list[Value]:
+    return [draft.values[name] for name in result_values(op)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A repeated chain: its ops, and the storages (by old name) and values (by new name) that they make."""
+    """A repeated chain: its ops, the storages (by old name) and the values (by new name) that they make."""
 
     suffix: str
     ops: tuple[Op, ...]
     storages: tuple[str, ...]
-    values: dict[str, Value]
+    values: tuple[Value, ...]
 
 
-def _copy(graph: Graph, chain: tuple[Op, ...]) -> _Copy:
-    made = {graph.values[name].storage: None for op in chain for name in op.results if name}
-    suffix = _unused_suffix(graph, chain, tuple(made))
-    own = {name for op in chain for name in (*read_values(op), *(result for result in op.results if result))}
-    names = {name: name + suffix for name in own if graph.values[name].storage in made}
-    values = {new: _moved(graph.values[old], suffix, new) for old, new in names.items()}
+def _copy(draft: Draft, chain: Sequence[Op]) -> _Copy:
+    repeated = [quiet(op) for op in chain]
+    made = tuple(dict.fromkeys(value.storage for op in repeated for value in _results(draft, op)))
+    suffix = _unused_suffix(draft, repeated, made)
+    own = dict.fromkeys(name for op in repeated for name in (*read_values(op), *result_values(op)))
+    names = {name: name + suffix for name in own if draft.values[name].storage in made}
+    values = tuple(_moved(draft.values[old], suffix) for old in names)
     ops = tuple(
-        replace(returning(reading(op, names), names), name=op.name + suffix, origin=op.captured) for op in chain
+        replace(returning(reading(op, names), names), name=op.name + suffix, origin=op.captured) for op in repeated
     )
-    return _Copy(suffix, ops, tuple(made), values)
+    return _Copy(suffix, ops, made, values)
 
 
-def _unused_suffix(graph: Graph, chain: tuple[Op, ...], made: tuple[str, ...]) -> str:
+def _unused_suffix(draft: Draft, chain: Sequence[Op], made: Sequence[str]) -> str:
     count = 1
-    while any(op.name + f"${count}" in graph.op_positions for op in chain) or any(
-        name + f"${count}" in graph.storages for name in made
+    while any(draft.place_of(f"{op.name}${count}") is not None for op in chain) or any(
+        f"{name}${count}" in draft.storages for name in made
     ):
         count += 1
     return f"${count}"
 
 
-def _moved(value: Value, suffix: str, name: str) -> Value:
-    return replace(value, name=name, storage=value.storage + suffix)
+def _moved(value: Value, suffix: str) -> Value:
+    return replace(value, name=value.name + suffix, storage=value.storage + suffix)
 
 
-def _later_values(graph: Graph, storage: str, at: int, suffix: str) -> dict[str, str]:
-    """New names for the values of `storage` that are used at or after position `at`."""
-    used: dict[str, str] = {}
-    for item in graph.instructions[at:]:
-        if isinstance(item, Op):
-            for name in (*read_values(item), *(result for result in item.results if result)):
-                if graph.values[name].storage == storage:
-                    used[name] = name + suffix
-    used.update({name: name + suffix for name in graph.results if graph.values[name].storage == storage})
-    return used
+def _redirect(draft: Draft, later: Sequence[Place], storage: str, suffix: str) -> None:
+    """Let the ops at these places, and the results of the step, use the copy of `storage`."""
+    names: dict[str, str] = {}
+    for place in later:
+        op = draft.op(place)
+        names.update(
+            {name: name + suffix for name in (*read_values(op), *result_values(op)) if _lies(draft, name, storage)}
+        )
+    names.update({name: name + suffix for name in draft.results if _lies(draft, name, storage)})
+    for name in names:
+        draft.add_value(_moved(draft.values[name], suffix))
+    for place in later:
+        op = returning(reading(draft.op(place), names), names)
+        writes = tuple(name + suffix if name == storage else name for name in op.writes)
+        draft.replace(place, replace(op, writes=writes))
+    draft.results = tuple(names.get(name, name) for name in draft.results)
 
 
-def _redirected(item: Instruction, storage: str, suffix: str, names: dict[str, str]) -> Instruction:
-    if not isinstance(item, Op):
-        require(item.storage != storage, "recompute", f"{storage} is moved by a transfer later")
-        return item
-    writes = tuple(name + suffix if name == storage else name for name in item.writes)
-    return replace(returning(reading(item, names), names), writes=writes)
+def _lies(draft: Draft, value: str, storage: str) -> bool:
+    return draft.values[value].storage == storage

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
-from outgrow.ir.graph import Graph, Instruction, Op, Ref, Value, read_values
+from outgrow.ir.graph import Op, Ref, Value, read_values
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Decision, Reuse
-from outgrow.rewriting.rule import position_of, require
+from outgrow.rewriting.draft import Draft, Place
+from outgrow.rewriting.rule import place_of, require
 
 
-def reuse(graph: Graph, decision: Decision) -> Graph:
+def reuse(draft: Draft, decision: Decision) -> None:
     """Write the result of an op into the memory of its first operand.
 
     rewrite:
@@ -40,51 +41,47 @@ def reuse(graph: Graph, decision: Decision) -> Graph:
         return %c
     """
     assert isinstance(decision, Reuse), "the law of re-use takes a Reuse"
-    at = position_of(graph, decision.op, "reuse")
-    op = graph.instructions[at]
-    assert isinstance(op, Op), "op_positions holds ops only"
-    reason = why_not(graph, op)
+    place = place_of(draft, decision.op, "reuse")
+    reason = why_not(draft, place)
     require(reason is None, "reuse", reason or "")
-    operand, result = _operand_and_result(graph, op)
-    values = {name: _moved_over(value, result.storage, operand) for name, value in graph.values.items()}
-    storages = {name: storage for name, storage in graph.storages.items() if name != result.storage}
-    instructions = list(graph.instructions)
-    instructions[at] = replace(op, operator=IN_PLACE[op.operator])
-    renamed_writes = tuple(_rename_writes(item, result.storage, operand.storage) for item in instructions)
-    return replace(graph, storages=storages, values=values, instructions=renamed_writes)
+    op = draft.op(place)
+    operand, result = _operand_and_result(draft, op)
+    draft.rename_storage(result.storage, operand.storage, operand.version + 1)
+    draft.replace(place, replace(op, operator=IN_PLACE[op.operator]))
 
 
-def why_not(graph: Graph, op: Op) -> str | None:
-    """Return why `op` may not write over its first operand, or None if it may."""
+def why_not(draft: Draft, place: Place) -> str | None:
+    """Return why the op at a place may not write over its first operand, or None if it may."""
+    op = draft.op(place)
     if op.operator not in IN_PLACE:
         return f"{op.operator} has no in-place form"
     if not isinstance(next(iter(op.arguments), None), Ref):
         return f"{op.name} has no tensor as its first argument"
     if len(op.results) != 1 or op.results[0] is None:
         return f"{op.name} does not have one result"
-    operand, result = _operand_and_result(graph, op)
-    storage = graph.storages[operand.storage]
+    operand, result = _operand_and_result(draft, op)
+    storage = draft.storages[operand.storage]
     if storage.is_persistent or result.version != 0:
         return f"{operand.storage} outlives the step or {op.name} already writes in place"
-    if storage.size_bytes != graph.storages[result.storage].size_bytes:
+    if storage.size_bytes != draft.storages[result.storage].size_bytes:
         return f"{operand.storage} and {result.storage} differ in size"
     if (operand.shape, operand.strides, operand.offset, operand.dtype) != (
         result.shape, result.strides, result.offset, result.dtype,
     ):  # fmt: skip
         return f"{operand.name} and {result.name} differ in layout"
-    others = (graph.values[name] for name in _other_reads(op))
+    others = (draft.values[name] for name in _other_reads(op))
     if any(other.storage == operand.storage for other in others):
         return f"{op.name} reads {operand.storage} through another view"
-    if _is_used_after(graph, operand.storage, graph.op_positions[op.name]):
+    if _is_used_after(draft, operand.storage, place):
         return f"{operand.storage} is used after {op.name}"
     return None
 
 
-def _operand_and_result(graph: Graph, op: Op) -> tuple[Value, Value]:
+def _operand_and_result(draft: Draft, op: Op) -> tuple[Value, Value]:
     argument, name = op.arguments[0], op.results[0]
     assert isinstance(argument, Ref), "why_not asks for an operand"
     assert name is not None, "why_not asks for a result"
-    return graph.values[argument.value], graph.values[name]
+    return draft.values[argument.value], draft.values[name]
 
 
 def _other_reads(op: Op) -> tuple[str, ...]:
@@ -93,19 +90,7 @@ def _other_reads(op: Op) -> tuple[str, ...]:
     return tuple(name for name in read_values(rest) if Ref(name) != op.arguments[0])
 
 
-def _is_used_after(graph: Graph, storage: str, at: int) -> bool:
-    if any(graph.values[name].storage == storage for name in graph.results):
+def _is_used_after(draft: Draft, storage: str, place: Place) -> bool:
+    if any(draft.values[name].storage == storage for name in draft.results):
         return True
-    return any(storage in graph.touched(item) for item in graph.instructions[at + 1 :])
-
-
-def _moved_over(value: Value, storage: str, operand: Value) -> Value:
-    if value.storage != storage:
-        return value
-    return replace(value, storage=operand.storage, version=value.version + operand.version + 1)
-
-
-def _rename_writes(item: Instruction, old: str, new: str) -> Instruction:
-    if isinstance(item, Op) and old in item.writes:
-        return replace(item, writes=tuple(new if name == old else name for name in item.writes))
-    return item
+    return any(draft.precedes(place, other) for other in draft.touching(storage))

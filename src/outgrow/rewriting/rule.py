@@ -1,20 +1,21 @@
-"""What is a law? A function from a graph and a decision to the rewritten graph, with its condition.
+"""What is a law? An edit of a draft that carries out a decision, with its condition.
 
 The docstring of every law states, in IR text, `rewrite:` the left side, `->`, the right side, the decision
 between them as `with:`, and `provided:` and `because:` in words. The tests parse these blocks and apply the law
-to the left side. Where the condition does not hold, the law raises `NotApplicable`. A law does not verify the
-graph: `derive` does, before and after each.
+to the left side. Where the condition does not hold, the law raises `NotApplicable` and leaves the draft as it was. A
+law does not verify the graph: `derive` does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from outgrow.errors import NotApplicable
-from outgrow.ir.graph import Argument, Graph, Instruction, Op, Ref
+from outgrow.ir.graph import Argument, Op, Ref
 from outgrow.plan import Decision
+from outgrow.rewriting.draft import Draft, Place
 
-Apply: TypeAlias = Callable[[Graph, Decision], Graph]
+Apply: TypeAlias = Callable[[Draft, Decision], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +33,15 @@ def require(condition: bool, law: str, reason: str) -> None:
         raise NotApplicable(f"{law} does not apply: {reason}.")
 
 
-def position_of(graph: Graph, op: str, law: str) -> int:
-    """Return the position of an op; raise `NotApplicable` if the graph has none of this name."""
-    require(op in graph.op_positions, law, f"the graph has no op {op}")
-    return graph.op_positions[op]
+def place_of(draft: Draft, op: str, law: str) -> Place:
+    """Return the place of an op; raise `NotApplicable` if the draft has none of this name."""
+    place = draft.place_of(op)
+    if place is None:
+        raise NotApplicable(f"{law} does not apply: the graph has no op {op}.")
+    return place
 
 
-def with_instructions(graph: Graph, instructions: tuple[Instruction, ...]) -> Graph:
-    """Return the graph with other instructions and the same storages and values."""
-    return replace(graph, instructions=instructions)
-
-
-def renamed(argument: Argument, names: dict[str, str]) -> Argument:
+def renamed(argument: Argument, names: Mapping[str, str]) -> Argument:
     """Return the argument with its values renamed."""
     if isinstance(argument, Ref):
         return Ref(names.get(argument.value, argument.value))
@@ -52,7 +50,7 @@ def renamed(argument: Argument, names: dict[str, str]) -> Argument:
     return argument
 
 
-def reading(op: Op, names: dict[str, str]) -> Op:
+def reading(op: Op, names: Mapping[str, str]) -> Op:
     """Return the op with the values that it reads renamed."""
     return replace(
         op,
@@ -61,6 +59,6 @@ def reading(op: Op, names: dict[str, str]) -> Op:
     )
 
 
-def returning(op: Op, names: dict[str, str]) -> Op:
+def returning(op: Op, names: Mapping[str, str]) -> Op:
     """Return the op with its results renamed."""
     return replace(op, results=tuple(name and names.get(name, name) for name in op.results))

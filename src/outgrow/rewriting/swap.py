@@ -1,11 +1,12 @@
 """The law of swapping: between two uses a storage may rest in the next tier."""
 
-from outgrow.ir.graph import Drop, Graph, Instruction, Op, SwapIn, SwapOut, Wait
+from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.plan import Decision, Swap
-from outgrow.rewriting.rule import position_of, require, with_instructions
+from outgrow.rewriting.draft import Draft, Place
+from outgrow.rewriting.rule import place_of, require
 
 
-def swap(graph: Graph, decision: Decision) -> Graph:
+def swap(draft: Draft, decision: Decision) -> None:
     """Send a storage to the next tier after one use and bring it back, in pieces, for the next.
 
     rewrite:
@@ -43,88 +44,65 @@ def swap(graph: Graph, decision: Decision) -> Graph:
     """
     assert isinstance(decision, Swap), "the law of swapping takes a Swap"
     storage = decision.storage
-    require(storage in graph.storages, "swap", f"the graph has no storage {storage}")
-    dropped = position_of(graph, decision.dropped, "swap")
-    before = position_of(graph, decision.before, "swap")
-    after = dropped - 1 if decision.after is None else position_of(graph, decision.after, "swap")
-    require(
-        after < dropped <= before, "swap", f"{decision.after}, {decision.dropped}, {decision.before} are out of order"
-    )
-    between = [item for item in graph.instructions[after + 1 : before] if storage in graph.touched(item)]
-    resting = [item for item in graph.instructions[dropped:before] if storage in graph.touched(item)]
-    require(not resting, "swap", f"{storage} is used before {decision.before}")
-    require(
-        all(storage not in graph.written(item) for item in between),
-        "swap",
-        f"{storage} is written while it is copied out",
-    )
-    _require_whole(graph, decision, dropped, before)
-    inserted: dict[int, list[Instruction]] = {}
+    require(storage in draft.storages, "swap", f"the graph has no storage {storage}")
+    dropped = place_of(draft, decision.dropped, "swap")
+    before = place_of(draft, decision.before, "swap")
+    after = draft.preceding(dropped) if decision.after is None else place_of(draft, decision.after, "swap")
+    in_order = draft.precedes(after, dropped) and not draft.precedes(before, dropped)
+    require(in_order, "swap", f"{decision.after}, {decision.dropped}, {decision.before} are out of order")
+    between = [
+        place for place in draft.touching(storage) if draft.precedes(after, place) and draft.precedes(place, before)
+    ]
+    is_resting = all(draft.precedes(place, dropped) for place in between)
+    require(is_resting, "swap", f"{storage} is used before {decision.before}")
+    is_written = any(storage in draft.written(place) for place in between)
+    require(not is_written, "swap", f"{storage} is written while it is copied out")
+    _require_whole(draft, decision, dropped, before)
     if decision.after is not None:
-        inserted.setdefault(_after_outs(graph, after), []).append(SwapOut(storage))
-        inserted.setdefault(_after_drops(graph, dropped), []).append(Wait(storage))
-    inserted.setdefault(_after_drops(graph, dropped), []).append(Drop(storage))
+        draft.insert_after(_last_out(draft, after), SwapOut(storage))
+    last = _last_drop(draft, dropped)
+    if decision.after is not None:
+        last = draft.insert_after(last, Wait(storage))
+    draft.insert_after(last, Drop(storage))
     for piece in decision.pieces:
-        at = _after_swap_ins(graph, graph.op_positions[piece.before])
-        inserted.setdefault(at, []).append(SwapIn(storage, piece.begin, piece.end))
-    inserted.setdefault(before, []).append(Wait(storage))
-    return with_instructions(graph, _spliced(graph.instructions, inserted))
+        place = place_of(draft, piece.before, "swap")
+        draft.insert_after(_last_in(draft, place), SwapIn(storage, piece.begin, piece.end))
+    draft.insert_before(before, Wait(storage))
 
 
-def _require_whole(graph: Graph, decision: Swap, dropped: int, before: int) -> None:
+def _require_whole(draft: Draft, decision: Swap, dropped: Place, before: Place) -> None:
     """The pieces cover the storage, each byte once, and begin between the drop and the use."""
     reached = 0
     for piece in sorted(decision.pieces, key=lambda piece: piece.begin):
-        require(
-            piece.begin == reached and piece.end > reached,
-            "swap",
-            f"bytes {reached} of {decision.storage} come back never or twice",
-        )
-        at = position_of(graph, piece.before, "swap")
-        require(
-            dropped <= at <= before,
-            "swap",
-            f"a piece of {decision.storage} begins outside its gap, before {piece.before}",
-        )
+        is_next = piece.begin == reached and piece.end > reached
+        require(is_next, "swap", f"bytes {reached} of {decision.storage} come back never or twice")
+        place = place_of(draft, piece.before, "swap")
+        is_inside = not draft.precedes(place, dropped) and not draft.precedes(before, place)
+        require(is_inside, "swap", f"a piece of {decision.storage} begins outside its gap, before {piece.before}")
         reached = piece.end
-    size = graph.storages[decision.storage].size_bytes
+    size = draft.storages[decision.storage].size_bytes
     require(reached == size, "swap", f"{reached} of {size} bytes of {decision.storage} come back")
 
 
-def _block(graph: Graph, op_at: int) -> int:
-    """The position of the first transfer of the run of transfers directly before the op at `op_at`."""
-    at = op_at
-    while at > 0 and not isinstance(graph.instructions[at - 1], Op):
-        at -= 1
-    return at
+def _last_out(draft: Draft, op: Place) -> Place:
+    """The last of the copies out that begin directly after the op at a place, or that op."""
+    place = op
+    while isinstance(draft.item(draft.following(place)), SwapOut):
+        place = draft.following(place)
+    return place
 
 
-def _after_outs(graph: Graph, op_at: int) -> int:
-    """Behind the copies out that begin directly after the op at `op_at`."""
-    at = op_at + 1
-    while at < len(graph.instructions) and isinstance(graph.instructions[at], SwapOut):
-        at += 1
-    return at
+def _last_drop(draft: Draft, op: Place) -> Place:
+    """The last drop, or copy out, in the run of transfers directly before the op at a place; else what precedes it."""
+    place = draft.preceding(op)
+    while isinstance(draft.item(place), Wait | SwapIn):
+        place = draft.preceding(place)
+    return place
 
 
-def _after_drops(graph: Graph, op_at: int) -> int:
-    """Behind the drops, each with its wait, in the run of transfers before the op at `op_at`."""
-    run = range(_block(graph, op_at), op_at)
-    drops = [at + 1 for at in run if isinstance(graph.instructions[at], Drop)]
-    outs = [at + 1 for at in run if isinstance(graph.instructions[at], SwapOut)]
-    return max([run.start, *outs, *drops])
-
-
-def _after_swap_ins(graph: Graph, op_at: int) -> int:
-    """Behind the copies in, in the run of transfers before the op at `op_at`."""
-    run = range(_after_drops(graph, op_at), op_at)
-    return max([run.start, *(at + 1 for at in run if isinstance(graph.instructions[at], SwapIn))])
-
-
-def _spliced(instructions: tuple[Instruction, ...], inserted: dict[int, list[Instruction]]) -> tuple[Instruction, ...]:
-    spliced: list[Instruction] = []
-    for at in range(len(instructions) + 1):
-        spliced.extend(inserted.get(at, ()))
-        if at < len(instructions):
-            spliced.append(instructions[at])
-    return tuple(spliced)
+def _last_in(draft: Draft, op: Place) -> Place:
+    """The last copy in, drop or copy out in the run of transfers directly before the op at a place."""
+    place = draft.preceding(op)
+    while isinstance(draft.item(place), Wait):
+        place = draft.preceding(place)
+    return place

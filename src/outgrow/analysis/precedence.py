@@ -1,0 +1,56 @@
+"""Which ops must wait for which? The conflicts of `dependence` between all ops, as the edges of an order.
+
+For each storage, in the order of the graph: a write waits for the write before it and for every read since; a
+read waits for the write before it. Two ops conflict only if a path of such edges joins them, so an order of the
+ops keeps all conflicts iff it keeps every edge. The graph itself is one such order: edges point forward.
+"""
+
+from collections.abc import Sequence
+
+from outgrow.ir.graph import Graph
+
+
+def predecessors(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Return, for each op, the numbers of the ops that it waits for, ascending; ops count from 0.
+
+    >>> from outgrow.ir.text import parse_graph
+    >>> graph = parse_graph('''
+    ... storage w parameter 8
+    ... storage a 8
+    ... storage b 8
+    ... value %w: w@0 f32[2]
+    ... %a: a@0 f32[2] = aten.neg.default(%w)
+    ... %b: b@0 f32[2] = aten.exp.default(%w)
+    ... %w1: w@1 f32[2] = aten.add_.Tensor(%w, %b)
+    ... return %a
+    ... ''')
+    >>> predecessors(graph)
+    ((), (), (0, 1))
+    """
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    found: list[tuple[int, ...]] = []
+    for number, op in enumerate(graph.ops):
+        written = graph.written(op)
+        waits: set[int] = set()
+        for name in graph.touched(op):
+            if name in writer:
+                waits.add(writer[name])
+            if name in written:
+                waits.update(readers.pop(name, ()))
+                writer[name] = number
+            else:
+                readers.setdefault(name, []).append(number)
+        found.append(tuple(sorted(waits)))
+    return tuple(found)
+
+
+def first_violation(waits: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[int, int] | None:
+    """Return the first op of `order` that comes before one it waits for, and that one; None if there is none."""
+    done = [False] * len(waits)
+    for number in order:
+        for earlier in waits[number]:
+            if not done[earlier]:
+                return number, earlier
+        done[number] = True
+    return None

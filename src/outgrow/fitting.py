@@ -1,0 +1,115 @@
+"""What does `outgrow fit` do? It answers what users ask first: how large a batch fits, and how little memory is enough.
+
+Both answers are predictions: nothing is run or allocated.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from outgrow.commands import Job
+from outgrow.errors import Infeasible, InvalidWorkload
+from outgrow.frontends.fit import Trial, largest, trial
+from outgrow.frontends.loading import load_workload_function
+from outgrow.frontends.machines import described_machine
+from outgrow.frontends.prepare import KnownMachine, capture_workload, known_machine, problem_of
+from outgrow.frontends.workload import Workload
+from outgrow.planning.pareto import curve, range_of, slowdown_of, smallest_budget
+from outgrow.report.columns import aligned
+from outgrow.report.curve import curve_picture
+from outgrow.report.output import write_atomically
+from outgrow.report.progress import Narrator
+from outgrow.units import format_bytes
+
+_POINTS = 12
+"""Budgets from the floor to the peak in core in the table and the picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is looked for: the largest value of the setting `vary` (None: the smallest budget) at this slowdown."""
+
+    vary: str | None
+    slowdown: float
+
+
+def fit(job: Job, wish: Wish, narrator: Narrator) -> None:
+    """Tell the largest value of a setting that fits the budget, or the smallest budget and what memory buys."""
+    target = known_machine(job.offload_dir) if job.machine is None else KnownMachine(described_machine(job.machine))
+    function = load_workload_function(job.workload)
+    if wish.vary is None:
+        _smallest(job, wish, function, target, narrator)
+    else:
+        _largest(job, wish.vary, wish.slowdown, function, target, narrator)
+
+
+def _largest(
+    job: Job, name: str, slowdown: float, function: Callable[..., Workload], target: KnownMachine, narrator: Narrator
+) -> None:
+    trials: list[Trial] = []
+
+    def tried(value: int) -> Trial:
+        narrator.stage(f"{name} {value}")
+        found = trial(function, {**job.settings, name: value}, target, job.budget_bytes, job.planner, value)
+        trials.append(found)
+        narrator.say(f"{name} {value}: {_outcome(found)}")
+        return found
+
+    first = job.settings.get(name, 1)
+    if not isinstance(first, int) or first < 1:
+        raise InvalidWorkload(f"--set {name}={first} is where the search begins: give a whole number of 1 or more.")
+    best = largest(tried, first, slowdown)
+    budget = format_bytes(job.budget_bytes)
+    if best is None:
+        last = trials[-1].refusal
+        raise Infeasible(
+            f"Not even {name} 1 fits {budget} at {slowdown:g} times the seconds in core. {last or ''}",
+            floor_bytes=last.floor_bytes if last else 0,
+            culprit=last.culprit if last else "",
+        )
+    narrator.say(f"\nThe largest {name} that fits {budget} at {slowdown:g} times the seconds in core: {best.value}")
+    if job.outputs.json is not None:
+        found = {
+            "vary": name,
+            "slowdown": slowdown,
+            "largest": best.value,
+            "trials": [_trial_data(item, job.workload) for item in trials],
+        }
+        write_atomically(job.outputs.json, f"{json.dumps(found, indent=2)}\n")
+
+
+def _outcome(found: Trial) -> str:
+    if found.prepared is None:
+        return str(found.refusal)
+    plan = found.prepared.plan
+    return f"{format_bytes(plan.in_core.peak_bytes)} in core, {slowdown_of(plan):.3f} times the seconds in core"
+
+
+def _smallest(
+    job: Job, wish: Wish, function: Callable[..., Workload], target: KnownMachine, narrator: Narrator
+) -> None:
+    narrator.stage("capture")
+    captured = capture_workload(function, job.settings)
+    problem = problem_of(captured.graph, target)
+    narrator.stage("smallest budget")
+    best = smallest_budget(problem, wish.slowdown, planner=job.planner)
+    floor, in_core = range_of(problem)
+    budgets = [floor + (in_core - floor) * part // _POINTS for part in range(_POINTS + 1)]
+    points = curve(problem, budgets, planner=job.planner)
+    rows = [("budget", "times the seconds in core")]
+    rows += [(format_bytes(point.budget_bytes), f"{point.slowdown:.3f}") for point in points]
+    narrator.say(aligned(rows, numbers_from=0))
+    narrator.say(
+        f"\nThe smallest budget at {wish.slowdown:g} times the seconds in core: {format_bytes(best.budget_bytes)}"
+    )
+    if job.outputs.json is not None:
+        found = {"slowdown": wish.slowdown, "smallest": asdict(best), "curve": [asdict(point) for point in points]}
+        write_atomically(job.outputs.json, f"{json.dumps(found, indent=2)}\n")
+    if job.outputs.report is not None:
+        write_atomically(job.outputs.report, curve_picture(points))
+
+
+def _trial_data(found: Trial, workload: str) -> dict[str, object]:
+    if found.prepared is None:
+        return {"value": found.value, "infeasible": str(found.refusal)}
+    return {"value": found.value, **json.loads(found.prepared.summary(workload).to_json())}

@@ -1,0 +1,143 @@
+"""Which bytes lie side by side, and when? The blocks of a graph: what needs an address each.
+
+    block = one stay of a storage on the device, or the workspace of one op
+    part  = bytes low:high of a block, counted from its address, which it holds at the instructions begin:end
+
+A storage that is dropped and swapped in again stays twice, and may lie elsewhere the second time. Where it comes back
+in pieces, each piece is a part: it holds its bytes from its own swap_in on, at one address with the others. Positions
+count instructions, transfers among them, as `ir.graph` defines residence.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from outgrow.ir.graph import Drop, Graph, Op, SwapIn, result_values
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes `low:high` of a block at the instructions `begin:end`."""
+
+    low: int
+    high: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What lies in one piece at one address; `label` is the storage, or the op whose workspace it is."""
+
+    label: str
+    parts: tuple[Part, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes from the address to the end of the last part."""
+        return max(part.high for part in self.parts)
+
+    @property
+    def begin(self) -> int:
+        """The first instruction at which the block holds bytes."""
+        return min(part.begin for part in self.parts)
+
+    @property
+    def end(self) -> int:
+        """The instruction before which the last bytes are freed."""
+        return max(part.end for part in self.parts)
+
+
+def blocks_of(graph: Graph, workspace: Mapping[str, int]) -> tuple[Block, ...]:
+    """Return the blocks of a graph, with or without transfers, in the order in which they end.
+
+    `workspace` gives bytes by captured op name; what has no bytes is no block.
+
+    >>> from outgrow.ir.text import parse_graph
+    >>> graph = parse_graph('''
+    ... storage x input 8
+    ... storage y 8
+    ... value %x: x@0 f32[2]
+    ... %y: y@0 f32[2] = aten.relu.default(%x)
+    ... return %y
+    ... ''')
+    >>> [(block.label, block.begin, block.end) for block in blocks_of(graph, {"relu": 4})]
+    [('relu', 0, 1), ('x', 0, 1), ('y', 0, 1)]
+    """
+    count = max(1, len(graph.instructions))
+    sizes = {name: storage.size_bytes for name, storage in graph.storages.items()}
+    dying = _dying(graph)
+    staying: dict[str, list[tuple[int, int, int]]] = {
+        name: [(0, storage.size_bytes, 0)]
+        for name, storage in graph.storages.items()
+        if name not in graph.born_at and storage.home == "device"
+    }
+    blocks: list[Block] = []
+    for at, item in enumerate(graph.instructions):
+        match item:
+            case Op():
+                born = [graph.values[name] for name in result_values(item)]
+                staying.update({value.storage: [(0, sizes[value.storage], at)] for value in born if not value.version})
+                needed = workspace.get(item.captured, 0)
+                blocks += _blocks(item.name, [(0, needed, at)], at + 1)
+            case SwapIn(storage, begin, end):
+                staying.setdefault(storage, []).append((begin, end, at))
+            case Drop(storage):
+                blocks += _blocks(storage, staying.pop(storage), at)
+            case _:
+                pass
+        for name in dying.get(at, ()):
+            blocks += _blocks(name, staying.pop(name, []), at + 1)
+    for name, pieces in staying.items():
+        blocks += _blocks(name, pieces, count)
+    return tuple(blocks)
+
+
+def held_bytes(blocks: Sequence[Block]) -> tuple[tuple[int, int], ...]:
+    """Return (instruction, bytes that parts hold from there on) wherever that changes, in order."""
+    changes: dict[int, int] = {}
+    for block in blocks:
+        for part in block.parts:
+            changes[part.begin] = changes.get(part.begin, 0) + part.high - part.low
+            changes[part.end] = changes.get(part.end, 0) - part.high + part.low
+    positions = sorted(changes)
+    return tuple(zip(positions, accumulate(changes[at] for at in positions), strict=True))
+
+
+def live_peak_bytes(blocks: Sequence[Block]) -> int:
+    """Return the most bytes that parts hold at one instruction: no arena is smaller."""
+    return max((held for _, held in held_bytes(blocks)), default=0)
+
+
+def _blocks(label: str, pieces: Sequence[tuple[int, int, int]], end: int) -> list[Block]:
+    parts = tuple(Part(low, high, begin, end) for low, high, begin in pieces if high > low)
+    return [Block(label, parts)] if parts else []
+
+
+def _dying(graph: Graph) -> dict[int, list[str]]:
+    """The storages that each instruction is the last to touch, without those that outlive the step."""
+    kept = {graph.values[name].storage for name in graph.results}
+    last = {name: at for at, item in enumerate(graph.instructions) for name in graph.touched(item)}
+    found: dict[int, list[str]] = {}
+    for name, at in last.items():
+        if not graph.storages[name].is_persistent and name not in kept:
+            found.setdefault(at, []).append(name)
+    return found
+
+
+def comings_and_goings(blocks: Sequence[Block]) -> Iterator[tuple[int, int | None]]:
+    """Yield (number of a block, its size) when it comes and (number, None) when it goes, in the order of the graph.
+
+    What goes before an instruction goes before anything comes. An allocator gets a whole block at once: one that comes
+    back in pieces takes all its bytes with the first.
+    """
+    begins: dict[int, list[int]] = {}
+    ends: dict[int, list[int]] = {}
+    for number, block in enumerate(blocks):
+        begins.setdefault(block.begin, []).append(number)
+        ends.setdefault(block.end, []).append(number)
+    for at in sorted({*begins, *ends}):
+        for number in ends.get(at, ()):
+            yield number, None
+        for number in begins.get(at, ()):
+            yield number, blocks[number].size_bytes

@@ -1,0 +1,486 @@
+"""What of a step does a bound of its time have to see? An outline: moments, slots, and what rests over them.
+
+A *moment* is the begin or the end of an op: there the memory is looked at. A *slot* is the time between two moments.
+Between two uses a storage *rests*: over the moments in between it may be held, away, or forgotten and built again.
+
+    moments        0 = begin of the step < mu(0) < ... < mu(Q-1) < end of the step
+    slot q         from mu(q-1) to mu(q), for q = 0 .. Q
+    room(q)        capacity - persistent storages - what the op at mu(q) touches and cannot share - its workspace
+    rest           begins in the slot after a use, ends in the slot before the next one
+
+Every outline is optimistic, so fewer moments or fewer storages can only lower the bound:
+
+    A. Memory is asked for at the chosen moments alone. What happens between two of them is free of it.
+    B. A storage that is not outlined counts where an op touches it, and nowhere else.
+    C. The ops from the first write to a parameter or to optimizer state on may run at any time after the last op they
+       conflict with (`planning.order`), need no memory, and what only they use need not be held.
+    D. An elementwise result may share the memory of its operand. If the operand is used again, it was built again.
+    E. A storage is built again by one run of the dearest op that wrote it; all results of an op come from one run.
+       What that op reads has to be there, if it is a storage that is written once; so storages may be held beyond
+       their last use for it. This alone needs more than the captured uses: the tail of a storage.
+    F. Storages of the same rests are one (`merged`), as cheap a byte as the cheapest among them, and E's condition on
+       what is read is waived.
+
+Persistent storages stay on the device, and storages below the problem's `minimum_bytes` are built again or stay, as
+everywhere in planning. Storages whose home is not the device, and inputs of one step that no op uses, are not counted.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import floor, log
+
+from outgrow.analysis.dependence import is_repeatable
+from outgrow.analysis.liveness import lifetimes
+from outgrow.ir.graph import Graph, Op, Ref, Role
+from outgrow.operators.in_place import IN_PLACE
+from outgrow.planning.problem import Problem
+
+_UPDATED = (Role.PARAMETER, Role.OPTIMIZER)
+_NEGLECTED_SHARE = 0.005
+_SAME_PRICE = log(1.2)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A storage is not used over the moments `begin` .. `end` - 1; `copy` and `repeat` are what can bring it back.
+
+    A rest that is not `needed` is a tail: nothing asks for the storage in slot `end` but what is built from it.
+    """
+
+    storage: str
+    size_bytes: int
+    begin: int
+    end: int
+    copy: int | None
+    repeat: int | None
+    needed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One version of a storage in the next tier, and the seconds to move all of it; it is of use in these slots."""
+
+    out_seconds: float
+    in_seconds: float
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """An op that may run again in slots `begin` .. `end`; `reads` are the rests of each storage that it reads."""
+
+    seconds: float
+    begin: int
+    end: int
+    reads: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Overwrite:
+    """At a moment, an op may write over these bytes, which then come back by repeating alone; room leaves them out."""
+
+    moment: int
+    size_bytes: int
+    rest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """All that the linear programme sees.
+
+    `arithmetic` has the seconds of the captured ops in each slot, and `is_run` says whether a slot is the run of one
+    op and nothing else. `released` has the seconds of updates that may have run by the end of each slot.
+    """
+
+    arithmetic: tuple[float, ...]
+    is_run: tuple[bool, ...]
+    released: tuple[float, ...]
+    room: tuple[int, ...]
+    rests: tuple[Rest, ...]
+    copies: tuple[Copy, ...]
+    repeats: tuple[Repeat, ...]
+    overwrites: tuple[Overwrite, ...]
+
+    @property
+    def slots(self) -> int:
+        """How many slots there are."""
+        return len(self.arithmetic)
+
+    @property
+    def variables(self) -> int:
+        """About how many variables the linear programme has."""
+        resting = sum(2 * (rest.end - rest.begin) for rest in self.rests)
+        others = (*self.copies, *self.repeats)
+        return 2 * self.slots + resting + sum(1 + item.end - item.begin for item in others)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What all outlines of one problem share. Steps count ops; the captured ops before the first update are `ops`.
+
+    `points` are the steps at which a storage has to be there: -1 where it is an input of the step, `len(ops)` where
+    it stays to the end. `releases` are (step after which it may run, seconds) of each update.
+    """
+
+    problem: Problem
+    ops: tuple[Op, ...]
+    needs: tuple[int, ...]
+    seconds: tuple[float, ...]
+    points: Mapping[str, tuple[int, ...]]
+    writers: Mapping[str, tuple[int, ...]]
+    releases: tuple[tuple[int, float], ...]
+
+    def size_bytes(self, name: str) -> int:
+        """The bytes of a storage."""
+        return self.problem.graph.storages[name].size_bytes
+
+    def maker(self, name: str, step: int) -> int | None:
+        """The dearest op that wrote `name` up to `step`, if all of them may run again."""
+        if self.points[name][0] < 0:
+            return None
+        chain = [at for at in self.writers[name] if at <= step]
+        if not all(is_repeatable(self.problem.graph, self.ops[at]) for at in chain):
+            return None
+        return max(chain, key=lambda at: self.seconds[at], default=None)
+
+    def is_movable(self, name: str) -> bool:
+        """Whether the storage may leave over the link."""
+        return self.size_bytes(name) >= self.problem.minimum_bytes
+
+
+def study(problem: Problem) -> Study:
+    """Return what is true of a problem whatever the moments."""
+    graph = problem.graph
+    end = _first_update(graph)
+    ops = graph.ops[:end]
+    life = lifetimes(graph)
+    kept = {graph.values[name].storage for name in graph.results}
+    points: dict[str, tuple[int, ...]] = {}
+    for name, storage in graph.storages.items():
+        uses = life[name].uses
+        before = [use for use in uses if use < end]
+        is_elsewhere = storage.home != "device"
+        if storage.is_persistent or is_elsewhere or storage.size_bytes == 0 or life[name].birth >= end:
+            continue
+        stays = name in kept and len(before) == len(uses)
+        points[name] = (*([-1] if life[name].birth < 0 else []), *before, *([end] if stays else []))
+    writers: dict[str, list[int]] = {name: [] for name in points}
+    for step, op in enumerate(ops):
+        for name in graph.written(op):
+            if name in writers:
+                writers[name].append(step)
+    seconds = [problem.costs[op.captured].seconds if op.captured in problem.costs else 0.0 for op in graph.ops]
+    return Study(
+        problem=problem,
+        ops=ops,
+        needs=tuple(_needs(problem, ops, {name: life[name].birth for name in graph.storages})),
+        seconds=tuple(seconds[:end]),
+        points={name: steps for name, steps in points.items() if steps},
+        writers={name: tuple(steps) for name, steps in writers.items()},
+        releases=tuple(zip(_releases(graph, end), seconds[end:], strict=True)),
+    )
+
+
+def _first_update(graph: Graph) -> int:
+    """The step of the first op that writes a parameter or optimizer state; the number of ops if there is none."""
+    for step, op in enumerate(graph.ops):
+        if any(graph.storages[name].role in _UPDATED for name in graph.written(op)):
+            return step
+    return len(graph.ops)
+
+
+def _needs(problem: Problem, ops: Sequence[Op], births: Mapping[str, int]) -> list[int]:
+    """Bytes that must be there while each op runs: persistent storages, what it touches, and its workspace."""
+    graph, workspace = problem.graph, problem.workspace
+    fixed = [0] * (len(ops) + 1)
+    for name, storage in graph.storages.items():
+        if storage.is_persistent and storage.home == "device" and births[name] < len(ops):
+            fixed[max(births[name], 0)] += storage.size_bytes
+    found: list[int] = []
+    held = 0
+    for step, op in enumerate(ops):
+        held += fixed[step]
+        own = [graph.storages[name] for name in graph.touched(op) if not graph.storages[name].is_persistent]
+        found.append(held + sum(storage.size_bytes for storage in own) + workspace.get(op.captured, 0))
+    return found
+
+
+def _releases(graph: Graph, end: int) -> list[int]:
+    """For each op from step `end` on, the last step before `end` that it conflicts with, itself or through others."""
+    touched: dict[str, int] = {}
+    written: dict[str, int] = {}
+    found: list[int] = []
+    for step, op in enumerate(graph.ops):
+        release = step
+        if step >= end:
+            after = [written.get(name, -1) for name in graph.touched(op)]
+            release = max([-1, *after, *(touched.get(name, -1) for name in graph.written(op))])
+            found.append(release)
+        touched.update({name: max(release, touched.get(name, -1)) for name in graph.touched(op)})
+        written.update({name: max(release, written.get(name, -1)) for name in graph.written(op)})
+    return found
+
+
+def choose_moments(found: Study, count: int) -> tuple[int, ...]:
+    """Return moments for `count` groups of ops: 2 k is the begin of op k, 2 k + 1 its end.
+
+    Where every op is a group, begin and end of each. Else groups are runs of ops of about equal weight, where an op
+    weighs its seconds and as much again as the mean op, and the moment of a group is the begin of the op with the
+    largest need: twice as many groups bound a step better than both moments of each.
+    """
+    if count >= len(found.ops):
+        return tuple(range(2 * len(found.ops)))
+    mean = sum(found.seconds) / len(found.ops) or 1.0
+    total = sum(seconds + mean for seconds in found.seconds)
+    groups: dict[int, list[int]] = {}
+    passed = 0.0
+    for step, seconds in enumerate(found.seconds):
+        groups.setdefault(floor(count * (passed + (seconds + mean) / 2) / total), []).append(step)
+        passed += seconds + mean
+    return tuple(2 * max(steps, key=found.needs.__getitem__) for steps in groups.values())
+
+
+class _Drawing:
+    """An outline while it is drawn."""
+
+    def __init__(self, found: Study, moments: Sequence[int]) -> None:
+        self.study, self.moments = found, moments
+        self.room = [found.problem.budget.capacity_bytes - found.needs[moment // 2] for moment in moments]
+        self.rests: list[Rest] = []
+        self.copies: list[Copy] = []
+        self.ranges: dict[int, tuple[int, int]] = {}
+        self.rests_of: dict[str, list[int]] = {}
+        self.rest_after: dict[tuple[str, int], int] = {}
+        self.copy_of: dict[tuple[str, int], int] = {}
+        self.outlined = _outlined(found)
+        self.held: dict[str, None] = {}
+
+    def slot_after(self, step: int) -> int:
+        """The slot that an op's end begins or lies in; step -1 is the begin of the whole."""
+        return bisect_right(self.moments, 2 * step + 1)
+
+    def slot_before(self, step: int) -> int:
+        """The slot that an op's begin ends or lies in."""
+        return bisect_left(self.moments, 2 * step)
+
+    def gaps(self) -> None:
+        """Let every storage rest between its points; what can neither move nor be built again takes room."""
+        for name, steps in self.study.points.items():
+            for begin, end in pairwise(steps):
+                first, last = self.slot_after(begin), self.slot_before(end)
+                if first >= last:
+                    continue
+                repeat = self.study.maker(name, begin)
+                if repeat is None and not self.study.is_movable(name):
+                    self.held[name] = None
+                    for moment in range(first, last):
+                        self.room[moment] -= self.study.size_bytes(name)
+                elif name in self.outlined:
+                    self.rest_after[name, begin] = self.rest(name, begin, first, last, repeat, needed=True)
+
+    def rest(self, name: str, step: int, begin: int, end: int, repeat: int | None, *, needed: bool) -> int:
+        """Add a rest; make its copy and repeat reach as far."""
+        size = self.study.size_bytes(name)
+        copy = self.copied(name, step, end) if self.study.is_movable(name) else None
+        if repeat is not None:
+            first, last = self.ranges.get(repeat, (begin, end))
+            self.ranges[repeat] = (min(first, begin), max(last, end))
+        self.rests.append(Rest(name, size, begin, end, copy, repeat, needed))
+        self.rests_of.setdefault(name, []).append(len(self.rests) - 1)
+        return len(self.rests) - 1
+
+    def copied(self, name: str, step: int, end: int) -> int:
+        """The copy of the version that `name` has after `step`; it can begin when that version was written."""
+        written = max((at for at in self.study.writers[name] if at <= step), default=-1)
+        if (name, written) not in self.copy_of:
+            link, size = self.study.problem.machine.link, self.study.size_bytes(name)
+            begin = self.slot_after(written)
+            self.copy_of[name, written] = len(self.copies)
+            self.copies.append(Copy(link.out_seconds(size), link.in_seconds(size), begin, end))
+        at = self.copy_of[name, written]
+        self.copies[at] = replace(self.copies[at], end=max(end, self.copies[at].end))
+        return at
+
+    def tails(self) -> None:
+        """Let storages rest beyond their last point, as far as an op that reads them may run again."""
+        graph = self.study.problem.graph
+        wanted: dict[str, int] = {}
+        for step in reversed(range(len(self.study.ops))):
+            op = self.study.ops[step]
+            self.tails_of(graph.written(op), wanted)
+            if step in self.ranges:
+                for name in self.read_once(op):
+                    wanted[name] = max(wanted.get(name, 0), self.ranges[step][1])
+        self.tails_of(tuple(name for name in wanted if not self.study.writers[name]), wanted)
+
+    def tails_of(self, names: Iterable[str], wanted: Mapping[str, int]) -> None:
+        """Add the tails of storages whose readers are all known."""
+        for name in names:
+            if name in wanted:
+                last = self.study.points[name][-1]
+                begin = self.slot_after(last)
+                if last < len(self.study.ops) and begin < wanted[name]:
+                    repeat = self.study.maker(name, last)
+                    self.rest(name, last, begin, wanted[name], repeat, needed=False)
+
+    def read_once(self, op: Op) -> list[str]:
+        """The outlined storages that `op` reads and that have one version, so that it is the one that it read."""
+        names = [name for name in self.study.problem.graph.reads(op) if name in self.outlined]
+        made = [name for name in names if len(self.study.writers[name]) + (self.study.points[name][0] < 0) == 1]
+        return [name for name in made if name not in self.held]
+
+    def overwrites(self) -> tuple[Overwrite, ...]:
+        """Where a moment's op may write over its operand: for nothing if that dies, else it has to be built again."""
+        found: list[Overwrite] = []
+        for at, moment in enumerate(self.moments):
+            step = moment // 2
+            name = _operand(self.study.problem.graph, self.study.ops[step])
+            if name is None:
+                continue
+            size = self.study.size_bytes(name)
+            rest = self.rest_after.get((name, step))
+            if not any(point > step for point in self.study.points[name]):
+                self.room[at] += size
+            elif self.study.maker(name, step) is not None:
+                self.room[at] += size
+                if rest is not None:
+                    found.append(Overwrite(at, size, rest))
+        return tuple(found)
+
+    def repeats(self) -> tuple[tuple[Repeat, ...], dict[int, int]]:
+        """The ops that may run again, and their numbers by step."""
+        numbers = {step: number for number, step in enumerate(sorted(self.ranges))}
+        found: list[Repeat] = []
+        for step in numbers:
+            reads = [self.rests_of.get(name) for name in self.read_once(self.study.ops[step])]
+            rests = tuple(tuple(item) for item in reads if item)
+            found.append(Repeat(self.study.seconds[step], *self.ranges[step], rests))
+        return tuple(found), numbers
+
+
+def outline(found: Study, moments: Sequence[int]) -> Outline:
+    """Return the outline of a problem at the given moments, in order."""
+    drawing = _Drawing(found, moments)
+    drawing.gaps()
+    drawing.tails()
+    overwrites = drawing.overwrites()
+    repeats, numbers = drawing.repeats()
+    slots = len(moments) + 1
+    arithmetic = [0.0] * slots
+    for step, seconds in enumerate(found.seconds):
+        arithmetic[bisect_right(moments, 2 * step)] += seconds
+    released = [0.0] * slots
+    for release, seconds in found.releases:
+        for slot in range(drawing.slot_after(release), slots):
+            released[slot] += seconds
+    runs = [first % 2 == 0 and second == first + 1 for first, second in pairwise(moments)]
+    return Outline(
+        arithmetic=tuple(arithmetic),
+        is_run=(False, *runs, False)[:slots],
+        released=tuple(released),
+        room=tuple(drawing.room),
+        rests=tuple(
+            rest if rest.repeat is None else replace(rest, repeat=numbers[rest.repeat]) for rest in drawing.rests
+        ),
+        copies=tuple(drawing.copies),
+        repeats=repeats,
+        overwrites=overwrites,
+    )
+
+
+def _outlined(found: Study) -> dict[str, None]:
+    """The storages that may matter: without the smallest, which together are a small share of the capacity."""
+    left = _NEGLECTED_SHARE * found.problem.budget.capacity_bytes
+    chosen: dict[str, None] = {}
+    for name in sorted(found.points, key=lambda name: (found.size_bytes(name), name)):
+        left -= found.size_bytes(name)
+        if left < 0:
+            chosen[name] = None
+    return chosen
+
+
+def _operand(graph: Graph, op: Op) -> str | None:
+    """The storage that `op` may write its result over, as far as kind and size of both say."""
+    first = next(iter(op.arguments), None)
+    if op.operator not in IN_PLACE or not isinstance(first, Ref) or len(op.results) != 1 or op.results[0] is None:
+        return None
+    result, operand = graph.values[op.results[0]], graph.values[first.value]
+    sizes = [graph.storages[value.storage].size_bytes for value in (result, operand)]
+    is_fresh = result.version == 0 and result.storage != operand.storage
+    if graph.storages[operand.storage].is_persistent or not is_fresh or sizes[0] != sizes[1] or sizes[0] == 0:
+        return None
+    return operand.storage
+
+
+def merged(fine: Outline) -> Outline:
+    """Return the outline in which storages of the same rests and about the same price a byte are one (F)."""
+    by_storage: dict[str, list[Rest]] = {}
+    made: dict[int, dict[str, int]] = {}
+    for rest in fine.rests:
+        if rest.needed:
+            by_storage.setdefault(rest.storage, []).append(rest)
+            if rest.repeat is not None:
+                made.setdefault(rest.repeat, {})[rest.storage] = rest.size_bytes
+    shares = {number: fine.repeats[number].seconds / sum(sizes.values()) for number, sizes in made.items()}
+    groups: dict[tuple[object, ...], list[list[Rest]]] = {}
+    for rests in by_storage.values():
+        shape = _shape(fine, rests)
+        price = _price(rests, shares)
+        bucket = None if price is None or price <= 0 else floor(log(price) / _SAME_PRICE)
+        groups.setdefault((shape, bucket), []).append(rests)
+    together: list[Rest] = []
+    copies: list[Copy] = []
+    repeats: list[Repeat] = []
+    for members in groups.values():
+        _merge(fine, members, shares, together, copies, repeats)
+    return replace(fine, rests=tuple(together), copies=tuple(copies), repeats=tuple(repeats), overwrites=())
+
+
+def _shape(fine: Outline, rests: Sequence[Rest]) -> tuple[object, ...]:
+    """What merged storages have in common: when they rest, and which rests share a copy begun in which slot."""
+    ranks: dict[int | None, int] = {}
+    for rest in rests:
+        ranks.setdefault(rest.copy, len(ranks))
+    begins = [None if rest.copy is None else fine.copies[rest.copy].begin for rest in rests]
+    return tuple(
+        (rest.begin, rest.end, ranks[rest.copy], begin, rest.repeat is None)
+        for rest, begin in zip(rests, begins, strict=True)
+    )
+
+
+def _price(rests: Sequence[Rest], shares: Mapping[int, float]) -> float | None:
+    """Seconds for each byte built again, by the cheapest of the ops that do it; None where none does."""
+    return min((shares[rest.repeat] for rest in rests if rest.repeat is not None), default=None)
+
+
+def _merge(
+    fine: Outline,
+    members: Sequence[Sequence[Rest]],
+    shares: Mapping[int, float],
+    rests: list[Rest],
+    copies: list[Copy],
+    repeats: list[Repeat],
+) -> None:
+    """Add storages of the same rests as one storage, moved and built again at the least price a byte among them."""
+    size = sum(member[0].size_bytes for member in members)
+    prices = [price for member in members if (price := _price(member, shares)) is not None]
+    first, last = min(rest.begin for rest in members[0]), max(rest.end for rest in members[0])
+    if prices:
+        repeats.append(Repeat(size * min(prices), first, last))
+    numbers: dict[int, int] = {}
+    for place, rest in enumerate(members[0]):
+        if rest.copy is not None and rest.copy not in numbers:
+            numbers[rest.copy] = len(copies)
+            own = fine.copies[rest.copy]
+            ends = max(other.end for other in members[0] if other.copy == rest.copy)
+            pairs = [(member[place].size_bytes, member[place].copy) for member in members]
+            each = [(bytes_, fine.copies[number]) for bytes_, number in pairs if number is not None]
+            out = size * min(copy.out_seconds / bytes_ for bytes_, copy in each)
+            back = size * min(copy.in_seconds / bytes_ for bytes_, copy in each)
+            copies.append(Copy(out, back, own.begin, ends))
+        copy = None if rest.copy is None else numbers[rest.copy]
+        repeat = None if rest.repeat is None else len(repeats) - 1
+        rests.append(replace(rest, size_bytes=size, copy=copy, repeat=repeat))

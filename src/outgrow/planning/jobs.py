@@ -1,0 +1,185 @@
+"""What does an order of the ops hold? The ops of a graph as jobs of one machine, which share its memory.
+
+    job k               waits for its predecessors, brings bytes into being, needs workspace while it runs
+    a mortal storage    dies with the last of the jobs that touch it, whichever that is
+    held(S)           = start + born(j) over j in S - size(s) over mortal s that no job outside S touches
+    bytes(k after S)  = held(S) + born(k) + workspace(k)          S: the set of jobs before k
+    peak of an order  = max of bytes(k after S) over its jobs
+
+The bytes held depend on which jobs have run, not on their order; so the partial orders that matter are as many as
+there are *ideals*, sets of jobs that hold with each job those it waits for. `held` is submodular (a birth counts
+alone, a death needs all that touch), which `ideals` draws on. Everything agrees with `analysis.liveness`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from outgrow.analysis.liveness import lifetimes
+from outgrow.analysis.precedence import predecessors
+from outgrow.ir.graph import Graph
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Jobs by number, in an order that keeps every edge; `touches` numbers the mortal storages of each job.
+
+    `sizes` and `uses` are, by mortal storage, its bytes and how many jobs touch it; `start_bytes` is held before
+    the first job.
+    """
+
+    predecessors: tuple[tuple[int, ...], ...]
+    born_bytes: tuple[int, ...]
+    workspace_bytes: tuple[int, ...]
+    touches: tuple[tuple[int, ...], ...]
+    sizes: tuple[int, ...]
+    uses: tuple[int, ...]
+    births: tuple[int | None, ...]
+    lasting: tuple[int, ...]
+    start_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.predecessors)
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """The jobs that wait for each job, ascending."""
+        found: list[list[int]] = [[] for _ in self.predecessors]
+        for number, earlier in enumerate(self.predecessors):
+            for other in earlier:
+                found[other].append(number)
+        return tuple(tuple(numbers) for numbers in found)
+
+    @cached_property
+    def ancestors(self) -> tuple[int, ...]:
+        """The jobs before each job in every order, as a bit set: bit j stands for job j."""
+        found: list[int] = []
+        for earlier in self.predecessors:
+            known = 0
+            for other in earlier:
+                known |= found[other] | 1 << other
+            found.append(known)
+        return tuple(found)
+
+    @cached_property
+    def descendants(self) -> tuple[int, ...]:
+        """The jobs after each job in every order, as a bit set."""
+        found = [0] * len(self)
+        for number in reversed(range(len(self))):
+            for later in self.successors[number]:
+                found[number] |= found[later] | 1 << later
+        return tuple(found)
+
+
+def jobs_of(graph: Graph, workspace: Mapping[str, int], *, first_stays: bool = False) -> Jobs:
+    """Return the ops of a graph without transfers as jobs; `workspace` gives bytes by captured op name.
+
+    `first_stays` lets every other op wait for the first, as moves ask (see `moves`).
+    """
+    ops = graph.ops
+    born, start = [0] * len(ops), 0
+    lasting: list[int] = [0] * len(ops)
+    touches: list[list[int]] = [[] for _ in ops]
+    sizes: list[int] = []
+    uses: list[int] = []
+    births: list[int | None] = []
+    for name, life in lifetimes(graph).items():
+        size = graph.storages[name].size_bytes
+        if life.birth < 0:
+            start += size
+        else:
+            born[life.birth] += size
+        if life.death == len(ops):
+            if life.birth >= 0:
+                lasting[life.birth] += size
+        elif size:
+            for step in life.uses:
+                touches[step].append(len(sizes))
+            sizes.append(size)
+            uses.append(len(life.uses))
+            births.append(None if life.birth < 0 else life.birth)
+    waits = predecessors(graph)
+    if first_stays:
+        waits = tuple(earlier or (0,) * (number > 0) for number, earlier in enumerate(waits))
+    return Jobs(
+        waits,
+        tuple(born),
+        tuple(workspace.get(op.captured, 0) for op in ops),
+        tuple(tuple(numbers) for numbers in touches),
+        tuple(sizes),
+        tuple(uses),
+        tuple(births),
+        tuple(lasting),
+        start,
+    )
+
+
+def profile(jobs: Jobs, order: Sequence[int]) -> list[int]:
+    """Return the bytes at each job of an order."""
+    left = list(jobs.uses)
+    held = jobs.start_bytes
+    found: list[int] = []
+    for job in order:
+        held += jobs.born_bytes[job]
+        found.append(held + jobs.workspace_bytes[job])
+        for storage in jobs.touches[job]:
+            left[storage] -= 1
+            if not left[storage]:
+                held -= jobs.sizes[storage]
+    return found
+
+
+def window(jobs: Jobs, order: Sequence[int], begin: int, end: int) -> Jobs:
+    """Return the jobs `order[begin:end]`, numbered in that order, as they stand between the others.
+
+    A storage that a job behind the window touches does not die in it. Any order of the window fits between the
+    same two ends, and what it holds at each job is what the whole order holds there.
+    """
+    inside = order[begin:end]
+    number = {job: at for at, job in enumerate(inside)}
+    left = list(jobs.uses)
+    held = jobs.start_bytes
+    for job in order[:begin]:
+        held += jobs.born_bytes[job]
+        for storage in jobs.touches[job]:
+            left[storage] -= 1
+            if not left[storage]:
+                held -= jobs.sizes[storage]
+    counts: dict[int, int] = {}
+    for job in inside:
+        for storage in jobs.touches[job]:
+            counts[storage] = counts.get(storage, 0) + 1
+    mortal = [storage for storage, count in counts.items() if count == left[storage]]
+    renumbered = {storage: at for at, storage in enumerate(mortal)}
+    born_here = {storage: number[birth] for storage in counts if (birth := jobs.births[storage]) in number}
+    lasting = [jobs.lasting[job] for job in inside]
+    for storage, at in born_here.items():
+        if storage not in renumbered:
+            lasting[at] += jobs.sizes[storage]
+    return Jobs(
+        tuple(tuple(sorted(number[other] for other in jobs.predecessors[job] if other in number)) for job in inside),
+        tuple(jobs.born_bytes[job] for job in inside),
+        tuple(jobs.workspace_bytes[job] for job in inside),
+        tuple(tuple(renumbered[one] for one in jobs.touches[job] if one in renumbered) for job in inside),
+        tuple(jobs.sizes[storage] for storage in mortal),
+        tuple(counts[storage] for storage in mortal),
+        tuple(born_here.get(storage) for storage in mortal),
+        tuple(lasting),
+        held,
+    )
+
+
+def segments(jobs: Jobs) -> tuple[range, ...]:
+    """Return the runs of jobs between separators, each with the separator that ends it.
+
+    A separator is a job that comes before or after each other job in every order. What lies between two of them has
+    to be ordered, but nothing passes a separator, so the segments are ordered one by one.
+    """
+    ends = [
+        number + 1
+        for number in range(len(jobs))
+        if jobs.ancestors[number].bit_count() + jobs.descendants[number].bit_count() == len(jobs) - 1
+    ]
+    if not ends or ends[-1] < len(jobs):
+        ends.append(len(jobs))
+    return tuple(range(begin, end) for begin, end in zip([0, *ends], ends, strict=False) if begin < end)

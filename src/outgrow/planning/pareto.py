@@ -1,0 +1,83 @@
+"""What does memory buy? Seconds of a step against its budget, and the smallest budget for a given slowdown.
+
+Slowdown is the seconds of a plan over those of the step in core, both by the same costs. Less memory is never quicker,
+so the smallest budget is found by halving the range between the floor and the peak in core.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from outgrow.errors import Infeasible
+from outgrow.plan import Budget, Plan
+from outgrow.planning.planner import make_plan
+from outgrow.planning.problem import Problem
+
+_CLOSE = 0.01
+"""Two budgets that differ by this share of the peak in core are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A budget in bytes and the slowdown of the plan under it."""
+
+    budget_bytes: int
+    slowdown: float
+
+
+def slowdown_of(plan: Plan) -> float:
+    """Return the seconds of a plan over those of the step in core."""
+    return plan.predicted.seconds / plan.in_core.seconds if plan.in_core.seconds else 1.0
+
+
+def range_of(problem: Problem) -> tuple[int, int]:
+    """Return the floor, and the smallest budget under which the step runs as it is."""
+    plan = make_plan(_under(problem, 1 << 60), prove=False)
+    return plan.floor_bytes, plan.in_core.peak_bytes + problem.budget.overhead_bytes
+
+
+def curve(problem: Problem, budgets: Sequence[int], *, planner: str = "search") -> tuple[Point, ...]:
+    """Return a point for each budget, from the largest down; budgets below the floor have none."""
+    found: list[Point] = []
+    for number, size_bytes in enumerate(sorted(budgets, reverse=True)):
+        problem.progress("plan", number / len(budgets))
+        try:
+            plan = make_plan(_under(problem, size_bytes), planner, prove=False)
+        except Infeasible:
+            break
+        found.append(Point(size_bytes, slowdown_of(plan)))
+    return tuple(found)
+
+
+def smallest_budget(problem: Problem, slowdown: float, *, planner: str = "search") -> Point:
+    """Return the smallest budget whose plan is at most `slowdown` times as slow as the step in core.
+
+    It is found to a hundredth of the peak in core.
+    """
+    lowest, enough = range_of(problem)
+
+    def tried(size_bytes: int) -> Point | None:
+        try:
+            found = slowdown_of(make_plan(_under(problem, size_bytes), planner, prove=False))
+        except Infeasible:
+            return None
+        return Point(size_bytes, found) if found <= slowdown else None
+
+    return _halved(tried, lowest, Point(enough, 1.0), _CLOSE * enough)
+
+
+def _halved(tried: Callable[[int], Point | None], lowest: int, enough: Point, close: float) -> Point:
+    at_floor = tried(lowest)
+    if at_floor is not None:
+        return at_floor
+    while enough.budget_bytes - lowest > close:
+        middle = (enough.budget_bytes + lowest) // 2
+        found = tried(middle)
+        if found is None:
+            lowest = middle
+        else:
+            enough = found
+    return enough
+
+
+def _under(problem: Problem, size_bytes: int) -> Problem:
+    return replace(problem, budget=Budget(size_bytes, problem.budget.overhead_bytes))

@@ -1,0 +1,133 @@
+"""What has to be built again for a storage, and which decisions do it?
+
+    chain(s, k)     = the ops before step k that write s
+    lineage(s, k)   = s and, of what its chain reads, every storage that is not at hand at step k, with its lineage;
+                      none if the law of recomputation refuses one of them there
+
+Asked often, so the condition of the law (`rewriting.recompute.why_not`) is checked here from tables of the captured
+graph: versions only grow, and repeated ops write none of the captured storages. `rebuild_all` goes through the law.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from outgrow.analysis.dependence import is_repeatable
+from outgrow.ir.graph import Graph, Op, read_values
+from outgrow.operators.effects import quiet
+from outgrow.plan import Recompute
+from outgrow.planning.problem import Problem
+from outgrow.rewriting.derive import carry_out
+from outgrow.rewriting.draft import Draft
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The ops of a captured graph by the storages that they write; steps ascend, one version for each."""
+
+    graph: Graph
+    seconds: Mapping[str, float]
+    writes: Mapping[str, Sequence[int]]
+    versions: Mapping[str, Sequence[int]]
+
+    def chain(self, storage: str, step: int) -> tuple[Op, ...]:
+        """Return the ops before `step` that write the storage, in the form that a repetition runs."""
+        steps = self.writes.get(storage, ())
+        return tuple(quiet(self.graph.ops[at]) for at in steps[: bisect_left(steps, step)])
+
+    def chain_seconds(self, storage: str, step: int) -> float:
+        """Return the seconds that repeating the chain takes."""
+        return sum(self.seconds[op.name] for op in self.chain(storage, step))
+
+    def made(self, chain: Sequence[Op]) -> tuple[str, ...]:
+        """Return the storages that the ops of a chain bring into being."""
+        values = self.graph.values
+        results = [values[name] for op in chain for name in op.results if name is not None]
+        return tuple(dict.fromkeys(value.storage for value in results if value.version == 0))
+
+    def sources(self, storage: str, step: int) -> tuple[str, ...] | None:
+        """Return the storages that the chain reads beside those it makes; None if the law refuses it at `step`."""
+        chain = self.chain(storage, step)
+        if not chain or self.graph.storages[storage].is_persistent:
+            return None
+        made = self.made(chain)
+        found: dict[str, None] = {}
+        for op in chain:
+            if not is_repeatable(self.graph, op) or not set(made).issuperset(self.graph.written(op)):
+                return None
+            for value in (self.graph.values[name] for name in read_values(op)):
+                if value.storage in made:
+                    if value.storage != storage and value.version != 0:
+                        return None
+                elif self._version(value.storage, step) == value.version:
+                    found[value.storage] = None
+                else:
+                    return None
+        return tuple(found)
+
+    def _version(self, storage: str, step: int) -> int:
+        count = bisect_left(self.writes.get(storage, ()), step)
+        return self.versions[storage][count - 1] if count else 0
+
+    def of(self, storage: str, step: int, is_at_hand: Callable[[str], bool]) -> tuple[str, ...] | None:
+        """Return the lineage of a storage at `step`, oldest first; None if it cannot be built again."""
+        found: dict[str, None] = {storage: None}
+        pending = [storage]
+        while pending:
+            sources = self.sources(pending.pop(), step)
+            if sources is None:
+                return None
+            missing = [name for name in sources if name not in found and not is_at_hand(name)]
+            found |= dict.fromkeys(missing)
+            pending += missing
+        return self.oldest_first(tuple(found))
+
+    def oldest_first(self, storages: Sequence[str]) -> tuple[str, ...]:
+        """Return storages that this step makes in the order of birth, each once."""
+        return tuple(sorted(dict.fromkeys(storages), key=lambda name: self.writes[name][0]))
+
+
+def lineage_of(problem: Problem) -> Lineage:
+    """Return the lineage of the problem's captured graph."""
+    graph = problem.graph
+    writes: dict[str, list[int]] = {}
+    versions: dict[str, list[int]] = {}
+    for step, op in enumerate(graph.ops):
+        results = [graph.values[name] for name in op.results if name is not None]
+        for name in graph.written(op):
+            previous = versions[name][-1] if name in versions else 0
+            present = [value.version for value in results if value.storage == name]
+            version = max(present, default=previous) + (name in op.writes)
+            writes.setdefault(name, []).append(step)
+            versions.setdefault(name, []).append(version)
+    seconds = {op.name: problem.costs[op.name].seconds if op.name in problem.costs else 0.0 for op in graph.ops}
+    return Lineage(graph, seconds, writes, versions)
+
+
+def rebuild_all(graph: Graph, rebuilt: Mapping[int, Sequence[str]]) -> tuple[Graph, tuple[Recompute, ...]]:
+    """Build storages, oldest first, again directly before each of some steps of a captured graph.
+
+    From the last step to the first, so that a later repetition reads what an earlier one has built: the law turns all
+    uses behind it to what it makes. Returns the graph and the decisions.
+    """
+    draft = Draft(graph)
+    decisions: list[Recompute] = []
+    for step in sorted(rebuilt, reverse=True):
+        decisions += _rebuild(draft, rebuilt[step], graph.ops[step].name)
+    return draft.graph(), tuple(decisions)
+
+
+def _rebuild(draft: Draft, storages: Sequence[str], before: str) -> list[Recompute]:
+    """The youngest first, and each older one before it, for the same reason; what is not used there is left out."""
+    decisions: list[Recompute] = []
+    for storage in reversed(storages):
+        place = draft.place_of(before)
+        assert place is not None, f"{before} is an op of the graph or was repeated just now"
+        if all(draft.precedes(use, place) for use in draft.touching(storage)):
+            continue
+        earlier = draft.preceding(place)
+        decision = Recompute(storage, before)
+        carry_out(draft, decision)
+        decisions.append(decision)
+        before = draft.op(draft.following(earlier)).name
+    return decisions

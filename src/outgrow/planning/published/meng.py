@@ -1,0 +1,79 @@
+"""The swapping of Meng et al. as a planner of this package: keep the maps nearest to the loss, swap all others.
+
+Meng, Sun, Yang, Qiu, Gu 2017, "Training deeper models by GPU memory optimization on TensorFlow", ML Systems workshop
+at NIPS, http://learningsys.org/nips17/assets/papers/paper_18.pdf.
+
+    which   walk over the maps from the loss back to the input and keep them until they fill the memory threshold; what
+            is left is swapped: a map far from the loss rests long, so that its transfers hide
+    when    late, but hidden: complete(k) is the time at which op k ends (a critical path; of ops that run one by one,
+            their sum), and the trigger of a copy back for op e is the last op k with complete(k) + transfer <= begin(e)
+
+The threshold is the user's. Here it is the largest with which the step fits, or one of a few smaller ones if the step
+is quicker with it: room that is left lets copies back begin early. Departures: the passes are told by `phases`; a copy
+back for which there is no room at its trigger begins later. The fused operators of the paper are not part of it.
+"""
+
+from collections.abc import Sequence
+
+from outgrow.analysis.liveness import Gap
+from outgrow.plan import Decision
+from outgrow.planning.floor import require_feasible
+from outgrow.planning.problem import Problem
+from outgrow.planning.published.phases import maps, turn_of
+from outgrow.planning.published.refusal import refusal
+from outgrow.planning.published.triggers import latest_trigger, promised_bytes, triggered
+from outgrow.planning.swap import Profile, Schedule, profile_of
+
+_THRESHOLDS = 12
+
+
+def meng(problem: Problem) -> tuple[Decision, ...]:
+    """Return the swaps of Meng et al.; none where the captured step fits.
+
+    Raises `Infeasible` if the budget is below the floor, or below what storages that are no maps need.
+    """
+    profile = profile_of(problem, problem.graph)
+    if int(profile.live.max(initial=0)) <= problem.budget.capacity_bytes:
+        return ()
+    require_feasible(problem, problem.graph)
+    feature_maps = list(maps(profile, problem.graph, turn_of(problem.graph)).values())
+    fewest = _fewest_swapped(problem, profile, feature_maps)
+    best: Schedule | None = None
+    for part in range(_THRESHOLDS):
+        count = fewest + (len(feature_maps) - fewest) * part // _THRESHOLDS
+        found = _schedule(problem, profile, feature_maps[:count])
+        if best is None or found.seconds < best.seconds:
+            best = found
+    assert best is not None, "at least the largest threshold was tried"
+    return best.swaps
+
+
+def _fewest_swapped(problem: Problem, profile: Profile, feature_maps: Sequence[Sequence[Gap]]) -> int:
+    """How many maps, from the input on, lie beyond the largest threshold: without them the step fits."""
+    promised = promised_bytes(profile, _gaps(feature_maps))
+    capacity = problem.budget.capacity_bytes
+    if int(promised.max()) > capacity:
+        raise refusal(problem, "meng", "it swaps forward results only, for the backward pass", promised, profile.ops)
+    too_few, enough = 0, len(feature_maps)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if int(promised_bytes(profile, _gaps(feature_maps[:middle])).max()) <= capacity:
+            enough = middle
+        else:
+            too_few = middle
+    return enough
+
+
+def _schedule(problem: Problem, profile: Profile, swapped: Sequence[Sequence[Gap]]) -> Schedule:
+    link, elapsed = problem.machine.link, profile.elapsed
+    triggers = {
+        gap: latest_trigger(profile, gap, float(elapsed[gap.end]) - link.in_seconds(gap.size_bytes))
+        for gap in _gaps(swapped)
+    }
+    found = triggered(problem, profile, triggers)
+    assert found is not None, "the threshold was chosen so that the step fits"
+    return found
+
+
+def _gaps(swapped: Sequence[Sequence[Gap]]) -> tuple[Gap, ...]:
+    return tuple(gap for gaps in swapped for gap in gaps)

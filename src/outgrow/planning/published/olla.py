@@ -1,0 +1,242 @@
+"""The order of OLLA (renamed MODeL): an integer programme over which op runs when and what is preserved meanwhile.
+
+Steiner, Elhoushi, Kahn and Hegarty 2022, "OLLA: Optimizing the Lifetime and Location of Arrays to Reduce the Memory
+Usage of Neural Networks", https://arxiv.org/abs/2210.12924 (ICML 2023 as "MODeL: Memory Optimizations for Deep
+Learning").
+
+    variables    G[k,t] = 1 iff op k runs at step t, which generates what it brings into being        binary
+                 P[s,t] = 1 iff storage s is preserved from before step t into it                     in [0, 1]
+                 C[u,t] = 1 only if op u has run before step t                                        in [0, 1]
+    peak                                                                                 in granules
+    objective    min peak
+    (1) once     sum over t of G[k,t] = 1                                                             `_once`
+    (2) alone    sum over k of G[k,t] = 1                                                             `_alone`
+    (3) before   C[u,t] <= C[u,t-1] + G[u,t-1] and G[v,t] <= C[u,t]    for every edge u -> v that no
+                 storage born at u carries (a "control edge": a tensor of no bytes)                   `_before`
+    (4) kept     P[s,t] <= P[s,t-1] + G[birth of s,t-1]                                               `_kept`
+    (5) there    G[k,t] <= P[s,t]    for every s that k touches and does not bring into being         `_kept`
+    (6) memory   start + sum of P[s,t] size(s) + sum of G[k,t] (born(k) + workspace(k))
+                 + what lasts and was born before t <= peak                                           `_memory`
+
+and its ways to keep it small:
+
+    spans        G[k,t] exists from the number of ops before k in every order (ASAP) to that of all ops less those
+                 behind k (ALAP); P[s,t] from the first possible birth to the last possible use, and is 1 from the last
+                 possible birth to the first step at which its last use may run
+    updates      update ops are forced early: each precedes the op that follows it in the order of `early_updates`
+    granules     sizes are divided by their greatest common divisor
+    fitting      (6) is left out at steps whose worst case stays within what is unavoidable anyway
+
+Departures: one op a step, since one device runs one at a time and workspace counts (the paper's later version packs
+several into a step). P is continuous: with G binary, (4) and (5) make it 1 where that matters. Edges hold all conflicts
+over storages, not only data. HiGHS replaces Gurobi; through scipy it takes no first solution, so the peak of a beam
+search bounds `peak` instead, and its order is the result where the programme finds no better one in time or is too
+large to be written down. Addresses are left to `placement`. A time limit that cuts makes the result depend on the
+machine. The first op stays first (see `moves`).
+"""
+
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import gcd
+
+from outgrow.plan import Move
+from outgrow.planning.ideals import packed, search_ideals
+from outgrow.planning.jobs import Jobs, jobs_of, profile
+from outgrow.planning.moves import moves_to
+from outgrow.planning.problem import Problem
+from outgrow.planning.programme import Programme, solve
+from outgrow.planning.published.refusal import refusal
+from outgrow.planning.reorder import jobs_with_early_updates
+from outgrow.planning.unavoidable import unavoidable_bytes
+
+_MOST_VARIABLES = 60_000
+_GAP = 0.005
+_BEAM_WIDTH = 64
+_BEAM_WORK = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """An order of jobs, its peak, and whether it is proved best within the gap."""
+
+    order: tuple[int, ...]
+    peak_bytes: int
+    is_optimal: bool
+
+
+def olla(problem: Problem, time_limit: float = 60.0) -> tuple[Move, ...]:
+    """Return the moves into OLLA's order; none where the captured step fits.
+
+    Raises `Infeasible` if the least peak that was found is above the budget: the order is all that is chosen here.
+    """
+    captured = jobs_of(problem.graph, problem.workspace)
+    capacity = problem.budget.capacity_bytes
+    if max(profile(captured, range(len(captured))), default=0) <= capacity:
+        return ()
+    graph, jobs = jobs_with_early_updates(problem, problem.graph)
+    schedule = olla_schedule(jobs, time_limit)
+    ops = [graph.ops[job] for job in schedule.order]
+    if schedule.peak_bytes > capacity:
+        raise refusal(problem, "OLLA", "it chooses the order alone", profile(jobs, schedule.order), ops)
+    return moves_to(problem.graph, [op.name for op in ops])
+
+
+def olla_schedule(jobs: Jobs, time_limit: float = 60.0) -> Schedule:
+    """Return the best order that the programme finds within `time_limit` seconds, or that of a beam search."""
+    known = _beam(jobs)
+    bound = unavoidable_bytes(jobs)
+    if known.peak_bytes <= bound * (1 + _GAP):
+        return replace(known, is_optimal=True)
+    spans = _Spans(jobs)
+    if spans.variables > _MOST_VARIABLES:
+        return known
+    programme = _Order(jobs, spans, bound, known.peak_bytes)
+    solution = solve(programme.rows, time_limit=time_limit, gap=_GAP)
+    if solution is None:
+        return known
+    ran_at = {job: t for (job, t), column in programme.generate.items() if solution.values[column] > 0.5}
+    order = tuple(sorted(ran_at, key=ran_at.__getitem__))
+    peak = max(profile(jobs, order))
+    if peak > known.peak_bytes:
+        return known
+    return Schedule(order, peak, solution.is_optimal)
+
+
+def _beam(jobs: Jobs) -> Schedule:
+    """Return the order of a beam search, or the order of the jobs as they are."""
+    peak = max(profile(jobs, range(len(jobs))), default=0)
+    found = search_ideals(packed(jobs), peak - 1, _BEAM_WIDTH, _BEAM_WORK)
+    if found.order is None:
+        return Schedule(tuple(range(len(jobs))), peak, found.is_exhaustive)
+    return Schedule(found.order, found.peak_bytes, is_optimal=False)
+
+
+class _Spans:
+    """When each job may run, when each mortal storage may be preserved, and which edges no storage carries."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        count = len(jobs)
+        self.soonest = [bits.bit_count() for bits in jobs.ancestors]
+        self.latest = [count - 1 - bits.bit_count() for bits in jobs.descendants]
+        self.users: list[list[int]] = [[] for _ in jobs.sizes]
+        for job, storages in enumerate(jobs.touches):
+            for storage in storages:
+                if jobs.births[storage] != job:
+                    self.users[storage].append(job)
+        self.preserved: list[range] = []
+        self.certain: list[range] = []
+        for storage, birth in enumerate(jobs.births):
+            users = self.users[storage]
+            begin, sure = (0, 0) if birth is None else (self.soonest[birth] + 1, self.latest[birth] + 1)
+            end = 1 + max((self.latest[job] for job in users), default=-1)
+            sure_end = 1 + max((self.soonest[job] for job in users), default=-1)
+            self.preserved.append(range(begin, max(begin, end)))
+            self.certain.append(range(sure, max(sure, sure_end)))
+        data = [{jobs.births[storage] for storage in storages} for storages in jobs.touches]
+        self.control: dict[int, list[int]] = {}
+        for later, earlier in enumerate(jobs.predecessors):
+            for job in earlier:
+                if job not in data[later]:
+                    self.control.setdefault(job, []).append(later)
+        self.controlling = {
+            job: range(self.soonest[job] + 1, 1 + max(self.latest[one] for one in later))
+            for job, later in self.control.items()
+        }
+        runs = sum(late - soon + 1 for soon, late in zip(self.soonest, self.latest, strict=True))
+        self.variables = runs + sum(map(len, self.preserved)) + sum(map(len, self.controlling.values()))
+
+
+class _Order:
+    """The programme and its variables: `generate` and `preserve` are the columns of G and P."""
+
+    def __init__(self, jobs: Jobs, spans: _Spans, bound: int, known_peak: int) -> None:
+        self.jobs, self.spans, self.bound = jobs, spans, bound
+        self.granule = reduce(gcd, (*jobs.sizes, *jobs.born_bytes, *jobs.workspace_bytes, jobs.start_bytes, bound)) or 1
+        self.rows = Programme()
+        self.peak = self.rows.variable(bound / self.granule, known_peak / self.granule, cost=1.0)
+        self.generate: dict[tuple[int, int], int] = {}
+        self.preserve: dict[tuple[int, int], int] = {}
+        for job in range(len(jobs)):
+            for t in range(spans.soonest[job], spans.latest[job] + 1):
+                self.generate[job, t] = self.rows.variable(0, 1, is_integer=True)
+        for storage, span in enumerate(spans.preserved):
+            for t in span:
+                self.preserve[storage, t] = self.rows.variable(float(t in spans.certain[storage]), 1)
+        self._once()
+        self._alone()
+        self._before()
+        self._kept()
+        self._memory()
+
+    def _ran_by(self, job: int, t: int) -> dict[int, float]:
+        """The terms of: job has run at step t or before."""
+        return {
+            self.generate[job, at]: 1.0 for at in range(self.spans.soonest[job], min(t, self.spans.latest[job]) + 1)
+        }
+
+    def _once(self) -> None:
+        for job in range(len(self.jobs)):
+            self.rows.row(self._ran_by(job, len(self.jobs)), lower=1, upper=1)
+
+    def _alone(self) -> None:
+        at_step: dict[int, dict[int, float]] = {}
+        for (_, t), column in self.generate.items():
+            at_step.setdefault(t, {})[column] = 1.0
+        for terms in at_step.values():
+            self.rows.row(terms, lower=1, upper=1)
+
+    def _before(self) -> None:
+        for job, span in self.spans.controlling.items():
+            fired = {t: self.rows.variable(float(t > self.spans.latest[job]), 1) for t in span}
+            for t, column in fired.items():
+                terms = {column: 1.0}
+                for source in (fired.get(t - 1), self.generate.get((job, t - 1))):
+                    if source is not None:
+                        terms[source] = -1.0
+                self.rows.row(terms, upper=0)
+            for later in self.spans.control[job]:
+                for t in range(self.spans.soonest[later], self.spans.latest[later] + 1):
+                    self.rows.row({self.generate[later, t]: 1.0, fired[t]: -1.0}, upper=0)
+
+    def _kept(self) -> None:
+        for (storage, t), column in self.preserve.items():
+            birth = self.jobs.births[storage]
+            if birth is None and t == 0:
+                continue
+            terms = {column: 1.0}
+            for source in (
+                self.preserve.get((storage, t - 1)),
+                None if birth is None else self.generate.get((birth, t - 1)),
+            ):
+                if source is not None:
+                    terms[source] = -1.0
+            self.rows.row(terms, upper=0)
+        for storage, users in enumerate(self.spans.users):
+            for job in users:
+                for t in range(self.spans.soonest[job], self.spans.latest[job] + 1):
+                    self.rows.row({self.generate[job, t]: 1.0, self.preserve[storage, t]: -1.0}, upper=0)
+
+    def _memory(self) -> None:
+        jobs, granule = self.jobs, self.granule
+        mortal_at_start = sum(size for size, birth in zip(jobs.sizes, jobs.births, strict=True) if birth is None)
+        fixed = (jobs.start_bytes - mortal_at_start) / granule
+        preserved: dict[int, dict[int, float]] = {}
+        for (storage, t), column in self.preserve.items():
+            preserved.setdefault(t, {})[column] = jobs.sizes[storage] / granule
+        running: dict[int, dict[int, float]] = {}
+        for (job, t), column in self.generate.items():
+            running.setdefault(t, {})[column] = (jobs.born_bytes[job] + jobs.workspace_bytes[job]) / granule
+        for t, needs in running.items():
+            held = preserved.get(t, {})
+            for job, size in enumerate(jobs.lasting):
+                if size:
+                    for column in self._ran_by(job, t - 1):
+                        held[column] = size / granule
+            lasting = sum(jobs.lasting) / granule
+            kept = sum(jobs.sizes[storage] for storage, span in enumerate(self.spans.preserved) if t in span) / granule
+            if fixed + kept + lasting + max(needs.values()) <= self.bound / granule:
+                continue
+            terms = {self.peak: -1.0}
+            for column, size in (*held.items(), *needs.items()):
+                terms[column] = terms.get(column, 0.0) + size
+            self.rows.row(terms, upper=-fixed)

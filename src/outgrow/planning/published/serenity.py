@@ -1,0 +1,191 @@
+"""The schedule of SERENITY: dynamic programming over partial orders, cut at separators, under a soft budget.
+
+Ahn, Lee, Lin, Cheng, Hou and Esmaeilzadeh 2020, "Ordering Chaos: Memory-Aware Scheduling of Irregularly Wired Neural
+Networks for Edge Devices", https://arxiv.org/abs/2003.02369.
+
+    signature     the zero-indegree frontier of a partial schedule: the ops that wait for nothing that has not run.
+                  Partial schedules of one signature have the same rest before them and hold the same bytes, so only
+                  the one with the lowest peak is kept: at most 2^n signatures instead of n! schedules
+    level i       signature -> (peak, bytes held, schedule) of i ops
+    divide        at ops that all others precede or follow; the parts are scheduled one by one and joined
+    soft budget   tau: partial schedules with a higher peak are dropped. tau begins at the peak of Kahn's order; a
+                  round that takes too long ("timeout") halves it, a round without a schedule ("no solution") sets it
+                  halfway back to the last that took too long; any schedule found is a best one, since every
+                  budget at or above the best peak keeps the best schedule
+
+Departures: the paper orders inference, where every op has one output that dies with its last reader. Here storages
+die with the last op that touches them, ops wait for each other by all conflicts over storages, and workspace counts.
+tau begins at the peak of the captured order where that is lower than Kahn's. "Too long" is a number of expanded partial
+schedules instead of seconds, so that the result does not depend on the machine. tau moves between the lowest budget
+known to take too long and the highest known to have no schedule, and after `_ROUNDS` rounds a beam search replaces the
+programme. Of the rewriting of concatenations nothing is here: it changes sums, hence bits. The first op stays first
+(see `moves`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from outgrow.plan import Move
+from outgrow.planning.ideals import packed, search_ideals
+from outgrow.planning.jobs import Jobs, jobs_of, profile, segments, window
+from outgrow.planning.moves import moves_to
+from outgrow.planning.problem import Problem
+from outgrow.planning.published.refusal import refusal
+from outgrow.planning.unavoidable import unavoidable_bytes
+
+_ROUNDS = 8
+_EXPANSIONS = 200_000
+_BEAM_WIDTH = 64
+_BEAM_WORK = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """An order of jobs, its peak, and whether it is proved to be a best one."""
+
+    order: tuple[int, ...]
+    peak_bytes: int
+    is_exact: bool
+
+
+class _End(Enum):
+    """How a round of the programme ends, if not with a schedule."""
+
+    NO_SOLUTION = "no solution"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """A partial schedule: the jobs that have run, as a bit set and as a chain of links to the one before."""
+
+    done: int
+    held: int
+    peak: int
+    job: int
+    before: "_Partial | None"
+
+
+def serenity(problem: Problem) -> tuple[Move, ...]:
+    """Return the moves into SERENITY's order; none where the captured step fits.
+
+    Raises `Infeasible` if the least peak that was found is above the budget: the order is all that is chosen here.
+    """
+    graph = problem.graph
+    jobs = jobs_of(graph, problem.workspace, first_stays=True)
+    capacity = problem.budget.capacity_bytes
+    if max(profile(jobs, range(len(jobs))), default=0) <= capacity:
+        return ()
+    schedule = serenity_schedule(jobs)
+    ops = [graph.ops[job] for job in schedule.order]
+    if schedule.peak_bytes > capacity:
+        raise refusal(problem, "SERENITY", "it chooses the order alone", profile(jobs, schedule.order), ops)
+    return moves_to(graph, [op.name for op in ops])
+
+
+def serenity_schedule(jobs: Jobs) -> Schedule:
+    """Return the schedule of all jobs: segment by segment, joined."""
+    order = list(range(len(jobs)))
+    is_exact = True
+    for part in segments(jobs):
+        inside = window(jobs, order, part.start, part.stop)
+        schedule = _scheduled(inside)
+        order[part.start : part.stop] = [part.start + job for job in schedule.order]
+        is_exact = is_exact and schedule.is_exact
+    peak = max(profile(jobs, order), default=0)
+    return Schedule(tuple(order), peak, is_exact or peak == unavoidable_bytes(jobs))
+
+
+def _scheduled(jobs: Jobs) -> Schedule:
+    """Schedule one segment with the adaptive soft budget."""
+    starts = [
+        Schedule(order, max(profile(jobs, order)), is_exact=False) for order in (_kahn(jobs), tuple(range(len(jobs))))
+    ]
+    known = min(starts, key=lambda start: start.peak_bytes)
+    none_below = unavoidable_bytes(jobs)
+    too_long_from = known.peak_bytes + 1
+    tau = known.peak_bytes
+    if tau == none_below:
+        return Schedule(known.order, known.peak_bytes, is_exact=True)
+    for _ in range(_ROUNDS):
+        found = _programme(jobs, tau)
+        if isinstance(found, Schedule):
+            return found
+        if found is _End.TIMEOUT:
+            too_long_from = tau
+            tau = max(none_below, tau // 2)
+        else:
+            none_below = tau + 1
+        if none_below >= too_long_from:
+            break
+        if tau < none_below or tau >= too_long_from:
+            tau = (none_below + too_long_from) // 2
+    return _beam(jobs, known)
+
+
+def _programme(jobs: Jobs, tau: int) -> Schedule | _End:
+    """Run the dynamic programme under the budget `tau`: one level for each job."""
+    frontier = sum(1 << job for job, waits in enumerate(jobs.predecessors) if not waits)
+    level: dict[int, _Partial] = {frontier: _Partial(0, jobs.start_bytes, 0, -1, None)}
+    waits = [sum(1 << other for other in earlier) for earlier in jobs.predecessors]
+    touchers = [0] * len(jobs.sizes)
+    for job, storages in enumerate(jobs.touches):
+        for storage in storages:
+            touchers[storage] |= 1 << job
+    expanded = 0
+    for _ in range(len(jobs)):
+        following: dict[int, _Partial] = {}
+        for signature, partial in level.items():
+            for job in _members(signature):
+                expanded += 1
+                now = partial.held + jobs.born_bytes[job]
+                peak = max(partial.peak, now + jobs.workspace_bytes[job])
+                if peak > tau:
+                    continue
+                done = partial.done | 1 << job
+                now -= sum(jobs.sizes[one] for one in jobs.touches[job] if not touchers[one] & ~done)
+                opened = sum(1 << later for later in jobs.successors[job] if not waits[later] & ~done)
+                reached = signature & ~(1 << job) | opened
+                if reached not in following or peak < following[reached].peak:
+                    following[reached] = _Partial(done, now, peak, job, partial)
+        if not following:
+            return _End.NO_SOLUTION
+        if expanded > _EXPANSIONS:
+            return _End.TIMEOUT
+        level = following
+    (last,) = level.values()
+    return Schedule(tuple(reversed(list(_jobs_of(last)))), last.peak, is_exact=True)
+
+
+def _members(bits: int) -> Iterator[int]:
+    """The numbers in a bit set, ascending."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def _jobs_of(partial: _Partial) -> Iterator[int]:
+    """The jobs of a partial schedule, the last one first."""
+    while partial.before is not None:
+        yield partial.job
+        partial = partial.before
+
+
+def _kahn(jobs: Jobs) -> tuple[int, ...]:
+    """Kahn's order: first ready, first run (Kahn 1962)."""
+    waits = [len(earlier) for earlier in jobs.predecessors]
+    order = [job for job, count in enumerate(waits) if not count]
+    for job in order:
+        for later in jobs.successors[job]:
+            waits[later] -= 1
+            if not waits[later]:
+                order.append(later)
+    return tuple(order)
+
+
+def _beam(jobs: Jobs, known: Schedule) -> Schedule:
+    """Keep a few signatures of each level, those of the lowest peak."""
+    found = search_ideals(packed(jobs), known.peak_bytes - 1, _BEAM_WIDTH, _BEAM_WORK, by_peak=True)
+    return known if found.order is None else Schedule(found.order, found.peak_bytes, is_exact=False)

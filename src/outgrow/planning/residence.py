@@ -1,0 +1,78 @@
+"""What do the instances of a sequence hold, and where do they rest? `analysis.liveness`, in compiled form.
+
+The live bytes of each op of the sequence, workspace included, and every gap between two uses of an instance that may
+leave the device. An instance that outlives the step, or that no op uses, stays to the end.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.planning.compiled import compiled
+from outgrow.planning.sequence import Sequence
+from outgrow.planning.tables import Tables
+from outgrow.planning.transfers import Gaps
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class Residence(NamedTuple):
+    """Seconds and live bytes of each op of a sequence, and the gaps by begin, then end."""
+
+    seconds: NDArray[np.float64]
+    live: Integers
+    gaps: Gaps
+
+
+def residence_of(tables: Tables, sequence: Sequence) -> Residence:
+    """Return what the instances of a sequence hold."""
+    instance, storage = sequence.use_instance, sequence.instance_storage
+    live, one, begin, end, size, dirty = _residence(
+        len(sequence.op), tables.size[storage], tables.stays[storage], tables.moves[storage], tables.birth[storage] < 0,
+        instance, sequence.use_at, sequence.use_writes,
+    )  # fmt: skip
+    live += tables.op_workspace[sequence.op]
+    return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty))
+
+
+@compiled
+def _residence(
+    ops: int, size: Integers, stays: Flags, moves: Flags, is_input: Flags,
+    use_instance: Integers, use_at: Integers, use_writes: Flags,
+) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags]:  # fmt: skip
+    count, uses = len(size), len(use_at)
+    first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    wrote_last, rested = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    instance, begin, end = np.empty(uses, np.int64), np.empty(uses, np.int64), np.empty(uses, np.int64)
+    dirty = np.empty(uses, np.bool_)
+    gaps = 0
+    for use in range(uses):
+        one, at = use_instance[use], use_at[use]
+        if last[one] < 0:
+            first[one] = at
+        elif moves[one]:
+            rested[one] = rested[one] and not wrote_last[one]
+            if at - last[one] > 1:
+                instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], at, not rested[one]
+                gaps += 1
+                rested[one] = True
+        last[one], wrote_last[one] = at, use_writes[use]
+    change = np.zeros(ops + 1, np.int64)
+    for one in range(count):
+        birth = 0 if is_input[one] else first[one]
+        death = ops - 1 if stays[one] or last[one] < 0 else last[one]
+        if birth >= 0:
+            change[birth] += size[one]
+            change[death + 1] -= size[one]
+    order = np.argsort(begin[:gaps] * (ops + 1) + end[:gaps], kind="mergesort")
+    instance = instance[:gaps][order]
+    return (
+        np.cumsum(change[:ops]),
+        instance,
+        begin[:gaps][order],
+        end[:gaps][order],
+        size[instance],
+        dirty[:gaps][order],
+    )

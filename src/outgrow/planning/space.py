@@ -1,0 +1,86 @@
+"""What is there to decide? The rests of storages that may be built again, and which of them are alike.
+
+Two rests are of one *kind* if the same operators made the storage, the same reads it next, and its size is the same:
+what repeats in a network can be decided together. They are of one *pattern* if all that holds but for the size: the
+same place in blocks of other widths.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.ir.graph import Graph
+from outgrow.planning.problem import Problem
+from outgrow.planning.sequence import DISCARD, KEEP
+from outgrow.planning.tables import Tables, tables_of
+
+Integers = NDArray[np.int64]
+Policy = NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class Space:
+    """The rests that may be rebuilt, in order of time, alike ones by rest, and what rebuilding each costs a byte.
+
+    `start` is the policy that keeps all of them, and builds again what a chain needs after its last use.
+    """
+
+    problem: Problem
+    tables: Tables
+    rests: Integers
+    kinds: tuple[Integers, ...]
+    kind_of: Integers
+    patterns: tuple[Integers, ...]
+    pattern_of: Integers
+    price: NDArray[np.float64]
+    start: Policy
+
+
+def space_of(problem: Problem, graph: Graph) -> Space:
+    """Return what there is to decide about `graph`, a rewriting of the problem's graph without transfers."""
+    tables = tables_of(problem, graph)
+    storage_of = np.repeat(np.arange(len(tables.size)), np.diff(tables.use_start))
+    is_last = np.zeros(len(tables.use_at), dtype=np.bool_)
+    is_last[tables.use_start[1:][np.diff(tables.use_start) > 0] - 1] = True
+    until = np.where(is_last, tables.use_at, np.append(tables.use_at[1:], 0))
+    can_rebuild = tables.moves[storage_of] & (tables.limit >= until)
+    is_rest = can_rebuild & (is_last | (until - tables.use_at > 1))
+    rests = np.flatnonzero(is_rest)
+    rests = rests[np.argsort(tables.use_at[rests], kind="stable")]
+    names = [_pattern(tables, int(storage_of[rest]), int(rest), is_last, until) for rest in rests]
+    sized = [(name, int(tables.size[storage_of[rest]])) for name, rest in zip(names, rests, strict=True)]
+    kinds, kind_of = _alike(sized, rests, len(storage_of))
+    patterns, pattern_of = _alike(names, rests, len(storage_of))
+    return Space(
+        problem=problem,
+        tables=tables,
+        rests=rests,
+        kinds=kinds,
+        kind_of=kind_of,
+        patterns=patterns,
+        pattern_of=pattern_of,
+        price=tables.chain_seconds / np.maximum(1, tables.size[storage_of]),
+        start=np.where(can_rebuild & is_last, DISCARD, KEEP).astype(np.int8),
+    )
+
+
+def _pattern(
+    tables: Tables, storage: int, rest: int, is_last: NDArray[np.bool_], until: Integers
+) -> tuple[tuple[str, ...], str]:
+    """The operators that made the storage, and the one that reads it next."""
+    ops, begin = tables.graph.ops, int(tables.write_start[storage])
+    chain = tuple(ops[int(at)].operator for at in tables.write_at[begin : begin + int(tables.writes[rest])])
+    return chain, "" if is_last[rest] else ops[int(until[rest])].operator
+
+
+def _alike(names: Sequence[object], rests: Integers, count: int) -> tuple[tuple[Integers, ...], Integers]:
+    """The groups of rests of one name, and the group of each rest by its number."""
+    groups: dict[object, list[int]] = {}
+    for name, rest in zip(names, rests, strict=True):
+        groups.setdefault(name, []).append(int(rest))
+    group_of = np.full(count, -1, dtype=np.int64)
+    for number, members in enumerate(groups.values()):
+        group_of[members] = number
+    return tuple(np.array(members, dtype=np.int64) for members in groups.values()), group_of

@@ -1,0 +1,178 @@
+"""How does a graph look to compiled code? As arrays: what each op touches, what each storage goes through.
+
+Ops and storages are numbered in the order of the graph. A *use* is one op that touches one storage; uses are
+numbered storage by storage, so `use_start[s]:use_start[s + 1]` are those of storage s, in order. The *rest* after a
+use has the number of that use: a storage rests from one use to the next, and after its last use to the end of the step.
+
+The *chain* of a storage as of a use are the ops that wrote it up to there, the first `writes[use]` of
+`write_at[write_start[s]:write_start[s + 1]]`: what has to be repeated to build it again. `limit[use]` is the last op
+before which that gives the same bits (the law of recomputation says when), -1 if it never does.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.analysis.dependence import is_repeatable
+from outgrow.ir.graph import Graph, Op, read_values
+from outgrow.operators.effects import quiet
+from outgrow.planning.problem import Problem
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The arrays of one graph without transfers, under the costs of one problem."""
+
+    graph: Graph
+    op_seconds: NDArray[np.float64]
+    op_workspace: NDArray[np.int64]
+    touch_start: NDArray[np.int64]
+    touched: NDArray[np.int64]
+    touch_use: NDArray[np.int64]
+    touch_writes: NDArray[np.bool_]
+    names: tuple[str, ...]
+    size: NDArray[np.int64]
+    birth: NDArray[np.int64]
+    stays: NDArray[np.bool_]
+    moves: NDArray[np.bool_]
+    use_start: NDArray[np.int64]
+    use_at: NDArray[np.int64]
+    writes: NDArray[np.int64]
+    limit: NDArray[np.int64]
+    write_start: NDArray[np.int64]
+    write_at: NDArray[np.int64]
+    chain_seconds: NDArray[np.float64]
+
+
+def tables_of(problem: Problem, graph: Graph) -> Tables:
+    """Return the arrays of `graph`, a rewriting of the problem's graph without transfers."""
+    ops = graph.ops
+    names = tuple(graph.storages)
+    number = {name: at for at, name in enumerate(names)}
+    kept = {graph.values[name].storage for name in graph.results}
+    touched = [graph.touched(op) for op in ops]
+    written = [set(graph.written(op)) for op in ops]
+    uses: list[list[int]] = [[] for _ in names]
+    writers: list[list[int]] = [[] for _ in names]
+    for at, storages in enumerate(touched):
+        for name in storages:
+            uses[number[name]].append(at)
+            if name in written[at]:
+                writers[number[name]].append(at)
+    use_start = _starts([len(steps) for steps in uses])
+    write_start = _starts([len(steps) for steps in writers])
+    writes, touch_use = _counts(touched, written, number, use_start)
+    storages = list(graph.storages.values())
+    stays = [storage.is_persistent or storage.name in kept or not uses[number[storage.name]] for storage in storages]
+    moves = [storage.size_bytes >= problem.minimum_bytes for storage in storages]
+    limit = _limits(graph, uses, writers, writes, use_start, number)
+    limit[np.repeat(stays, np.diff(use_start))] = -1
+    costs = [problem.costs.get(op.captured) for op in ops]
+    seconds = np.array([cost.seconds if cost else 0.0 for cost in costs])
+    born = {graph.values[name].storage: at for at, op in reversed(list(enumerate(ops))) for name in _created(graph, op)}
+    return Tables(
+        graph=graph,
+        op_seconds=seconds,
+        op_workspace=np.array([cost.workspace_bytes if cost else 0 for cost in costs], dtype=np.int64),
+        touch_start=_starts([len(items) for items in touched]),
+        touched=np.array([number[name] for items in touched for name in items], dtype=np.int64),
+        touch_use=np.array(touch_use, dtype=np.int64),
+        touch_writes=np.array(
+            [name in written[at] for at, items in enumerate(touched) for name in items], dtype=np.bool_
+        ),
+        names=names,
+        size=np.array([storage.size_bytes for storage in storages], dtype=np.int64),
+        birth=np.array([born.get(name, -1) for name in names], dtype=np.int64),
+        stays=np.array(stays, dtype=np.bool_),
+        moves=np.array(moves, dtype=np.bool_) & ~np.array(stays, dtype=np.bool_),
+        use_start=use_start,
+        use_at=np.array([at for steps in uses for at in steps], dtype=np.int64),
+        writes=np.array(writes, dtype=np.int64),
+        limit=limit,
+        write_start=write_start,
+        write_at=np.array([at for steps in writers for at in steps], dtype=np.int64),
+        chain_seconds=_chain_seconds(seconds, writers, writes, use_start),
+    )
+
+
+def _starts(counts: list[int]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def _created(graph: Graph, op: Op) -> list[str]:
+    """The results of `op` that bring a storage into being."""
+    return [name for name in op.results if name is not None and graph.values[name].version == 0]
+
+
+def _counts(
+    touched: list[tuple[str, ...]], written: list[set[str]], number: dict[str, int], use_start: NDArray[np.int64]
+) -> tuple[list[int], list[int]]:
+    """How often its storage has been written as of each use, and the use of each touch."""
+    writes = [0] * int(use_start[-1])
+    touch_use: list[int] = []
+    seen = [0] * len(number)
+    for at, storages in enumerate(touched):
+        for name in storages:
+            storage = number[name]
+            use = int(use_start[storage]) + seen[storage]
+            before = writes[use - 1] if seen[storage] else 0
+            writes[use] = before + (name in written[at])
+            touch_use.append(use)
+            seen[storage] += 1
+    return writes, touch_use
+
+
+def _limits(
+    graph: Graph,
+    uses: list[list[int]],
+    writers: list[list[int]],
+    writes: list[int],
+    use_start: NDArray[np.int64],
+    number: dict[str, int],
+) -> NDArray[np.int64]:
+    """The last op before which the chain of each use may be repeated."""
+    ops, names = graph.ops, tuple(graph.storages)
+    limit = np.full(int(use_start[-1]), -1, dtype=np.int64)
+    for storage, steps in enumerate(uses):
+        found: dict[int, int] = {}
+        for order in range(len(steps)):
+            use = int(use_start[storage]) + order
+            count = writes[use]
+            if count not in found:
+                chain = [ops[at] for at in writers[storage][:count]]
+                found[count] = _limit(graph, names[storage], chain, writers[storage][:count], writers, number)
+            limit[use] = found[count]
+    return limit
+
+
+def _limit(
+    graph: Graph, storage: str, chain: list[Op], at: list[int], writers: list[list[int]], number: dict[str, int]
+) -> int:
+    made = {graph.values[name].storage for op in chain for name in _created(graph, op)}
+    if storage not in made:
+        return -1
+    limit = len(graph.ops)
+    for op, step in zip(chain, at, strict=True):
+        if not is_repeatable(graph, op) or not made.issuperset(graph.written(quiet(op))):
+            return -1
+        for name in read_values(quiet(op)):
+            value = graph.values[name]
+            if value.storage in made:
+                if value.storage != storage and value.version != 0:
+                    return -1
+                continue
+            overwritten = next((later for later in writers[number[value.storage]] if later >= step), limit)
+            limit = min(limit, overwritten)
+    return limit
+
+
+def _chain_seconds(
+    seconds: NDArray[np.float64], writers: list[list[int]], writes: list[int], use_start: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    found = np.zeros(int(use_start[-1]))
+    for storage, steps in enumerate(writers):
+        spent = np.concatenate(([0.0], np.cumsum(seconds[steps]))) if steps else np.zeros(1)
+        for use in range(int(use_start[storage]), int(use_start[storage + 1])):
+            found[use] = spent[writes[use]]
+    return found

@@ -1,0 +1,336 @@
+"""When do bytes move? Given the gaps that shall be swapped, the transfers in time, and the seconds they cost.
+
+The schedule walks over the ops once, with a clock, both lanes of the link and the memory that is promised:
+
+    promised(k) = live bytes at op k without the swapped storages that rest then, plus workspace
+    held(k)     = copies out that have not ended when op k begins
+    reserved(k) = pieces already on their way back for a later op
+
+    at the boundary before op k
+      1. copies out that have ended free their bytes; while promised + held + reserved exceeds the capacity, the
+         clock waits for the next copy out to end (a stall)
+      2. what op k itself uses is brought back, whatever is missing of it
+      3. pieces for later ops are brought back, in the order of their use, as long as the lane would be idle during
+         op k, the room lasts until their use, and their use is near: within `lead` seconds of the last moment
+      4. op k waits for its pieces (a stall), and runs
+    after op k, every gap that begins there is copied out, unless the tier already holds that version
+
+Moving in pieces lets half of a storage come back while only half of its room is free. The seconds found are those
+that `simulation.replay` finds for the derived graph. Compiled, since the search asks for thousands of schedules.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.ir.machine import Link
+from outgrow.planning.compiled import compiled
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Reals = NDArray[np.float64]
+
+
+class Gaps(NamedTuple):
+    """Rests that a swap may fill, by begin, then end: the instance of a storage that rests, and between which ops.
+
+    `dirty` is False where the same version already rested in an earlier gap (see `analysis.liveness.Gap`).
+    """
+
+    instance: Integers
+    begin: Integers
+    end: Integers
+    size: Integers
+    dirty: Flags
+
+
+class Transfers(NamedTuple):
+    """The schedule of the chosen gaps; per gap the op before which it is dropped (-1: kept after all).
+
+    `seconds` is infinite where the capacity does not hold, and `excess_bytes` says by how much it fails there. A
+    clean gap needs no copy out. Pieces are the bytes `piece_begin:piece_end` of a gap, brought back before an op.
+    """
+
+    seconds: float
+    excess_bytes: int
+    dropped: Integers
+    is_clean: Flags
+    stall_seconds: Reals
+    piece_gap: Integers
+    piece_begin: Integers
+    piece_end: Integers
+    piece_before: Integers
+
+
+def transfers(
+    seconds: Reals,
+    live: Integers,
+    gaps: Gaps,
+    chosen: Flags,
+    capacity_bytes: int,
+    link: Link,
+    lead_seconds: float,
+    piece_bytes: int,
+) -> Transfers:
+    """Return the transfers of the chosen gaps in time, for ops of these seconds and live bytes."""
+    return Transfers(*walk(seconds, live, *gaps, chosen, capacity_bytes, *rates(link), lead_seconds, piece_bytes))
+
+
+def rates(link: Link) -> tuple[float, float, float, bool]:
+    """Return out and in seconds a byte, the seconds that a copy takes to start, and whether both share one lane."""
+    return 1 / link.out_bytes_per_second, 1 / link.in_bytes_per_second, link.latency_seconds, link.half_duplex
+
+
+@compiled
+def walk(  # noqa: C901, PLR0912, PLR0915
+    seconds: Reals, live: Integers, instance: Integers, begin: Integers, end: Integers, size: Integers, dirty: Flags,
+    chosen: Flags, capacity: int, out_rate: float, in_rate: float, latency: float, half_duplex: bool, lead: float,
+    piece_bytes: int,
+) -> tuple[float, int, Integers, Flags, Reals, Integers, Integers, Integers, Integers]:  # fmt: skip
+    """The walk of the module's docstring; returns the fields of `Transfers`."""
+    ops, gaps = len(seconds), len(begin)
+    dropped = np.full(gaps, -1, np.int64)
+    is_clean = np.zeros(gaps, np.bool_)
+    stall = np.zeros(gaps)
+    room_for_pieces = 0
+    instances = 0
+    promised = live.copy()
+    for gap in range(gaps):
+        instances = max(instances, instance[gap] + 1)
+        if chosen[gap]:
+            room_for_pieces += 2 + size[gap] // piece_bytes
+            for step in range(begin[gap] + 1, end[gap]):
+                promised[step] -= size[gap]
+    piece_gap = np.empty(room_for_pieces, np.int64)
+    piece_begin = np.empty(room_for_pieces, np.int64)
+    piece_end = np.empty(room_for_pieces, np.int64)
+    piece_before = np.empty(room_for_pieces, np.int64)
+    pieces = 0
+    elapsed = np.empty(ops + 1)
+    elapsed[0] = 0.0
+    for step in range(ops):
+        elapsed[step + 1] = elapsed[step] + seconds[step]
+    out_end = np.zeros(gaps)
+    back_end = np.zeros(gaps)
+    back = np.zeros(gaps, np.int64)
+    copied = np.zeros(instances, np.bool_)
+    held = np.empty(gaps, np.int64)
+    away = np.empty(gaps, np.int64)
+    helds = aways = 0
+    clock = out_free = in_free = 0.0
+    following = 0
+    excess = 0
+    for step in range(ops):
+        # 1. free what has left, and wait where room is lacking
+        held_bytes = 0
+        for at in range(helds):
+            if end[held[at]] > step:
+                held_bytes += size[held[at]]
+        kept = 0
+        for at in range(helds):
+            gap = held[at]
+            if end[gap] <= step:
+                copied[instance[gap]] = False
+            elif out_end[gap] <= clock or promised[step] + held_bytes > capacity:
+                stall[gap] += max(0.0, out_end[gap] - clock)
+                clock = max(clock, out_end[gap])
+                dropped[gap] = step
+                held_bytes -= size[gap]
+                place = aways
+                while place > 0 and (
+                    end[away[place - 1]] > end[gap]
+                    or (end[away[place - 1]] == end[gap] and begin[away[place - 1]] > begin[gap])
+                ):
+                    away[place] = away[place - 1]
+                    place -= 1
+                away[place] = gap
+                aways += 1
+            else:
+                held[kept] = gap
+                kept += 1
+        helds = kept
+        if promised[step] + held_bytes > capacity:
+            excess = promised[step] + held_bytes - capacity
+            break
+        # 2. bring back what this op uses
+        for at in range(aways):
+            gap = away[at]
+            if end[gap] != step:
+                break
+            if back[gap] < size[gap]:
+                missing = size[gap] - back[gap]
+                back_end[gap] = max(clock, in_free) + latency + missing * in_rate
+                in_free = back_end[gap]
+                if half_duplex:
+                    out_free = max(out_free, in_free)
+                piece_gap[pieces], piece_before[pieces] = gap, step
+                piece_begin[pieces], piece_end[pieces] = back[gap], size[gap]
+                pieces += 1
+                back[gap] = size[gap]
+        # 3. bring back pieces for later ops
+        busy_until = clock + seconds[step]
+        ahead = 0.0
+        highest, seen = promised[step] + held_bytes, step + 1
+        for at in range(aways):
+            if in_free >= busy_until:
+                break
+            gap = away[at]
+            if end[gap] <= step or back[gap] == size[gap]:
+                continue
+            ahead += latency + (size[gap] - back[gap]) * in_rate
+            until_use = elapsed[end[gap]] - elapsed[step]
+            if until_use - max(0.0, in_free - clock) - ahead > lead:
+                continue
+            while seen < end[gap]:
+                highest = max(highest, promised[seen])
+                seen += 1
+            while in_free < busy_until and back[gap] < size[gap]:
+                part = min(size[gap] - back[gap], piece_bytes)
+                if capacity - highest < part:
+                    break
+                back_end[gap] = max(clock, in_free) + latency + part * in_rate
+                in_free = back_end[gap]
+                if half_duplex:
+                    out_free = max(out_free, in_free)
+                piece_gap[pieces], piece_before[pieces] = gap, step
+                piece_begin[pieces], piece_end[pieces] = back[gap], back[gap] + part
+                pieces += 1
+                back[gap] += part
+                for later in range(step, end[gap]):
+                    promised[later] += part
+                highest += part
+        # 4. wait for what this op uses, and run it
+        kept = 0
+        for at in range(aways):
+            gap = away[at]
+            if end[gap] == step:
+                stall[gap] += max(0.0, back_end[gap] - clock)
+                clock = max(clock, back_end[gap])
+            else:
+                away[kept] = gap
+                kept += 1
+        aways = kept
+        clock += seconds[step]
+        # after it, copies out begin
+        while following < gaps and begin[following] == step:
+            gap = following
+            following += 1
+            if not chosen[gap]:
+                if dirty[gap]:
+                    copied[instance[gap]] = False
+                continue
+            is_clean[gap] = not dirty[gap] and copied[instance[gap]]
+            out_end[gap] = clock
+            if not is_clean[gap]:
+                out_end[gap] = max(clock, out_free) + latency + size[gap] * out_rate
+                out_free = out_end[gap]
+                if half_duplex:
+                    in_free = max(in_free, out_free)
+                copied[instance[gap]] = True
+            held[helds] = gap
+            helds += 1
+    total = np.inf if excess > 0 else clock
+    return (
+        total, excess, dropped, is_clean, stall,
+        piece_gap[:pieces].copy(), piece_begin[:pieces].copy(), piece_end[:pieces].copy(), piece_before[:pieces].copy(),
+    )  # fmt: skip
+
+
+@compiled
+def farthest(live: Integers, begin: Integers, end: Integers, size: Integers, target: int) -> Flags:
+    """Choose gaps to swap: at the first op over the target the storage whose next use is farthest (Belady 1966).
+
+    Of several with the same next use the largest. Gaps without which the target holds as well are given back.
+    """
+    gaps, ops = len(begin), len(live)
+    chosen = np.zeros(gaps, np.bool_)
+    over = live - target
+    resting = np.empty(gaps, np.int64)
+    rests = following = 0
+    for step in range(ops):
+        while following < gaps and begin[following] < step:
+            resting[rests] = following
+            rests += 1
+            following += 1
+        kept = 0
+        for at in range(rests):
+            if end[resting[at]] > step:
+                resting[kept] = resting[at]
+                kept += 1
+        rests = kept
+        while over[step] > 0:
+            best, place = -1, -1
+            for at in range(rests):
+                gap = resting[at]
+                if best < 0 or end[gap] > end[best] or (end[gap] == end[best] and size[gap] > size[best]):
+                    best, place = gap, at
+            if best < 0:
+                break
+            chosen[best] = True
+            for inside in range(begin[best] + 1, end[best]):
+                over[inside] -= size[best]
+            rests -= 1
+            resting[place] = resting[rests]
+    _give_back(over, begin, end, size, chosen)
+    return chosen
+
+
+@compiled
+def widest(live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, target: int) -> Flags:
+    """Choose gaps to swap: the one that covers the most byte-seconds over the target for each byte it moves."""
+    gaps, ops = len(begin), len(live)
+    chosen = np.zeros(gaps, np.bool_)
+    over = live - target
+    weight = seconds + seconds.mean()
+    score = np.empty(gaps)
+    for gap in range(gaps):
+        score[gap] = _covered(over, weight, begin[gap], end[gap], size[gap])
+    step = 0
+    while True:
+        while step < ops and over[step] <= 0:
+            step += 1
+        if step == ops:
+            break
+        best = -1
+        for gap in range(gaps):
+            if not chosen[gap] and score[gap] > 0 and (best < 0 or score[gap] > score[best]):
+                fresh = _covered(over, weight, begin[gap], end[gap], size[gap])
+                score[gap] = fresh
+                if fresh > 0 and (best < 0 or fresh > score[best]):
+                    best = gap
+        if best < 0:
+            break
+        chosen[best] = True
+        for inside in range(begin[best] + 1, end[best]):
+            over[inside] -= size[best]
+    _give_back(over, begin, end, size, chosen)
+    return chosen
+
+
+@compiled
+def _covered(over: Integers, weight: Reals, begin: int, end: int, size: int) -> float:
+    """Byte-seconds over the target that a gap covers, for each of its bytes."""
+    total = 0.0
+    for inside in range(begin + 1, end):
+        if over[inside] > 0:
+            total += min(over[inside], size) * weight[inside]
+    return total / size
+
+
+@compiled
+def _give_back(over: Integers, begin: Integers, end: Integers, size: Integers, chosen: Flags) -> None:
+    """Keep the shortest chosen gaps where the target holds without them."""
+    length = end - begin
+    for gap in np.argsort(length, kind="mergesort"):
+        if not chosen[gap]:
+            continue
+        fits = True
+        for inside in range(begin[gap] + 1, end[gap]):
+            if over[inside] + size[gap] > 0:
+                fits = False
+                break
+        if fits:
+            chosen[gap] = False
+            for inside in range(begin[gap] + 1, end[gap]):
+                over[inside] += size[gap]

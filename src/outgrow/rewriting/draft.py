@@ -1,0 +1,246 @@
+"""A graph while laws edit it: the same content, arranged so that a law costs what it touches, not what there is.
+
+    order     instructions are a linked list of places; labels say which of two places comes first
+    indexes   the places of the ops by name, the places that touch a storage, the values in a storage
+
+A draft is made from a graph and gives a graph; in between it belongs to one derivation. Labels are those of Bender
+et al. 2002, "Two Simplified Algorithms for Maintaining Order in a List", https://doi.org/10.1007/3-540-45749-6_17, with
+the simplest remedy where they run out: new labels for all.
+"""
+
+from collections.abc import Iterator
+
+from outgrow.ir.graph import Graph, Instruction, Op, Storage, Value, read_values, result_values
+
+Place = int
+
+_BEGIN, _END = 0, 1
+_SPACING = 1 << 40
+
+
+class Draft:
+    """A graph that laws edit. A place names an instruction for as long as that is in the draft."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.storages: dict[str, Storage] = dict(graph.storages)
+        self.values: dict[str, Value] = {}
+        self.results: tuple[str, ...] = graph.results
+        self._name = graph.name
+        self._items: dict[Place, Instruction] = {}
+        self._next: dict[Place, Place] = {_BEGIN: _END}
+        self._previous: dict[Place, Place] = {_END: _BEGIN}
+        self._label: dict[Place, int] = {_BEGIN: 0, _END: _SPACING}
+        self._by_name: dict[str, Place] = {}
+        self._touching: dict[str, dict[Place, None]] = {}
+        self._written: dict[Place, tuple[str, ...]] = {}
+        self._values_of: dict[str, dict[str, None]] = {}
+        self._born: set[str] = set()
+        self._fresh = _END + 1
+        self._transfers = 0
+        for value in graph.values.values():
+            self.add_value(value)
+        for item in graph.instructions:
+            self.insert_before(_END, item)
+
+    def graph(self) -> Graph:
+        """Return the graph as it stands."""
+        items = tuple(self._items[place] for place in self._places(_BEGIN))
+        return Graph(dict(self.storages), dict(self.values), items, self.results, self._name)
+
+    # Order -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def first(self) -> Place:
+        """The place of the first instruction."""
+        return self._next[_BEGIN]
+
+    def place_of(self, op: str) -> Place | None:
+        """Return the place of the op of this name."""
+        return self._by_name.get(op)
+
+    def item(self, place: Place) -> Instruction | None:
+        """Return the instruction at a place; None before the first and behind the last."""
+        return self._items.get(place)
+
+    def op(self, place: Place) -> Op:
+        """Return the op at a place."""
+        item = self._items[place]
+        assert isinstance(item, Op), "the place of an op was asked for"
+        return item
+
+    def precedes(self, place: Place, other: Place) -> bool:
+        """Return whether `place` comes before `other`."""
+        return self._label[place] < self._label[other]
+
+    def in_order(self, places: list[Place]) -> list[Place]:
+        """Return places in the order of the draft."""
+        return sorted(places, key=self._label.__getitem__)
+
+    def following(self, place: Place) -> Place:
+        """Return the place behind."""
+        return self._next[place]
+
+    def preceding(self, place: Place) -> Place:
+        """Return the place before."""
+        return self._previous[place]
+
+    def has_transfer_between(self, place: Place, other: Place) -> bool:
+        """Return whether a transfer stands between two places."""
+        if not self._transfers:
+            return False
+        for between in self._places(place):
+            if between == other:
+                return False
+            if not isinstance(self._items[between], Op):
+                return True
+        return False
+
+    def _places(self, after: Place) -> Iterator[Place]:
+        place = self._next[after]
+        while place != _END:
+            yield place
+            place = self._next[place]
+
+    # Edits -----------------------------------------------------------------------------------------------------------
+
+    def insert_before(self, place: Place, item: Instruction) -> Place:
+        """Put an instruction directly before a place."""
+        return self._insert(self._previous[place], item)
+
+    def insert_after(self, place: Place, item: Instruction) -> Place:
+        """Put an instruction directly behind a place."""
+        return self._insert(place, item)
+
+    def replace(self, place: Place, item: Instruction) -> None:
+        """Let another instruction stand at a place."""
+        self._forget(place)
+        self._note(place, item)
+
+    def move_after(self, place: Place, anchor: Place) -> None:
+        """Take an instruction from its place and put it directly behind another; its place goes with it."""
+        self._unlink(place)
+        self._link(place, anchor)
+
+    def add_value(self, value: Value) -> None:
+        """Declare a value, or declare it anew."""
+        known = self.values.get(value.name)
+        if known is not None:
+            self._values_of[known.storage].pop(known.name, None)
+        self.values[value.name] = value
+        self._values_of.setdefault(value.storage, {})[value.name] = None
+
+    def _insert(self, after: Place, item: Instruction) -> Place:
+        place = self._fresh
+        self._fresh += 1
+        self._link(place, after)
+        self._note(place, item)
+        return place
+
+    def _link(self, place: Place, after: Place) -> None:
+        behind = self._next[after]
+        if behind == _END:
+            self._label[_END] = self._label[after] + 2 * _SPACING
+        elif self._label[behind] - self._label[after] < 2:
+            self._relabel()
+        self._label[place] = (self._label[after] + self._label[behind]) // 2
+        self._next[after] = self._previous[behind] = place
+        self._previous[place], self._next[place] = after, behind
+
+    def _unlink(self, place: Place) -> None:
+        before, behind = self._previous.pop(place), self._next.pop(place)
+        self._next[before], self._previous[behind] = behind, before
+
+    def _relabel(self) -> None:
+        label = 0
+        for place in self._places(_BEGIN):
+            label += _SPACING
+            self._label[place] = label
+        self._label[_END] = label + _SPACING
+
+    def _note(self, place: Place, item: Instruction) -> None:
+        self._items[place] = item
+        if not isinstance(item, Op):
+            self._transfers += 1
+            self._touching.setdefault(item.storage, {})[place] = None
+            self._written[place] = ()
+            return
+        self._by_name[item.name] = place
+        reads = (self.values[name].storage for name in read_values(item))
+        results = [self.values[name] for name in result_values(item)]
+        self._born.update(value.storage for value in results if value.version == 0)
+        written = tuple(dict.fromkeys((*(value.storage for value in results), *item.writes)))
+        self._written[place] = written
+        for name in (*reads, *written):
+            self._touching.setdefault(name, {})[place] = None
+
+    def _forget(self, place: Place) -> None:
+        item = self._items[place]
+        for name in self.touched(place):
+            del self._touching[name][place]
+        if isinstance(item, Op):
+            del self._by_name[item.name]
+        else:
+            self._transfers -= 1
+
+    # Who touches what ------------------------------------------------------------------------------------------------
+
+    def touched(self, place: Place) -> tuple[str, ...]:
+        """Return the storages that the instruction at a place touches, each once."""
+        item = self._items[place]
+        if not isinstance(item, Op):
+            return (item.storage,)
+        reads = (self.values[name].storage for name in read_values(item))
+        return tuple(dict.fromkeys((*reads, *self._written[place])))
+
+    def written(self, place: Place) -> tuple[str, ...]:
+        """Return the storages that the instruction at a place writes, each once."""
+        return self._written[place]
+
+    def touching(self, storage: str) -> list[Place]:
+        """Return the places that touch a storage, in order."""
+        return self.in_order(list(self._touching.get(storage, ())))
+
+    def writers(self, storage: str, before: Place) -> list[Place]:
+        """Return the places before `before` that write a storage, in order."""
+        return [
+            place
+            for place in self.touching(storage)
+            if self.precedes(place, before) and storage in self._written[place]
+        ]
+
+    def version(self, storage: str, before: Place) -> int:
+        """Return the version of a storage directly before a place."""
+        return len(self.writers(storage, before)) - (storage in self._born)
+
+    def values_of(self, storage: str) -> list[Value]:
+        """Return the values that lie in a storage."""
+        return [self.values[name] for name in self._values_of.get(storage, ())]
+
+    def conflicts(self, place: Place) -> Iterator[Place]:
+        """Yield the places of the ops that must keep their order with the one at `place` (`analysis.dependence`)."""
+        own = self._written[place]
+        for storage in self.touched(place):
+            for other in self._touching[storage]:
+                if other != place and (storage in own or storage in self._written[other]):
+                    yield other
+
+    def rename_storage(self, old: str, new: str, version: int) -> None:
+        """Let what lies in `old` lie in `new` instead, `version` versions later; `old` is gone."""
+        for value in self.values_of(old):
+            self.add_value(
+                Value(value.name, new, value.version + version, value.dtype, value.shape, value.strides, value.offset)
+            )
+        for place in list(self._touching.pop(old, {})):
+            item = self._items[place]
+            if isinstance(item, Op):
+                self._written[place] = tuple(
+                    dict.fromkeys(new if name == old else name for name in self._written[place])
+                )
+                writes = tuple(new if name == old else name for name in item.writes)
+                if writes != item.writes:
+                    self._items[place] = Op(
+                        item.name, item.operator, item.arguments, item.keywords, item.results, writes, item.origin
+                    )
+            self._touching.setdefault(new, {})[place] = None
+        del self.storages[old]
+        self._born.discard(old)

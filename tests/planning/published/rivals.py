@@ -1,0 +1,45 @@
+"""What every published planner has to keep: its plans derive, verify, and stay within the budget."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from outgrow.ir.graph import Graph
+from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.text import fingerprint
+from outgrow.plan import Budget, Decision, Estimate, Plan
+from outgrow.planning.floor import floor_of
+from outgrow.planning.problem import Problem
+from outgrow.rewriting.derive import derive
+from outgrow.simulation import replay
+from tests.planning.test_planners import problem_of
+
+Planner = Callable[[Problem], tuple[Decision, ...]]
+
+SLOW = Machine("slow", Device("toy", 1e9, 1e9), Link(2.0, 2.0))
+
+
+def between(graph: Graph, share: float, machine: Machine, minimum_bytes: int = 4) -> Problem:
+    """A problem whose budget lies this share of the way from the floor to what the step takes in core."""
+    problem = problem_of(graph, 1, machine, minimum_bytes=minimum_bytes)
+    floor, _ = floor_of(problem, graph)
+    in_core = replay(graph, problem.costs, machine).peak_bytes
+    return replace(problem, budget=Budget(max(1, int(floor + share * max(0, in_core - floor)))))
+
+
+def checked(problem: Problem, decisions: tuple[Decision, ...]) -> float:
+    """Derive and verify the plan of these decisions, and return the seconds of its step within the budget."""
+    plan = Plan(
+        "rival",
+        fingerprint(problem.graph),
+        problem.budget,
+        decisions,
+        predicted=Estimate(0, 0.0),
+        floor_bytes=0,
+        floor_op="",
+        in_core=Estimate(0, 0.0),
+        bound_seconds=0.0,
+    )
+    graph = derive(problem.graph, plan, problem.workspace).graph
+    trace = replay(graph, problem.costs, problem.machine)
+    assert trace.peak_bytes <= problem.budget.capacity_bytes
+    return trace.seconds

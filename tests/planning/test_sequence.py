@@ -1,0 +1,93 @@
+"""Sequences in arrays are those of the graphs that the laws derive from them."""
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from outgrow.analysis.liveness import gaps, live_bytes
+from outgrow.ir.graph import Graph
+from outgrow.ir.text import parse_graph
+from outgrow.ir.verify import verify
+from outgrow.operators.effects import QUIET
+from outgrow.operators.in_place import IN_PLACE
+from outgrow.planning.free import free_rewrites
+from outgrow.planning.recompute import named
+from outgrow.planning.residence import residence_of
+from outgrow.planning.sequence import DISCARD, KEEP, REBUILD, sequence_of
+from outgrow.planning.tables import tables_of
+from outgrow.rewriting.derive import apply_laws
+from tests.graphs import graphs
+from tests.planning.test_planners import chain, problem_of
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(graph=graphs(max_ops=14), minimum_bytes=st.sampled_from((4, 512)), data=st.data())
+def test_a_sequence_is_what_the_laws_derive(graph: Graph, minimum_bytes: int, data: st.DataObject) -> None:
+    """For any policy the decisions give a valid graph with the ops, live bytes and gaps of the arrays."""
+    problem = problem_of(graph, 1 << 40, minimum_bytes=minimum_bytes)
+    rewritten, _ = free_rewrites(problem)
+    tables = tables_of(problem, rewritten)
+    count = len(tables.use_at)
+    choices = data.draw(st.lists(st.sampled_from((KEEP, REBUILD, DISCARD)), min_size=count, max_size=count))
+    sequence = sequence_of(tables, np.array(choices, dtype=np.int8))
+    if sequence.culprit >= 0:
+        assert choices.count(KEEP) < len(choices)
+        return
+    names, residence = named(tables, sequence), residence_of(tables, sequence)
+    derived = apply_laws(rewritten, names.decisions)
+    verify(derived, captured=graph, in_place=IN_PLACE, quiet=QUIET)
+    assert [op.name for op in derived.ops] == list(names.ops)
+    assert residence.live.tolist() == live_bytes(derived, problem.workspace)
+    expected = gaps(derived, minimum_bytes=minimum_bytes)
+    found = [
+        (int(begin), int(end), names.instances[one], bool(dirty), int(size))
+        for one, begin, end, size, dirty in zip(*residence.gaps, strict=True)
+    ]
+    assert sorted(found) == [(gap.begin, gap.end, gap.storage, gap.dirty, gap.size_bytes) for gap in expected]
+
+
+def policy_of(graph: Graph, **rests: int) -> tuple[list[str], list[str]]:
+    """The ops that repeat others, and the storages rebuilt, if these storages are given up before their last use."""
+    tables = tables_of(problem_of(graph, 1 << 40), graph)
+    policy = np.full(len(tables.use_at), KEEP, dtype=np.int8)
+    for name, choice in rests.items():
+        storage = tables.names.index(name)
+        policy[tables.use_start[storage + 1] - 2] = choice
+    sequence = sequence_of(tables, policy)
+    names = named(tables, sequence)
+    return [name for name in names.ops if "$" in name], [decision.storage for decision in names.decisions]
+
+
+def test_what_a_chain_needs_is_built_again_first() -> None:
+    """Where the operand of a chain was given up as well, it comes before the chain that reads it."""
+    repeated, rebuilt = policy_of(chain(4), a1=DISCARD, a2=DISCARD)
+    assert len(repeated) == 3
+    assert rebuilt == ["a1", "a2", "a1"]
+
+
+def test_a_rebuilt_storage_that_is_kept_is_built_once() -> None:
+    """Kept to the end of its rest, the operand serves its own next use too."""
+    repeated, rebuilt = policy_of(chain(4), a1=REBUILD, a2=DISCARD)
+    assert len(repeated) == 2
+    assert rebuilt == ["a2", "a1"]
+
+
+def test_a_step_that_draws_numbers_is_not_repeated() -> None:
+    """A random result that was given up cannot be built again, and the sequence says which."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage r generator 0
+        storage a 8
+        storage b 8
+        storage c 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2] = aten.rand.default(%x) writes r
+        %b: b@0 f32[2] = aten.exp.default(%x)
+        %c: c@0 f32[2] = aten.add.Tensor(%a, %b)
+        return %c
+        """
+    )
+    tables = tables_of(problem_of(graph, 1 << 40), graph)
+    sequence = sequence_of(tables, np.full(len(tables.use_at), DISCARD, dtype=np.int8))
+    assert tables.names[sequence.culprit] == "a"
