@@ -6,8 +6,9 @@
        the sequence of ops, its live bytes, the gaps to swap and the transfers in time follow, and so its seconds
     4. the scan: policies that build again whatever costs less than some seconds a byte, for many such prices; then
        each kind of rest in turn is given the choice that suits it best
-    5. the search: from there, several short runs of simulated annealing over the changes in `changes`, and a long one
-       from the best of them: a change stays if the step is quicker, or hardly slower while the search is still warm
+    5. the search: from there, and from keeping everything, short runs of simulated annealing over the changes in
+       `changes`, and a long one from the best of them: a change stays if the step is quicker, or hardly slower while
+       the search is still warm
 
 The result is deterministic: the search ends after a number of trials that depends on the graph alone, and its random
 numbers come from fixed seeds.
@@ -38,9 +39,10 @@ _PRICES = 24
 _WORK = 16_000_000
 """Ops walked over in one search: what some seconds allow."""
 _MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 24_000, 120, 50
-_SEEDS = (0, 1, 2)
 _WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5
 """Temperatures, as shares of the step: at the beginning of a short run, of the long one, and at the end of each."""
+_SMALL = 4_000
+"""Ops up to which every way of choosing gaps is tried."""
 _ENOUGH = 1e-4
 """A stall of less than this share of the step is not worth a search."""
 
@@ -164,10 +166,11 @@ def _kind_by_kind(space: Space, best: _Trial) -> _Trial:
 
 
 def _settled(space: Space, trial: _Trial) -> _Trial:
-    """Return the policy under the habits that suit it best."""
+    """Return the policy under the habits that suit it best; the rule that looks at every gap is for small steps."""
+    rules = (False, True) if len(space.tables.op_seconds) <= _SMALL else (False,)
     for headroom in _HEADROOMS:
         for lead in _LEADS:
-            for is_widest in (False, True):
+            for is_widest in rules:
                 other = _tried(space, trial.policy, _Habits(headroom, is_widest, lead))
                 if other.beats(trial):
                     trial = other
@@ -183,12 +186,13 @@ def _improved(space: Space, start: _Trial) -> _Trial:
         return start
     affordable = min(_MOST_TRIALS, _WORK // len(space.tables.op_seconds), _TRIALS_A_REST * len(space.rests))
     trials = max(_FEWEST_TRIALS, affordable)
-    best = start
-    for number, seed in enumerate(_SEEDS):
-        share = number / (2 * len(_SEEDS))
-        found = _annealed(space, start, seed, trials // (2 * len(_SEEDS)), _WARM, share)
+    best, plain = start, _settled(space, _tried(space, space.start, _Habits()))
+    origins = (start, start, plain if np.isfinite(plain.seconds) else start)
+    for number, origin in enumerate(origins):
+        share = number / (2 * len(origins))
+        found = _annealed(space, origin, number, trials // (2 * len(origins)), _WARM, share)
         best = found if found.beats(best) else best
-    return _settled(space, _annealed(space, best, len(_SEEDS), trials // 2, _LUKEWARM, 0.5))
+    return _settled(space, _annealed(space, best, len(origins), trials // 2, _LUKEWARM, 0.5))
 
 
 def _annealed(space: Space, start: _Trial, seed: int, trials: int, warm: float, done: float) -> _Trial:
@@ -199,7 +203,7 @@ def _annealed(space: Space, start: _Trial, seed: int, trials: int, warm: float, 
         if _is_enough(space, best):
             break
         if number % 64 == 0:
-            space.problem.progress("search", done + (1 - done if done >= 0.5 else 0.5 / len(_SEEDS)) * number / trials)
+            space.problem.progress("search", done + (0.5 if done >= 0.5 else 1 / 6) * number / trials)
         temperature = warm * (_COLD / warm) ** (number / trials)
         which = int(random.integers(len(CHANGES) + 1))
         if which == len(CHANGES):
