@@ -5,20 +5,8 @@ after write. Ops that do not conflict may change places, and every op still read
 generator is a storage that random ops write, so their order is kept by the same rule.
 """
 
-from collections.abc import Sequence
-
 from outgrow.ir.graph import Graph, Op
 from outgrow.operators.effects import quiet
-
-
-def latest_dependence(graph: Graph, ops: Sequence[Op], within: Sequence[Op]) -> Op | None:
-    """Return the last op of `within` that conflicts with one of `ops`, or None."""
-    touched = {name for op in ops for name in graph.touched(op)}
-    written = {name for op in ops for name in graph.written(op)}
-    for earlier in reversed(within):
-        if not (touched.isdisjoint(graph.written(earlier)) and written.isdisjoint(graph.touched(earlier))):
-            return earlier
-    return None
 
 
 def is_repeatable(graph: Graph, op: Op) -> bool:
