@@ -20,7 +20,7 @@ from outgrow.frontends.loading import load_workload_function
 from outgrow.frontends.machines import described_machine
 from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
 from outgrow.ir.machine import Device, Link, Machine
-from outgrow.plan import Budget
+from outgrow.plan import Budget, Plan
 from outgrow.planning.planner import PLANNERS, make_plan
 from outgrow.planning.problem import Problem
 
@@ -70,10 +70,10 @@ def measured(cell: Cell) -> dict[str, object]:
     for name in PLANNERS:
         if name != "search":
             try:
-                rivals[name] = _speed(make_plan(problem, name, prove=False).predicted.seconds, problem)
+                rivals[name] = _speed(make_plan(problem, name, prove=False))
             except Infeasible:
                 rivals[name] = None
-    speed = _speed(ours.predicted.seconds, problem)
+    speed = _speed(ours)
     best = max((found for found in rivals.values() if found is not None), default=None)
     row = {
         **asdict(cell),
@@ -81,7 +81,7 @@ def measured(cell: Cell) -> dict[str, object]:
         "in_core_peak_bytes": ours.in_core.peak_bytes,
         "floor_bytes": ours.floor_bytes,
         "speed": speed,
-        "bound_speed": _speed(ours.bound_seconds, problem),
+        "bound_speed": ours.in_core.seconds / ours.bound_seconds,
         "distance": ours.predicted.seconds / ours.bound_seconds - 1,
         "published": rivals,
         "best_published": best,
@@ -95,8 +95,8 @@ def measured(cell: Cell) -> dict[str, object]:
     return row
 
 
-def _speed(seconds: float, problem: Problem) -> float:
-    return sum(problem.costs[op.captured].seconds for op in problem.graph.ops) / seconds
+def _speed(plan: Plan) -> float:
+    return plan.in_core.seconds / plan.predicted.seconds
 
 
 def _problem(cell: Cell) -> Problem:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from outgrow import __version__
 from outgrow.errors import InvalidQuantity, OutgrowError
 from outgrow.frontends.machines import machine_names
-from outgrow.planning.planner import PLANNERS
+from outgrow.planning.names import PLANNER_NAMES
 from outgrow.report.output import STDOUT, unwritable
 from outgrow.report.progress import Narrator, narrator
 from outgrow.units import parse_bytes
@@ -220,7 +220,7 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 
 def _add_planner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--planner", choices=tuple(PLANNERS), default="search", metavar="NAME", help=", ".join(PLANNERS)
+        "--planner", choices=PLANNER_NAMES, default="search", metavar="NAME", help=", ".join(PLANNER_NAMES)
     )
 
 

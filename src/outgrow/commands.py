@@ -3,8 +3,7 @@
 Each takes what `outgrow.cli` parsed and a narrator that tells what happens; what goes wrong is raised.
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +21,7 @@ from outgrow.planning.planner import PLANNERS
 from outgrow.report.account import account_of
 from outgrow.report.comparison import Row, comparison
 from outgrow.report.findings import Findings, explanation
-from outgrow.report.output import write_atomically
+from outgrow.report.output import write_atomically, write_data
 from outgrow.report.page import render_page
 from outgrow.report.progress import Narrator, StepLine
 from outgrow.report.summary import Traces
@@ -129,8 +128,7 @@ def compare(job: Job, narrator: Narrator) -> None:
         else:
             rows.append(Row(planner, prepared.summary(job.workload)))
     narrator.say(comparison(job.workload, job.budget_bytes, rows))
-    if job.outputs.json is not None:
-        write_atomically(job.outputs.json, f"{json.dumps([row.to_data() for row in rows], indent=2)}\n")
+    write_data(job.outputs.json, [row.to_data() for row in rows])
 
 
 def explain(path: Path, narrator: Narrator) -> None:
@@ -145,9 +143,14 @@ def explain(path: Path, narrator: Narrator) -> None:
     narrator.say(explanation(text))
 
 
-def _captured(job: Job, narrator: Narrator) -> tuple[Captured, KnownMachine]:
+def target_of(job: Job) -> tuple[KnownMachine, Callable[..., Workload]]:
+    """Return the machine that a job plans for, and the function that describes its workload."""
     target = known_machine(job.offload_dir) if job.machine is None else KnownMachine(described_machine(job.machine))
-    function = load_workload_function(job.workload)
+    return target, load_workload_function(job.workload)
+
+
+def _captured(job: Job, narrator: Narrator) -> tuple[Captured, KnownMachine]:
+    target, function = target_of(job)
     narrator.stage("capture")
     return capture_workload(function, job.settings), target
 

@@ -7,17 +7,15 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from outgrow.commands import Job
+from outgrow.commands import Job, target_of
 from outgrow.errors import Infeasible, InvalidWorkload
 from outgrow.frontends.fit import Trial, largest, trial
-from outgrow.frontends.loading import load_workload_function
-from outgrow.frontends.machines import described_machine
-from outgrow.frontends.prepare import KnownMachine, capture_workload, known_machine, problem_of
+from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
 from outgrow.frontends.workload import Workload
 from outgrow.planning.pareto import curve, range_of, slowdown_of, smallest_budget
 from outgrow.report.columns import aligned
 from outgrow.report.curve import curve_picture
-from outgrow.report.output import write_atomically
+from outgrow.report.output import write_atomically, write_data
 from outgrow.report.progress import Narrator
 from outgrow.units import format_bytes
 
@@ -35,8 +33,7 @@ class Wish:
 
 def fit(job: Job, wish: Wish, narrator: Narrator) -> None:
     """Tell the largest value of a setting that fits the budget, or the smallest budget and what memory buys."""
-    target = known_machine(job.offload_dir) if job.machine is None else KnownMachine(described_machine(job.machine))
-    function = load_workload_function(job.workload)
+    target, function = target_of(job)
     if wish.vary is None:
         _smallest(job, wish, function, target, narrator)
     else:
@@ -68,14 +65,8 @@ def _largest(
             culprit=last.culprit if last else "",
         )
     narrator.say(f"\nThe largest {name} that fits {budget} at {slowdown:g} times the seconds in core: {best.value}")
-    if job.outputs.json is not None:
-        found = {
-            "vary": name,
-            "slowdown": slowdown,
-            "largest": best.value,
-            "trials": [_trial_data(item, job.workload) for item in trials],
-        }
-        write_atomically(job.outputs.json, f"{json.dumps(found, indent=2)}\n")
+    found = [_trial_data(item, job.workload) for item in trials]
+    write_data(job.outputs.json, {"vary": name, "slowdown": slowdown, "largest": best.value, "trials": found})
 
 
 def _outcome(found: Trial) -> str:
@@ -102,9 +93,8 @@ def _smallest(
     narrator.say(
         f"\nThe smallest budget at {wish.slowdown:g} times the seconds in core: {format_bytes(best.budget_bytes)}"
     )
-    if job.outputs.json is not None:
-        found = {"slowdown": wish.slowdown, "smallest": asdict(best), "curve": [asdict(point) for point in points]}
-        write_atomically(job.outputs.json, f"{json.dumps(found, indent=2)}\n")
+    found = {"slowdown": wish.slowdown, "smallest": asdict(best), "curve": [asdict(point) for point in points]}
+    write_data(job.outputs.json, found)
     if job.outputs.report is not None:
         write_atomically(job.outputs.report, curve_picture(points))
 

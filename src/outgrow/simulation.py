@@ -26,7 +26,7 @@ FREE = Cost(0.0)
 def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
     """Return what happens when `graph` runs on `machine`; `costs` are by captured op name."""
     clock = _Clock(machine.link)
-    births, deaths = _residence(graph)
+    births = _births(graph)
     clock.hold(sum(graph.storages[name].size_bytes for name in births.get(-1, ())))
     for at, item in enumerate(graph.instructions):
         match item:
@@ -41,25 +41,17 @@ def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
                 clock.wait(storage)
             case Drop(storage):
                 clock.hold(-graph.storages[storage].size_bytes)
-        for name in deaths.get(at, ()):
+        for name in graph.dying_at.get(at, ()):
             clock.forget(name, graph.storages[name].size_bytes)
     return Trace(clock.now, tuple(clock.spans), tuple(clock.events))
 
 
-def _residence(graph: Graph) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
-    """Return the storages born and those that die at each position; inputs are born at -1."""
-    last: dict[str, int] = {}
-    for at, item in enumerate(graph.instructions):
-        for name in graph.touched(item):
-            last[name] = at
+def _births(graph: Graph) -> dict[int, list[str]]:
+    """Return the storages born at each position; inputs are born at -1."""
     births: dict[int, list[str]] = {}
-    deaths: dict[int, list[str]] = {}
-    kept = {graph.values[name].storage for name in graph.results}
-    for name, storage in graph.storages.items():
+    for name in graph.storages:
         births.setdefault(graph.born_at.get(name, -1), []).append(name)
-        if not storage.is_persistent and name not in kept and name in last:
-            deaths.setdefault(last[name], []).append(name)
-    return births, deaths
+    return births
 
 
 @dataclass

@@ -1,11 +1,16 @@
 """A schedule keeps the capacity at every op, or there is none."""
 
+import numpy as np
+
 from outgrow.analysis.cost import Cost
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget
 from outgrow.planning.problem import Problem
-from outgrow.planning.swap import profile_of, schedule
+from outgrow.planning.residence import residence_of
+from outgrow.planning.sequence import sequence_of
+from outgrow.planning.space import space_of
+from outgrow.planning.transfers import transfers
 
 MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0))
 GRAPH = parse_graph(
@@ -28,7 +33,10 @@ PROBLEM = Problem(GRAPH, {op.name: Cost(1.0) for op in GRAPH.ops}, MACHINE, Budg
 
 def test_gaps_that_free_too_little_have_no_schedule() -> None:
     """The last op needs 48 bytes whatever rests before it, with and without a copy on its way out."""
-    profile = profile_of(PROBLEM, GRAPH)
-    assert [gap.storage for gap in profile.gaps] == ["a", "b"]
-    assert schedule(PROBLEM, profile, (), 0.0) is None
-    assert schedule(PROBLEM, profile, profile.gaps, 0.0) is None
+    space = space_of(PROBLEM, GRAPH)
+    seconds, live, gaps = residence_of(space.tables, sequence_of(space.tables, space.start))
+    assert len(gaps.begin) == 2
+    for is_chosen in (np.zeros(2, np.bool_), np.ones(2, np.bool_)):
+        found = transfers(seconds, live, gaps, is_chosen, PROBLEM.budget.capacity_bytes, MACHINE.link, 0.0, 4)
+        assert not np.isfinite(found.seconds)
+        assert found.excess_bytes == 8

@@ -61,6 +61,15 @@ def lifetimes(graph: Graph) -> dict[str, Lifetime]:
     return found
 
 
+def write_steps(graph: Graph) -> dict[str, list[int]]:
+    """Return the steps that write each storage, ascending."""
+    found: dict[str, list[int]] = {}
+    for step, op in enumerate(graph.ops):
+        for name in graph.written(op):
+            found.setdefault(name, []).append(step)
+    return found
+
+
 def gaps(graph: Graph, *, minimum_bytes: int) -> tuple[Gap, ...]:
     """Return every gap of a storage of at least `minimum_bytes` that may leave the device, in order of `begin`.
 

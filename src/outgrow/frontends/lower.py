@@ -8,31 +8,23 @@ from collections.abc import Callable
 
 import torch
 
+from outgrow.analysis.updates import is_update
 from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import Argument, Drop, Graph, Op, Ref, Role, SwapOut, Symbol
 from outgrow.operators.in_place import INTO
 from outgrow.runtime.program import Call, Geometry, Instruction, Lookup, Program, Result, Slot
 
 _EXTENT_ALIGNMENT = 4096
-_UPDATED = (Role.PARAMETER, Role.OPTIMIZER)
 
 
 def lower(graph: Graph) -> Program:
     """Return the program of a derived graph."""
-    last: dict[str, int] = {}
-    instructions: list[Instruction] = []
-    for at, item in enumerate(graph.instructions):
-        instructions.append(_call(graph, item) if isinstance(item, Op) else item)
-        for name in graph.touched(item):
-            last[name] = at
-    kept = {graph.values[name].storage for name in graph.results}
-    dies: dict[int, list[str]] = {}
-    for name, at in last.items():
-        if not graph.storages[name].is_persistent and name not in kept:
-            dies.setdefault(at, []).append(name)
+    instructions: list[Instruction] = [
+        _call(graph, item) if isinstance(item, Op) else item for item in graph.instructions
+    ]
     return Program(
         instructions=tuple(instructions),
-        dies={at: tuple(names) for at, names in dies.items()},
+        dies=graph.dying_at,
         geometry={name: _geometry(graph, name) for name in graph.values},
         sizes={name: storage.size_bytes for name, storage in graph.storages.items()},
         extents=_extents(graph),
@@ -48,7 +40,7 @@ def _call(graph: Graph, op: Op) -> Call:
         arguments=tuple(_slot(argument) for argument in op.arguments),
         keywords=tuple((key, _slot(argument)) for key, argument in op.keywords),
         results=tuple(_result(graph, name) for name in op.results),
-        updates=any(graph.storages[name].role in _UPDATED for name in graph.written(op)),
+        updates=is_update(graph, op),
     )
 
 

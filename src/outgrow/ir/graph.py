@@ -201,6 +201,17 @@ class Graph:
                     births.setdefault(value.storage, at)
         return births
 
+    @cached_property
+    def dying_at(self) -> Mapping[int, tuple[str, ...]]:
+        """The storages that each position is the last to touch, without those that stay to the end of the step."""
+        kept = {self.values[name].storage for name in self.results}
+        last = {name: at for at, item in enumerate(self.instructions) for name in self.touched(item)}
+        dying: dict[int, list[str]] = {}
+        for name, at in last.items():
+            if not self.storages[name].is_persistent and name not in kept:
+                dying.setdefault(at, []).append(name)
+        return {at: tuple(names) for at, names in dying.items()}
+
     def reads(self, item: Instruction) -> tuple[str, ...]:
         """The storages whose content `item` reads, each once, in order."""
         if isinstance(item, Op):

@@ -66,7 +66,6 @@ def blocks_of(graph: Graph, workspace: Mapping[str, int]) -> tuple[Block, ...]:
     """
     count = max(1, len(graph.instructions))
     sizes = {name: storage.size_bytes for name, storage in graph.storages.items()}
-    dying = _dying(graph)
     staying: dict[str, list[tuple[int, int, int]]] = {
         name: [(0, storage.size_bytes, 0)]
         for name, storage in graph.storages.items()
@@ -86,7 +85,7 @@ def blocks_of(graph: Graph, workspace: Mapping[str, int]) -> tuple[Block, ...]:
                 blocks += _blocks(storage, staying.pop(storage), at)
             case _:
                 pass
-        for name in dying.get(at, ()):
+        for name in graph.dying_at.get(at, ()):
             blocks += _blocks(name, staying.pop(name, []), at + 1)
     for name, pieces in staying.items():
         blocks += _blocks(name, pieces, count)
@@ -112,17 +111,6 @@ def live_peak_bytes(blocks: Sequence[Block]) -> int:
 def _blocks(label: str, pieces: Sequence[tuple[int, int, int]], end: int) -> list[Block]:
     parts = tuple(Part(low, high, begin, end) for low, high, begin in pieces if high > low)
     return [Block(label, parts)] if parts else []
-
-
-def _dying(graph: Graph) -> dict[int, list[str]]:
-    """The storages that each instruction is the last to touch, without those that outlive the step."""
-    kept = {graph.values[name].storage for name in graph.results}
-    last = {name: at for at, item in enumerate(graph.instructions) for name in graph.touched(item)}
-    found: dict[int, list[str]] = {}
-    for name, at in last.items():
-        if not graph.storages[name].is_persistent and name not in kept:
-            found.setdefault(at, []).append(name)
-    return found
 
 
 def comings_and_goings(blocks: Sequence[Block]) -> Iterator[tuple[int, int | None]]:

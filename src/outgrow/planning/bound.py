@@ -78,7 +78,7 @@ _ROUNDING = 1e-9
 
 def bound_seconds(problem: Problem) -> float:
     """Return seconds below which no plan for the problem in the captured order can come."""
-    arithmetic = sum(problem.costs[op.captured].seconds for op in problem.graph.ops if op.captured in problem.costs)
+    arithmetic = sum(map(problem.seconds_of, problem.graph.ops))
     if max(live_bytes(problem.graph, problem.workspace), default=0) <= problem.budget.capacity_bytes:
         return arithmetic
     return max(arithmetic, _solved(_affordable(problem), problem.machine.link.half_duplex))

@@ -32,12 +32,12 @@ from itertools import pairwise
 from math import floor, log
 
 from outgrow.analysis.dependence import is_repeatable
-from outgrow.analysis.liveness import lifetimes
-from outgrow.ir.graph import Graph, Op, Ref, Role
+from outgrow.analysis.liveness import lifetimes, write_steps
+from outgrow.analysis.updates import first_update
+from outgrow.ir.graph import Graph, Op, Ref
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.planning.problem import Problem
 
-_UPDATED = (Role.PARAMETER, Role.OPTIMIZER)
 _NEGLECTED_SHARE = 0.005
 _SAME_PRICE = log(1.2)
 
@@ -154,7 +154,7 @@ class Study:
 def study(problem: Problem) -> Study:
     """Return what is true of a problem whatever the moments."""
     graph = problem.graph
-    end = _first_update(graph)
+    end = first_update(graph)
     ops = graph.ops[:end]
     life = lifetimes(graph)
     kept = {graph.values[name].storage for name in graph.results}
@@ -167,29 +167,17 @@ def study(problem: Problem) -> Study:
             continue
         stays = name in kept and len(before) == len(uses)
         points[name] = (*([-1] if life[name].birth < 0 else []), *before, *([end] if stays else []))
-    writers: dict[str, list[int]] = {name: [] for name in points}
-    for step, op in enumerate(ops):
-        for name in graph.written(op):
-            if name in writers:
-                writers[name].append(step)
-    seconds = [problem.costs[op.captured].seconds if op.captured in problem.costs else 0.0 for op in graph.ops]
+    writers = write_steps(graph)
+    seconds = [problem.seconds_of(op) for op in graph.ops]
     return Study(
         problem=problem,
         ops=ops,
         needs=tuple(_needs(problem, ops, {name: life[name].birth for name in graph.storages})),
         seconds=tuple(seconds[:end]),
         points={name: steps for name, steps in points.items() if steps},
-        writers={name: tuple(steps) for name, steps in writers.items()},
+        writers={name: tuple(step for step in writers.get(name, ()) if step < end) for name in points},
         releases=tuple(zip(_releases(graph, end), seconds[end:], strict=True)),
     )
-
-
-def _first_update(graph: Graph) -> int:
-    """The step of the first op that writes a parameter or optimizer state; the number of ops if there is none."""
-    for step, op in enumerate(graph.ops):
-        if any(graph.storages[name].role in _UPDATED for name in graph.written(op)):
-            return step
-    return len(graph.ops)
 
 
 def _needs(problem: Problem, ops: Sequence[Op], births: Mapping[str, int]) -> list[int]:

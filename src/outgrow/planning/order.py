@@ -6,26 +6,25 @@ last op before it that it conflicts with, if a gradient of at least `minimum_byt
 host scalars that several updates share (a learning rate that changes its sign) goes first, to the beginning if it can.
 """
 
-from outgrow.ir.graph import Graph, Op, Role
+from outgrow.analysis.updates import first_update
+from outgrow.ir.graph import Graph, Op
 from outgrow.plan import Move
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.draft import Draft, Place
 from outgrow.rewriting.order import move
 
-_UPDATED = (Role.PARAMETER, Role.OPTIMIZER)
-
 
 def early_updates(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Move, ...]]:
     """Return the graph with its updates moved forward, and the moves."""
-    start = _first_update(graph)
-    if start is None:
+    ops = graph.ops[first_update(graph) :]
+    scalars = [[op] for op in ops if _is_scalar(graph, op)]
+    updates = _components(graph, [op for op in ops if not _is_scalar(graph, op)])
+    large = [component for component in updates if _largest_read(graph, component) >= problem.minimum_bytes]
+    if not large:
         return graph, ()
     draft = Draft(graph)
     moves: list[Move] = []
-    scalars = [[op] for op in graph.ops[start:] if _is_scalar(graph, op)]
-    updates = _components(graph, [op for op in graph.ops[start:] if not _is_scalar(graph, op)])
-    large = [ops for ops in updates if _largest_read(graph, ops) >= problem.minimum_bytes]
-    for component in (*scalars, *large) if large else ():
+    for component in (*scalars, *large):
         obstacle = _obstacle(draft, [_place(draft, op) for op in component])
         if obstacle is None:
             continue
@@ -52,13 +51,6 @@ def _place(draft: Draft, op: Op) -> Place:
     place = draft.place_of(op.name)
     assert place is not None, "a draft has the ops of its graph"
     return place
-
-
-def _first_update(graph: Graph) -> int | None:
-    for step, op in enumerate(graph.ops):
-        if any(graph.storages[name].role in _UPDATED for name in graph.written(op)):
-            return step
-    return None
 
 
 def _is_scalar(graph: Graph, op: Op) -> bool:

@@ -8,6 +8,7 @@ from outgrow.plan import Decision, Estimate, Plan
 from outgrow.planning.bound import bound_seconds
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
+from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
 from outgrow.planning.published.meng import meng
@@ -19,15 +20,8 @@ from outgrow.planning.search import search
 from outgrow.rewriting.derive import apply_laws
 from outgrow.simulation import replay
 
-PLANNERS: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = {
-    "search": search,
-    "nnabla_window": nnabla_window,
-    "tflms_v1": tflms_v1,
-    "tflms_v2": tflms_v2,
-    "meng": meng,
-    "capuchin": capuchin,
-    "sqrt_checkpoint": sqrt_checkpoint,
-}
+_FUNCTIONS = (search, nnabla_window, tflms_v1, tflms_v2, meng, capuchin, sqrt_checkpoint)
+PLANNERS: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = dict(zip(PLANNER_NAMES, _FUNCTIONS, strict=True))
 """Every planner by name: from a problem to the decisions, in the order in which they are applied."""
 
 

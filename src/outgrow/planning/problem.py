@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from outgrow.analysis.cost import Cost
-from outgrow.ir.graph import Graph
+from outgrow.ir.graph import Graph, Op
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
 
@@ -27,6 +27,11 @@ class Problem:
     minimum_bytes: int = 2 << 20
     piece_bytes: int = 64 << 20
     progress: Callable[[str, float], None] = field(default=silent, compare=False)
+
+    def seconds_of(self, op: Op) -> float:
+        """Return the seconds of an op, captured or repeated; an op of unknown cost takes none."""
+        cost = self.costs.get(op.captured)
+        return cost.seconds if cost else 0.0
 
     @property
     def workspace(self) -> dict[str, int]:

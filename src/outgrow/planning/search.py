@@ -77,7 +77,7 @@ def search(problem: Problem) -> tuple[Decision, ...]:
 
     Raises `Infeasible` if the budget is below the floor.
     """
-    if int(profile_of(problem, problem.graph).live.max(initial=0)) <= problem.budget.capacity_bytes:
+    if profile_of(problem, problem.graph).peak_bytes <= problem.budget.capacity_bytes:
         return ()
     graph, free = free_rewrites(problem)
     require_feasible(problem, graph)
@@ -227,4 +227,4 @@ def _other_habits(habits: _Habits, random: np.random.Generator) -> _Habits:
 
 
 def _is_enough(space: Space, trial: _Trial) -> bool:
-    return trial.seconds <= float(space.tables.op_seconds.sum()) * (1 + _ENOUGH)
+    return trial.seconds <= space.arithmetic_seconds * (1 + _ENOUGH)

@@ -36,6 +36,7 @@ class Space:
     pattern_of: Integers
     price: NDArray[np.float64]
     start: Policy
+    arithmetic_seconds: float
 
 
 def space_of(problem: Problem, graph: Graph) -> Space:
@@ -63,6 +64,7 @@ def space_of(problem: Problem, graph: Graph) -> Space:
         pattern_of=pattern_of,
         price=tables.chain_seconds / np.maximum(1, tables.size[storage_of]),
         start=np.where(can_rebuild & is_last, DISCARD, KEEP).astype(np.int8),
+        arithmetic_seconds=float(tables.op_seconds.sum()),
     )
 
 

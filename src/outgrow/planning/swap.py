@@ -13,7 +13,7 @@ from outgrow.analysis.liveness import Gap, gaps, live_bytes
 from outgrow.ir.graph import Graph, Op
 from outgrow.plan import Piece, Swap
 from outgrow.planning.problem import Problem
-from outgrow.planning.transfers import Gaps, Transfers, transfers
+from outgrow.planning.transfers import Gaps, Transfers
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class Profile:
     gaps: tuple[Gap, ...]
 
     @property
+    def peak_bytes(self) -> int:
+        """The most live bytes at one op."""
+        return int(self.live.max(initial=0))
+
+    @property
     def elapsed(self) -> NDArray[np.float64]:
         """Seconds of arithmetic before each op."""
         return np.concatenate(([0.0], np.cumsum(self.seconds)))
@@ -33,41 +38,10 @@ class Profile:
 
 def profile_of(problem: Problem, graph: Graph) -> Profile:
     """Return the profile of a graph without transfers."""
-    seconds = [problem.costs[op.captured].seconds if op.captured in problem.costs else 0.0 for op in graph.ops]
+    seconds = [problem.seconds_of(op) for op in graph.ops]
     live = live_bytes(graph, problem.workspace)
     found = gaps(graph, minimum_bytes=problem.minimum_bytes)
     return Profile(graph.ops, np.array(seconds), np.array(live, dtype=np.int64), found)
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The swaps, the seconds of the step, and the stall that each swapped gap causes."""
-
-    swaps: tuple[Swap, ...]
-    seconds: float
-    stalls: tuple[tuple[Gap, float], ...]
-
-
-def schedule(problem: Problem, profile: Profile, chosen: Sequence[Gap], lead_seconds: float) -> Schedule | None:
-    """Return the transfers for the chosen gaps, or None if the capacity does not hold."""
-    number = {gap.storage: at for at, gap in enumerate(profile.gaps)}
-    arrays = Gaps(
-        np.array([number[gap.storage] for gap in profile.gaps], dtype=np.int64),
-        np.array([gap.begin for gap in profile.gaps], dtype=np.int64),
-        np.array([gap.end for gap in profile.gaps], dtype=np.int64),
-        np.array([gap.size_bytes for gap in profile.gaps], dtype=np.int64),
-        np.array([gap.dirty for gap in profile.gaps], dtype=np.bool_),
-    )
-    is_chosen = np.array([gap in frozenset(chosen) for gap in profile.gaps], dtype=np.bool_)
-    capacity, link = problem.budget.capacity_bytes, problem.machine.link
-    found = transfers(
-        profile.seconds, profile.live, arrays, is_chosen, capacity, link, lead_seconds, problem.piece_bytes
-    )
-    if not np.isfinite(found.seconds):
-        return None
-    swaps = swaps_of(tuple(op.name for op in profile.ops), tuple(gap.storage for gap in profile.gaps), arrays, found)
-    stalls = tuple((gap, float(found.stall_seconds[at])) for at, gap in enumerate(profile.gaps) if is_chosen[at])
-    return Schedule(swaps, found.seconds, stalls)
 
 
 def swaps_of(ops: Sequence[str], storages: Sequence[str], gaps: Gaps, found: Transfers) -> tuple[Swap, ...]:

@@ -68,13 +68,12 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     moves = [storage.size_bytes >= problem.minimum_bytes for storage in storages]
     limit = _limits(graph, uses, writers, writes, use_start, number)
     limit[np.repeat(stays, np.diff(use_start))] = -1
-    costs = [problem.costs.get(op.captured) for op in ops]
-    seconds = np.array([cost.seconds if cost else 0.0 for cost in costs])
+    seconds, workspace = np.array([problem.seconds_of(op) for op in ops]), problem.workspace
     born = {graph.values[name].storage: at for at, op in reversed(list(enumerate(ops))) for name in _created(graph, op)}
     return Tables(
         graph=graph,
         op_seconds=seconds,
-        op_workspace=np.array([cost.workspace_bytes if cost else 0 for cost in costs], dtype=np.int64),
+        op_workspace=np.array([workspace.get(op.captured, 0) for op in ops], dtype=np.int64),
         touch_start=_starts([len(items) for items in touched]),
         touched=np.array([number[name] for items in touched for name in items], dtype=np.int64),
         touch_use=np.array(touch_use, dtype=np.int64),

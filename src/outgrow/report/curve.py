@@ -23,11 +23,11 @@ def curve_picture(points: Sequence[Point]) -> str:
         excess = up.most * part / 4
         y = up(excess)
         parts.append(f'<path d="M{_LEFT} {y:g}H{WIDTH - _RIGHT}" stroke="{_GRID}"/>')
-        parts.append(_label(_LEFT - 8, y + 4, f"{1 + excess:.2f} x", "end"))
+        parts.append(text(_LEFT - 8, y + 4, f"{1 + excess:.2f} x", anchor="end"))
     for tick in byte_ticks(across.most):
         x = across(tick.value)
         parts.append(f'<path d="M{x:g} {bottom:g}v5" stroke="{_SOFT}"/>')
-        parts.append(_label(x, bottom + 20, tick.label, "middle"))
+        parts.append(text(x, bottom + 20, tick.label, anchor="middle"))
     ordered = sorted(points, key=lambda point: point.budget_bytes)
     places = [(across(point.budget_bytes), up(point.slowdown - 1)) for point in ordered]
     line = "L".join(f"{x:g} {y:g}" for x, y in places)
@@ -36,11 +36,7 @@ def curve_picture(points: Sequence[Point]) -> str:
         title = f"{format_bytes(point.budget_bytes)}: {point.slowdown:.3f} times the seconds in core"
         parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="4" fill="{_INK}"><title>{title}</title></circle>')
     parts.append(
-        _label(_LEFT, _HEIGHT + 62, "seconds of a step over those in core, against the memory budget", "start")
+        text(_LEFT, _HEIGHT + 62, "seconds of a step over those in core, against the memory budget", anchor="start")
     )
-    return svg(parts, _HEIGHT + 70, "Seconds of a step against the memory budget")
-
-
-def _label(x: float, y: float, content: str, anchor: str) -> str:
-    styled = text(x, y, content, anchor=anchor)
-    return styled.replace("<text ", f'<text font-family="sans-serif" font-size="13" fill="{_SOFT}" ', 1)
+    group = f'<g font-family="sans-serif" font-size="13" fill="{_SOFT}">'
+    return svg([group, *parts, "</g>"], _HEIGHT + 70, "Seconds of a step against the memory budget")

@@ -3,6 +3,7 @@
 Whether a place can be written is asked before the work that makes its content.
 """
 
+import json
 import os
 import sys
 import tempfile
@@ -24,6 +25,12 @@ def unwritable(path: Path) -> str | None:
     except OSError as error:
         return f"no file can be made in {folder}: {error.strerror}"
     return None
+
+
+def write_data(path: Path | None, data: object) -> None:
+    """Write data as a JSON file, if a file is asked for. Raises `OSError` if the disk refuses."""
+    if path is not None:
+        write_atomically(path, f"{json.dumps(data, indent=2)}\n")
 
 
 def write_atomically(path: Path, text: str) -> None:

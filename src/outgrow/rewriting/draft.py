@@ -9,6 +9,7 @@ the simplest remedy where they run out: new labels for all.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from outgrow.ir.graph import Graph, Instruction, Op, Storage, Value, read_values, result_values
 
@@ -227,20 +228,16 @@ class Draft:
     def rename_storage(self, old: str, new: str, version: int) -> None:
         """Let what lies in `old` lie in `new` instead, `version` versions later; `old` is gone."""
         for value in self.values_of(old):
-            self.add_value(
-                Value(value.name, new, value.version + version, value.dtype, value.shape, value.strides, value.offset)
-            )
-        for place in list(self._touching.pop(old, {})):
+            self.add_value(replace(value, storage=new, version=value.version + version))
+        for place in self._touching.pop(old, {}):
             item = self._items[place]
-            if isinstance(item, Op):
-                self._written[place] = tuple(
-                    dict.fromkeys(new if name == old else name for name in self._written[place])
-                )
-                writes = tuple(new if name == old else name for name in item.writes)
-                if writes != item.writes:
-                    self._items[place] = Op(
-                        item.name, item.operator, item.arguments, item.keywords, item.results, writes, item.origin
-                    )
+            self._written[place] = _renamed(self._written[place], old, new)
+            if isinstance(item, Op) and old in item.writes:
+                self._items[place] = replace(item, writes=_renamed(item.writes, old, new))
             self._touching.setdefault(new, {})[place] = None
         del self.storages[old]
         self._born.discard(old)
+
+
+def _renamed(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(new if name == old else name for name in names))

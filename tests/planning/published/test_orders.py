@@ -10,6 +10,7 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.verify import verify
 from outgrow.planning.jobs import jobs_of, profile
 from outgrow.planning.published import olla as olla_module
+from outgrow.planning.published import orders as orders_module
 from outgrow.planning.published import serenity as serenity_module
 from outgrow.planning.published.olla import olla, olla_schedule
 from outgrow.planning.published.serenity import serenity, serenity_schedule
@@ -28,7 +29,7 @@ def test_serenity_finds_the_least_peak_of_small_graphs(graph: Graph) -> None:
     jobs = jobs_of(graph, workspace_of(graph))
     schedule = serenity_schedule(jobs)
     assert first_violation(jobs.predecessors, schedule.order) is None
-    assert schedule.is_exact
+    assert schedule.is_optimal
     assert schedule.peak_bytes == max(profile(jobs, schedule.order), default=0) == least_peak(jobs)
 
 
@@ -50,8 +51,8 @@ def test_the_programme_agrees_without_the_help_of_a_beam(graph: Graph) -> None:
     """With a beam of one, whose peak bounds the programme loosely, the programme is as good as any permutation."""
     _, jobs = jobs_with_early_updates(problem_of(graph, 1), graph)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(olla_module, "_BEAM_WIDTH", 1)
-        patch.setattr(olla_module, "_BEAM_WORK", 0)
+        patch.setattr(orders_module, "_BEAM_WIDTH", 1)
+        patch.setattr(orders_module, "_BEAM_WORK", 0)
         schedule = olla_schedule(jobs)
     assert schedule.peak_bytes <= least_peak(jobs) * 1.005
 
@@ -61,7 +62,7 @@ def test_a_beam_takes_over_where_states_explode(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(serenity_module, "_EXPANSIONS", 50)
     jobs = jobs_of(irregular(seed=1, ops=80), {})
     schedule = serenity_schedule(jobs)
-    assert not schedule.is_exact
+    assert not schedule.is_optimal
     assert first_violation(jobs.predecessors, schedule.order) is None
     assert schedule.peak_bytes <= max(profile(jobs, range(len(jobs))))
 

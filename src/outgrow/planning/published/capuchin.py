@@ -31,8 +31,8 @@ from outgrow.planning.problem import Problem
 from outgrow.planning.published.lanes import Booking, Lanes
 from outgrow.planning.published.lineage import rebuild_all
 from outgrow.planning.published.regeneration import Regeneration
-from outgrow.planning.published.triggers import latest_trigger, triggered
-from outgrow.planning.swap import Profile, Schedule, profile_of
+from outgrow.planning.published.triggers import Schedule, latest_trigger, triggered
+from outgrow.planning.swap import Profile, profile_of
 
 _RUNS = 50
 _EARLIER = 0.05
@@ -44,7 +44,7 @@ def capuchin(problem: Problem) -> tuple[Decision, ...]:
     Raises `Infeasible` if the budget is below the floor.
     """
     profile = profile_of(problem, problem.graph)
-    if int(profile.live.max(initial=0)) <= problem.budget.capacity_bytes:
+    if profile.peak_bytes <= problem.budget.capacity_bytes:
         return ()
     require_feasible(problem, problem.graph)
     regeneration = _chosen_to_recompute(problem, profile)

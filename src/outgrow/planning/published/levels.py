@@ -10,9 +10,8 @@ for all before that one.
 from dataclasses import dataclass
 
 from outgrow.analysis.precedence import predecessors
-from outgrow.ir.graph import Graph, Role
-
-_UPDATED = (Role.PARAMETER, Role.OPTIMIZER)
+from outgrow.analysis.updates import first_update
+from outgrow.ir.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def levels_of(graph: Graph) -> Levels:
     >>> levels_of(graph).of
     (0, 0, 1)
     """
-    update = _first_update(graph)
+    update = first_update(graph)
     levels: list[int] = []
     ancestors: list[int] = []
     lowest, all_before = 0, 0
@@ -66,10 +65,3 @@ def levels_of(graph: Graph) -> Levels:
     for step, level in enumerate(levels):
         on_level[level] |= 1 << step
     return Levels(tuple(levels), tuple(ancestors), tuple(on_level))
-
-
-def _first_update(graph: Graph) -> int | None:
-    for step, op in enumerate(graph.ops):
-        if any(graph.storages[name].role in _UPDATED for name in graph.written(op)):
-            return step
-    return None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outgrow.analysis.dependence import is_repeatable
+from outgrow.analysis.liveness import write_steps
 from outgrow.ir.graph import Graph, Op, read_values
 from outgrow.operators.effects import quiet
 from outgrow.plan import Recompute
@@ -90,18 +91,16 @@ class Lineage:
 def lineage_of(problem: Problem) -> Lineage:
     """Return the lineage of the problem's captured graph."""
     graph = problem.graph
-    writes: dict[str, list[int]] = {}
     versions: dict[str, list[int]] = {}
-    for step, op in enumerate(graph.ops):
+    for op in graph.ops:
         results = [graph.values[name] for name in op.results if name is not None]
         for name in graph.written(op):
             previous = versions[name][-1] if name in versions else 0
             present = [value.version for value in results if value.storage == name]
             version = max(present, default=previous) + (name in op.writes)
-            writes.setdefault(name, []).append(step)
             versions.setdefault(name, []).append(version)
-    seconds = {op.name: problem.costs[op.name].seconds if op.name in problem.costs else 0.0 for op in graph.ops}
-    return Lineage(graph, seconds, writes, versions)
+    seconds = {op.name: problem.seconds_of(op) for op in graph.ops}
+    return Lineage(graph, seconds, write_steps(graph), versions)
 
 
 def rebuild_all(graph: Graph, rebuilt: Mapping[int, Sequence[str]]) -> tuple[Graph, tuple[Recompute, ...]]:

@@ -21,8 +21,8 @@ from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.phases import maps, turn_of
 from outgrow.planning.published.refusal import refusal
-from outgrow.planning.published.triggers import latest_trigger, promised_bytes, triggered
-from outgrow.planning.swap import Profile, Schedule, profile_of
+from outgrow.planning.published.triggers import Schedule, latest_trigger, promised_bytes, triggered
+from outgrow.planning.swap import Profile, profile_of
 
 _THRESHOLDS = 12
 
@@ -33,7 +33,7 @@ def meng(problem: Problem) -> tuple[Decision, ...]:
     Raises `Infeasible` if the budget is below the floor, or below what storages that are no maps need.
     """
     profile = profile_of(problem, problem.graph)
-    if int(profile.live.max(initial=0)) <= problem.budget.capacity_bytes:
+    if profile.peak_bytes <= problem.budget.capacity_bytes:
         return ()
     require_feasible(problem, problem.graph)
     feature_maps = list(maps(profile, problem.graph, turn_of(problem.graph)).values())

@@ -26,6 +26,7 @@ from outgrow.analysis.liveness import Gap
 from outgrow.plan import Decision, Piece, Swap
 from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
+from outgrow.planning.published.triggers import promised_bytes
 from outgrow.planning.swap import Profile, profile_of
 
 
@@ -65,12 +66,10 @@ def nnabla_window(problem: Problem) -> tuple[Decision, ...]:
     Raises `Infeasible` if the budget is below the floor.
     """
     profile = profile_of(problem, problem.graph)
-    if int(profile.live.max(initial=0)) <= problem.budget.capacity_bytes:
+    if profile.peak_bytes <= problem.budget.capacity_bytes:
         return ()
     require_feasible(problem, problem.graph)
-    window = _Window(profile, problem.budget.capacity_bytes, profile.live.copy())
-    for gap in profile.gaps:
-        window.promised[gap.begin + 1 : gap.end] -= gap.size_bytes
+    window = _Window(profile, problem.budget.capacity_bytes, promised_bytes(profile, profile.gaps))
     for step in range(len(profile.ops)):
         _grow(window, step)
         _make_room(window, step)

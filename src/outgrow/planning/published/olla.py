@@ -35,33 +35,20 @@ large to be written down. Addresses are left to `placement`. A time limit that c
 machine. The first op stays first (see `moves`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from math import gcd
 
 from outgrow.plan import Move
-from outgrow.planning.ideals import packed, search_ideals
 from outgrow.planning.jobs import Jobs, jobs_of, profile
-from outgrow.planning.moves import moves_to
 from outgrow.planning.problem import Problem
 from outgrow.planning.programme import Programme, solve
-from outgrow.planning.published.refusal import refusal
+from outgrow.planning.published.orders import Schedule, beam, captured_order, moves_within
 from outgrow.planning.reorder import jobs_with_early_updates
 from outgrow.planning.unavoidable import unavoidable_bytes
 
 _MOST_VARIABLES = 60_000
 _GAP = 0.005
-_BEAM_WIDTH = 64
-_BEAM_WORK = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """An order of jobs, its peak, and whether it is proved best within the gap."""
-
-    order: tuple[int, ...]
-    peak_bytes: int
-    is_optimal: bool
 
 
 def olla(problem: Problem, time_limit: float = 60.0) -> tuple[Move, ...]:
@@ -70,15 +57,10 @@ def olla(problem: Problem, time_limit: float = 60.0) -> tuple[Move, ...]:
     Raises `Infeasible` if the least peak that was found is above the budget: the order is all that is chosen here.
     """
     captured = jobs_of(problem.graph, problem.workspace)
-    capacity = problem.budget.capacity_bytes
-    if max(profile(captured, range(len(captured))), default=0) <= capacity:
+    if captured_order(captured).peak_bytes <= problem.budget.capacity_bytes:
         return ()
     graph, jobs = jobs_with_early_updates(problem, problem.graph)
-    schedule = olla_schedule(jobs, time_limit)
-    ops = [graph.ops[job] for job in schedule.order]
-    if schedule.peak_bytes > capacity:
-        raise refusal(problem, "OLLA", "it chooses the order alone", profile(jobs, schedule.order), ops)
-    return moves_to(problem.graph, [op.name for op in ops])
+    return moves_within(problem, "OLLA", graph, jobs, olla_schedule(jobs, time_limit))
 
 
 def olla_schedule(jobs: Jobs, time_limit: float = 60.0) -> Schedule:
@@ -104,10 +86,10 @@ def olla_schedule(jobs: Jobs, time_limit: float = 60.0) -> Schedule:
 
 def _beam(jobs: Jobs) -> Schedule:
     """Return the order of a beam search, or the order of the jobs as they are."""
-    peak = max(profile(jobs, range(len(jobs))), default=0)
-    found = search_ideals(packed(jobs), peak - 1, _BEAM_WIDTH, _BEAM_WORK)
+    known = captured_order(jobs)
+    found = beam(jobs, known.peak_bytes - 1)
     if found.order is None:
-        return Schedule(tuple(range(len(jobs))), peak, found.is_exhaustive)
+        return replace(known, is_optimal=found.is_exhaustive)
     return Schedule(found.order, found.peak_bytes, is_optimal=False)
 
 

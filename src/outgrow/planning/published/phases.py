@@ -16,7 +16,7 @@ uses in the backward pass, as long as nothing writes it there.
 
 import numpy as np
 
-from outgrow.analysis.liveness import Gap, live_bytes
+from outgrow.analysis.liveness import Gap, live_bytes, write_steps
 from outgrow.ir.graph import Graph, Op, Role, read_values
 from outgrow.planning.swap import Profile
 
@@ -41,15 +41,6 @@ def turn_of(graph: Graph) -> int:
         if _is_seed(graph, op) or "backward" in op.operator or _bears_gradient(graph, op):
             return step
     return int(np.argmax(live_bytes(graph, {}))) + 1 if graph.ops else 0
-
-
-def write_steps(graph: Graph) -> dict[str, list[int]]:
-    """Return the steps that write each storage, ascending."""
-    found: dict[str, list[int]] = {}
-    for step, op in enumerate(graph.ops):
-        for name in graph.written(op):
-            found.setdefault(name, []).append(step)
-    return found
 
 
 def maps(profile: Profile, graph: Graph, turn: int) -> dict[str, tuple[Gap, ...]]:

@@ -27,26 +27,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from outgrow.plan import Move
-from outgrow.planning.ideals import packed, search_ideals
 from outgrow.planning.jobs import Jobs, jobs_of, profile, segments, window
-from outgrow.planning.moves import moves_to
 from outgrow.planning.problem import Problem
-from outgrow.planning.published.refusal import refusal
+from outgrow.planning.published.orders import Schedule, beam, captured_order, moves_within
 from outgrow.planning.unavoidable import unavoidable_bytes
 
 _ROUNDS = 8
 _EXPANSIONS = 200_000
-_BEAM_WIDTH = 64
-_BEAM_WORK = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """An order of jobs, its peak, and whether it is proved to be a best one."""
-
-    order: tuple[int, ...]
-    peak_bytes: int
-    is_exact: bool
 
 
 class _End(Enum):
@@ -74,40 +61,34 @@ def serenity(problem: Problem) -> tuple[Move, ...]:
     """
     graph = problem.graph
     jobs = jobs_of(graph, problem.workspace, first_stays=True)
-    capacity = problem.budget.capacity_bytes
-    if max(profile(jobs, range(len(jobs))), default=0) <= capacity:
+    if captured_order(jobs).peak_bytes <= problem.budget.capacity_bytes:
         return ()
-    schedule = serenity_schedule(jobs)
-    ops = [graph.ops[job] for job in schedule.order]
-    if schedule.peak_bytes > capacity:
-        raise refusal(problem, "SERENITY", "it chooses the order alone", profile(jobs, schedule.order), ops)
-    return moves_to(graph, [op.name for op in ops])
+    return moves_within(problem, "SERENITY", graph, jobs, serenity_schedule(jobs))
 
 
 def serenity_schedule(jobs: Jobs) -> Schedule:
     """Return the schedule of all jobs: segment by segment, joined."""
     order = list(range(len(jobs)))
-    is_exact = True
+    is_optimal = True
     for part in segments(jobs):
         inside = window(jobs, order, part.start, part.stop)
         schedule = _scheduled(inside)
         order[part.start : part.stop] = [part.start + job for job in schedule.order]
-        is_exact = is_exact and schedule.is_exact
+        is_optimal = is_optimal and schedule.is_optimal
     peak = max(profile(jobs, order), default=0)
-    return Schedule(tuple(order), peak, is_exact or peak == unavoidable_bytes(jobs))
+    return Schedule(tuple(order), peak, is_optimal or peak == unavoidable_bytes(jobs))
 
 
 def _scheduled(jobs: Jobs) -> Schedule:
     """Schedule one segment with the adaptive soft budget."""
-    starts = [
-        Schedule(order, max(profile(jobs, order)), is_exact=False) for order in (_kahn(jobs), tuple(range(len(jobs))))
-    ]
+    kahn = _kahn(jobs)
+    starts = (Schedule(kahn, max(profile(jobs, kahn)), is_optimal=False), captured_order(jobs))
     known = min(starts, key=lambda start: start.peak_bytes)
     none_below = unavoidable_bytes(jobs)
     too_long_from = known.peak_bytes + 1
     tau = known.peak_bytes
     if tau == none_below:
-        return Schedule(known.order, known.peak_bytes, is_exact=True)
+        return Schedule(known.order, known.peak_bytes, is_optimal=True)
     for _ in range(_ROUNDS):
         found = _programme(jobs, tau)
         if isinstance(found, Schedule):
@@ -155,7 +136,7 @@ def _programme(jobs: Jobs, tau: int) -> Schedule | _End:
             return _End.TIMEOUT
         level = following
     (last,) = level.values()
-    return Schedule(tuple(reversed(list(_jobs_of(last)))), last.peak, is_exact=True)
+    return Schedule(tuple(reversed(list(_jobs_of(last)))), last.peak, is_optimal=True)
 
 
 def _members(bits: int) -> Iterator[int]:
@@ -187,5 +168,5 @@ def _kahn(jobs: Jobs) -> tuple[int, ...]:
 
 def _beam(jobs: Jobs, known: Schedule) -> Schedule:
     """Keep a few signatures of each level, those of the lowest peak."""
-    found = search_ideals(packed(jobs), known.peak_bytes - 1, _BEAM_WIDTH, _BEAM_WORK, by_peak=True)
-    return known if found.order is None else Schedule(found.order, found.peak_bytes, is_exact=False)
+    found = beam(jobs, known.peak_bytes - 1, by_peak=True)
+    return known if found.order is None else Schedule(found.order, found.peak_bytes, is_optimal=False)

@@ -26,8 +26,8 @@ from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.phases import maps, turn_of
 from outgrow.planning.published.refusal import refusal
-from outgrow.planning.published.triggers import promised_bytes, triggered
-from outgrow.planning.swap import Profile, Schedule, profile_of
+from outgrow.planning.published.triggers import Schedule, promised_bytes, triggered
+from outgrow.planning.swap import Profile, profile_of
 
 
 def tflms_v1(problem: Problem) -> tuple[Decision, ...]:
@@ -37,7 +37,7 @@ def tflms_v1(problem: Problem) -> tuple[Decision, ...]:
     """
     profile = profile_of(problem, problem.graph)
     capacity = problem.budget.capacity_bytes
-    if int(profile.live.max(initial=0)) <= capacity:
+    if profile.peak_bytes <= capacity:
         return ()
     require_feasible(problem, problem.graph)
     tensors = _tensors(problem, profile)

@@ -31,13 +31,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.analysis.liveness import Gap
+from outgrow.analysis.liveness import Gap, write_steps
 from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
 from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.levels import Levels, levels_of
-from outgrow.planning.published.phases import write_steps
 from outgrow.planning.published.refusal import refusal
 from outgrow.planning.published.triggers import triggered
 from outgrow.planning.swap import Profile, profile_of
@@ -70,7 +69,7 @@ def tflms_v2(problem: Problem) -> tuple[Decision, ...]:
     Raises `Infeasible` if the budget is below the floor, or if not even threshold 1 fits.
     """
     profile = profile_of(problem, problem.graph)
-    if int(profile.live.max(initial=0)) <= problem.budget.capacity_bytes:
+    if profile.peak_bytes <= problem.budget.capacity_bytes:
         return ()
     require_feasible(problem, problem.graph)
     distances = _distances(problem.graph, profile)

@@ -29,7 +29,16 @@ from numpy.typing import NDArray
 from outgrow.analysis.liveness import Gap
 from outgrow.plan import Piece, Swap
 from outgrow.planning.problem import Problem
-from outgrow.planning.swap import Profile, Schedule
+from outgrow.planning.swap import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The swaps, the seconds of the step, and the stall that each swapped gap causes."""
+
+    swaps: tuple[Swap, ...]
+    seconds: float
+    stalls: tuple[tuple[Gap, float], ...]
 
 
 def promised_bytes(profile: Profile, away: Sequence[Gap]) -> NDArray[np.int64]:

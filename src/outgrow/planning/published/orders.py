@@ -1,0 +1,42 @@
+"""What have methods in common that choose the order alone? An order with what is known of it, a beam, and the moves."""
+
+from dataclasses import dataclass
+
+from outgrow.ir.graph import Graph
+from outgrow.plan import Move
+from outgrow.planning.ideals import Found, packed, search_ideals
+from outgrow.planning.jobs import Jobs, profile
+from outgrow.planning.moves import moves_to
+from outgrow.planning.problem import Problem
+from outgrow.planning.published.refusal import refusal
+
+_BEAM_WIDTH = 64
+_BEAM_WORK = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """An order of jobs, its peak, and whether it is proved to be a best one, as far as the method asks."""
+
+    order: tuple[int, ...]
+    peak_bytes: int
+    is_optimal: bool
+
+
+def captured_order(jobs: Jobs) -> Schedule:
+    """Return the jobs in the order of their numbers, of which nothing is proved."""
+    order = tuple(range(len(jobs)))
+    return Schedule(order, max(profile(jobs, order), default=0), is_optimal=False)
+
+
+def beam(jobs: Jobs, limit_bytes: int, *, by_peak: bool = False) -> Found:
+    """Look with a narrow beam for an order of the jobs whose peak is at most `limit_bytes`."""
+    return search_ideals(packed(jobs), limit_bytes, _BEAM_WIDTH, _BEAM_WORK, by_peak=by_peak)
+
+
+def moves_within(problem: Problem, method: str, graph: Graph, jobs: Jobs, schedule: Schedule) -> tuple[Move, ...]:
+    """Return the moves into a schedule of the jobs of `graph`; raises `Infeasible` if it does not keep the budget."""
+    ops = [graph.ops[job] for job in schedule.order]
+    if schedule.peak_bytes > problem.budget.capacity_bytes:
+        raise refusal(problem, method, "it chooses the order alone", profile(jobs, schedule.order), ops)
+    return moves_to(problem.graph, [op.name for op in ops])
