@@ -18,9 +18,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Let `op` write its result into the memory of the operand that dies there."""
+    """Let `op` write its first result into the memory of its argument at `operand`, which dies there."""
 
     op: str
+    operand: int = 0
 
 
 @dataclass(frozen=True, slots=True)

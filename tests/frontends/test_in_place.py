@@ -1,15 +1,22 @@
-"""Every form that writes over its first operand computes the bits of the operator that it stands for."""
+"""Every form that writes over an operand computes the bits of the operator that it stands for."""
+
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
+from outgrow.errors import ReplayMismatch
 from outgrow.frontends.lower import function_of
 from outgrow.frontends.names import resolve_operator
 from outgrow.ir.graph import Op, Ref
-from outgrow.operators.in_place import IN_PLACE
+from outgrow.operators.in_place import IDLE, IN_PLACE, Form
+from outgrow.runtime import arena
+from outgrow.runtime.placing import placed
 
+aten = torch.ops.aten
+Arguments = tuple[object, ...]
 _TENSORS = {"add", "sub", "mul", "div"}
-_SCALARS: dict[str, tuple[object, ...]] = {
+_SCALARS: dict[str, Arguments] = {
     "hardtanh_backward": (-1.0, 1.0),
     "leaky_relu_backward": (0.01, False),
     "softplus_backward": (1.0, 20.0),
@@ -17,22 +24,106 @@ _SCALARS: dict[str, tuple[object, ...]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels last"])
-@pytest.mark.parametrize("operator", sorted(IN_PLACE))
-def test_the_form_gives_the_same_bits(operator: str, layout: torch.memory_format, dtype: torch.dtype) -> None:
-    """Over 4 x 5 x 6 x 7 random numbers, the result lies in the operand and equals what the operator returns."""
+def _normalised(first: torch.Tensor, other: torch.Tensor) -> dict[str, Arguments]:
+    """The arguments of the backward of normalisations, from a gradient and an input of 4 x 8 x 6 x 7."""
+    weight, bias = torch.rand(8).to(first.dtype), torch.rand(8).to(first.dtype)
+    row = torch.rand(7).to(first.dtype)
+    _, mean, deviation = aten.native_batch_norm(other, weight, bias, None, None, True, 0.1, 1e-5)
+    _, row_mean, row_deviation = aten.native_layer_norm(other, [7], row, row, 1e-5)
+    _, group_mean, group_deviation = aten.native_group_norm(other.contiguous(), weight, bias, 4, 8, 42, 2, 1e-5)
+    every = [True, True, True]
+    return {
+        "native_batch_norm_backward": (weight, None, None, mean, deviation, True, 1e-5, every),
+        "native_layer_norm_backward": ([7], row_mean, row_deviation, row, row, every),
+        "native_group_norm_backward": (group_mean, group_deviation, weight, 4, 8, 42, 2, every),
+        "_softmax_backward_data": (-1, first.dtype),
+        "_log_softmax_backward_data": (-1, first.dtype),
+    }
+
+
+def _arguments(operator: str, layout: torch.memory_format, dtype: torch.dtype) -> Arguments:
     torch.manual_seed(0)
     name = operator.split(".")[1]
-    first = torch.randn(4, 5, 6, 7).to(dtype, memory_format=layout)
-    others: tuple[object, ...] = _SCALARS.get(name, ())
-    if name in _TENSORS or name.endswith("_backward"):
-        others = (torch.randn(4, 5, 6, 7).to(dtype, memory_format=layout), *others)
-    expected = resolve_operator(operator)(first.clone(), *others)
-    form = Op("form", IN_PLACE[operator], (Ref("first"),))
-    found = function_of(form)(first, *others)
-    assert isinstance(expected, torch.Tensor)
-    assert isinstance(found, torch.Tensor)
-    assert found.data_ptr() == first.data_ptr()
-    assert torch.equal(found.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
-    assert found.stride() == expected.stride()
+    first, other = (torch.randn(4, 8, 6, 7).to(dtype, memory_format=layout) for _ in range(2))
+    normalised = _normalised(first, other)
+    if name in normalised:
+        return (first, other, *normalised[name])
+    others = (other,) if name in _TENSORS or name.endswith("_backward") else ()
+    return (first, *others, *_SCALARS.get(name, ()))
+
+
+@pytest.fixture(scope="module")
+def _with_arena() -> Iterator[None]:
+    assert arena.install()
+    yield
+    arena.keep_at_most(0)
+
+
+_CASES = [(operator, form) for operator in sorted(IN_PLACE) for form in IN_PLACE[operator]]
+
+
+@pytest.mark.usefixtures("_with_arena")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize(("operator", "form"), _CASES, ids=[form.operator for _, form in _CASES])
+def test_the_form_gives_the_same_bits(
+    operator: str, form: Form, layout: torch.memory_format, dtype: torch.dtype
+) -> None:
+    """Over 4 x 8 x 6 x 7 random numbers, the first result lies in the operand; all equal what the operator returns."""
+    arguments = _arguments(operator, layout, dtype)
+    expected = _all(resolve_operator(operator)(*_copies(arguments)))
+    op = Op("form", form.operator, tuple(Ref(str(at)) for at in range(len(arguments))))
+    if expected[0].stride() != _tensor(arguments[form.operand]).stride():
+        pytest.skip("the operator lays its result out otherwise than its operand")
+    found = _all(function_of(op)(*arguments))
+    assert found[0].data_ptr() == _tensor(arguments[form.operand]).data_ptr()
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+        assert one.stride() == other.stride()
+
+
+@pytest.mark.usefixtures("_with_arena")
+@pytest.mark.parametrize("operator", sorted(IDLE))
+def test_idle_tensors_take_no_memory(operator: str) -> None:
+    """What the operator makes and never touches does not count: the arena rises by the result alone."""
+    grad, x = torch.randn(4, 8, 256, 256), torch.randn(4, 8, 256, 256)
+    arguments = (grad, x, *_normalised(torch.randn(4, 8, 6, 7), torch.randn(4, 8, 6, 7))["native_batch_norm_backward"])
+    call = function_of(Op("idle", operator))
+    arena.rise_bytes()
+    found = _all(call(*arguments))
+    assert arena.rise_bytes() == grad.nbytes
+    assert torch.equal(found[0], _all(resolve_operator(operator)(*arguments))[0])
+
+
+@pytest.mark.usefixtures("_with_arena")
+def test_a_kernel_that_makes_its_result_elsewhere_is_found_out() -> None:
+    """A result that was made before the arena was asked lies elsewhere, and nobody reads it."""
+    made = torch.zeros(1 << 20)
+    with pytest.raises(ReplayMismatch, match="made its result elsewhere"):
+        placed(lambda _: made, 0, 0)(torch.ones(1 << 20))
+
+
+def test_without_the_arena_the_result_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right, with more memory."""
+    monkeypatch.setattr(arena, "is_installed", lambda: False)
+    function: Callable[..., object] = aten.gelu.default
+    first = torch.randn(8)
+    expected = aten.gelu.default(first)
+    found = placed(function, 0, 0)(first)
+    assert found is first
+    assert torch.equal(first, expected)
+    kept = torch.randn(8)
+    assert placed(function, None, 0)(kept) is not kept
+
+
+def _tensor(argument: object) -> torch.Tensor:
+    assert isinstance(argument, torch.Tensor)
+    return argument
+
+
+def _copies(arguments: Arguments) -> Arguments:
+    return tuple(argument.clone() if isinstance(argument, torch.Tensor) else argument for argument in arguments)
+
+
+def _all(returned: object) -> list[torch.Tensor]:
+    return [_tensor(item) for item in (returned if isinstance(returned, tuple) else (returned,))]

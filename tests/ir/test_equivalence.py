@@ -9,7 +9,11 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 
-IN_PLACE = {"aten.relu.default": "aten.relu_.default", "aten.sub.Tensor": "aten.sub_.Tensor"}
+IN_PLACE = {
+    "aten.relu.default": (("aten.relu_.default", 0),),
+    "aten.sub.Tensor": (("aten.sub_.Tensor", 0),),
+    "my.norm_backward.default": (("over0.my.norm_backward.default", 0), ("over1.my.norm_backward.default", 1)),
+}
 
 CAPTURED = """
 storage w parameter 16
@@ -144,11 +148,10 @@ def test_a_persistent_storage_ends_with_its_captured_content() -> None:
         ("%z: z@0 f32[4] = aten.sub.Tensor(%t, %x)", "%z: y@1 f32[4] = aten.sub_.Tensor(%t, %x)"),
         ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %x)", "%z: x@1 f32[4] = aten.sub_.Tensor(%y, %x)"),
         ("%z: z@0 f32[4] = aten.sub.Tensor([%y], %x)", "%z: y@1 f32[4] = aten.sub_.Tensor([%y], %x)"),
-        ("%z: z@0 f32[4], _ = aten.sub.Tensor(%y, %x)", "%z: y@1 f32[4], _ = aten.sub_.Tensor(%y, %x)"),
         ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %x)", "_ = aten.sub_.Tensor(%y, %x)"),
         ("%z: y@1 f32[4] = aten.sub.Tensor(%y, %x)", "%z: y@1 f32[4] = aten.sub_.Tensor(%y, %x)"),
     ],
-    ids=["layout", "other view", "view", "other operand", "first argument", "results", "unused", "no birth"],
+    ids=["layout", "other view", "view", "other operand", "first argument", "unused", "no birth"],
 )
 def test_reuse_in_place_must_be_exact(captured: str, rewritten: str) -> None:
     """The result must go exactly over the first operand, which is read in no other layout."""
@@ -156,7 +159,7 @@ def test_reuse_in_place_must_be_exact(captured: str, rewritten: str) -> None:
         "storage x 16\nstorage y 16\nstorage z 16\n%x: x@0 f32[4] = f()\n%y: y@0 f32[4] = g()\n"
         "value %t: y@0 f32[4]:[0]\n"
     )
-    assert "exactly over its first operand" in refusal(f"{head}sub: {rewritten}", head + captured)
+    assert "exactly over operand 0" in refusal(f"{head}sub: {rewritten}", head + captured)
 
 
 def test_reuse_in_place_may_read_the_operand_twice_in_one_layout() -> None:
@@ -165,6 +168,19 @@ def test_reuse_in_place_may_read_the_operand_twice_in_one_layout() -> None:
     captured = head + "%z: z@0 f32[4] = aten.sub.Tensor(%y, %y)\nreturn %z"
     text = head + "sub: %z: y@1 f32[4] = aten.sub_.Tensor(%y, %y)\nreturn %z"
     verify(parse_graph(text), captured=parse_graph(captured), in_place=IN_PLACE)
+
+
+@pytest.mark.parametrize("operand", [0, 1])
+def test_the_first_of_several_results_may_be_written_over_either_operand(operand: int) -> None:
+    """The other results stay where they are; an operand in another layout than the result's is refused."""
+    head = "storage x 16\nstorage y 16\nstorage z 16\nstorage w 4\n%x: x@0 f32[2,2] = f()\n%y: y@0 f32[2,2] = g()\n"
+    call = "norm_backward.default(%x, %y)\nreturn %z, %w"
+    captured = f"{head}%z: z@0 f32[2,2], %w: w@0 f32[1] = my.{call}"
+    text = f"{head}norm_backward: %z: {'xy'[operand]}@1 f32[2,2], %w: w@0 f32[1] = over{operand}.my.{call}"
+    verify(parse_graph(text), captured=parse_graph(captured), in_place=IN_PLACE)
+    other = (f"%{'yx'[operand]}: {'yx'[operand]}@0 f32[2,2]", f"%{'yx'[operand]}: {'yx'[operand]}@0 f32[2,2]:[1,2]")
+    assert f"exactly over operand {operand}" in refusal(edited(other, text=text), edited(other, text=captured))
+    assert "another layout or goes elsewhere" in refusal(text.replace("w@0 f32[1]", "w@0 f32[1,1]"), captured)
 
 
 def test_an_operator_is_replaced_only_by_its_in_place_form() -> None:

@@ -253,8 +253,8 @@ def _moves(graph: Graph) -> st.SearchStrategy[Decision]:
 
 
 def _reuses(graph: Graph) -> st.SearchStrategy[Decision]:
-    fitting = [op.name for op in graph.ops if op.operator in IN_PLACE] or [graph.ops[0].name]
-    return st.builds(Reuse, st.sampled_from(fitting))
+    fitting = [Reuse(op.name, form.operand) for op in graph.ops for form in IN_PLACE.get(op.operator, ())]
+    return st.sampled_from(fitting or [Reuse(graph.ops[0].name)])
 
 
 def _moving(graph: Graph) -> list[str]:

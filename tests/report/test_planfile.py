@@ -17,7 +17,7 @@ ESTIMATES = st.builds(Estimate, SIZES, SECONDS)
 PIECES = st.lists(st.builds(Piece, SIZES, SIZES, NAMES), max_size=3).map(tuple)
 DECISIONS = st.one_of(
     st.builds(Move, st.lists(NAMES, max_size=3).map(tuple), NAMES),
-    st.builds(Reuse, NAMES),
+    st.builds(Reuse, NAMES, st.integers(0, 2)),
     st.builds(Recompute, NAMES, NAMES),
     st.builds(Swap, NAMES, st.none() | NAMES, NAMES, PIECES, NAMES),
 )

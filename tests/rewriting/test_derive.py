@@ -38,7 +38,7 @@ def test_a_derivation_prints_a_line_for_each_law() -> None:
     derivation = derive(GRAPH, PLAN, {})
     assert str(derivation).splitlines() == [
         f"{fingerprint(GRAPH)}  captured",
-        f"{fingerprint(derivation.graph)}  reuse  Reuse(op='relu')",
+        f"{fingerprint(derivation.graph)}  reuse  Reuse(op='relu', operand=0)",
     ]
 
 

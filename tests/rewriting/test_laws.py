@@ -80,7 +80,7 @@ REFUSED: tuple[tuple[Decision, str], ...] = (
     (Move(("mul",), after="nothing"), "no op nothing"),
     (Reuse("neg"), "used after"),
     (Reuse("relu"), "outlives"),
-    (Reuse("dropout"), "no in-place form"),
+    (Reuse("dropout"), "no form that writes over"),
     (Recompute("c", before="mul"), "cannot be repeated"),
     (Recompute("x", before="mul"), "not made by this step"),
     (Recompute("nothing", before="mul"), "no storage nothing"),
@@ -192,9 +192,9 @@ return %f
     [
         ("relu", "a and b differ in size"),
         ("tanh", "a and c differ in layout"),
-        ("exp", "exp does not have one result"),
-        ("sigmoid", "sigmoid does not have one result"),
-        ("silu", "silu has no tensor as its first argument"),
+        ("exp", "a is used after exp"),
+        ("sigmoid", "sigmoid has no first result"),
+        ("silu", "silu has no tensor as its argument 0"),
         ("add", "add reads a through another view"),
     ],
 )

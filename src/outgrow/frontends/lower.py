@@ -11,7 +11,8 @@ import torch
 from outgrow.analysis.updates import is_update
 from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import Argument, Drop, Graph, Op, Ref, Role, SwapOut, Symbol
-from outgrow.operators.in_place import INTO
+from outgrow.operators.in_place import IDLE, INTO, PLACED
+from outgrow.runtime.placing import placed
 from outgrow.runtime.program import Call, Geometry, Instruction, Lookup, Program, Result, Slot
 
 _EXTENT_ALIGNMENT = 4096
@@ -45,8 +46,13 @@ def _call(graph: Graph, op: Op) -> Call:
 
 
 def function_of(op: Op) -> Callable[..., object]:
-    """Return the function that an op calls; a form that takes the memory of its result gets its first operand's."""
+    """Return the function that an op calls; a form that writes over an operand gets that operand's memory."""
+    placing = PLACED.get(op.operator)
+    if placing is not None:
+        return placed(resolve_operator(placing.operator), placing.operand, placing.idle)
     function = resolve_operator(op.operator)
+    if op.operator in IDLE:
+        return placed(function, None, IDLE[op.operator])
     keyword = INTO.get(op.operator)
     if keyword is None or keyword in dict(op.keywords):
         return function

@@ -20,6 +20,7 @@ import torch
 
 from outgrow.analysis.cost import Cost
 from outgrow.ir.machine import Device, Machine
+from outgrow.runtime import arena
 from outgrow.runtime.links import measure_link
 
 _MATRIX = 1024
@@ -51,7 +52,12 @@ def measure_device() -> Device:
     vector = torch.ones(_VECTOR_BYTES // 4)
     product = _median_seconds(lambda: torch.mm(left, left))
     stream = _median_seconds(lambda: vector.add_(1.0))
-    return Device("cpu", 2.0 * _MATRIX**3 / product, 2.0 * _VECTOR_BYTES / stream)
+    return Device(
+        "cpu",
+        2.0 * _MATRIX**3 / product,
+        2.0 * _VECTOR_BYTES / stream,
+        places_results=arena.is_available(),
+    )
 
 
 def _median_seconds(work: object) -> float:

@@ -19,9 +19,9 @@ places, because an op with equal inputs gives equal bits.
 A repetition may leave out the arguments that the captured op writes without returning them, where `quiet` has their
 places: the op is then expected in that form, which writes nothing that outlives the step.
 
-The one change of operator is an exact law's: `in_place` maps an operator to a form that writes its one result
-over its first operand. The operand must have the layout of the result, and the op must not read the operand's
-storage in any other layout. The form then makes the content that the captured op makes elsewhere.
+The one change of operator is an exact law's: `in_place` maps an operator to forms that write its first result
+over one of its leading operands. All operands of the result's shape must have its layout, and the op must not read
+the operand's storage in any other. The form then makes the content that the captured op makes elsewhere.
 
 After value numbering, Kildall 1973, "A unified approach to global program optimization",
 https://doi.org/10.1145/512927.512945, with the names of captured ops in place of hashed expressions.
@@ -36,6 +36,8 @@ from outgrow.ir.steps import Step, births, references, steps_of
 
 Content: TypeAlias = str | tuple[str, int]
 Layout: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]
+Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int]]]
+"""For an operator, the names of forms that write its first result over an operand, and the place of that operand."""
 
 
 class _Call(NamedTuple):
@@ -64,7 +66,7 @@ def check_equivalence(
     graph: Graph,
     steps: list[Step],
     captured: Graph,
-    in_place: Mapping[str, str],
+    in_place: Forms,
     quiet: Mapping[str, Sequence[int]],
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 6; both graphs must keep invariant 1."""
@@ -165,13 +167,14 @@ def _quieted(original: _Call, positions: Sequence[int]) -> _Call:
     return _Call(original.at, op, Step(reads, original.step.results, written, touched), before)
 
 
-def _difference(call: _Call, original: _Call, in_place: Mapping[str, str]) -> str | None:
+def _difference(call: _Call, original: _Call, in_place: Forms) -> str | None:
     """Return in what `call` differs from the captured op, or None if it computes the same bits."""
     op, was = call.op, original.op
     if op is was and call.step == original.step and call.before == original.before:
         return None
     is_replaced = op.operator != was.operator
-    if is_replaced and in_place.get(was.operator) != op.operator:
+    operand = next((place for form, place in in_place.get(was.operator, ()) if form == op.operator), None)
+    if is_replaced and operand is None:
         return f"its operator is {op.operator} instead of {was.operator}"
     if not (_same_form(op.arguments, was.arguments) and _same_form(op.keywords, was.keywords)):
         return "its literals differ"
@@ -181,10 +184,12 @@ def _difference(call: _Call, original: _Call, in_place: Mapping[str, str]) -> st
     writes, expected_writes = _writes(call), _writes(original)
     if len(writes) != len(expected_writes):
         return "it has another number of results or writes"
-    if is_replaced:
-        is_exact = _is_reuse(call, writes, expected_writes)
-        return None if is_exact else "it does not write its result exactly over its first operand"
-    for number, (write, expected) in enumerate(zip(writes, expected_writes, strict=True)):
+    pairs = list(enumerate(zip(writes, expected_writes, strict=True)))
+    if is_replaced and operand is not None:
+        if not _is_reuse(call, operand, writes[0], expected_writes[0]):
+            return f"it does not write its result exactly over operand {operand}"
+        del pairs[0]
+    for number, (write, expected) in pairs:
         is_unused = write is None and expected is not None and expected.before is None
         if write != expected and not is_unused:
             return f"result or write {number} has another layout or goes elsewhere"
@@ -202,15 +207,18 @@ def _same_form(argument: Argument, expected: Argument) -> bool:
     return repr(argument) == repr(expected)
 
 
-def _is_reuse(call: _Call, writes: list[_Write | None], expected_writes: list[_Write | None]) -> bool:
-    """Return whether the one result goes exactly over the first operand, which is read in no other layout."""
-    match call.op.arguments, writes, expected_writes:
-        case (Ref(), *_), [_Write() as write], [_Write(before=None) as expected]:
-            layouts = [_layout(call.step.reads[place]) for place in write.operands]
-            is_over_first = write.operands[:1] == (0,)
-            return is_over_first and all(layout == write.layout == expected.layout for layout in layouts)
-        case _:
-            return False
+def _is_reuse(call: _Call, operand: int, write: _Write | None, expected: _Write | None) -> bool:
+    """Return whether the first result goes exactly over an operand, and all operands of its shape have its layout."""
+    leading = call.op.arguments[: operand + 1]
+    if write is None or expected is None or expected.before is not None or write.layout is None:
+        return False
+    if len(leading) <= operand or not all(isinstance(argument, Ref) for argument in leading):
+        return False
+    layouts = [_layout(value) for value in call.step.reads]
+    dtype, shape, strides, _ = write.layout
+    is_alike = all(layout[:3] == (dtype, shape, strides) for layout in layouts if layout[1] == shape)
+    is_same = all(layouts[place] == write.layout == expected.layout for place in write.operands)
+    return operand in write.operands and is_alike and is_same
 
 
 def _described(content: Content, layout: Layout) -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 class Device:
     """What computes: sustained flop/s, memory bandwidth in bytes/s, and the fixed seconds of one op.
 
-    Where `needs_workspace` is False, the library computes without memory besides operands and results.
+    Where `needs_workspace` is False, the library computes without memory besides operands and results. Where
+    `places_results` is False, nobody can tell the allocator where a result shall lie.
     """
 
     name: str
@@ -19,6 +20,7 @@ class Device:
     bytes_per_second: float
     seconds_per_op: float = 1e-5
     needs_workspace: bool = True
+    places_results: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.equivalence import check_equivalence
+from outgrow.ir.equivalence import Forms, check_equivalence
 from outgrow.ir.graph import Graph, Op, Role, Value
 from outgrow.ir.layout import end_bytes
 from outgrow.ir.residence import check_capacity, check_residence
@@ -30,7 +30,7 @@ from outgrow.ir.steps import Step, births, steps_of
 from outgrow.ir.text import print_around
 
 _NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
-_NO_OPERATORS: Mapping[str, str] = MappingProxyType({})
+_NO_FORMS: Forms = MappingProxyType({})
 _NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
@@ -40,14 +40,14 @@ def verify(
     capacity_bytes: int | None = None,
     workspace: Mapping[str, int] | Callable[[Op], int] = _NO_WORKSPACE,
     captured: Graph | None = None,
-    in_place: Mapping[str, str] = _NO_OPERATORS,
+    in_place: Forms = _NO_FORMS,
     quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS,
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps the invariants of this module.
 
     Invariant 3 is checked where `capacity_bytes` is given, and 6 where `captured` is, a graph that is itself
     valid. `workspace` gives bytes by captured op name, or by op. `in_place` maps captured operators to the
-    in-place operators that may stand for them, and `quiet` operators to the places of the arguments that a
+    forms that may stand for them, and `quiet` operators to the places of the arguments that a
     repetition may leave out.
     """
     try:

@@ -1,11 +1,38 @@
-"""Which operators may write their result over their first operand, with equal bits?
+"""Which operators may write their result over an operand, with equal bits?
 
 Elementwise operators of which torch has a form that runs the same kernel into given memory: an in-place one, or one
-that takes its result as a keyword. Each result element depends on the operand elements at its own place alone, so it
-does not matter that they share memory.
+that takes its result as a keyword (`INTO`). Each result element depends on the operand elements at its own place alone,
+so it does not matter that they share memory.
+
+Of others the allocator gives the result the memory of an operand (`PLACED`). Elementwise ones are among them, and
+normalisations, whose backward first sums over the operands and then reads and writes place by place, in groups that
+do not share elements (channels, rows). The condition for both is that operands of the result's shape have its layout:
+other layouts run other kernels.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Form(NamedTuple):
+    """An operator that writes its first result over the argument at `operand`."""
+
+    operator: str
+    operand: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """An operator whose result is placed over the argument at `operand`.
+
+    It first makes `idle` tensors of the result's size that it never touches.
+    """
+
+    operator: str
+    operand: int
+    idle: int = 0
+
 
 INTO: Mapping[str, str] = {
     f"aten.{name}.grad_input": "grad_input"
@@ -23,21 +50,53 @@ INTO: Mapping[str, str] = {
 }
 """The keyword under which a form takes the memory of its result, by the form's name."""
 
-IN_PLACE: Mapping[str, str] = {form.replace(".grad_input", ".default"): form for form in INTO} | {
-    f"aten.{name}.{overload}": f"aten.{name}_.{overload}"
-    for name, overload in (
-        ("relu", "default"),
-        ("add", "Tensor"),
-        ("sub", "Tensor"),
-        ("mul", "Tensor"),
-        ("div", "Tensor"),
-        ("neg", "default"),
-        ("sqrt", "default"),
-        ("exp", "default"),
-        ("sigmoid", "default"),
-        ("tanh", "default"),
-        ("silu", "default"),
-        ("leaky_relu", "default"),
-    )
+IDLE: Mapping[str, int] = {"aten.native_batch_norm_backward.default": 1}
+"""How many tensors of its first result's size an operator makes before it, and never touches."""
+
+_PLACEABLE: Mapping[str, tuple[int, ...]] = {
+    "aten.native_batch_norm_backward.default": (0, 1),
+    "aten.native_group_norm_backward.default": (0, 1),
+    "aten.native_layer_norm_backward.default": (0, 1),
+    "aten._log_softmax_backward_data.default": (0, 1),
+    "aten._softmax_backward_data.default": (0, 1),
+    "aten.add.Tensor": (1,),
+    "aten.mul.Tensor": (1,),
+    "aten.threshold_backward.default": (1,),
+    "aten.gelu.default": (0,),
+    "aten.gelu_backward.default": (1,),
 }
-"""The form of an operator that writes over its first operand, by the operator's name."""
+
+PLACED: Mapping[str, Placing] = {
+    f"over{operand}.{operator}": Placing(operator, operand, IDLE.get(operator, 0))
+    for operator, operands in _PLACEABLE.items()
+    for operand in operands
+}
+"""What a form runs whose result is placed over an operand, by the form's name."""
+
+
+def _forms() -> dict[str, tuple[Form, ...]]:
+    forms: dict[str, tuple[Form, ...]] = {form.replace(".grad_input", ".default"): (Form(form),) for form in INTO}
+    forms |= {
+        f"aten.{name}.{overload}": (Form(f"aten.{name}_.{overload}"),)
+        for name, overload in (
+            ("relu", "default"),
+            ("add", "Tensor"),
+            ("sub", "Tensor"),
+            ("mul", "Tensor"),
+            ("div", "Tensor"),
+            ("neg", "default"),
+            ("sqrt", "default"),
+            ("exp", "default"),
+            ("sigmoid", "default"),
+            ("tanh", "default"),
+            ("silu", "default"),
+            ("leaky_relu", "default"),
+        )
+    }
+    for name, placing in PLACED.items():
+        forms[placing.operator] = (*forms.get(placing.operator, ()), Form(name, placing.operand))
+    return forms
+
+
+IN_PLACE: Mapping[str, tuple[Form, ...]] = _forms()
+"""The forms of an operator that write its first result over an operand, by the operator's name; the best first."""

@@ -14,7 +14,8 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
     B. A storage that is not outlined counts where an op touches it, and nowhere else.
     C. The ops from the first write to a parameter or to optimizer state on may run at any time after the last op they
        conflict with (`planning.order`), need no memory, and what only they use need not be held.
-    D. An elementwise result may share the memory of its operand. If the operand is used again, it was built again.
+    D. A result may share the memory of an operand that the op has a form to write over. If all such operands are used
+       again, one was built again.
     E. A storage is built again by one run of the dearest op that wrote it; all results of an op come from one run.
        What that op reads has to be there, if it is a storage that is written once; so storages may be held beyond
        their last use for it. This alone needs more than the captured uses: the tail of a storage.
@@ -325,17 +326,16 @@ class _Drawing:
         found: list[Overwrite] = []
         for at, moment in enumerate(self.moments):
             step = moment // 2
-            name = _operand(self.study.problem.graph, self.study.ops[step])
-            if name is None:
+            operands = _operands(self.study.problem.graph, self.study.ops[step])
+            dying = [name for name in operands if not any(point > step for point in self.study.points[name])]
+            rebuilt = [name for name in operands if self.study.maker(name, step) is not None]
+            if not dying and not rebuilt:
                 continue
-            size = self.study.size_bytes(name)
-            rest = self.rest_after.get((name, step))
-            if not any(point > step for point in self.study.points[name]):
-                self.room[at] += size
-            elif self.study.maker(name, step) is not None:
-                self.room[at] += size
-                if rest is not None:
-                    found.append(Overwrite(at, size, rest))
+            size = self.study.size_bytes(operands[0])
+            self.room[at] += size
+            rest = self.rest_after.get((rebuilt[0], step)) if len(rebuilt) == 1 and not dying else None
+            if rest is not None:
+                found.append(Overwrite(at, size, rest))
         return tuple(found)
 
     def repeats(self) -> tuple[tuple[Repeat, ...], dict[int, int]]:
@@ -390,17 +390,21 @@ def _outlined(found: Study) -> dict[str, None]:
     return chosen
 
 
-def _operand(graph: Graph, op: Op) -> str | None:
-    """The storage that `op` may write its result over, as far as kind and size of both say."""
-    first = next(iter(op.arguments), None)
-    if op.operator not in IN_PLACE or not isinstance(first, Ref) or len(op.results) != 1 or op.results[0] is None:
-        return None
-    result, operand = graph.values[op.results[0]], graph.values[first.value]
-    sizes = [graph.storages[value.storage].size_bytes for value in (result, operand)]
-    is_fresh = result.version == 0 and result.storage != operand.storage
-    if graph.storages[operand.storage].is_persistent or not is_fresh or sizes[0] != sizes[1] or sizes[0] == 0:
-        return None
-    return operand.storage
+def _operands(graph: Graph, op: Op) -> list[str]:
+    """The storages that `op` may write its first result over, as far as kind and size of both say."""
+    if op.operator not in IN_PLACE or not op.results or op.results[0] is None:
+        return []
+    result = graph.values[op.results[0]]
+    size = graph.storages[result.storage].size_bytes
+    found: list[str] = []
+    for form in IN_PLACE[op.operator]:
+        argument = op.arguments[form.operand] if form.operand < len(op.arguments) else None
+        if isinstance(argument, Ref):
+            operand = graph.storages[graph.values[argument.value].storage]
+            is_fresh = result.version == 0 and result.storage != operand.name
+            if is_fresh and not operand.is_persistent and operand.size_bytes == size > 0:
+                found.append(operand.name)
+    return found
 
 
 def merged(fine: Outline) -> Outline:

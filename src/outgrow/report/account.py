@@ -115,7 +115,7 @@ def account_of(captured: Graph, plan: Plan) -> Account:
             case Recompute(name, before):
                 storage = draft.storages[name]
                 recomputed.append(Recomputed(name, storage.role.value, storage.size_bytes, before))
-            case Reuse(op):
+            case Reuse(op, _):
                 reused.append(_reused(draft, op))
             case Move(ops, after):
                 moved.append(Moved(ops, after))

@@ -89,7 +89,7 @@ def _piece(fields: Fields) -> Piece:
 
 _READERS: Mapping[str, Callable[[Fields], Decision]] = {
     "move": lambda fields: Move(fields.texts("ops"), fields.text("after")),
-    "reuse": lambda fields: Reuse(fields.text("op")),
+    "reuse": lambda fields: Reuse(fields.text("op"), fields.integer("operand")),
     "recompute": lambda fields: Recompute(fields.text("storage"), fields.text("before")),
     "swap": _swap,
 }

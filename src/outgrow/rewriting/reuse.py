@@ -1,4 +1,4 @@
-"""The law of re-use: an elementwise op may write over an operand that dies there."""
+"""The law of re-use: an op may write over an operand that dies there."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from outgrow.rewriting.rule import place_of, require
 
 
 def reuse(draft: Draft, decision: Decision) -> None:
-    """Write the result of an op into the memory of its first operand.
+    """Write the first result of an op into the memory of an operand.
 
     rewrite:
         storage x input 8
@@ -25,11 +25,10 @@ def reuse(draft: Draft, decision: Decision) -> None:
     with:
         Reuse(op="relu")
     provided:
-        the operator has an in-place form; the operand's storage is not persistent, no other op uses it
-        later, and operand and result are whole storages of equal shape, strides and dtype.
+        the operator has a form that writes over this operand; the operand's storage is not persistent, no other op
+        uses it later, and operand and result are whole storages of equal layout, as are all operands of this shape.
     because:
-        each element of the result depends on the operand's element at its own place alone, and the same
-        kernel computes it.
+        the same kernel computes the result, and reads the operand's element at a place before it writes there.
     ->
         storage x input 8
         storage a 8
@@ -42,52 +41,58 @@ def reuse(draft: Draft, decision: Decision) -> None:
     """
     assert isinstance(decision, Reuse), "the law of re-use takes a Reuse"
     place = place_of(draft, decision.op, "reuse")
-    reason = why_not(draft, place)
+    reason = why_not(draft, place, decision.operand)
     require(reason is None, "reuse", reason or "")
     op = draft.op(place)
-    operand, result = _operand_and_result(draft, op)
+    operand, result = _operand_and_result(draft, op, decision.operand)
     draft.rename_storage(result.storage, operand.storage, operand.version + 1)
-    draft.replace(place, replace(op, operator=IN_PLACE[op.operator]))
+    form = _form_of(op, decision.operand)
+    assert form is not None, "why_not asks for a form"
+    draft.replace(place, replace(op, operator=form))
 
 
-def why_not(draft: Draft, place: Place) -> str | None:
-    """Return why the op at a place may not write over its first operand, or None if it may."""
+def why_not(draft: Draft, place: Place, operand: int) -> str | None:
+    """Return why the op at a place may not write over its argument at `operand`, or None if it may."""
     op = draft.op(place)
-    if op.operator not in IN_PLACE:
-        return f"{op.operator} has no in-place form"
-    if not isinstance(next(iter(op.arguments), None), Ref):
-        return f"{op.name} has no tensor as its first argument"
-    if len(op.results) != 1 or op.results[0] is None:
-        return f"{op.name} does not have one result"
-    operand, result = _operand_and_result(draft, op)
-    storage = draft.storages[operand.storage]
-    if storage.is_persistent or result.version != 0:
-        return f"{operand.storage} outlives the step or {op.name} already writes in place"
-    if storage.size_bytes != draft.storages[result.storage].size_bytes:
-        return f"{operand.storage} and {result.storage} differ in size"
-    if (operand.shape, operand.strides, operand.offset, operand.dtype) != (
-        result.shape, result.strides, result.offset, result.dtype,
-    ):  # fmt: skip
-        return f"{operand.name} and {result.name} differ in layout"
-    others = (draft.values[name] for name in _other_reads(op))
-    if any(other.storage == operand.storage for other in others):
-        return f"{op.name} reads {operand.storage} through another view"
-    if _is_used_after(draft, operand.storage, place):
-        return f"{operand.storage} is used after {op.name}"
+    if _form_of(op, operand) is None:
+        return f"{op.operator} has no form that writes over its argument {operand}"
+    if not all(isinstance(argument, Ref) for argument in op.arguments[: operand + 1]) or operand >= len(op.arguments):
+        return f"{op.name} has no tensor as its argument {operand}"
+    if not op.results or op.results[0] is None:
+        return f"{op.name} has no first result"
+    old, new = _operand_and_result(draft, op, operand)
+    storage = draft.storages[old.storage]
+    if storage.is_persistent or new.version != 0:
+        return f"{old.storage} outlives the step or {op.name} already writes in place"
+    if storage.size_bytes != draft.storages[new.storage].size_bytes:
+        return f"{old.storage} and {new.storage} differ in size"
+    if (old.shape, old.offset) != (new.shape, new.offset):
+        return f"{old.name} and {new.name} differ in layout"
+    for name in read_values(op):
+        other = draft.values[name]
+        if other.shape == new.shape and (other.strides, other.dtype) != (new.strides, new.dtype):
+            return f"{name} and {new.name} differ in layout"
+        if other.storage == old.storage and (other.shape, other.strides, other.offset) != (
+            new.shape, new.strides, new.offset,
+        ):  # fmt: skip
+            return f"{op.name} reads {old.storage} through another view"
+    if any(draft.values[name].storage == old.storage for name in op.results[1:] if name is not None):
+        return f"{op.name} writes {old.storage} by another result"
+    if _is_used_after(draft, old.storage, place):
+        return f"{old.storage} is used after {op.name}"
     return None
 
 
-def _operand_and_result(draft: Draft, op: Op) -> tuple[Value, Value]:
-    argument, name = op.arguments[0], op.results[0]
+def _form_of(op: Op, operand: int) -> str | None:
+    """The name of the form of an op that writes over its argument at `operand`, or None."""
+    return next((form.operator for form in IN_PLACE.get(op.operator, ()) if form.operand == operand), None)
+
+
+def _operand_and_result(draft: Draft, op: Op, operand: int) -> tuple[Value, Value]:
+    argument, name = op.arguments[operand], op.results[0]
     assert isinstance(argument, Ref), "why_not asks for an operand"
     assert name is not None, "why_not asks for a result"
     return draft.values[argument.value], draft.values[name]
-
-
-def _other_reads(op: Op) -> tuple[str, ...]:
-    """The values that `op` reads beside its first operand."""
-    rest = replace(op, arguments=op.arguments[1:])
-    return tuple(name for name in read_values(rest) if Ref(name) != op.arguments[0])
 
 
 def _is_used_after(draft: Draft, storage: str, place: Place) -> bool:

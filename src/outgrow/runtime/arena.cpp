@@ -152,10 +152,47 @@ bool give(void* begin) {
   return true;
 }
 
+// What this thread says of the tensors of `bytes` that it makes next: `idle` ones that nobody touches, then one that
+// lies at `begin`, in memory that stays its owner's (nullptr: anywhere).
+struct Expectation {
+  size_t bytes;
+  size_t idle;
+  char* begin;
+};
+thread_local Expectation expected{0, 0, nullptr};
+
+// Fresh memory that takes no pages until it is touched, and goes back to the kernel with its tensor.
+struct Lazy {
+  void* begin;
+  size_t bytes;
+};
+
+void release_lazy(void* context) {
+  Lazy* lazy = static_cast<Lazy*>(context);
+  munmap(lazy->begin, lazy->bytes);
+  delete lazy;
+}
+
+c10::DataPtr lazily(size_t bytes) {
+  const size_t asked = in_pages(bytes);
+  void* begin = mmap(nullptr, asked, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (begin == MAP_FAILED) throw std::bad_alloc();
+  return {begin, new Lazy{begin, asked}, &release_lazy, c10::Device(c10::DeviceType::CPU)};
+}
+
 struct ArenaAllocator final : c10::Allocator {
   c10::Allocator* before = nullptr;
 
   c10::DataPtr allocate(size_t bytes) override {
+    if (bytes != 0 && bytes == expected.bytes) {
+      if (expected.idle > 0) {
+        --expected.idle;
+        return lazily(bytes);
+      }
+      char* begin = expected.begin;
+      expected = {0, 0, nullptr};
+      if (begin != nullptr) return {begin, c10::Device(c10::DeviceType::CPU)};
+    }
     if (bytes < kChunk) return before->allocate(bytes);
     void* begin = take(bytes);
     if (begin == nullptr) return before->allocate(bytes);  // which says in its own words why there is no memory
@@ -188,6 +225,11 @@ void arena_install() {
   if (arena.before != nullptr) return;
   arena.before = c10::GetCPUAllocator();
   c10::SetCPUAllocator(&arena, 255);
+}
+
+// Says what tensors of `bytes` this thread makes next, see Expectation; 0 bytes: nothing.
+void arena_expect(size_t bytes, size_t idle, void* begin) {
+  expected = {bytes, idle, static_cast<char*>(begin)};
 }
 
 size_t arena_resting_bytes() {

@@ -58,6 +58,20 @@ def keep_at_most(size_bytes: int) -> None:
         _ready().arena_keep_at_most(max(0, size_bytes))
 
 
+def expect(size_bytes: int, idle: int, address: int | None) -> None:
+    """Say what tensors of exactly this size this thread makes next; a size of 0 takes back what was said before.
+
+    The first `idle` of them take no memory until they are touched. The one after them lies at `address`, whose owner
+    keeps it; None: anywhere.
+    """
+    _ready().arena_expect(size_bytes, idle, address)
+
+
+def is_available() -> bool:
+    """Whether the arena can be installed on this machine."""
+    return _library() is not None
+
+
 def fill(address: int, size_bytes: int) -> bool:
     """Make reserved bytes usable, with resting memory first; `address` lies on a chunk. Whether it could be done."""
     return _ready().arena_fill(address, size_bytes) == 0
@@ -90,6 +104,7 @@ def _library() -> ctypes.CDLL | None:
     library.arena_resting_bytes.restype = ctypes.c_size_t
     library.arena_rise_bytes.restype = ctypes.c_size_t
     library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
+    library.arena_expect.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
     library.arena_fill.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.arena_adopt.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     return library

@@ -1,0 +1,54 @@
+"""How does a result come to lie where an operand lies? The arena is told, and gives its memory to the kernel's tensor.
+
+Some kernels make a tensor of their result's size before the result and never touch it; the arena is told of these
+too, and they take no memory.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+
+from outgrow.errors import ReplayMismatch
+from outgrow.runtime import arena
+
+Function = Callable[..., object]
+
+
+def placed(function: Function, operand: int | None, idle: int) -> Function:
+    """Return `function` with its first result placed over the argument at `operand` (None: anywhere).
+
+    `function` makes `idle` tensors of the size of its first argument before its result, and never touches them.
+    Without the arena a result is made elsewhere and copied over the operand: right, with more memory.
+    The function returned raises `ReplayMismatch` if the kernel made its result elsewhere all the same.
+    """
+
+    def call(*arguments: object, **keywords: object) -> object:
+        target = cast("torch.Tensor", arguments[operand or 0])
+        size = target.untyped_storage().nbytes()
+        if not arena.is_installed():
+            return _copied(function(*arguments, **keywords), None if operand is None else target)
+        arena.expect(size, idle, None if operand is None else target.untyped_storage().data_ptr())
+        try:
+            returned = function(*arguments, **keywords)
+        finally:
+            arena.expect(0, 0, None)
+        if operand is not None and _first(returned).data_ptr() != target.data_ptr():
+            raise ReplayMismatch(
+                f"{function} made its result elsewhere than over its argument {operand}: this version of torch runs "
+                "another kernel. Run this step in eager mode."
+            )
+        return returned
+
+    return call
+
+
+def _first(returned: object) -> torch.Tensor:
+    return cast("torch.Tensor", returned[0] if isinstance(returned, tuple) else returned)
+
+
+def _copied(returned: object, target: torch.Tensor | None) -> object:
+    if target is None:
+        return returned
+    target.copy_(_first(returned))
+    return (target, *returned[1:]) if isinstance(returned, tuple) else target
