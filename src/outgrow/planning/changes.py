@@ -1,98 +1,101 @@
 """Which policies are near a policy? Changes of one rest, or of many that are alike.
 
-Each change takes a policy and returns another one, or None where it would change nothing. The larger ones move what
-repeats in a network all at once; the smaller ones find where one block has to differ from the others.
+Each change edits a policy. The larger ones move what repeats in a network all at once; the smaller ones find where one
+block has to differ from the others.
+
+    one          one rest
+    kind         all rests of one kind, or those within a stretch of the step
+    pattern      the rests of one pattern within a stretch of the step
+    two          two rests, or all of their kinds, each in its own way
+    exchange     two rests change places
+    follow       some rests in a row of one pattern become like their neighbour: a border between two choices moves
 """
 
-from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from outgrow.planning.compiled import compiled
 from outgrow.planning.sequence import DISCARD
-from outgrow.planning.space import Integers, Policy, Space
 
-Change: TypeAlias = Callable[[Space, Policy, np.random.Generator], Policy | None]
-
-
-def one(space: Space, policy: Policy, random: np.random.Generator) -> Policy | None:
-    """Change one rest."""
-    return _changed(policy, np.array([_any(space, random)]), _choice(random))
+Integers = NDArray[np.int64]
+Policy = NDArray[np.int8]
 
 
-def kind(space: Space, policy: Policy, random: np.random.Generator) -> Policy | None:
-    """Change all rests of one kind."""
-    return _changed(policy, _kind(space, random), _choice(random))
+class Alike(NamedTuple):
+    """The rests that may be rebuilt, in order of time, and in groups: members `start[group_of]:start[group_of + 1]`."""
+
+    rests: Integers
+    kind_of: Integers
+    kind_start: Integers
+    kind_members: Integers
+    pattern_of: Integers
+    pattern_start: Integers
+    pattern_members: Integers
 
 
-def stretch_of_kind(space: Space, policy: Policy, random: np.random.Generator) -> Policy | None:
-    """Change the rests of one kind within a stretch of the step."""
-    return _changed(policy, _stretch(_kind(space, random), random), _choice(random))
+@compiled
+def change(alike: Alike, policy: Policy, random: np.random.Generator) -> None:
+    """Edit a policy by one change, any of those above."""
+    which = random.integers(0, 8)
+    rest = _any(alike, random)
+    if which < 2:
+        policy[rest] = _choice(random)
+    elif which == 2:
+        policy[_kind(alike, rest)] = _choice(random)
+    elif which == 3:
+        policy[_stretch(_kind(alike, rest), random)] = _choice(random)
+    elif which == 4:
+        policy[_stretch(_pattern(alike, rest), random)] = _choice(random)
+    elif which == 5:
+        for one in (rest, _any(alike, random)):
+            if random.random() < 0.5:
+                policy[_kind(alike, one)] = _choice(random)
+            else:
+                policy[one] = _choice(random)
+    elif which == 6:
+        other = _any(alike, random)
+        policy[rest], policy[other] = policy[other], policy[rest]
+    else:
+        _follow(_pattern(alike, rest), rest, policy, random)
 
 
-def stretch_of_pattern(space: Space, policy: Policy, random: np.random.Generator) -> Policy | None:
-    """Change the rests of one pattern within a stretch of the step."""
-    return _changed(policy, _stretch(_pattern(space, _any(space, random)), random), _choice(random))
+@compiled
+def _follow(members: Integers, rest: np.int64, policy: Policy, random: np.random.Generator) -> None:
+    at = 0
+    while members[at] != rest:
+        at += 1
+    count = random.integers(1, 6)
+    neighbour = at + (1 if random.integers(0, 2) else -1)
+    if 0 <= neighbour < len(members):
+        policy[members[max(0, at - count + 1) : at + 1]] = policy[members[neighbour]]
 
 
-def two(space: Space, policy: Policy, random: np.random.Generator) -> Policy | None:
-    """Change two rests, or all of their kinds, each in its own way."""
-    changed = policy.copy()
-    for _ in range(2):
-        members = _kind(space, random) if random.random() < 0.5 else np.array([_any(space, random)])
-        changed[members] = _choice(random)
-    return None if (changed == policy).all() else changed
+@compiled
+def _any(alike: Alike, random: np.random.Generator) -> np.int64:
+    return alike.rests[random.integers(0, len(alike.rests))]
 
 
-def exchange(space: Space, policy: Policy, random: np.random.Generator) -> Policy | None:
-    """Let two rests change places."""
-    first, second = _any(space, random), _any(space, random)
-    if policy[first] == policy[second]:
-        return None
-    changed = policy.copy()
-    changed[first], changed[second] = policy[second], policy[first]
-    return changed
+@compiled
+def _kind(alike: Alike, rest: np.int64) -> Integers:
+    """All rests of the kind of a rest."""
+    kind = alike.kind_of[rest]
+    return alike.kind_members[alike.kind_start[kind] : alike.kind_start[kind + 1]]
 
 
-def follow(space: Space, policy: Policy, random: np.random.Generator) -> Policy | None:
-    """Let some rests in a row of one pattern be like their neighbour: a border between two choices moves."""
-    rest = _any(space, random)
-    members = _pattern(space, rest)
-    at = members.tolist().index(rest)
-    count, neighbour = int(random.integers(1, 6)), at + (1 if random.integers(2) else -1)
-    if not 0 <= neighbour < len(members):
-        return None
-    return _changed(policy, members[max(0, at - count + 1) : at + 1], int(policy[members[neighbour]]))
+@compiled
+def _pattern(alike: Alike, rest: np.int64) -> Integers:
+    pattern = alike.pattern_of[rest]
+    return alike.pattern_members[alike.pattern_start[pattern] : alike.pattern_start[pattern + 1]]
 
 
-CHANGES: tuple[Change, ...] = (one, one, kind, stretch_of_kind, stretch_of_pattern, two, exchange, follow)
-
-
-def _any(space: Space, random: np.random.Generator) -> int:
-    return int(space.rests[random.integers(len(space.rests))])
-
-
-def _kind(space: Space, random: np.random.Generator) -> Integers:
-    """All rests of the kind of any rest."""
-    return space.kinds[int(space.kind_of[_any(space, random)])]
-
-
-def _pattern(space: Space, rest: int) -> Integers:
-    return space.patterns[int(space.pattern_of[rest])]
-
-
+@compiled
 def _choice(random: np.random.Generator) -> int:
-    return int(random.integers(DISCARD + 1))
+    return random.integers(0, DISCARD + 1)
 
 
+@compiled
 def _stretch(members: Integers, random: np.random.Generator) -> Integers:
-    first, last = sorted(int(at) for at in random.integers(len(members), size=2))
-    return members[first : last + 1]
-
-
-def _changed(policy: Policy, rests: Integers, choice: int) -> Policy | None:
-    if (policy[rests] == choice).all():
-        return None
-    changed = policy.copy()
-    changed[rests] = choice
-    return changed
+    one, other = random.integers(0, len(members)), random.integers(0, len(members))
+    return members[min(one, other) : max(one, other) + 1]

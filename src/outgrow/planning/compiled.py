@@ -10,5 +10,8 @@ R = TypeVar("R")
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function`, compiled at its first call. It takes and returns arrays, numbers and tuples of them."""
-    return numba.njit(cache=True)(function)
+    """Return `function`, compiled at its first call. It takes and returns arrays, numbers and tuples of them.
+
+    It lets other threads run meanwhile.
+    """
+    return numba.njit(cache=True, nogil=True)(function)

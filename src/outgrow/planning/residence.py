@@ -29,7 +29,7 @@ class Residence(NamedTuple):
 def residence_of(tables: Tables, sequence: Sequence) -> Residence:
     """Return what the instances of a sequence hold."""
     instance, storage = sequence.use_instance, sequence.instance_storage
-    live, one, begin, end, size, dirty = _residence(
+    live, one, begin, end, size, dirty = residence(
         len(sequence.op), tables.size[storage], tables.stays[storage], tables.moves[storage], tables.birth[storage] < 0,
         instance, sequence.use_at, sequence.use_writes,
     )  # fmt: skip
@@ -38,10 +38,11 @@ def residence_of(tables: Tables, sequence: Sequence) -> Residence:
 
 
 @compiled
-def _residence(
+def residence(
     ops: int, size: Integers, stays: Flags, moves: Flags, is_input: Flags,
     use_instance: Integers, use_at: Integers, use_writes: Flags,
 ) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags]:  # fmt: skip
+    """Live bytes without workspace, then the fields of `Gaps`, in order, with flags of the instances."""
     count, uses = len(size), len(use_at)
     first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     wrote_last, rested = np.zeros(count, np.bool_), np.zeros(count, np.bool_)

@@ -6,70 +6,62 @@
        the sequence of ops, its live bytes, the gaps to swap and the transfers in time follow, and so its seconds
     4. the scan: policies that build again whatever costs less than some seconds a byte, for many such prices; then
        each kind of rest in turn is given the choice that suits it best
-    5. the search: from there, and from keeping everything, short runs of simulated annealing over the changes in
-       `changes`, and a long one from the best of them: a change stays if the step is quicker, or hardly slower while
-       the search is still warm
+    5. the search (`annealing`): short runs from there and from keeping everything, then long ones from the best of
+       these; runs beside each other use two processors
 
-The result is deterministic: the search ends after a number of trials that depends on the graph alone, and its random
-numbers come from fixed seeds.
-
-After Kirkpatrick, Gelatt, Vecchi 1983, "Optimization by Simulated Annealing", https://doi.org/10.1126/science.220.4598.671.
+The result is deterministic: every run ends after a number of trials that depends on the graph alone, its random numbers
+come from a fixed seed, and no run knows of one beside it.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
 from outgrow.plan import Decision
-from outgrow.planning.changes import CHANGES
+from outgrow.planning.annealing import HEADROOMS, LEADS, Costs, Trial, annealed, beats, costs_of, tried
+from outgrow.planning.changes import Policy
 from outgrow.planning.floor import require_feasible
 from outgrow.planning.free import free_rewrites
 from outgrow.planning.problem import Problem
 from outgrow.planning.recompute import named
-from outgrow.planning.residence import Residence, residence_of
-from outgrow.planning.sequence import DISCARD, KEEP, REBUILD, Sequence, sequence_of
-from outgrow.planning.space import Policy, Space, space_of
+from outgrow.planning.residence import residence_of
+from outgrow.planning.sequence import DISCARD, KEEP, REBUILD, sequence_of
+from outgrow.planning.space import Space, space_of
 from outgrow.planning.swap import profile_of, swaps_of
-from outgrow.planning.transfers import Transfers, farthest, transfers, widest
+from outgrow.planning.transfers import farthest, transfers, widest
 
-_HEADROOMS = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4)
-_LEADS = (0.02, 0.1, 0.5)
 _PRICES = 24
-_WORK = 16_000_000
+_WORK = 80_000_000
 """Ops walked over in one search: what some seconds allow."""
-_MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 24_000, 120, 50
+_MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 100_000, 400, 250
 _WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5
-"""Temperatures, as shares of the step: at the beginning of a short run, of the long one, and at the end of each."""
+"""Temperatures, as shares of the step: at the beginning of a short run, of a long one, and at the end of each."""
+_SHORT_RUNS, _LONG_RUNS = 4, 2
+_AT_ONCE = 256
+"""Trials between two reports of progress."""
 _SMALL = 4_000
 """Ops up to which every way of choosing gaps is tried."""
 _ENOUGH = 1e-4
 """A stall of less than this share of the step is not worth a search."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Habits:
-    """How gaps are chosen: the share of the capacity left free, the rule, and how early copies may come back."""
-
-    headroom: float = 0.0
-    is_widest: bool = False
-    lead: float = 0.1
-
-
 @dataclass(frozen=True)
-class _Trial:
-    """A policy, the habits beside it, and what they cost."""
+class _Board:
+    """What there is to decide, and what it costs."""
 
-    policy: Policy
-    habits: _Habits
-    seconds: float
-    excess_bytes: int = 0
+    space: Space
+    costs: Costs
 
-    def beats(self, other: "_Trial", warmth: float = 0.0) -> bool:
-        """Whether this one is quicker, or nearer to the capacity where neither keeps it."""
-        if np.isfinite(self.seconds) or np.isfinite(other.seconds):
-            return self.seconds < other.seconds * (1 + warmth)
-        return self.excess_bytes < other.excess_bytes
+    @property
+    def enough(self) -> float:
+        """Seconds of a step that is not worth a search."""
+        return self.space.arithmetic_seconds * (1 + _ENOUGH)
+
+    def tried(self, policy: Policy, headroom: float = 0.0, is_widest: bool = False, lead: float = 0.1) -> Trial:
+        """Return what a policy costs."""
+        return tried(self.costs, policy, headroom, is_widest, lead)
 
 
 def search(problem: Problem) -> tuple[Decision, ...]:
@@ -82,60 +74,41 @@ def search(problem: Problem) -> tuple[Decision, ...]:
     graph, free = free_rewrites(problem)
     require_feasible(problem, graph)
     space = space_of(problem, graph)
-    best = _improved(space, _scanned(space))
+    board = _Board(space, costs_of(space))
+    best = _improved(board, _scanned(board))
     assert np.isfinite(best.seconds), "a budget at or above the floor has a plan: everything unused can be away"
     return (*free, *_decisions(space, best))
 
 
-# What a policy costs ---------------------------------------------------------------------------------------------
-
-
-def _scheduled(space: Space, policy: Policy, habits: _Habits) -> tuple[Sequence, Residence, Transfers] | None:
-    """Return the schedule that follows from a policy; None where a storage cannot be built again."""
-    sequence = sequence_of(space.tables, policy)
-    if sequence.culprit >= 0:
-        return None
-    seconds, live, gaps = residence = residence_of(space.tables, sequence)
+def _decisions(space: Space, trial: Trial) -> tuple[Decision, ...]:
+    """Return the decisions that a trial means: the same schedule once more, with the names of what it moves."""
+    sequence = sequence_of(space.tables, trial.policy)
+    seconds, live, gaps = residence_of(space.tables, sequence)
     capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
-    target = int(capacity * (1 - habits.headroom))
-    if habits.is_widest:
+    target = int(capacity * (1 - trial.headroom))
+    if trial.is_widest:
         chosen = widest(live, seconds, gaps.begin, gaps.end, gaps.size, target)
     else:
         chosen = farthest(live, gaps.begin, gaps.end, gaps.size, target)
-    lead = habits.lead * float(seconds.sum())
-    found = transfers(seconds, live, gaps, chosen, capacity, link, lead, space.problem.piece_bytes)
-    return sequence, residence, found
-
-
-def _tried(space: Space, policy: Policy, habits: _Habits) -> _Trial:
-    found = _scheduled(space, policy, habits)
-    if found is None:
-        return _Trial(policy, habits, float("inf"), 1 << 62)
-    _, _, schedule = found
-    return _Trial(policy, habits, float(schedule.seconds), int(schedule.excess_bytes))
-
-
-def _decisions(space: Space, trial: _Trial) -> tuple[Decision, ...]:
-    found = _scheduled(space, trial.policy, trial.habits)
-    assert found is not None, "a trial that was timed has a schedule"
-    sequence, residence, schedule = found
+    lead = trial.lead * float(seconds.sum())
+    schedule = transfers(seconds, live, gaps, chosen, capacity, link, lead, space.problem.piece_bytes)
     names = named(space.tables, sequence)
-    storages = [names.instances[int(instance)] for instance in residence.gaps.instance]
-    return (*names.decisions, *swaps_of(names.ops, storages, residence.gaps, schedule))
+    storages = [names.instances[int(instance)] for instance in gaps.instance]
+    return (*names.decisions, *swaps_of(names.ops, storages, gaps, schedule))
 
 
 # The scan --------------------------------------------------------------------------------------------------------
 
 
-def _scanned(space: Space) -> _Trial:
+def _scanned(board: _Board) -> Trial:
     """Return the best of the policies that build again what is cheap, at many prices, improved kind by kind."""
-    best = _tried(space, space.start, _Habits())
-    for policy in _cheap(space):
-        for habits in (_Habits(), _Habits(0.08), _Habits(0.25, lead=0.5)):
-            trial = _tried(space, policy, habits)
-            if trial.beats(best):
+    best = board.tried(board.space.start)
+    for policy in _cheap(board.space):
+        for headroom, lead in ((0.0, 0.1), (0.08, 0.1), (0.25, 0.5)):
+            trial = board.tried(policy, headroom, lead=lead)
+            if beats(trial, best, 0.0):
                 best = trial
-    return _settled(space, _kind_by_kind(space, _settled(space, best)))
+    return _settled(board, _kind_by_kind(board, _settled(board, best)))
 
 
 def _cheap(space: Space) -> Iterator[Policy]:
@@ -150,29 +123,29 @@ def _cheap(space: Space) -> Iterator[Policy]:
             yield policy
 
 
-def _kind_by_kind(space: Space, best: _Trial) -> _Trial:
+def _kind_by_kind(board: _Board, best: Trial) -> Trial:
     """Give each kind of rest the choice that suits it best, as the others stand; as often as that pays."""
-    before = float("inf")
-    while len(space.kinds) * len(space.tables.op_seconds) < _WORK // 16 and best.seconds < before * (1 - 1e-3):
+    before, kinds = float("inf"), list(board.space.kinds)
+    while len(kinds) * len(board.costs.op_seconds) < _WORK // 80 and best.seconds < before * (1 - 1e-3):
         before = best.seconds
-        for members in space.kinds:
+        for members in kinds:
             for choice in (KEEP, REBUILD, DISCARD):
                 policy = best.policy.copy()
                 policy[members] = choice
-                trial = _tried(space, policy, best.habits)
-                if trial.beats(best):
+                trial = board.tried(policy, best.headroom, best.is_widest, best.lead)
+                if beats(trial, best, 0.0):
                     best = trial
     return best
 
 
-def _settled(space: Space, trial: _Trial) -> _Trial:
+def _settled(board: _Board, trial: Trial) -> Trial:
     """Return the policy under the habits that suit it best; the rule that looks at every gap is for small steps."""
-    rules = (False, True) if len(space.tables.op_seconds) <= _SMALL else (False,)
-    for headroom in _HEADROOMS:
-        for lead in _LEADS:
+    rules = (False, True) if len(board.costs.op_seconds) <= _SMALL else (False,)
+    for headroom in HEADROOMS:
+        for lead in LEADS:
             for is_widest in rules:
-                other = _tried(space, trial.policy, _Habits(headroom, is_widest, lead))
-                if other.beats(trial):
+                other = board.tried(trial.policy, headroom, is_widest, lead)
+                if beats(other, trial, 0.0):
                     trial = other
     return trial
 
@@ -180,51 +153,60 @@ def _settled(space: Space, trial: _Trial) -> _Trial:
 # The search ------------------------------------------------------------------------------------------------------
 
 
-def _improved(space: Space, start: _Trial) -> _Trial:
+@dataclass(frozen=True)
+class _Run:
+    """One run of simulated annealing: where it begins, its seed, its trials, and how warm it is then."""
+
+    origin: Trial
+    seed: int
+    trials: int
+    warm: float
+
+    def result(self, board: _Board, progress: Callable[[float], None]) -> Trial:
+        """Return the best trial that the run finds."""
+        random = np.random.default_rng(self.seed)
+        now = best = self.origin
+        for begin in range(0, self.trials, _AT_ONCE):
+            end = min(begin + _AT_ONCE, self.trials)
+            now, best = annealed(
+                board.costs, board.space.alike, now, best, random, begin, end, self.trials, self.warm, _COLD,
+                board.enough,
+            )  # fmt: skip
+            if best.seconds <= board.enough:
+                break
+            progress(end / self.trials)
+        return _settled(board, best)
+
+
+def _improved(board: _Board, start: Trial) -> Trial:
     """Return the best policy that the search finds from `start` on."""
-    if not len(space.rests) or _is_enough(space, start):
+    rests = len(board.space.rests)
+    if not rests or start.seconds <= board.enough:
         return start
-    affordable = min(_MOST_TRIALS, _WORK // len(space.tables.op_seconds), _TRIALS_A_REST * len(space.rests))
+    report = board.space.problem.progress
+    affordable = min(_MOST_TRIALS, _WORK // len(board.costs.op_seconds), _TRIALS_A_REST * rests)
     trials = max(_FEWEST_TRIALS, affordable)
-    best, plain = start, _settled(space, _tried(space, space.start, _Habits()))
-    origins = (start, start, plain if np.isfinite(plain.seconds) else start)
-    for number, origin in enumerate(origins):
-        share = number / (2 * len(origins))
-        found = _annealed(space, origin, number, trials // (2 * len(origins)), _WARM, share)
-        best = found if found.beats(best) else best
-    return _settled(space, _annealed(space, best, len(origins), trials // 2, _LUKEWARM, 0.5))
+    plain = _settled(board, board.tried(board.space.start))
+    origins = (start, plain if np.isfinite(plain.seconds) else start, start, start)
+    short = [_Run(origin, seed, trials // 8, _WARM) for seed, origin in enumerate(origins[:_SHORT_RUNS])]
+    found = _beside_each_other(board, short, lambda done: report("search", done / 3))
+    first, second = sorted(found, key=lambda trial: trial.seconds)[:_LONG_RUNS]
+    long = [_Run(first, len(short), trials // 2, _LUKEWARM), _Run(second, len(short) + 1, trials // 2, _LUKEWARM)]
+    found = _beside_each_other(board, long, lambda done: report("search", (1 + 2 * done) / 3))
+    return min((start, *found), key=lambda trial: trial.seconds)
 
 
-def _annealed(space: Space, start: _Trial, seed: int, trials: int, warm: float, done: float) -> _Trial:
-    """Return the best of `trials` policies in a row, each a change of the last one that was taken."""
-    random = np.random.default_rng(seed)
-    now = best = start
-    for number in range(trials):
-        if _is_enough(space, best):
-            break
-        if number % 64 == 0:
-            space.problem.progress("search", done + (0.5 if done >= 0.5 else 1 / 6) * number / trials)
-        temperature = warm * (_COLD / warm) ** (number / trials)
-        which = int(random.integers(len(CHANGES) + 1))
-        if which == len(CHANGES):
-            trial = _tried(space, now.policy, _other_habits(now.habits, random))
-        else:
-            policy = CHANGES[which](space, now.policy, random)
-            if policy is None:
-                continue
-            trial = _tried(space, policy, now.habits)
-        if trial.beats(now, temperature * random.standard_exponential()):
-            now = trial
-        if trial.beats(best):
-            best = trial
-    return best
+def _beside_each_other(board: _Board, runs: Sequence[_Run], report: Callable[[float], None]) -> list[Trial]:
+    """Return the results of runs, two at a time; this thread takes every second one, and tells how far it is."""
+    mine = runs[::2]
+    with ThreadPoolExecutor(1) as pool:
+        others = [pool.submit(run.result, board, _ignore) for run in runs[1::2]]
+        found = [
+            run.result(board, lambda done, before=number: report((before + done) / len(mine)))
+            for number, run in enumerate(mine)
+        ]
+        return [*found, *(other.result() for other in others)]
 
 
-def _other_habits(habits: _Habits, random: np.random.Generator) -> _Habits:
-    if random.integers(2):
-        return replace(habits, headroom=_HEADROOMS[int(random.integers(len(_HEADROOMS)))])
-    return replace(habits, lead=_LEADS[int(random.integers(len(_LEADS)))])
-
-
-def _is_enough(space: Space, trial: _Trial) -> bool:
-    return trial.seconds <= space.arithmetic_seconds * (1 + _ENOUGH)
+def _ignore(_done: float) -> None:
+    return

@@ -49,7 +49,7 @@ class Sequence(NamedTuple):
 
 def sequence_of(tables: Tables, policy: NDArray[np.int8]) -> Sequence:
     """Return the sequence of ops under a policy (one entry a rest)."""
-    found = _sequence(
+    found = expanded(
         policy,
         tables.touch_start,
         tables.touched,
@@ -66,10 +66,11 @@ def sequence_of(tables: Tables, policy: NDArray[np.int8]) -> Sequence:
 
 
 @compiled
-def _sequence(  # noqa: C901, PLR0912, PLR0915
+def expanded(  # noqa: C901, PLR0912, PLR0915
     policy: NDArray[np.int8], touch_start: Integers, touched: Integers, touch_use: Integers, touch_writes: Flags,
     birth: Integers, stays: Flags, writes: Integers, limit: Integers, write_start: Integers, write_at: Integers,
 ) -> tuple[int, Integers, Integers, Integers, Integers, Integers, Integers, Flags]:  # fmt: skip
+    """The fields of `Sequence`, from those of `Tables`."""
     ops, storages = len(touch_start) - 1, len(birth)
     room = _LONGEST * ops + 16
     out_op = np.empty(room, np.int64)

@@ -5,38 +5,46 @@ what repeats in a network can be decided together. They are of one *pattern* if 
 same place in blocks of other widths.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.ir.graph import Graph
+from outgrow.planning.changes import Alike, Integers, Policy
 from outgrow.planning.problem import Problem
 from outgrow.planning.sequence import DISCARD, KEEP
 from outgrow.planning.tables import Tables, tables_of
 
-Integers = NDArray[np.int64]
-Policy = NDArray[np.int8]
-
 
 @dataclass(frozen=True)
 class Space:
-    """The rests that may be rebuilt, in order of time, alike ones by rest, and what rebuilding each costs a byte.
+    """The rests that may be rebuilt, alike ones together, and what rebuilding each costs a byte.
 
     `start` is the policy that keeps all of them, and builds again what a chain needs after its last use.
     """
 
     problem: Problem
     tables: Tables
-    rests: Integers
-    kinds: tuple[Integers, ...]
-    kind_of: Integers
-    patterns: tuple[Integers, ...]
-    pattern_of: Integers
+    alike: Alike
     price: NDArray[np.float64]
     start: Policy
     arithmetic_seconds: float
+
+    @property
+    def rests(self) -> Integers:
+        """The rests that may be rebuilt, in order of time."""
+        return self.alike.rests
+
+    @property
+    def kinds(self) -> Iterator[Integers]:
+        """The rests of each kind."""
+        return map(self._members, range(len(self.alike.kind_start) - 1))
+
+    def _members(self, kind: int) -> Integers:
+        start = self.alike.kind_start
+        return self.alike.kind_members[start[kind] : start[kind + 1]]
 
 
 def space_of(problem: Problem, graph: Graph) -> Space:
@@ -52,16 +60,11 @@ def space_of(problem: Problem, graph: Graph) -> Space:
     rests = rests[np.argsort(tables.use_at[rests], kind="stable")]
     names = [_pattern(tables, int(storage_of[rest]), int(rest), is_last, until) for rest in rests]
     sized = [(name, int(tables.size[storage_of[rest]])) for name, rest in zip(names, rests, strict=True)]
-    kinds, kind_of = _alike(sized, rests, len(storage_of))
-    patterns, pattern_of = _alike(names, rests, len(storage_of))
+    kinds, patterns = _groups(sized, rests, len(storage_of)), _groups(names, rests, len(storage_of))
     return Space(
         problem=problem,
         tables=tables,
-        rests=rests,
-        kinds=kinds,
-        kind_of=kind_of,
-        patterns=patterns,
-        pattern_of=pattern_of,
+        alike=Alike(rests, *kinds, *patterns),
         price=tables.chain_seconds / np.maximum(1, tables.size[storage_of]),
         start=np.where(can_rebuild & is_last, DISCARD, KEEP).astype(np.int8),
         arithmetic_seconds=float(tables.op_seconds.sum()),
@@ -77,12 +80,14 @@ def _pattern(
     return chain, "" if is_last[rest] else ops[int(until[rest])].operator
 
 
-def _alike(names: Sequence[object], rests: Integers, count: int) -> tuple[tuple[Integers, ...], Integers]:
-    """The groups of rests of one name, and the group of each rest by its number."""
+def _groups(names: Sequence[object], rests: Integers, count: int) -> tuple[Integers, Integers, Integers]:
+    """The group of each rest by its number, where the members of each group start, and the members."""
     groups: dict[object, list[int]] = {}
     for name, rest in zip(names, rests, strict=True):
         groups.setdefault(name, []).append(int(rest))
     group_of = np.full(count, -1, dtype=np.int64)
     for number, members in enumerate(groups.values()):
         group_of[members] = number
-    return tuple(np.array(members, dtype=np.int64) for members in groups.values()), group_of
+    start = np.cumsum([0, *(len(members) for members in groups.values())])
+    members = np.array([rest for members in groups.values() for rest in members], dtype=np.int64)
+    return group_of, start.astype(np.int64), members

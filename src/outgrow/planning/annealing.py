@@ -1,0 +1,151 @@
+"""What does a policy cost, and which policies near it cost less? Compiled, for the search asks it thousands of times.
+
+A *trial* is a policy with the habits by which gaps are chosen: the share of the capacity that is left free, the rule,
+and how early copies may come back, as a share of the step. From a policy follow the ops that run (`sequence`), what
+they hold (`residence`), the gaps to swap and the transfers in time (`transfers`), and so its seconds; where the
+capacity does not hold, they are infinite and the trial says by how many bytes it fails.
+
+Simulated annealing goes from trial to trial by `changes`: a change is taken if the step is quicker, or hardly slower
+while the search is still warm.
+
+After Kirkpatrick, Gelatt, Vecchi 1983, "Optimization by Simulated Annealing", https://doi.org/10.1126/science.220.4598.671.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.planning.changes import Alike, Integers, Policy, change
+from outgrow.planning.compiled import compiled
+from outgrow.planning.residence import residence
+from outgrow.planning.sequence import Flags, expanded
+from outgrow.planning.space import Space
+from outgrow.planning.transfers import farthest, rates, walk, widest
+
+HEADROOMS = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4)
+LEADS = (0.02, 0.1, 0.5)
+_NOWHERE = 1 << 62
+
+
+class Costs(NamedTuple):
+    """What does not change from trial to trial: the arrays of `tables`, and what the machine does."""
+
+    touch_start: Integers
+    touched: Integers
+    touch_use: Integers
+    touch_writes: Flags
+    birth: Integers
+    stays: Flags
+    moves: Flags
+    size: Integers
+    writes: Integers
+    limit: Integers
+    write_start: Integers
+    write_at: Integers
+    op_seconds: NDArray[np.float64]
+    op_workspace: Integers
+    capacity_bytes: int
+    out_rate: float
+    in_rate: float
+    latency: float
+    half_duplex: bool
+    piece_bytes: int
+
+
+class Trial(NamedTuple):
+    """A policy, the habits beside it, and what they cost."""
+
+    policy: Policy
+    headroom: float
+    is_widest: bool
+    lead: float
+    seconds: float
+    excess_bytes: int
+
+
+def costs_of(space: Space) -> Costs:
+    """Return the costs of a space, as compiled code sees them."""
+    tables, problem = space.tables, space.problem
+    return Costs(
+        tables.touch_start,
+        tables.touched,
+        tables.touch_use,
+        tables.touch_writes,
+        tables.birth,
+        tables.stays,
+        tables.moves,
+        tables.size,
+        tables.writes,
+        tables.limit,
+        tables.write_start,
+        tables.write_at,
+        tables.op_seconds,
+        tables.op_workspace,
+        problem.budget.capacity_bytes,
+        *rates(problem.machine.link),
+        problem.piece_bytes,
+    )
+
+
+@compiled
+def tried(costs: Costs, policy: Policy, headroom: float, is_widest: bool, lead: float) -> Trial:
+    """Return the trial of a policy under some habits."""
+    culprit, op, _, _, storage, use_instance, use_at, use_writes = expanded(
+        policy, costs.touch_start, costs.touched, costs.touch_use, costs.touch_writes,
+        costs.birth, costs.stays, costs.writes, costs.limit, costs.write_start, costs.write_at,
+    )  # fmt: skip
+    if culprit >= 0:
+        return Trial(policy, headroom, is_widest, lead, np.inf, _NOWHERE)
+    live, instance, begin, end, size, dirty = residence(
+        len(op), costs.size[storage], costs.stays[storage], costs.moves[storage], costs.birth[storage] < 0,
+        use_instance, use_at, use_writes,
+    )  # fmt: skip
+    live += costs.op_workspace[op]
+    seconds = costs.op_seconds[op]
+    target = int(costs.capacity_bytes * (1 - headroom))
+    chosen = widest(live, seconds, begin, end, size, target) if is_widest else farthest(live, begin, end, size, target)
+    found = walk(
+        seconds, live, instance, begin, end, size, dirty, chosen, costs.capacity_bytes, costs.out_rate, costs.in_rate,
+        costs.latency, costs.half_duplex, lead * seconds.sum(), costs.piece_bytes,
+    )  # fmt: skip
+    return Trial(policy, headroom, is_widest, lead, found[0], found[1])
+
+
+@compiled
+def beats(trial: Trial, other: Trial, warmth: float) -> bool:
+    """Whether a trial is quicker than another, or nearer to the capacity where neither keeps it."""
+    if np.isfinite(trial.seconds) or np.isfinite(other.seconds):
+        return trial.seconds < other.seconds * (1 + warmth)
+    return trial.excess_bytes < other.excess_bytes
+
+
+@compiled
+def annealed(
+    costs: Costs, alike: Alike, now: Trial, best: Trial, random: np.random.Generator, begin: int, end: int, trials: int,
+    warm: float, cold: float, enough: float,
+) -> tuple[Trial, Trial]:  # fmt: skip
+    """Return where a run of `trials` changes stands after those from `begin` to `end`, and the best trial so far.
+
+    `warm` and `cold` are its temperatures at both ends, as shares of the step; `enough` are seconds that end it.
+    """
+    for number in range(begin, end):
+        if best.seconds <= enough:
+            break
+        headroom, lead, policy = now.headroom, now.lead, now.policy
+        if random.integers(0, 9) > 0:
+            policy = policy.copy()
+            change(alike, policy, random)
+            if (policy == now.policy).all():
+                continue
+        elif random.integers(0, 2):
+            headroom = HEADROOMS[random.integers(0, len(HEADROOMS))]
+        else:
+            lead = LEADS[random.integers(0, len(LEADS))]
+        trial = tried(costs, policy, headroom, now.is_widest, lead)
+        temperature = warm * (cold / warm) ** (number / trials)
+        if beats(trial, now, temperature * random.standard_exponential()):
+            now = trial
+        if beats(trial, best, 0.0):
+            best = trial
+    return now, best
