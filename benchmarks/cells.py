@@ -5,13 +5,14 @@ that of `planning.bound`. Every planner gets the same problem: ours and the boun
 published planners `RIVAL_SECONDS` each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from main_job import ROOT
 from patience import within
 from rows import GB, spelled
 
+from outgrow import Workload
 from outgrow.errors import Infeasible
 from outgrow.frontends.loading import load_workload_function
 from outgrow.frontends.machines import described_machine
@@ -75,11 +76,15 @@ def machine_of(cell: Cell) -> Machine:
     return MACHINES.get(cell.machine) or described_machine(cell.machine)
 
 
+def function_of(cell: Cell) -> Callable[..., Workload]:
+    """Return the function that builds a cell's workload."""
+    file, _, function = cell.workload.partition(":")
+    return load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / file}:{function}")
+
+
 def problem_for(cell: Cell, budget_bytes: int = WITHOUT_BUDGET) -> Problem:
     """Capture the workload of a cell and return its problem under a budget."""
-    file, _, function = cell.workload.partition(":")
-    found = load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / file}:{function}")
-    problem = problem_of(capture_workload(found, cell.settings).graph, KnownMachine(machine_of(cell)))
+    problem = problem_of(capture_workload(function_of(cell), cell.settings).graph, KnownMachine(machine_of(cell)))
     return replace(problem, budget=Budget(budget_bytes))
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 from cells import PUBLISHED, Cell, bound_speed, ours, problem_for, theirs
-from rows import Row, write_rows
+from rows import Goal, Row, write_rows
 from typical import LARGE_TEXTS, TYPICAL
 
 from outgrow.ir.graph import Graph
@@ -97,7 +97,7 @@ def largest_need(problem: Problem, graph: Graph) -> int:
     return max(sum(sizes[name] for name in graph.touched(op)) + workspace.get(op.captured, 0) for op in graph.ops)
 
 
-def goals(rows: Sequence[Row]) -> list[tuple[str, str, str, bool]]:
+def goals(rows: Sequence[Row]) -> list[Goal]:
     """Return each goal, the limit, what was found and whether it is met, over the rows that have a plan."""
     feasible = [row for row in rows if row["feasible"]]
     proved = [row for row in feasible if row["distance"] is not None]
@@ -105,7 +105,7 @@ def goals(rows: Sequence[Row]) -> list[tuple[str, str, str, bool]]:
     roomy = [row["distance"] for row in proved if not row["crowded"]]
     crowded = [row["distance"] for row in proved if row["crowded"]]
     beaten = sum(row["beaten"] for row in feasible)
-    found: list[tuple[str, str, str, bool]] = [
+    found: list[Goal] = [
         ("cells with a plan", "all above the floor", f"{len(proved)} of {len(feasible)}", len(proved) == len(feasible)),
         ("cells in which a published planner is quicker", "0", str(beaten), beaten == 0),
     ]

@@ -20,7 +20,7 @@ from statistics import median
 
 from cells import PATIENCE_SECONDS, Cell, problem_for
 from patience import within
-from rows import Row, write_rows
+from rows import Goal, Row, write_rows
 from typical import LARGE_TEXTS, TYPICAL
 
 from outgrow.errors import Infeasible
@@ -89,14 +89,14 @@ def _placed(problem: Problem) -> Row:
     }
 
 
-def goals(rows: Sequence[Row]) -> list[tuple[str, str, str, bool]]:
+def goals(rows: Sequence[Row]) -> list[Goal]:
     """Return each goal, the limit, what was found and whether it is met."""
     placed = [row for row in rows if not row["refusal"]]
     if not placed:
         return []
     worst = max(row["ours"] for row in placed)
     ranges = [
-        (title, "-", f"{min(found):.1%} to {max(found):.1%}, median {median(found):.1%}", True)
+        (title, "-", f"{min(found):.1%} to {max(found):.1%}, median {median(found):.1%}", None)
         for title, key in (
             ("PyTorch's allocator", "caching"),
             ("chunks of 20 MB", "virtual"),

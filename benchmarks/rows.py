@@ -24,6 +24,9 @@ GB = 1_000_000_000
 Row = dict[str, Any]
 """One row, as it is in the file."""
 
+Goal = tuple[str, str, str, bool | None]
+"""What is asked of all rows together, the limit, what was found, and whether it is met (None: nothing is asked)."""
+
 
 class Item(Protocol):
     """What becomes a row."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 
 from main_job import ROOT
-from rows import Row, spelled, write_rows
+from rows import Goal, Row, spelled, write_rows
 
 WARM_STEPS, TIMED_STEPS = 3, 7
 LEAST, MOST = 0.95, 1.05
@@ -42,7 +42,9 @@ class Trial:
     @property
     def name(self) -> str:
         """Workload, settings and share."""
-        return f"{self.workload.partition(':')[0].rpartition('/')[2]} {spelled(self.settings)}, {self.share:.2f} in core"
+        return (
+            f"{self.workload.partition(':')[0].rpartition('/')[2]} {spelled(self.settings)}, {self.share:.2f} in core"
+        )
 
 
 _BRAIN = "examples/brain_unet3d.py:workload"
@@ -110,7 +112,7 @@ def serve(request: Row) -> None:
     sys.stdout.write(json.dumps({"steps": steps}))
 
 
-def goals(rows: Sequence[Row]) -> list[tuple[str, str, str, bool]]:
+def goals(rows: Sequence[Row]) -> list[Goal]:
     """Return the goal, the limits, what was found and whether it is met."""
     if not rows:
         return []
