@@ -5,6 +5,7 @@ that of `planning.bound`. Every planner gets the same problem: ours and the boun
 published planners `RIVAL_SECONDS` each.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -52,7 +53,7 @@ class Cell:
     """A workload (file:function) with its settings, and the machine on which it is planned."""
 
     workload: str
-    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    settings: Mapping[str, object] = field(default_factory=dict[str, object], hash=False)
     machine: str = "v100-pcie3"
 
     @property
@@ -84,8 +85,13 @@ def function_of(cell: Cell) -> Callable[..., Workload]:
 
 def problem_for(cell: Cell, budget_bytes: int = WITHOUT_BUDGET) -> Problem:
     """Capture the workload of a cell and return its problem under a budget."""
-    problem = problem_of(capture_workload(function_of(cell), cell.settings).graph, KnownMachine(machine_of(cell)))
-    return replace(problem, budget=Budget(budget_bytes))
+    return replace(_captured(cell), budget=Budget(budget_bytes))
+
+
+@functools.lru_cache(maxsize=1)
+def _captured(cell: Cell) -> Problem:
+    """Neighbours in a table are often one step under several budgets."""
+    return problem_of(capture_workload(function_of(cell), cell.settings).graph, KnownMachine(machine_of(cell)))
 
 
 def ours(problem: Problem) -> Outcome:
