@@ -1,7 +1,7 @@
 """Cells whose wiring follows no pattern: small graphs in which the order of the operators decides the memory.
 
 These are the families on which Ahn et al. 2020, "Ordering Chaos: Memory-Aware Scheduling of Irregularly Wired
-Neural Networks for Edge Devices" (MLSys, https://arxiv.org/abs/2003.02369) compares orders, here in training.
+Neural Networks for Edge Devices" (MLSys, https://arxiv.org/abs/2003.02369) compares orders.
 
     darts      the normal cell that Liu et al. 2019, "DARTS: Differentiable Architecture Search"
                (https://arxiv.org/abs/1806.09055) found (its second-order result, DARTS_V2)
@@ -12,7 +12,8 @@ Neural Networks for Edge Devices" (MLSys, https://arxiv.org/abs/2003.02369) comp
                depthwise convolutions and concatenations. The wiring that was searched is not repeated: ours is
                drawn, with as many nodes (21, 19 and 22)
 
-All wiring is drawn from `seed` by a generator of its own, when the workload is built.
+All wiring is drawn from `seed` by a generator of its own, when the workload is built. With `inference` the step is the
+forward pass alone, which is what that paper orders.
 """
 
 import random
@@ -29,23 +30,46 @@ from outgrow import Workload
 CLASSES = 10
 
 
-def darts(*, batch: int = 64, size: int = 28, channels: int = 48, cells: int = 2, dtype: str = "float32") -> Workload:
+def darts(
+    *,
+    batch: int = 64,
+    size: int = 28,
+    channels: int = 48,
+    cells: int = 2,
+    dtype: str = "float32",
+    inference: bool = False,
+) -> Workload:
     """Return the training of `cells` DARTS cells between a convolution and a linear layer."""
     torch.manual_seed(0)
-    return _classifier(DartsNetwork(channels, cells), 4 * channels, batch, size, dtype)
+    return _classifier(DartsNetwork(channels, cells), 4 * channels, batch, size, dtype, inference=inference)
 
 
 def randwire(
-    *, batch: int = 64, size: int = 28, channels: int = 78, nodes: int = 32, seed: int = 0, dtype: str = "float32"
+    *,
+    batch: int = 64,
+    size: int = 28,
+    channels: int = 78,
+    nodes: int = 32,
+    seed: int = 0,
+    dtype: str = "float32",
+    inference: bool = False,
 ) -> Workload:
     """Return the training of one randomly wired stage of `nodes` nodes, each joined to four others."""
     torch.manual_seed(0)
     wiring = small_world(nodes, neighbours=4, rewired=0.75, seed=seed)
     body = nn.Sequential(_normed(3, channels, 3), RandomlyWired(wiring, channels))
-    return _classifier(body, channels, batch, size, dtype)
+    return _classifier(body, channels, batch, size, dtype, inference=inference)
 
 
-def swiftnet(*, batch: int = 64, size: int = 56, channels: int = 16, seed: int = 0, dtype: str = "float32") -> Workload:
+def swiftnet(
+    *,
+    batch: int = 64,
+    size: int = 56,
+    channels: int = 16,
+    seed: int = 0,
+    dtype: str = "float32",
+    inference: bool = False,
+) -> Workload:
     """Return the training of three cells of 21, 19 and 22 nodes with drawn wiring."""
     torch.manual_seed(0)
     drawn = random.Random(seed)
@@ -55,12 +79,14 @@ def swiftnet(*, batch: int = 64, size: int = 56, channels: int = 16, seed: int =
         cell = SwiftCell(width, channels, nodes, drawn)
         body += [cell, nn.MaxPool2d(2)]
         width = cell.channels_out
-    return _classifier(nn.Sequential(*body), width, batch, size, dtype)
+    return _classifier(nn.Sequential(*body), width, batch, size, dtype, inference=inference)
 
 
-def _classifier(body: nn.Module, channels: int, batch: int, size: int, dtype: str) -> Workload:
+def _classifier(body: nn.Module, channels: int, batch: int, size: int, dtype: str, *, inference: bool) -> Workload:
     model = channels_last(nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)))
     x, y = pictures(batch, 3, size, size), torch.randint(CLASSES, (batch,))
+    if inference:
+        return Workload(model.eval(), sgd(model), torch.no_grad()(model.forward), [(x,)])
     return minimised(model, sgd(model), lambda x, y: F.cross_entropy(model(x), y), (x, y), dtype)
 
 

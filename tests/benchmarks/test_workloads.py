@@ -25,6 +25,7 @@ TINY: dict[str, dict[str, object]] = {
     "vgg.py:vgg16": {"batch": 2, "size": 32},
     "densenet.py:densenet121": {"batch": 2, "size": 32},
     "unet3d.py:unet3d": {"size": 16, "channels": 4},
+    "isensee.py:isensee": {"size": 16, "channels": 2},
     "deeplab.py:deeplab_v3_plus": {"batch": 2, "size": 33},
     "pix2pixhd.py:pix2pixhd": {"size": 32},
     "bert.py:bert": {"size": "tiny", "batch": 2, "length": 8},
@@ -36,7 +37,7 @@ TINY: dict[str, dict[str, object]] = {
     "irregular.py:swiftnet": {"batch": 2, "size": 8, "channels": 4},
 }
 # Those whose weights and state take a few megabytes.
-LIGHT = [name for name in TINY if name.startswith(("unet3d", "lstm", "nmt", "irregular"))]
+LIGHT = [name for name in TINY if name.startswith(("unet3d", "isensee", "lstm", "nmt", "irregular"))]
 
 
 def function_of(name: str) -> Callable[..., Workload]:
@@ -141,6 +142,33 @@ def test_drawn_wiring_depends_on_the_seed_alone() -> None:
     assert operators(0) == operators(0) != operators(1)
 
 
+def test_both_forms_of_a_norm_train_alike() -> None:
+    """Written out operator by operator, an instance normalization is the fused one, up to its epsilon."""
+    tiny = {**TINY["isensee.py:isensee"], "size": 32}
+    written, fused = (first_loss("isensee.py:isensee", {**tiny, "norm": norm}) for norm in ("written", "fused"))
+    assert written == pytest.approx(fused, rel=0.01)
+
+
+def test_both_forms_of_a_loss_are_one_loss() -> None:
+    """Judged word by word, the words of a translation cost what they cost at once."""
+    tiny = TINY["nmt.py:attention_nmt"]
+    at_once = first_loss("nmt.py:attention_nmt", {**tiny, "loss": "at once"})
+    assert first_loss("nmt.py:attention_nmt", {**tiny, "loss": "word by word"}) == pytest.approx(at_once)
+
+
+def first_loss(name: str, settings: dict[str, object]) -> float:
+    workload = build(function_of(name), settings)
+    return workload.step(*workload.batches[0]).item()
+
+
+def test_inference_has_the_forward_pass_alone() -> None:
+    """The step of a cell in inference changes no parameter and has no operator of a backward pass."""
+    graph = capture_workload(function_of("irregular.py:darts"), {**TINY["irregular.py:darts"], "inference": True}).graph
+    assert not [op for op in graph.ops if "backward" in op.operator]
+    persistent = [value for value in graph.values.values() if graph.storages[value.storage].is_persistent]
+    assert {value.version for value in persistent} == {0}
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "reason"),
     [
@@ -149,6 +177,9 @@ def test_drawn_wiring_depends_on_the_seed_alone() -> None:
         ("vgg.py:vgg16", {"size": 50}, "size 50 is not a positive multiple of 32"),
         ("inception.py:inception_v3", {"size": 64}, "size 64 is below 75"),
         ("unet3d.py:unet3d", {"size": 12}, "size 12 is not a positive multiple of 8"),
+        ("isensee.py:isensee", {"size": 24}, "size 24 is not a positive multiple of 16"),
+        ("isensee.py:isensee", {"norm": "batch"}, "norm 'batch' is unknown. Choose one of: written, fused"),
+        ("nmt.py:attention_nmt", {"loss": "mean"}, "loss 'mean' is unknown. Choose one of: at once, word by word"),
         ("pix2pixhd.py:pix2pixhd", {"size": 24}, "size 24 is not a positive multiple of 16"),
         ("bert.py:bert", {"size": "huge"}, "size 'huge' is unknown. Choose one of: tiny, base, large"),
         ("bert.py:bert", {"length": 513}, "length 513 is not between 1 and 512"),

@@ -1,0 +1,126 @@
+"""How much larger than what is live does the memory have to be? Three ways to give out addresses, in simulation.
+
+    python benchmarks/fragmentation.py [--only TEXT] [--resume] [--large]
+
+Every typical workload in core and under our plan for half of that. For each, the blocks of the graph come and go in:
+
+    ours         `planning.placement`: an address for each block, known before the step
+    caching      PyTorch's allocator (`published.caching_allocator`), which sees one request after the other
+    virtual      NNabla's chunks of 20 MB and of 2 MB, mapped into virtual ranges (`published.virtual_addresses`)
+
+    fragmentation = memory / most bytes that are live at once - 1
+
+Goal: ours at most 0.5 % in every row; of PyTorch's allocator, 8 to 26 % are reported (OLLA).
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+
+from cells import PATIENCE_SECONDS, Cell, problem_for
+from patience import within
+from rows import Goal, Row, write_rows
+from typical import LARGE_TEXTS, TYPICAL
+
+from outgrow.errors import Infeasible
+from outgrow.plan import Budget
+from outgrow.planning.blocks import blocks_of
+from outgrow.planning.placement import place
+from outgrow.planning.planner import make_plan
+from outgrow.planning.problem import Problem
+from outgrow.planning.published.caching_allocator import caching_allocator
+from outgrow.planning.published.virtual_addresses import SMALL_CHUNK_BYTES, virtual_addresses
+from outgrow.rewriting.derive import apply_laws
+from outgrow.simulation import replay
+
+GOAL = 0.005
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A workload in core (share 1) or under a plan for a part of the memory that it takes there."""
+
+    cell: Cell
+    share: int
+    is_large: bool = False
+
+    @property
+    def name(self) -> str:
+        """Workload and share."""
+        return f"{self.cell.title}, {'in core' if self.share == 1 else f'1/{self.share}'}"
+
+
+STEPS = (
+    *(Placed(cell, share) for cell in TYPICAL for share in (1, 2)),
+    *(Placed(cell, share, is_large=True) for cell in LARGE_TEXTS for share in (1, 2)),
+)
+
+
+def measured(step: Placed) -> Row:
+    """Return the fragmentation of all ways for one step; none of them where there is no plan."""
+    problem = problem_for(step.cell)
+    if step.share > 1:
+        in_core = replay(problem.graph, problem.costs, problem.machine).peak_bytes
+        problem = replace(problem, budget=Budget(in_core // step.share))
+    row = {**asdict(step.cell), "share": step.share, "ops": len(problem.graph.ops)}
+    return {**row, **(within(PATIENCE_SECONDS, _placed, problem) or {"refusal": f"not in {PATIENCE_SECONDS:.0f} s"})}
+
+
+def _placed(problem: Problem) -> Row:
+    try:
+        graph = apply_laws(problem.graph, make_plan(problem, prove=False).decisions)
+    except Infeasible as refusal:
+        return {"refusal": str(refusal)}
+    blocks = blocks_of(graph, problem.workspace)
+    begin = time.perf_counter()
+    ours = place(blocks)
+    seconds = time.perf_counter() - begin
+    chunks = virtual_addresses(blocks)
+    return {
+        "refusal": "",
+        "blocks": len(blocks),
+        "live_bytes": ours.live_bytes,
+        "ours": ours.fragmentation,
+        "placing_seconds": seconds,
+        "caching": caching_allocator(blocks).fragmentation,
+        "virtual": chunks.fragmentation,
+        "virtual_small": virtual_addresses(blocks, SMALL_CHUNK_BYTES).fragmentation,
+    }
+
+
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """Return each goal, the limit, what was found and whether it is met."""
+    placed = [row for row in rows if not row["refusal"]]
+    if not placed:
+        return []
+    worst = max(row["ours"] for row in placed)
+    ranges = [
+        (title, "-", f"{min(found):.1%} to {max(found):.1%}, median {median(found):.1%}", None)
+        for title, key in (
+            ("PyTorch's allocator", "caching"),
+            ("chunks of 20 MB", "virtual"),
+            ("of 2 MB", "virtual_small"),
+        )
+        if (found := [row[key] for row in placed])
+    ]
+    return [("ours, worst", f"<= {GOAL:.1%}", f"{worst:.2%}", worst <= GOAL), *ranges]
+
+
+def told(row: Row) -> str:
+    """Return a row in one line."""
+    if row["refusal"]:
+        return row["refusal"]
+    return (
+        f"ours {row['ours']:.2%} in {row['placing_seconds']:.1f} s, caching {row['caching']:.1%}, "
+        f"virtual {row['virtual']:.1%}, in small chunks {row['virtual_small']:.1%}"
+    )
+
+
+def main() -> None:
+    """Place what the command line asks for."""
+    write_rows("fragmentation", STEPS, measured, told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What is the largest batch that trains hardly slower than in core? Ours beside the papers', in simulation.
+
+    python benchmarks/largest.py [--only TEXT] [--resume]
+
+The rows are those of `benchmarks/claims.py` whose batch is claimed and whose step is captured in seconds. From the
+paper's batch, the search doubles or halves until it has the largest that is at most 1.1 times as slow as the same step
+in core (`frontends.fit`), to 2 %.
+"""
+
+from dataclasses import dataclass
+
+from cells import OURS, Cell, function_of, machine_of
+from claims import CAPUCHIN, CLAIMS, HARDLY_SLOWER, MENG, TFLMS, Claim
+from rows import Row, write_rows
+
+from outgrow.frontends.fit import Trial, largest, trial
+from outgrow.frontends.prepare import KnownMachine
+
+CHEAP = ("resnet.py:resnet50", "vgg.py:vgg16", "inception.py:inception_v3", "pix2pixhd.py:pix2pixhd")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A claim about a batch."""
+
+    claim: Claim
+    is_large: bool = False
+
+    @property
+    def name(self) -> str:
+        """The claim's workload, machine and budget, with the paper's batch."""
+        return self.claim.name
+
+
+_CLAIMED = {
+    (claim.cell.workload, claim.source): claim
+    for claim in CLAIMS
+    if claim.source in {MENG, CAPUCHIN, TFLMS} and claim.cell.workload in CHEAP
+}
+BATCHES = tuple(map(Batch, _CLAIMED.values()))
+"""One for each workload of a paper: of several batches, the last, which is the largest."""
+
+
+def measured(item: Batch) -> Row:
+    """Return the largest batch, and the slowdown of each one that was tried."""
+    cell, budget = item.claim.cell, item.claim.budget_bytes
+    batch = cell.settings["batch"]
+    assert isinstance(batch, int), "a batch is a number of pictures"
+    tried: dict[int, float | None] = {}
+
+    def with_batch(value: int) -> Trial:
+        found = trial(function_of(cell), {**cell.settings, "batch": value}, _target(cell), budget, OURS, value)
+        plan = found.prepared.plan if found.prepared else None
+        tried[value] = plan.in_core.seconds / plan.predicted.seconds if plan else None
+        return found
+
+    found = largest(with_batch, batch, 1 / HARDLY_SLOWER)
+    return {
+        "source": item.claim.source,
+        "figure": item.claim.figure,
+        "workload": cell.workload,
+        "settings": dict(cell.settings),
+        "machine": cell.machine,
+        "budget_bytes": budget,
+        "paper": batch,
+        "largest": found.value if found else 0,
+        "speed": tried[found.value] if found else None,
+        "tried": tried,
+    }
+
+
+def _target(cell: Cell) -> KnownMachine:
+    return KnownMachine(machine_of(cell))
+
+
+def told(row: Row) -> str:
+    """Return a row in one line."""
+    return f"batch {row['largest']} (paper: {row['paper']}), {len(row['tried'])} tried"
+
+
+def main() -> None:
+    """Search for what the command line asks for."""
+    write_rows("largest", BATCHES, measured, told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""How is a table of results written? Row by row, to a file that a later run continues.
+
+    --only TEXT    only the rows whose name contains TEXT; the other rows of the file stay as they are
+    --resume       leave out rows that are in the file from the commit that is checked out now
+    --large        also the rows of large steps (over 6,000 ops), which come last
+    --out FILE     another file than benchmarks/results/NAME.json
+
+Each row has a `name`, the `commit` that it was made from, and `seconds`, what it took to make. A row is written as soon
+as it is there, so a run that is cut off loses the row that it was at.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from main_job import ROOT, setting
+
+RESULTS = ROOT / "benchmarks" / "results"
+GB = 1_000_000_000
+
+Row = dict[str, Any]
+"""One row, as it is in the file."""
+
+Goal = tuple[str, str, str, bool | None]
+"""What is asked of all rows together, the limit, what was found, and whether it is met (None: nothing is asked)."""
+
+
+class Item(Protocol):
+    """What becomes a row."""
+
+    @property
+    def name(self) -> str:
+        """What the row is called; no two of a table have the same."""
+        ...
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the row is made only if that is asked for."""
+        ...
+
+
+I = TypeVar("I", bound=Item)  # noqa: E741
+
+
+def write_rows(table: str, items: Sequence[I], measured: Callable[[I], Row], told: Callable[[Row], str]) -> None:
+    """Make the rows that the command line asks for and write them to the table's file, one after the other.
+
+    `told` is what is printed of a row.
+    """
+    options = _options(table)
+    shared = setting(f"python benchmarks/{table}.py")
+    known = {row["name"]: row for row in read_rows(options.out)}
+    ordered = [*(item for item in items if not item.is_large), *(item for item in items if item.is_large)]
+    for item in ordered:
+        is_done = options.resume and known.get(item.name, {}).get("commit") == shared["commit"]
+        if options.only not in item.name or is_done or (item.is_large and not options.large):
+            continue
+        begin = time.perf_counter()
+        row = {"name": item.name, "commit": shared["commit"], **measured(item)}
+        known[item.name] = {**row, "seconds": time.perf_counter() - begin}
+        print(f"{item.name}: {told(row)}", flush=True)
+        rows = [known[item.name] for item in ordered if item.name in known]
+        _replace(options.out, json.dumps({**shared, "rows": rows}, indent=2) + "\n")
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Return the rows of a file of results; none where there is no file."""
+    return json.loads(file.read_text())["rows"] if file.exists() else []
+
+
+def _replace(file: Path, text: str) -> None:
+    part = file.with_suffix(".part")
+    part.write_text(text)
+    part.replace(file)
+
+
+def _options(table: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"{table}.py")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only rows whose name contains this")
+    parser.add_argument("--resume", action="store_true", help="not the rows that are there from this commit")
+    parser.add_argument("--large", action="store_true", help="also steps of over 6,000 ops")
+    parser.add_argument("--out", type=Path, default=RESULTS / f"{table}.json")
+    return parser.parse_args()
+
+
+def spelled(settings: Mapping[str, object]) -> str:
+    """Return settings as a title has them.
+
+    >>> spelled({"batch": 256, "dtype": "float16"})
+    'batch 256, dtype float16'
+    """
+    return ", ".join(f"{key} {value}" for key, value in settings.items())

@@ -1,0 +1,289 @@
+"""Write the section "Plans for other machines, in simulation" of docs/results.md from the files of results.
+
+    python benchmarks/tables.py [--results benchmarks/results] [--page docs/results.md]
+
+What lies between the two marks is replaced, the rest of the page is not touched. A file that is not there yet has no
+table; rows that are not there yet are left out.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import distance
+import fragmentation
+import order_alone
+import simulator
+from main_job import ROOT
+from rows import GB, RESULTS, Goal, Row, read_rows, spelled
+
+BEGIN, END = "<!-- written by benchmarks/tables.py: begin -->", "<!-- end -->"
+
+INTRODUCTION = """\
+Figures are speeds: seconds of the step's arithmetic in core over seconds of the plan, by one cost model; GB are 10⁹
+bytes. *first study* is a machine of 8.4 TFLOP/s, 800 GB/s and a link of 12 GB/s each way, the others are those of
+`src/outgrow/machines`. A paper's planner is what `src/outgrow/planning/published` has of it, on the same graph.
+*No plan beats* is the bound of `planning/bound.py`."""
+
+
+def section(results: Path) -> str:
+    """Return the text of the section for the files of results in a folder."""
+    parts = [INTRODUCTION]
+    for name, title, part in PARTS:
+        rows = read_rows(results / f"{name}.json")
+        if rows:
+            command = f"`benchmarks/results/{name}.json`, {_commits(rows)}:\n\n    python benchmarks/{name}.py"
+            parts += [f"### {title}", command, *part(rows)]
+    return "\n\n".join(parts)
+
+
+def _commits(rows: Sequence[Row]) -> str:
+    commits = list(dict.fromkeys(row["commit"][:12] for row in rows))
+    return f"commit{'s' if len(commits) > 1 else ''} {', '.join(f'`{commit}`' for commit in commits)}"
+
+
+# The parts ----------------------------------------------------------------------------------------------------------
+
+
+def _claims(rows: Sequence[Row]) -> list[str]:
+    met = sum(row["met"] for row in rows)
+    return [
+        table(
+            "source, figure | workload | machine | budget | in core there | its planner here | **ours** | no plan beats"
+            " | goal | met",
+            (
+                (
+                    f"{row['source']}: {row['figure']}",
+                    _title(row),
+                    row["machine"],
+                    _size(row["budget_bytes"]),
+                    _in_core_there(row["in_core_there"]),
+                    f"{_outcome(row['paper'], row)} ({row['paper_planner']})",
+                    f"**{_outcome(row['ours'], row)}**",
+                    _figure(row["bound_speed"]),
+                    f"{row['goal']:.3f}{' (its planner)' if row['goal_is_paper'] else ''}",
+                    _yes(row["met"]),
+                )
+                for row in rows
+            ),
+        ),
+        f"{met} of {len(rows)} goals are met.",
+        "*in core there*: what our step takes at the size that the paper trained in core, to compare with the budget.",
+    ]
+
+
+def _largest(rows: Sequence[Row]) -> list[str]:
+    return [
+        table(
+            "source | workload | machine | budget | paper's batch | **ours** | met",
+            (
+                (
+                    row["source"],
+                    _title(row),
+                    row["machine"],
+                    _size(row["budget_bytes"]),
+                    f"{row['paper']}",
+                    f"**{row['largest']}**",
+                    _yes(row["largest"] >= row["paper"]),
+                )
+                for row in rows
+            ),
+        ),
+        "*ours*: the largest batch that is at most 1.1 times as slow as the same step in core, to 2 %.",
+    ]
+
+
+def _distance(rows: Sequence[Row]) -> list[str]:
+    feasible = [row for row in rows if row["feasible"]]
+    without = [f"{row['name']} ({_size(row['floor_bytes'])})" for row in rows if not row["feasible"]]
+    found = [
+        goal_table(distance.goals(rows)),
+        table(
+            "workload | ops | budget | best published planner | **ours** | no plan beats | distance | met",
+            (
+                (
+                    row["name"],
+                    f"{row['ops']}",
+                    _size(row["budget_bytes"]),
+                    f"{_figure(row['best_speed'])} ({row['best']})" if row["best"] else "-",
+                    f"**{_outcome(row['ours'], row)}**",
+                    _figure(row["bound_speed"]),
+                    _distance_figure(row),
+                    _yes(_is_close(row) and not row["beaten"]),
+                )
+                for row in feasible
+            ),
+        ),
+        "*crowded*: one op needs more than half of the budget for itself.",
+    ]
+    return [*found, f"Below the floor: {'; '.join(without)}."] if without else found
+
+
+def _is_close(row: Row) -> bool:
+    limit = distance.WORST_CROWDED if row["crowded"] else distance.WORST
+    return row["distance"] is not None and row["distance"] <= limit
+
+
+def _distance_figure(row: Row) -> str:
+    return f"{_percent(row['distance'])}{', crowded' if row['crowded'] else ''}"
+
+
+def _order(rows: Sequence[Row]) -> list[str]:
+    return [
+        goal_table(order_alone.goals(rows)),
+        table(
+            "workload | ops | peak as captured | OLLA: less, s | SERENITY: less, s | **ours: less, s** | at most"
+            " | placed, less than PyTorch",
+            (
+                (
+                    row["name"],
+                    f"{row['ops']}",
+                    _size(row["captured_peak_bytes"]),
+                    _less(row, "olla"),
+                    _less(row, "serenity"),
+                    f"**{_less(row, 'ours')}**",
+                    _percent(1 - row["unavoidable_bytes"] / row["captured_peak_bytes"]),
+                    _percent(order_alone.less_placed(row)),
+                )
+                for row in rows
+            ),
+        ),
+    ]
+
+
+def _less(row: Row, method: str) -> str:
+    return f"{_percent(order_alone.less(row, method))}, {row['orders'][method]['seconds']:.1f}"
+
+
+def _fragmentation(rows: Sequence[Row]) -> list[str]:
+    placed = [row for row in rows if not row["refusal"]]
+    return [
+        goal_table(fragmentation.goals(rows)),
+        table(
+            "workload | live at once | PyTorch's allocator | chunks of 20 MB | of 2 MB | **ours** | s | met",
+            (
+                (
+                    row["name"],
+                    _size(row["live_bytes"]),
+                    *(_percent(row[key]) for key in ("caching", "virtual", "virtual_small")),
+                    f"**{row['ours']:.2%}**",
+                    f"{row['placing_seconds']:.1f}",
+                    _yes(row["ours"] <= fragmentation.GOAL),
+                )
+                for row in placed
+            ),
+        ),
+    ]
+
+
+def _simulator(rows: Sequence[Row]) -> list[str]:
+    return [
+        goal_table(simulator.goals(rows)),
+        table(
+            "step | budget | predicted s | simulated s | measured s | predicted / measured | **simulated / measured**"
+            " | met",
+            (
+                (
+                    row["name"],
+                    _size(row["budget_bytes"]),
+                    *(f"{row[f'{kind}_seconds']:.3f}" for kind in ("predicted", "simulated", "measured")),
+                    f"{row['predicted_over_measured']:.3f}",
+                    f"**{row['simulated_over_measured']:.3f}**",
+                    _yes(simulator.LEAST <= row["simulated_over_measured"] <= simulator.MOST),
+                )
+                for row in rows
+            ),
+        ),
+    ]
+
+
+PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
+    ("claims", "What papers claim", _claims),
+    ("largest", "The largest batch", _largest),
+    ("distance", "The distance from the bound", _distance),
+    ("order_alone", "The order alone", _order),
+    ("fragmentation", "Fragmentation", _fragmentation),
+    ("simulator", "The simulator against this machine", _simulator),
+)
+
+
+# Spelling -----------------------------------------------------------------------------------------------------------
+
+
+def table(header: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown; the columns of the header are parted by bars.
+
+    >>> print(table("a | b", [("1", "2")]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    columns = header.count("|") + 1
+    lines = [f"| {header} |", f"|{'---|' * columns}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines)
+
+
+def goal_table(goals: Sequence[Goal]) -> str:
+    """Return a table of goals."""
+    return table("goal | asked | found | met", ((name, asked, f, _yes(met)) for name, asked, f, met in goals))
+
+
+def _title(row: Mapping[str, object]) -> str:
+    settings = row["settings"]
+    assert isinstance(settings, dict), "settings are an object"
+    return f"{str(row['workload']).partition(':')[2]} {spelled(settings)}".strip()
+
+
+def _outcome(outcome: Row, row: Row) -> str:
+    """A speed; where there is none, whether the budget is below the floor of every plan, or of this planner's."""
+    if outcome["speed"]:
+        return _figure(outcome["speed"])
+    if row["floor_bytes"] > row["budget_bytes"]:
+        return f"below the floor, {_size(row['floor_bytes'])}"
+    return outcome["refusal"] if outcome["refusal"].startswith("no plan") else "no plan"
+
+
+def _in_core_there(found: Row | None) -> str:
+    return f"{_size(found['peak_bytes'])} ({spelled(found['settings'])})" if found else "-"
+
+
+def _figure(number: float | None) -> str:
+    return "-" if number is None else f"{number:.3f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / GB:.3g} GB"
+
+
+def _yes(met: bool | None) -> str:
+    return "-" if met is None else "yes" if met else "no"
+
+
+def replaced(page: str, text: str) -> str:
+    """Return a page with other text between its marks; raises `ValueError` where it lacks one.
+
+    >>> replaced(f"a {BEGIN} b {END} c", "new").splitlines()[2:4]
+    ['new', '']
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {BEGIN} followed by {END}: put both where the section belongs.")
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Write the section."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md")
+    options = parser.parse_args()
+    options.page.write_text(replaced(options.page.read_text(), section(options.results)))
+
+
+if __name__ == "__main__":
+    main()
