@@ -14,9 +14,9 @@ from outgrow.errors import Infeasible, InvalidPlan
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.compile import Step, compile_workload, warm_up
 from outgrow.frontends.loading import blamed_on, build, load_workload_function
-from outgrow.frontends.machines import described_machine
 from outgrow.frontends.prepare import KnownMachine, capture_workload, known_machine, plan_captured
 from outgrow.frontends.workload import Workload
+from outgrow.ir.machine import Machine
 from outgrow.planning.planner import PLANNERS
 from outgrow.report.account import account_of
 from outgrow.report.comparison import Row, comparison
@@ -45,7 +45,7 @@ class Job:
     settings: Mapping[str, object]
     budget_bytes: int
     planner: str = "search"
-    machine: str | None = None
+    machine: Machine | None = None
     offload_dir: Path | None = None
     disk_budget_bytes: int | None = None
     steps: int = 1
@@ -145,7 +145,7 @@ def explain(path: Path, narrator: Narrator) -> None:
 
 def target_of(job: Job) -> tuple[KnownMachine, Callable[..., Workload]]:
     """Return the machine that a job plans for, and the function that describes its workload."""
-    target = known_machine(job.offload_dir) if job.machine is None else KnownMachine(described_machine(job.machine))
+    target = known_machine(job.offload_dir) if job.machine is None else KnownMachine(job.machine)
     return target, load_workload_function(job.workload)
 
 

@@ -24,6 +24,8 @@ _STAGES = {
     "recomputation": "planning: what to recompute",
     "step": "training",
     "evaluate": "evaluating",
+    "measure device": "measuring arithmetic and memory",
+    "measure link": "measuring the link to the spill file",
 }
 _PICTURES_A_SECOND = 4
 """Each drawing takes the interpreter's lock from the step for a moment."""
