@@ -2,21 +2,24 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from outgrow import describing
+from outgrow import commands, describing
 from outgrow.cli import main
 from outgrow.frontends import measure
+from outgrow.frontends.capture import Captured
 from outgrow.frontends.machines import described_machine, machine_names
+from outgrow.frontends.prepare import capture_workload
 from outgrow.planning.planner import PLANNERS
 from tests.workloads import DEEP, PERCEPTRON, written
 
@@ -125,8 +128,13 @@ def test_planning_explaining_and_comparing(outgrow: Command, toy: Path, tmp_path
 
     said = outgrow("compare", *asked, "--json", rows)
     assert said.status == 0
-    assert [row["planner"] for row in json.loads(rows.read_text())] == list(PLANNERS)
+    compared = json.loads(rows.read_text())
+    assert [row["planner"] for row in compared] == list(PLANNERS)
     assert all(f"\n{planner} " in said.out for planner in PLANNERS)
+    assert {row["bound_seconds"] for row in compared if "bound_seconds" in row} == {found["bound_seconds"]}
+    for row in compared[-2:]:
+        assert row["because"] == "it chooses the order alone"
+        assert f": it chooses the order alone ({row['culprit']})" in said.out
 
 
 def test_a_planner_without_a_plan_has_a_row_that_says_so(outgrow: Command, toy: Path) -> None:
@@ -295,7 +303,9 @@ def test_refusals(outgrow: Command, toy: Path, disk_folder: Path, arguments: lis
         ("", "The file is not JSON"),
         ('{"workload": 3}', "the file has no 'plan'"),
         ("[]", "the file is [], not an object"),
-        ('{"plan": {"planner": "search"}}', "plan has no 'budget'"),
+        ('{"plan": {"planner": "search"}}', "written in version 0 of its form, and this outgrow reads version 1"),
+        ('{"plan": {"version": 2}}', "written in version 2 of its form, and this outgrow reads version 1"),
+        ('{"plan": {"version": 1, "planner": "search"}}', "plan has no 'fingerprint'"),
     ],
 )
 def test_a_file_that_is_no_plan_is_refused(outgrow: Command, tmp_path: Path, text: str, reason: str) -> None:
@@ -304,6 +314,32 @@ def test_a_file_that_is_no_plan_is_refused(outgrow: Command, tmp_path: Path, tex
     path.write_text(text)
     assert reason in refusal(outgrow("explain", path))
     assert "cannot be read" in refusal(outgrow("explain", tmp_path / "missing.json"))
+
+
+def test_an_invalid_graph_is_shown_around_the_fault(
+    outgrow: Command, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was captured is verified, and the refusal shows the ops before and behind the one at fault."""
+
+    def captured(*arguments: object) -> Captured:
+        found = capture_workload(*arguments)  # pyright: ignore[reportArgumentType]
+        first, second, *rest = found.graph.instructions
+        return replace(found, graph=replace(found.graph, instructions=(second, first, *rest)))
+
+    monkeypatch.setattr(commands, "capture_workload", captured)
+    said = outgrow("plan", f"{toy}:perceptron", "--memory-budget=1GiB", "--machine=v100-pcie3")
+    assert said.status == 1
+    assert said.err.startswith("outgrow: invariant 1: ")
+    assert said.err.count("\n") > 3
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_an_impossible_budget_names_the_floor(outgrow: Command, toy: Path, planner: str) -> None:
+    """Whatever the planner: how much would do, which op says so, and what to do."""
+    asked = (f"{toy}:perceptron", *BIG, "--memory-budget=40MiB", "--machine=v100-pcie3", "--planner", planner)
+    said = refusal(outgrow("plan", *asked))
+    assert re.search(r"Raise the budget to \d+MiB", said)
+    assert re.search(r"(set by \w+|at its best \w+) \(aten\.\w+", said)
 
 
 # Processes --------------------------------------------------------------------------------------------------

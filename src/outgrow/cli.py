@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from outgrow import __version__
 from outgrow.describing import list_machines, measure_machine, show_machine
-from outgrow.errors import InvalidMachine, InvalidQuantity, OutgrowError
+from outgrow.errors import InvalidGraph, InvalidMachine, InvalidQuantity, OutgrowError
 from outgrow.frontends.machines import described_machine, machine_names, names_a_file, require_known
 from outgrow.ir.machine import Machine
-from outgrow.planning.names import PLANNER_NAMES
+from outgrow.planning.names import PLANNER_NAMES, SOLVER_SECONDS
 from outgrow.report.output import STDOUT, unwritable
 from outgrow.report.progress import Narrator, narrator
 from outgrow.units import parse_bytes
@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with narrator(stream) as tell:
             _run(options, tell)
             stream.flush()
+    except InvalidGraph as fault:
+        return _refused(*str(fault).splitlines())
     except OutgrowError as refusal:
         return _refused(str(refusal))
     except KeyboardInterrupt:
@@ -62,8 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _refused(reason: str) -> int:
-    print(f"outgrow: {' '.join(reason.split())}", file=sys.stderr)
+def _refused(reason: str, *instructions: str) -> int:
+    """Print a reason on one line, and below it the instructions of the graph that it is about."""
+    print("\n".join((f"outgrow: {' '.join(reason.split())}", *instructions)), file=sys.stderr)
     return 1
 
 
@@ -99,6 +102,7 @@ def _job(options: argparse.Namespace, machine: Machine | None) -> "Job":
         offload_dir=options.offload_dir,
         disk_budget_bytes=options.disk_budget,
         steps=options.steps,
+        solver_seconds=options.solver_seconds,
         outputs=Outputs(options.json, options.report, options.trace),
     )
 
@@ -160,6 +164,7 @@ def _added(
         machine=None,
         disk_budget=None,
         steps=1,
+        solver_seconds=SOLVER_SECONDS,
         json=None,
         report=None,
         trace=None,
@@ -181,12 +186,14 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_workload(parser)
     _add_machine(parser)
     _add_planner(parser)
+    _add_solver(parser)
     _add_outputs(parser)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     _add_workload(parser)
     _add_machine(parser)
+    _add_solver(parser)
     parser.add_argument("--json", type=Path, metavar="OUT", help="write a list with one object a planner; - is stdout")
 
 
@@ -262,6 +269,15 @@ def _add_planner(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_solver(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--solver-seconds",
+        type=_seconds,
+        metavar="SECONDS",
+        help=f"when to stop the solver of a planner that has one, olla (default {SOLVER_SECONDS:g})",
+    )
+
+
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures and the plan; - is stdout")
     parser.add_argument("--report", type=Path, metavar="OUT.html", help="write a page with pictures")
@@ -305,6 +321,16 @@ def _name(text: str) -> str:
     if not text.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of an argument")
     return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
 
 
 def _slowdown(text: str) -> float:

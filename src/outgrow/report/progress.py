@@ -21,6 +21,7 @@ _STAGES = {
     "warm up": "warming up",
     "capture": "capturing the step",
     "plan": "planning",
+    "solve": "planning: solving a programme",
     "recomputation": "planning: what to recompute",
     "step": "training",
     "evaluate": "evaluating",

@@ -1,5 +1,7 @@
 """SERENITY's and OLLA's orders: exact where they say so, valid, and refused where the order alone does not fit."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 
@@ -8,7 +10,9 @@ from outgrow.analysis.precedence import first_violation
 from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph
 from outgrow.ir.verify import verify
+from outgrow.plan import Budget
 from outgrow.planning.jobs import jobs_of, profile
+from outgrow.planning.planner import make_plan
 from outgrow.planning.published import olla as olla_module
 from outgrow.planning.published import orders as orders_module
 from outgrow.planning.published import serenity as serenity_module
@@ -102,3 +106,25 @@ def test_a_step_that_fits_is_left_alone_and_a_chain_cannot_be_helped(planner: ty
     with pytest.raises(Infeasible) as refusal:
         planner(problem_of(graph, peak - 1))
     assert refusal.value.floor_bytes == peak
+
+
+def test_a_solver_that_is_stopped_gives_its_best_order_and_says_so() -> None:
+    """Out of time, the plan fits with a note; below what the order reaches, the refusal says that time ran out."""
+    graph = irregular(seed=1, ops=40)
+    least = replace(problem_of(graph, 1), solver_seconds=1e-3)
+    with pytest.raises(Infeasible, match=r"the order alone \(stopped after 0.001 s, best order so far\)") as refusal:
+        make_plan(least, "olla")
+    plan = make_plan(replace(least, budget=Budget(refusal.value.floor_bytes)), "olla")
+    assert plan.predicted.peak_bytes <= refusal.value.floor_bytes
+    assert plan.notes == ("OLLA: stopped after 0.001 s, best order so far",)
+
+
+def test_a_programme_that_was_too_large_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a method could not do is part of the plan, not only of its documentation."""
+    monkeypatch.setattr(olla_module, "_MOST_VARIABLES", 10)
+    monkeypatch.setattr(serenity_module, "_EXPANSIONS", 50)
+    graph = irregular(seed=1, ops=80)
+    peak = max(live_bytes(graph, problem_of(graph, 1).workspace))
+    for planner, note in (("olla", "more than 10; the order of a beam"), ("serenity", "too many partial schedules")):
+        (found,) = make_plan(problem_of(graph, peak - 1), planner).notes
+        assert note in found
