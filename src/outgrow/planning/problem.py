@@ -1,7 +1,8 @@
 """What does a planner get? A captured graph, its costs, a machine and a budget: one frozen record.
 
 A storage below `minimum_bytes` is never moved: a transfer of it costs more in bookkeeping than it frees. A solver that
-a planner asks is stopped after `solver_seconds`. What a planner wants known of its plan, such as that, goes to `remark`.
+a planner asks is stopped after `solver_seconds`. What a planner wants known of its plan, that for example, it tells
+`remark`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
 """How is a plan kept in a file? As JSON whose objects are its records; a decision says its `kind`.
 
-`plan_to_json` and `plan_from_json` are exact inverses. The file says in which version of this form it is written; another
-one is an `InvalidPlan` that names both, and a damaged file is one that says what is wrong and where. Whether a plan belongs to a graph is not asked here but where it is applied
-(`rewriting.derive`).
+`plan_to_json` and `plan_from_json` are exact inverses. The file says in which version of this form it is written.
+Another version is an `InvalidPlan` that names both, and a damaged file is one that says what is wrong and where.
+Whether a plan belongs to a graph is not asked here but where it is applied (`rewriting.derive`).
 """
 
 import json

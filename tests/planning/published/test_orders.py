@@ -1,6 +1,8 @@
 """SERENITY's and OLLA's orders: exact where they say so, valid, and refused where the order alone does not fit."""
 
+import re
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
@@ -108,23 +110,31 @@ def test_a_step_that_fits_is_left_alone_and_a_chain_cannot_be_helped(planner: ty
     assert refusal.value.floor_bytes == peak
 
 
-def test_a_solver_that_is_stopped_gives_its_best_order_and_says_so() -> None:
-    """Out of time, the plan fits with a note; below what the order reaches, the refusal says that time ran out."""
-    graph = irregular(seed=1, ops=40)
-    least = replace(problem_of(graph, 1), solver_seconds=1e-3)
-    with pytest.raises(Infeasible, match=r"the order alone \(stopped after 0.001 s, best order so far\)") as refusal:
-        make_plan(least, "olla")
-    plan = make_plan(replace(least, budget=Budget(refusal.value.floor_bytes)), "olla")
-    assert plan.predicted.peak_bytes <= refusal.value.floor_bytes
-    assert plan.notes == ("OLLA: stopped after 0.001 s, best order so far",)
-
-
-def test_a_programme_that_was_too_large_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a method could not do is part of the plan, not only of its documentation."""
-    monkeypatch.setattr(olla_module, "_MOST_VARIABLES", 10)
-    monkeypatch.setattr(serenity_module, "_EXPANSIONS", 50)
-    graph = irregular(seed=1, ops=80)
-    peak = max(live_bytes(graph, problem_of(graph, 1).workspace))
-    for planner, note in (("olla", "more than 10; the order of a beam"), ("serenity", "too many partial schedules")):
-        (found,) = make_plan(problem_of(graph, peak - 1), planner).notes
-        assert note in found
+@pytest.mark.parametrize(
+    ("planner", "module", "limit", "most", "shortfall"),
+    [
+        ("olla", olla_module, "_MOST_VARIABLES", 60_000, "stopped after 0.001 s, best order so far"),
+        (
+            "olla",
+            olla_module,
+            "_MOST_VARIABLES",
+            10,
+            r"its programme would have \d+ variables, more than 10; .* beam search",
+        ),
+        ("serenity", serenity_module, "_EXPANSIONS", 50, "too many partial schedules to compare all; .* beam search"),
+    ],
+)
+def test_what_a_method_could_not_do_is_said(
+    monkeypatch: pytest.MonkeyPatch, planner: str, module: ModuleType, limit: str, most: int, shortfall: str
+) -> None:
+    """A solver out of time, or a method out of its depth: the plan has a note, and so has the refusal of a plan."""
+    monkeypatch.setattr(module, limit, most)
+    if planner == "olla":
+        monkeypatch.setattr(orders_module, "_BEAM_WIDTH", 1)  # so that the programme is asked
+    problem = replace(problem_of(irregular(seed=1, ops=80), 1), solver_seconds=1e-3)
+    with pytest.raises(Infeasible, match=rf"the order alone \({shortfall}\)") as refusal:
+        make_plan(problem, planner)
+    plan = make_plan(replace(problem, budget=Budget(refusal.value.floor_bytes)), planner)
+    assert plan.predicted.peak_bytes <= refusal.value.floor_bytes < plan.in_core.peak_bytes
+    (note,) = plan.notes
+    assert re.fullmatch(f"{planner.upper()}: {shortfall}", note)
