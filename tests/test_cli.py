@@ -21,6 +21,7 @@ from outgrow.frontends.capture import Captured
 from outgrow.frontends.machines import described_machine, machine_names
 from outgrow.frontends.prepare import capture_workload
 from outgrow.planning.planner import PLANNERS
+from outgrow.units import format_bytes
 from tests.workloads import DEEP, PERCEPTRON, written
 
 KEYS = [
@@ -142,8 +143,11 @@ def test_a_planner_without_a_plan_has_a_row_that_says_so(outgrow: Command, toy: 
     asked = (f"{toy}:perceptron", *BIG, "--memory-budget=40MiB", "--machine=v100-pcie3")
     said = outgrow("compare", *asked, "--json=-")
     assert said.status == 0
-    assert all("below the floor" in row["infeasible"] for row in json.loads(said.out))
-    assert said.err.count("no plan") == len(PLANNERS)
+    *others, _, _ = rows = json.loads(said.out)
+    assert all(row["because"] == "below the floor of every plan" for row in others)
+    assert said.err.count("  no plan below ") == len(PLANNERS)
+    assert f"no plan below {format_bytes(rows[0]['needs_bytes'])}: below the floor of every plan (" in said.err
+    assert "Raise the budget to" in said.err.splitlines()[-1]
 
 
 # Machines ---------------------------------------------------------------------------------------------------
