@@ -1,19 +1,27 @@
-"""Does the command line train, plan, compare and explain, and refuse in a sentence instead of a traceback?"""
+"""Does the command line train, plan, compare, explain and measure, and refuse in a sentence instead of a traceback?"""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from outgrow import commands, describing
 from outgrow.cli import main
+from outgrow.frontends import measure
+from outgrow.frontends.capture import Captured
+from outgrow.frontends.machines import described_machine, machine_names
+from outgrow.frontends.prepare import capture_workload
 from outgrow.planning.planner import PLANNERS
+from outgrow.units import format_bytes
 from tests.workloads import DEEP, PERCEPTRON, written
 
 KEYS = [
@@ -121,8 +129,13 @@ def test_planning_explaining_and_comparing(outgrow: Command, toy: Path, tmp_path
 
     said = outgrow("compare", *asked, "--json", rows)
     assert said.status == 0
-    assert [row["planner"] for row in json.loads(rows.read_text())] == list(PLANNERS)
+    compared = json.loads(rows.read_text())
+    assert [row["planner"] for row in compared] == list(PLANNERS)
     assert all(f"\n{planner} " in said.out for planner in PLANNERS)
+    assert {row["bound_seconds"] for row in compared if "bound_seconds" in row} == {found["bound_seconds"]}
+    for row in compared[-2:]:
+        assert row["because"] == "it chooses the order alone"
+        assert f": it chooses the order alone ({row['culprit']})" in said.out
 
 
 def test_a_planner_without_a_plan_has_a_row_that_says_so(outgrow: Command, toy: Path) -> None:
@@ -130,8 +143,73 @@ def test_a_planner_without_a_plan_has_a_row_that_says_so(outgrow: Command, toy: 
     asked = (f"{toy}:perceptron", *BIG, "--memory-budget=40MiB", "--machine=v100-pcie3")
     said = outgrow("compare", *asked, "--json=-")
     assert said.status == 0
-    assert all("below the floor" in row["infeasible"] for row in json.loads(said.out))
-    assert said.err.count("no plan") == len(PLANNERS)
+    *others, _, _ = rows = json.loads(said.out)
+    assert all(row["because"] == "below the floor of every plan" for row in others)
+    assert said.err.count("  no plan below ") == len(PLANNERS)
+    assert f"no plan below {format_bytes(rows[0]['needs_bytes'])}: below the floor of every plan (" in said.err
+    assert "Raise the budget to" in said.err.splitlines()[-1]
+
+
+# Machines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure no longer than it takes to have figures."""
+    monkeypatch.setattr(describing, "_SECONDS", 0.0)
+    monkeypatch.setattr(describing, "_COPIES", 3)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_measured_machine_can_be_planned_for(outgrow: Command, toy: Path, disk_folder: Path, tmp_path: Path) -> None:
+    """What `machine` writes says of each number how it was measured and when, and `--machine` reads it."""
+    file, out = tmp_path / "mine.toml", tmp_path / "plan.json"
+    said = outgrow("machine", "--offload-dir", disk_folder, "--out", file)
+    assert (said.status, said.err) == (0, "")
+    assert f"--machine {file}" in said.out
+    lines = file.read_text().splitlines()
+    for key in ("flops_per_second", "bytes_per_second", "out_bytes_per_second", "latency_seconds", "half_duplex"):
+        at = next(at for at, line in enumerate(lines) if line.startswith(f"{key} = "))
+        assert lines[at - 1].startswith("# measured: ")
+    assert sum(line.startswith('source = "Measured on 20') for line in lines) == 2
+    assert outgrow("plan", f"{toy}:perceptron", "--memory-budget=1GiB", "--machine", file, "--json", out).status == 0
+    assert json.loads(out.read_text())["machine"] == described_machine(str(file)).name
+    assert "device: Measured on" in outgrow("machine", file).out
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_busy_machine_and_a_gpu_are_told(
+    outgrow: Command, disk_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rates of a busy machine are too low, and a GPU is not measured: both are said, and the output stays TOML."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (100.0, 1.0, 1.0))
+    monkeypatch.setattr(measure, "graphics_card", lambda: "Voodoo 2")
+    said = outgrow("machine", "--offload-dir", disk_folder)
+    assert "# The machine was busy" in said.out
+    assert "# Only the CPU was measured: measuring a GPU, here a Voodoo 2, is not built yet." in said.out
+    assert tomllib.loads(said.out)["device"]["needs_workspace"] is True
+
+
+def test_known_machines_are_listed_and_shown(outgrow: Command) -> None:
+    """A row for each, and of one of them the rates with their sources."""
+    rows = outgrow("machine", "--list").out.splitlines()
+    assert tuple(row.split()[0] for row in rows[1:]) == machine_names()
+    shown = outgrow("machine", "v100-pcie3").out
+    assert "TFLOP/s      12.5" in shown
+    assert "Peaks: 15.7 TFLOP/s" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--list", "v100-pcie3"], "--list stands alone"),
+        (["v100-pcie3", "--offload-dir=."], "leave the name out"),
+        (["--out=/nowhere/mine.toml"], "the folder /nowhere does not exist"),
+    ],
+)
+def test_machine_says_what_it_needs(outgrow: Command, arguments: list[str], reason: str) -> None:
+    """A known machine is not measured, and what is measured can be written."""
+    assert reason in refusal(outgrow("machine", *arguments), status=2)
 
 
 # Wrong usage and refusals -----------------------------------------------------------------------------------
@@ -163,6 +241,36 @@ def test_an_unknown_machine_is_wrong_usage_and_lists_the_known(outgrow: Command,
     """Which machines are described is said where a name is not one."""
     said = outgrow("plan", f"{toy}:perceptron", "--memory-budget=1GiB", "--machine=abacus")
     assert "v100-pcie3" in refusal(said, status=2)
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "fit"])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "cannot be read: No such file or directory. Give a file such as `outgrow machine --out` writes"),
+        ("name = ", "is not TOML: Invalid value (at end of document). `outgrow machine` prints a file of this form"),
+        ("", "is not valid: the file has no device. Give a table"),
+    ],
+)
+def test_a_file_that_is_no_machine_is_refused(
+    outgrow: Command, toy: Path, tmp_path: Path, command: str, text: str | None, reason: str
+) -> None:
+    """Every command that plans for a machine says what is wrong with its file, before anything is planned."""
+    file = tmp_path / "mine.toml"
+    if text is not None:
+        file.write_text(text)
+    wanted = ["--slowdown=1.1"] if command == "fit" else ["--memory-budget=1GiB"]
+    found = refusal(outgrow(command, f"{toy}:perceptron", *wanted, "--machine", file))
+    assert str(file) in found
+    assert reason in found
+
+
+def test_a_folder_is_no_machine(outgrow: Command, tmp_path: Path) -> None:
+    """A folder is called one, and so is text of another encoding; a name that is none lists those that are."""
+    assert "cannot be read: Is a directory" in refusal(outgrow("machine", tmp_path))
+    (tmp_path / "mine.toml").write_bytes(b"name = \xff")
+    assert "cannot be read: it is not text" in refusal(outgrow("machine", tmp_path / "mine.toml"))
+    assert "Did you mean v100-pcie3? Described are: a100-pcie4" in refusal(outgrow("machine", "v100-pcie"), status=2)
 
 
 def place(text: str) -> str:
@@ -199,7 +307,9 @@ def test_refusals(outgrow: Command, toy: Path, disk_folder: Path, arguments: lis
         ("", "The file is not JSON"),
         ('{"workload": 3}', "the file has no 'plan'"),
         ("[]", "the file is [], not an object"),
-        ('{"plan": {"planner": "search"}}', "plan has no 'budget'"),
+        ('{"plan": {"planner": "search"}}', "written in version 0 of its form, and this outgrow reads version 1"),
+        ('{"plan": {"version": 2}}', "written in version 2 of its form, and this outgrow reads version 1"),
+        ('{"plan": {"version": 1, "planner": "search"}}', "plan has no 'fingerprint'"),
     ],
 )
 def test_a_file_that_is_no_plan_is_refused(outgrow: Command, tmp_path: Path, text: str, reason: str) -> None:
@@ -208,6 +318,32 @@ def test_a_file_that_is_no_plan_is_refused(outgrow: Command, tmp_path: Path, tex
     path.write_text(text)
     assert reason in refusal(outgrow("explain", path))
     assert "cannot be read" in refusal(outgrow("explain", tmp_path / "missing.json"))
+
+
+def test_an_invalid_graph_is_shown_around_the_fault(
+    outgrow: Command, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was captured is verified, and the refusal shows the ops before and behind the one at fault."""
+
+    def captured(*arguments: object) -> Captured:
+        found = capture_workload(*arguments)  # pyright: ignore[reportArgumentType]
+        first, second, *rest = found.graph.instructions
+        return replace(found, graph=replace(found.graph, instructions=(second, first, *rest)))
+
+    monkeypatch.setattr(commands, "capture_workload", captured)
+    said = outgrow("plan", f"{toy}:perceptron", "--memory-budget=1GiB", "--machine=v100-pcie3")
+    assert said.status == 1
+    assert said.err.startswith("outgrow: invariant 1: ")
+    assert said.err.count("\n") > 3
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_an_impossible_budget_names_the_floor(outgrow: Command, toy: Path, planner: str) -> None:
+    """Whatever the planner: how much would do, which op says so, and what to do."""
+    asked = (f"{toy}:perceptron", *BIG, "--memory-budget=40MiB", "--machine=v100-pcie3", "--planner", planner)
+    said = refusal(outgrow("plan", *asked))
+    assert re.search(r"Raise the budget to \d+MiB", said)
+    assert re.search(r"(set by \w+|at its best \w+) \(aten\.\w+", said)
 
 
 # Processes --------------------------------------------------------------------------------------------------

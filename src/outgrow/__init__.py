@@ -13,6 +13,7 @@ from outgrow.allocator import prefer_huge_pages
 from outgrow.errors import (
     Infeasible,
     InvalidGraph,
+    InvalidMachine,
     InvalidPlan,
     InvalidQuantity,
     InvalidWorkload,
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Infeasible",
     "InvalidGraph",
+    "InvalidMachine",
     "InvalidPlan",
     "InvalidQuantity",
     "InvalidWorkload",

@@ -1,4 +1,4 @@
-"""The command line: `outgrow train | plan | compare | fit | explain`.
+"""The command line: `outgrow train | plan | compare | fit | explain | machine`.
 
 Exit status: 0 done; 1 a refusal, with its reason on stderr; 2 wrong usage; 130 after Ctrl-C. Wrong usage is
 found before torch is imported. Results go to stdout; with `--json -` the JSON does, and what people read goes
@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outgrow import __version__
-from outgrow.errors import InvalidQuantity, OutgrowError
-from outgrow.frontends.machines import machine_names
-from outgrow.planning.names import PLANNER_NAMES
+from outgrow.describing import list_machines, measure_machine, show_machine
+from outgrow.errors import InvalidGraph, InvalidMachine, InvalidQuantity, OutgrowError
+from outgrow.frontends.machines import described_machine, machine_names, names_a_file, require_known
+from outgrow.ir.machine import Machine
+from outgrow.planning.names import PLANNER_NAMES, SOLVER_SECONDS
 from outgrow.report.output import STDOUT, unwritable
 from outgrow.report.progress import Narrator, narrator
 from outgrow.units import parse_bytes
@@ -36,12 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.command == "fit" and (options.vary is None) == (options.memory_budget is not None):
         options.parser.error("--vary needs a --memory-budget, and --memory-budget something to --vary")
+    if options.command == "machine":
+        _check_machine(options)
     _check_outputs(options)
     stream = sys.stderr if options.json == STDOUT else sys.stdout
     try:
         with narrator(stream) as tell:
             _run(options, tell)
             stream.flush()
+    except InvalidGraph as fault:
+        return _refused(*str(fault).splitlines())
     except OutgrowError as refusal:
         return _refused(str(refusal))
     except KeyboardInterrupt:
@@ -58,28 +64,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _refused(reason: str) -> int:
-    print(f"outgrow: {' '.join(reason.split())}", file=sys.stderr)
+def _refused(reason: str, *instructions: str) -> int:
+    """Print a reason on one line, and below it the instructions of the graph that it is about."""
+    print("\n".join((f"outgrow: {' '.join(reason.split())}", *instructions)), file=sys.stderr)
     return 1
 
 
 def _run(options: argparse.Namespace, tell: Narrator) -> None:
+    if options.command == "machine":
+        _run_machine(options, tell)
+        return
+    machine = None if options.machine is None else described_machine(options.machine)
     from outgrow import commands, fitting  # noqa: PLC0415  # torch takes seconds, and wrong usage is told without it
 
     match options.command:
         case "train":
-            commands.train(_job(options), tell)
+            commands.train(_job(options, machine), tell)
         case "plan":
-            commands.plan(_job(options), tell)
+            commands.plan(_job(options, machine), tell)
         case "compare":
-            commands.compare(_job(options), tell)
+            commands.compare(_job(options, machine), tell)
         case "fit":
-            fitting.fit(_job(options), fitting.Wish(options.vary, options.slowdown), tell)
+            fitting.fit(_job(options, machine), fitting.Wish(options.vary, options.slowdown), tell)
         case _:
             commands.explain(options.plan, tell)
 
 
-def _job(options: argparse.Namespace) -> "Job":
+def _job(options: argparse.Namespace, machine: Machine | None) -> "Job":
     from outgrow.commands import Job, Outputs  # noqa: PLC0415
 
     return Job(
@@ -87,17 +98,36 @@ def _job(options: argparse.Namespace) -> "Job":
         settings=dict(options.set),
         budget_bytes=options.memory_budget or 0,
         planner=options.planner,
-        machine=options.machine,
+        machine=machine,
         offload_dir=options.offload_dir,
         disk_budget_bytes=options.disk_budget,
         steps=options.steps,
+        solver_seconds=options.solver_seconds,
         outputs=Outputs(options.json, options.report, options.trace),
     )
 
 
+def _run_machine(options: argparse.Namespace, tell: Narrator) -> None:
+    if options.list:
+        list_machines(tell)
+    elif options.name is not None:
+        show_machine(options.name, tell)
+    else:
+        measure_machine(options.offload_dir, options.out, tell)
+
+
+def _check_machine(options: argparse.Namespace) -> None:
+    """Exit with wrong usage if a known machine is asked for and one to be measured as well."""
+    is_measured = options.offload_dir is not None or options.out is not None
+    if options.list and (options.name is not None or is_measured):
+        options.parser.error("--list stands alone: it prints the machines that are known")
+    if options.name is not None and is_measured:
+        options.parser.error("--out and --offload-dir are for measuring this machine: leave the name out")
+
+
 def _check_outputs(options: argparse.Namespace) -> None:
     """Exit with wrong usage if a result could not be written: said now, not after an hour of training."""
-    for name in ("json", "report", "trace"):
+    for name in ("json", "report", "trace", "out"):
         path: Path | None = vars(options)[name]
         reason = None if path is None or path == STDOUT else unwritable(path)
         if reason is not None:
@@ -119,13 +149,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_fit(_added(commands, "fit", "find the largest setting that fits, or the smallest budget; nothing is run"))
     explain = _added(commands, "explain", "say in words what a plan does")
     explain.add_argument("plan", type=Path, metavar="PLAN.json", help="what --json of train or plan wrote")
+    _add_measuring(_added(commands, "machine", "measure this machine, or show one that can be planned for"))
     return parser
 
 
 def _added(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str
 ) -> argparse.ArgumentParser:
-    epilog = None if name == "explain" else _EPILOG
+    epilog = None if name in {"explain", "machine"} else _EPILOG
     parser = commands.add_parser(name, help=text, description=text, epilog=epilog, allow_abbrev=False)
     parser.set_defaults(
         parser=parser,
@@ -133,9 +164,11 @@ def _added(
         machine=None,
         disk_budget=None,
         steps=1,
+        solver_seconds=SOLVER_SECONDS,
         json=None,
         report=None,
         trace=None,
+        out=None,
         memory_budget=None,
     )
     return parser
@@ -153,12 +186,14 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_workload(parser)
     _add_machine(parser)
     _add_planner(parser)
+    _add_solver(parser)
     _add_outputs(parser)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     _add_workload(parser)
     _add_machine(parser)
+    _add_solver(parser)
     parser.add_argument("--json", type=Path, metavar="OUT", help="write a list with one object a planner; - is stdout")
 
 
@@ -209,18 +244,37 @@ def _add_workload(parser: argparse.ArgumentParser, *, needs_budget: bool = True)
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:
-    names = machine_names()
     parser.add_argument(
         "--machine",
-        choices=names,
-        metavar="NAME",
-        help=f"plan for: {', '.join(names)} (default: this machine)",
+        type=_machine,
+        metavar="NAME|FILE",
+        help=f"plan for: {', '.join(machine_names())}, or a file of `outgrow machine` (default: this machine)",
     )
+
+
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", type=_machine, nargs="?", metavar="NAME|FILE", help="show this machine instead of measuring"
+    )
+    parser.add_argument("--list", action="store_true", help="show the rates of all machines that are known")
+    parser.add_argument(
+        "--offload-dir", type=Path, metavar="DIR", help="folder to measure the link to (default: the user's cache)"
+    )
+    parser.add_argument("--out", type=Path, metavar="OUT.toml", help="write what is measured for --machine to read")
 
 
 def _add_planner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--planner", choices=PLANNER_NAMES, default="search", metavar="NAME", help=", ".join(PLANNER_NAMES)
+    )
+
+
+def _add_solver(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--solver-seconds",
+        type=_seconds,
+        metavar="SECONDS",
+        help=f"when to stop the solver of a planner that has one, olla (default {SOLVER_SECONDS:g})",
     )
 
 
@@ -248,6 +302,15 @@ def _bytes(text: str, what: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _machine(text: str) -> str:
+    try:
+        if not names_a_file(text):
+            require_known(text)
+    except InvalidMachine as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps. Give 1 or more.")
@@ -258,6 +321,16 @@ def _name(text: str) -> str:
     if not text.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of an argument")
     return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
 
 
 def _slowdown(text: str) -> float:

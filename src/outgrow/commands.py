@@ -14,9 +14,10 @@ from outgrow.errors import Infeasible, InvalidPlan
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.compile import Step, compile_workload, warm_up
 from outgrow.frontends.loading import blamed_on, build, load_workload_function
-from outgrow.frontends.machines import described_machine
 from outgrow.frontends.prepare import KnownMachine, capture_workload, known_machine, plan_captured
 from outgrow.frontends.workload import Workload
+from outgrow.ir.machine import Machine
+from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.planner import PLANNERS
 from outgrow.report.account import account_of
 from outgrow.report.comparison import Row, comparison
@@ -45,10 +46,11 @@ class Job:
     settings: Mapping[str, object]
     budget_bytes: int
     planner: str = "search"
-    machine: str | None = None
+    machine: Machine | None = None
     offload_dir: Path | None = None
     disk_budget_bytes: int | None = None
     steps: int = 1
+    solver_seconds: float = SOLVER_SECONDS
     outputs: Outputs = Outputs()
 
 
@@ -75,7 +77,7 @@ def train(job: Job, narrator: Narrator) -> None:
         found = Findings(step.plan, step.current, account, step.derivation, step.derived, step.traces, job.settings)
     finally:
         step.close()
-    narrator.say(f"\n{found.summary}")
+    narrator.say(f"\n{found.figures_text}")
     if workload.evaluate is not None:
         narrator.stage("evaluate")
         with blamed_on("evaluate failed"):
@@ -101,7 +103,14 @@ def plan(job: Job, narrator: Narrator) -> None:
     """Tell what training would take. Nothing is run or allocated."""
     captured, target = _captured(job, narrator)
     narrator.stage("plan")
-    prepared = plan_captured(captured, target, job.budget_bytes, planner=job.planner, progress=narrator.stage)
+    prepared = plan_captured(
+        captured,
+        target,
+        job.budget_bytes,
+        planner=job.planner,
+        progress=narrator.stage,
+        solver_seconds=job.solver_seconds,
+    )
     found = Findings(
         prepared.summary(job.workload),
         prepared.plan,
@@ -111,7 +120,7 @@ def plan(job: Job, narrator: Narrator) -> None:
         Traces(prepared.in_core, prepared.simulated, None),
         job.settings,
     )
-    narrator.say(str(found.summary))
+    narrator.say(found.figures_text)
     _write(job.outputs, found)
 
 
@@ -119,14 +128,24 @@ def compare(job: Job, narrator: Narrator) -> None:
     """Tell what each planner makes of the same step under the same budget."""
     captured, target = _captured(job, narrator)
     rows: list[Row] = []
+    bound: float | None = None
     for planner in PLANNERS:
-        narrator.stage("plan")
+        narrator.stage(f"planning by {planner}")
         try:
-            prepared = plan_captured(captured, target, job.budget_bytes, planner=planner, progress=narrator.stage)
+            prepared = plan_captured(
+                captured,
+                target,
+                job.budget_bytes,
+                planner=planner,
+                progress=narrator.stage,
+                prove=bound is None,
+                solver_seconds=job.solver_seconds,
+            )
         except Infeasible as refusal:
-            rows.append(Row(planner, None, str(refusal)))
-        else:
-            rows.append(Row(planner, prepared.summary(job.workload)))
+            rows.append(Row(planner, refusal))
+            continue
+        bound = prepared.plan.bound_seconds if bound is None else bound  # that of the problem: one for all planners
+        rows.append(Row(planner, replace(prepared.summary(job.workload), bound_seconds=bound), prepared.plan.notes))
     narrator.say(comparison(job.workload, job.budget_bytes, rows))
     write_data(job.outputs.json, [row.to_data() for row in rows])
 
@@ -145,7 +164,7 @@ def explain(path: Path, narrator: Narrator) -> None:
 
 def target_of(job: Job) -> tuple[KnownMachine, Callable[..., Workload]]:
     """Return the machine that a job plans for, and the function that describes its workload."""
-    target = known_machine(job.offload_dir) if job.machine is None else KnownMachine(described_machine(job.machine))
+    target = known_machine(job.offload_dir) if job.machine is None else KnownMachine(job.machine)
     return target, load_workload_function(job.workload)
 
 

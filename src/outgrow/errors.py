@@ -13,16 +13,22 @@ class InvalidQuantity(OutgrowError, ValueError):
     """A budget or a size that is not a number of bytes, such as "8 bananas", 0 or -1."""
 
 
+class InvalidMachine(OutgrowError):
+    """No machine has this name, or the file that describes one is missing, damaged or has rates that cannot be."""
+
+
 class Infeasible(OutgrowError):
     """No plan exists under the budget.
 
-    `floor_bytes` is the smallest budget for which one exists, `culprit` the op that sets it.
+    `floor_bytes` is the smallest budget for which one exists, `culprit` the op that sets it, `because` in a few words
+    what keeps it from being lower.
     """
 
-    def __init__(self, message: str, *, floor_bytes: int, culprit: str) -> None:
+    def __init__(self, message: str, *, floor_bytes: int, culprit: str, because: str = "") -> None:
         super().__init__(message)
         self.floor_bytes = floor_bytes
         self.culprit = culprit
+        self.because = because
 
 
 class Uncapturable(OutgrowError):

@@ -33,6 +33,8 @@ from tests.graphs import graphs
 from tests.planning.test_planners import HALF_DUPLEX, MACHINE, chain, problem_of
 
 DEVICE = Device("toy", 1e9, 1e9)
+IN_ORDER = [planner for planner in PLANNERS if planner not in {"serenity", "olla"}]
+"""The planners that keep the captured order, of which the bound is; updates may come early."""
 SLOW = Machine("slow", DEVICE, Link(10.0, 20.0))
 SLOW_HALF_DUPLEX = Machine("slow", DEVICE, Link(10.0, 20.0, half_duplex=True))
 MACHINES = st.sampled_from((HALF_DUPLEX, SLOW, SLOW_HALF_DUPLEX))
@@ -158,7 +160,7 @@ def test_the_bound_is_deterministic() -> None:
 # ---- the planners
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("planner", IN_ORDER)
 @pytest.mark.parametrize("machine", [MACHINE, HALF_DUPLEX, SLOW], ids=["duplex", "half duplex", "slow"])
 def test_no_planner_beats_the_bound_on_a_chain(planner: str, machine: Machine) -> None:
     """At budgets from the floor to in core, a chain forward and back takes no less than the bound."""
@@ -169,7 +171,7 @@ def test_no_planner_beats_the_bound_on_a_chain(planner: str, machine: Machine) -
         _assert_planned_no_quicker(problem_of(graph, capacity, machine), planner)
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("planner", IN_ORDER)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(graph=graphs(max_ops=14), tightness=st.floats(0, 1), minimum_bytes=st.sampled_from((4, 512)))
 def test_no_planner_beats_the_bound_on_any_graph(

@@ -48,6 +48,8 @@ def test_reading_is_the_inverse_of_writing(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "reason"),
     [
+        (("version",), 2, "written in version 2 of its form, and this outgrow reads version 1. Plan again"),
+        (("version",), "new", 'plan.version is "new", not an integer'),
         (("planner",), 3, "plan.planner is 3, not a string"),
         (("planner",), None, "plan.planner is null, not a string"),
         (("budget",), [], r"plan.budget is \[\], not an object"),
@@ -68,6 +70,14 @@ def test_a_wrong_field_is_named_with_its_path(path: tuple[str | int, ...], value
         place = place[key]
     place[path[-1]] = value
     with pytest.raises(InvalidPlan, match=reason):
+        plan_from_json(json.dumps(data))
+
+
+def test_a_plan_without_a_version_is_an_old_one() -> None:
+    """Before the first version, files did not say any."""
+    data = json.loads(plan_to_json(PLAN))
+    del data["version"]
+    with pytest.raises(InvalidPlan, match="written in version 0 of its form, and this outgrow reads version 1"):
         plan_from_json(json.dumps(data))
 
 

@@ -421,7 +421,7 @@ def test_measuring_a_failing_disk_is_refused(disk_folder: Path, monkeypatch: pyt
 
 def test_full_duplex_is_told_from_half(monkeypatch: pytest.MonkeyPatch, link: Link) -> None:
     """Two copies that take as long as the longer of them are full duplex, as long as both are half."""
-    monkeypatch.setattr(links, "_MEASURED_BYTES", MIB)
+    monkeypatch.setattr(links, "MEASURED_BYTES", MIB)
     for together, is_half in ((1.0, False), (2.0, True)):
 
         def seconds(*tickets: Ticket, together: float = together) -> float:
@@ -431,6 +431,6 @@ def test_full_duplex_is_told_from_half(monkeypatch: pytest.MonkeyPatch, link: Li
             return 1.0 if tickets[0].size == MIB else 1e-4
 
         monkeypatch.setattr(links, "_seconds", seconds)
-        rates = links._rates(link)
+        rates = links._rates(link, 3)
         assert rates.half_duplex is is_half
         assert rates.out_bytes_per_second == pytest.approx(MIB / (1.0 - 1e-4))

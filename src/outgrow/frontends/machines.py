@@ -1,18 +1,18 @@
-"""For which machines can a step be planned from afar? One TOML file each in the folder `machines`.
+"""For which machines can a step be planned from afar? Those of the folder `machines`, and those of the user's files.
 
-    name = "v100-pcie3"
-    [device]   name, flops_per_second, bytes_per_second, needs_workspace, source
-    [link]     out_bytes_per_second, in_bytes_per_second, latency_seconds, half_duplex, source
-
-`source` says where the rates are from. Rates are those that programs reach, not those of data sheets.
+A file is TOML in the form of `report.machinefile`. In the folder `machines`, `source` says where the rates are from,
+and rates are those that programs reach, not those of data sheets.
 """
 
-import tomllib
 from difflib import get_close_matches
 from importlib.resources import files
+from pathlib import Path
 
-from outgrow.errors import InvalidQuantity
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.errors import InvalidMachine
+from outgrow.ir.machine import Machine
+from outgrow.report.machinefile import Description, description_from_toml
+
+_SUFFIX = ".toml"
 
 
 def machine_names() -> tuple[str, ...]:
@@ -22,30 +22,50 @@ def machine_names() -> tuple[str, ...]:
     True
     """
     folder = files("outgrow") / "machines"
-    return tuple(sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")))
+    return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in folder.iterdir() if file.name.endswith(_SUFFIX)))
+
+
+def names_a_file(text: str) -> bool:
+    """Return whether a text names a machine's file rather than a described machine.
+
+    >>> names_a_file("v100-pcie3"), names_a_file("mine.toml"), names_a_file("machines/mine")
+    (False, True, True)
+    """
+    return text not in machine_names() and ("/" in text or text.endswith(_SUFFIX) or Path(text).exists())
 
 
 def described_machine(name: str) -> Machine:
-    """Return the machine of this name; raises `InvalidQuantity`, listing the names, if there is none."""
+    """Return the machine of this name or in this file; raises `InvalidMachine` as `machine_description` does."""
+    return machine_description(name).machine
+
+
+def machine_description(name: str) -> Description:
+    """Return the description of this name or in this file.
+
+    Raises `InvalidMachine` for a file that is none, and, listing the names, for a name that is not one of them.
+    """
+    if names_a_file(name):
+        return description_from_toml(_text_of(Path(name)), name)
+    require_known(name)
+    return description_from_toml((files("outgrow") / "machines" / f"{name}{_SUFFIX}").read_text(), f"of {name}")
+
+
+def require_known(name: str) -> None:
+    """Raise `InvalidMachine`, listing the names, unless a machine of this name is described."""
     names = machine_names()
     if name not in names:
         close = get_close_matches(name, names, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
-        raise InvalidQuantity(f"No machine is called {name!r}.{hint} Described are: {', '.join(names)}.")
-    table = tomllib.loads((files("outgrow") / "machines" / f"{name}.toml").read_text())
-    device, link = table["device"], table["link"]
-    return Machine(
-        name=table["name"],
-        device=Device(
-            device["name"],
-            device["flops_per_second"],
-            device["bytes_per_second"],
-            needs_workspace=device.get("needs_workspace", True),
-        ),
-        link=Link(
-            link["out_bytes_per_second"],
-            link["in_bytes_per_second"],
-            link.get("latency_seconds", 0.0),
-            half_duplex=link.get("half_duplex", False),
-        ),
-    )
+        known = ", ".join(names)
+        raise InvalidMachine(f"No machine is called {name!r}.{hint} Described are: {known}. A file ends in {_SUFFIX}.")
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidMachine(
+            f"The machine file {path} cannot be read: {reason}. "
+            "Give a file such as `outgrow machine --out` writes, or a name that `outgrow machine --list` prints."
+        ) from error

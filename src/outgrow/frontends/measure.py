@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -20,16 +20,51 @@ import torch
 
 from outgrow.analysis.cost import Cost
 from outgrow.ir.machine import Device, Machine
+from outgrow.planning.problem import silent
 from outgrow.runtime import arena
-from outgrow.runtime.links import measure_link
+from outgrow.runtime.links import MEASURED_BYTES, measure_link
+from outgrow.units import format_bytes
 
 _MATRIX = 1024
 _VECTOR_BYTES = 32 << 20
+_TIMES = 3
 
 
-def this_machine(offload_dir: Path) -> Machine:
-    """Return this machine with measured rates; takes about a second."""
-    return Machine(name=machine_name(), device=measure_device(), link=measure_link(offload_dir))
+@dataclass(frozen=True, slots=True)
+class Care:
+    """How long arithmetic and memory are measured, each, and how often a copy is repeated: medians are taken."""
+
+    seconds: float = 0.0
+    copies: int = 3
+
+
+def this_machine(offload_dir: Path, care: Care = Care(), progress: Callable[[str, float], None] = silent) -> Machine:
+    """Return this machine with measured rates; takes about a second, unless more care is asked for."""
+    progress("measure device", 0.0)
+    device = measure_device(care)
+    progress("measure link", 0.0)
+    return Machine(name=machine_name(), device=device, link=measure_link(offload_dir, care.copies))
+
+
+def how_measured(care: Care) -> dict[str, str]:
+    """Return how `this_machine` finds each field of device and link, or that it does not measure it."""
+    over = f"median over {care.seconds:g} s"
+    copies = f"median of {care.copies} copies of {format_bytes(MEASURED_BYTES)}"
+    return {
+        "flops_per_second": f"measured: fp32 product of two {_MATRIX} x {_MATRIX} matrices, {over}",
+        "bytes_per_second": f"measured: 1 added to {format_bytes(_VECTOR_BYTES)} of fp32, read and written, {over}",
+        "seconds_per_op": "not measured: an assumption for every op",
+        "needs_workspace": "not measured: convolutions are taken to need some",
+        "out_bytes_per_second": f"measured: {copies} from memory to the spill file, direct I/O, latency deducted",
+        "in_bytes_per_second": f"measured: {copies} back from it",
+        "latency_seconds": f"measured: one page, {care.copies} times each way, median",
+        "half_duplex": "measured: whether copies both ways at once take about as long as one after the other",
+    }
+
+
+def graphics_card() -> str | None:
+    """Return the name of this machine's GPU, which is not measured; None if torch sees none."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def machine_name() -> str:
@@ -46,24 +81,23 @@ def _processor() -> str:
     return "-".join(names[0].split()) if names else "cpu"
 
 
-def measure_device() -> Device:
-    """Return flop/s of a matrix product and bytes/s of an elementwise op, medians of three."""
+def measure_device(care: Care = Care()) -> Device:
+    """Return flop/s of a matrix product and bytes/s of an elementwise op: medians of three runs or more."""
     left = torch.ones(_MATRIX, _MATRIX)
     vector = torch.ones(_VECTOR_BYTES // 4)
-    product = _median_seconds(lambda: torch.mm(left, left))
-    stream = _median_seconds(lambda: vector.add_(1.0))
+    product = _median_seconds(lambda: torch.mm(left, left), care.seconds)
+    stream = _median_seconds(lambda: vector.add_(1.0), care.seconds)
     return Device(
-        "cpu",
+        _processor(),
         2.0 * _MATRIX**3 / product,
         2.0 * _VECTOR_BYTES / stream,
         places_results=arena.is_available(),
     )
 
 
-def _median_seconds(work: object) -> float:
-    assert callable(work), "work is a function without arguments"
+def _median_seconds(work: Callable[[], object], least_seconds: float) -> float:
     times: list[float] = []
-    for _ in range(3):
+    while len(times) < _TIMES or sum(times) < least_seconds:
         begin = perf_counter()
         work()
         times.append(perf_counter() - begin)

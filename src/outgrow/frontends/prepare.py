@@ -17,6 +17,7 @@ from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget, Estimate, Plan
+from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
@@ -96,6 +97,7 @@ def prepare(
     planner: str,
     progress: Callable[[str, float], None] = silent,
     prove: bool = True,
+    solver_seconds: float = SOLVER_SECONDS,
 ) -> Prepared:
     """Plan a captured graph and derive what will run; `known` are measured costs by signature.
 
@@ -103,7 +105,7 @@ def prepare(
     Raises `Infeasible` if the budget is below the floor.
     """
     costs = costs_of(graph, machine.device, known)
-    problem = Problem(graph, costs, machine, budget, progress=progress)
+    problem = Problem(graph, costs, machine, budget, solver_seconds=solver_seconds, progress=progress)
     plan = make_plan(problem, planner, prove=prove)
     derivation = derive(graph, plan, problem.workspace)
     in_core, simulated = replay(graph, costs, machine), replay(derivation.graph, costs, machine)
@@ -163,11 +165,19 @@ def plan_captured(
     planner: str = "search",
     progress: Callable[[str, float], None] = silent,
     prove: bool = True,
+    solver_seconds: float = SOLVER_SECONDS,
 ) -> Prepared:
     """Plan a captured step before it has run; raises `Infeasible` if the budget is below the floor."""
     budget = Budget(budget_bytes, unseen_overhead_bytes(captured.graph, budget_bytes))
     return prepare(
-        captured.graph, target.costs, target.machine, budget, planner=planner, progress=progress, prove=prove
+        captured.graph,
+        target.costs,
+        target.machine,
+        budget,
+        planner=planner,
+        progress=progress,
+        prove=prove,
+        solver_seconds=solver_seconds,
     )
 
 

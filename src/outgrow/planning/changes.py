@@ -91,7 +91,7 @@ def _pattern(alike: Alike, rest: np.int64) -> Integers:
 
 
 @compiled
-def _choice(random: np.random.Generator) -> int:
+def _choice(random: np.random.Generator) -> np.int64:
     return random.integers(0, DISCARD + 1)
 
 

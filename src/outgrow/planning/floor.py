@@ -63,6 +63,7 @@ def require_feasible(problem: Problem, graph: Graph) -> None:
         f"Raise the budget to {_rounded_up(needed)}, or make the batch or volume smaller.",
         floor_bytes=needed,
         culprit=op.name,
+        because="below the floor of every plan",
     )
 
 

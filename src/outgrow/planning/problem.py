@@ -1,6 +1,8 @@
 """What does a planner get? A captured graph, its costs, a machine and a budget: one frozen record.
 
-A storage below `minimum_bytes` is never moved: a transfer of it costs more in bookkeeping than it frees.
+A storage below `minimum_bytes` is never moved: a transfer of it costs more in bookkeeping than it frees. A solver that
+a planner asks is stopped after `solver_seconds`. What a planner wants known of its plan, that for example, it tells
+`remark`.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,10 +12,15 @@ from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
+from outgrow.planning.names import SOLVER_SECONDS
 
 
 def silent(_stage: str, _fraction: float) -> None:
     """Report no progress."""
+
+
+def unheard(_remark: str) -> None:
+    """Forget what a planner remarks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,9 @@ class Problem:
     budget: Budget
     minimum_bytes: int = 2 << 20
     piece_bytes: int = 64 << 20
+    solver_seconds: float = SOLVER_SECONDS
     progress: Callable[[str, float], None] = field(default=silent, compare=False)
+    remark: Callable[[str], None] = field(default=unheard, compare=False)
 
     def seconds_of(self, op: Op) -> float:
         """Return the seconds of an op, captured or repeated; an op of unknown cost takes none."""

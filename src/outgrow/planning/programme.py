@@ -57,16 +57,21 @@ class _Outcome(Protocol):
     status: int
 
 
+_OPTIMAL, _STOPPED = 0, 1
+"""What scipy calls the two ends; of others, infeasible is one."""
+
+
 @dataclass(frozen=True)
 class Solution:
-    """The best values found, and whether they are proved best within the gap."""
+    """The best values found, if any were, whether they are proved best within the gap, and whether time ran out."""
 
-    values: NDArray[np.float64]
+    values: NDArray[np.float64] | None
     is_optimal: bool
+    is_stopped: bool
 
 
-def solve(programme: Programme, *, time_limit: float, gap: float) -> Solution | None:
-    """Return the best solution found within `time_limit` seconds, or None if there is none or none was met."""
+def solve(programme: Programme, *, time_limit: float, gap: float) -> Solution:
+    """Return the best solution found within `time_limit` seconds."""
     shape = (len(programme.row_lowers), len(programme.costs))
     matrix = csr_array((programme.coefficients, programme.columns, programme.row_starts), shape=shape)
     lowers, uppers = _array(programme.lowers), _array(programme.uppers)
@@ -78,7 +83,7 @@ def solve(programme: Programme, *, time_limit: float, gap: float) -> Solution | 
         constraints=LinearConstraint(matrix, row_lowers, row_uppers),  # pyright: ignore[reportArgumentType]
         options={"time_limit": time_limit, "mip_rel_gap": gap},
     )
-    return None if found.x is None else Solution(found.x, found.status == 0)
+    return Solution(found.x, found.status == _OPTIMAL, found.status == _STOPPED)
 
 
 def _array(numbers: Sequence[float]) -> NDArray[np.float64]:

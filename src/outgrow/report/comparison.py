@@ -1,53 +1,87 @@
-"""Which planner does best? One row each, side by side; one that finds no plan has a row that says so."""
+"""Which planner does best? One row each, side by side; one that finds no plan has a row that says why.
+
+planner   peak  step  x in core  moved  recomputed  planning  over bound
+olla      no plan below 4.00 GiB: it chooses the order alone (convolution_backward_3)
+"""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outgrow.errors import Infeasible
 from outgrow.report.columns import aligned
 from outgrow.report.summary import Summary
 from outgrow.units import format_bytes, format_seconds
 
-_HEADER = ("planner", "peak", "step", "speed", "moved", "recomputed", "planning", "over bound")
+_HEADER = ("planner", "peak", "step", "x in core", "moved", "recomputed", "planning", "over bound")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one planner found: the figures of its plan, or why there is none."""
+    """What one planner found: the figures of its plan with what is to be known of it, or why there is none."""
 
     planner: str
-    summary: Summary | None
-    refusal: str = ""
+    found: Summary | Infeasible
+    notes: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, object]:
-        """Return the JSON object of the row: the summary's keys with speed and distance, or planner and
-        refusal.
+        """Return the JSON object of the row.
+
+        It is the summary's, with speed, slowdown, distance, share_recomputed and notes; or planner, refusal, the bytes
+        that the planner needs, the op that sets them, and why.
         """
-        if self.summary is None:
-            return {"planner": self.planner, "infeasible": self.refusal}
-        derived = {"speed": self.summary.speed, "distance": self.summary.distance}
-        return {**json.loads(self.summary.to_json()), **derived}
+        found = self.found
+        if isinstance(found, Infeasible):
+            needs = {"needs_bytes": found.floor_bytes, "culprit": found.culprit, "because": found.because}
+            return {"planner": self.planner, "infeasible": str(found), **needs}
+        return {
+            **json.loads(found.to_json()),
+            "speed": found.speed,
+            "slowdown": found.slowdown,
+            "distance": found.distance,
+            "share_recomputed": found.share_recomputed,
+            "notes": list(self.notes),
+        }
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of the printed table."""
-        found = self.summary
-        if found is None:
-            return (self.planner, "no plan", *("-" for _ in _HEADER[2:]))
+        """Return the cells of the printed table; of a planner without a plan, only the first."""
+        found = self.found
+        if isinstance(found, Infeasible):
+            return (self.planner, *("" for _ in _HEADER[1:]))
+        repeated = f"{format_seconds(found.seconds_recomputed)} ({found.share_recomputed:.1%})"
         return (
             self.planner,
             format_bytes(found.predicted.peak_bytes),
             format_seconds(found.predicted.seconds),
-            f"{found.speed:.3f}",
+            f"{found.slowdown:.3f}",
             format_bytes(found.bytes_swapped) if found.bytes_swapped else "none",
-            format_seconds(found.seconds_recomputed) if found.seconds_recomputed else "none",
+            repeated if found.seconds_recomputed else "none",
             format_seconds(found.planning_seconds),
             f"{found.distance:.1%}",
         )
 
 
 def comparison(workload: str, budget_bytes: int, rows: Sequence[Row]) -> str:
-    """Return the table of all planners, predicted, and below it the reason of each that found no plan."""
+    """Return the table of all planners, predicted, and below it what is to be known of them."""
     title = f"{workload} under {format_bytes(budget_bytes)}, predicted"
-    table = aligned([_HEADER, *(row.cells() for row in rows)], numbers_from=1)
-    reasons = [f"{row.planner}: {row.refusal}" for row in rows if row.summary is None]
-    return "\n\n".join((title, table, *reasons))
+    header, *lines = aligned([_HEADER, *(row.cells() for row in rows)], numbers_from=1).splitlines()
+    width = max(len(name) for name in (_HEADER[0], *(row.planner for row in rows)))
+    told = [_refused(row, width) or line for row, line in zip(rows, lines, strict=True)]
+    notes = [note for row in rows for note in row.notes]
+    return "\n".join((title, "", header, *told, "", _bound(rows), *notes))
+
+
+def _refused(row: Row, width: int) -> str:
+    """The row of a planner without a plan; empty if it has one."""
+    if not isinstance(row.found, Infeasible):
+        return ""
+    why = f"{row.found.because} ({row.found.culprit})"
+    return f"{row.planner.ljust(width)}  no plan below {format_bytes(row.found.floor_bytes)}: {why}"
+
+
+def _bound(rows: Sequence[Row]) -> str:
+    """Of what the bound is; where no planner has a plan, the whole of the first refusal."""
+    bounds = [row.found.bound_seconds for row in rows if isinstance(row.found, Summary)]
+    if not bounds:
+        return str(rows[0].found)
+    return f"The bound is {format_seconds(bounds[0])}: no plan that keeps the captured order is quicker."

@@ -50,6 +50,11 @@ class Findings:
         }
 
     @property
+    def figures_text(self) -> str:
+        """The figures as a table, and what the planner wants known of its plan."""
+        return "\n\n".join((str(self.summary), *self.plan.notes))
+
+    @property
     def scores_text(self) -> str:
         """The scores, one a line."""
         return "\n".join(f"{name} {score:.4g}" for name, score in (self.scores or {}).items())
@@ -73,7 +78,7 @@ def explanation(text: str) -> str:
         account.each("reused", _reused),
         account.each("moved", lambda row: Moved(row.texts("ops"), row.text("after"))),
     )
-    return "\n\n".join((_limits(plan), str(found), str(_summary(fields))))
+    return "\n\n".join((_limits(plan), str(found), *plan.notes, str(_summary(fields))))
 
 
 def _limits(plan: Plan) -> str:

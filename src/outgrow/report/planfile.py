@@ -1,8 +1,8 @@
 """How is a plan kept in a file? As JSON whose objects are its records; a decision says its `kind`.
 
-`plan_to_json` and `plan_from_json` are exact inverses. A damaged file is an `InvalidPlan` that says what is
-wrong and where. Whether a plan belongs to a graph is not asked here but where it is applied
-(`rewriting.derive`).
+`plan_to_json` and `plan_from_json` are exact inverses. The file says in which version of this form it is written.
+Another version is an `InvalidPlan` that names both, and a damaged file is one that says what is wrong and where.
+Whether a plan belongs to a graph is not asked here but where it is applied (`rewriting.derive`).
 """
 
 import json
@@ -15,11 +15,14 @@ from outgrow.report.fields import Fields
 
 _KINDS: Mapping[type[Decision], str] = {Move: "move", Reuse: "reuse", Recompute: "recompute", Swap: "swap"}
 
+_VERSION = 1
+"""Raised when a plan that is written now could not be read, or would mean something else, before."""
+
 
 def plan_to_data(plan: Plan) -> dict[str, object]:
     """Return a plan as JSON data."""
     decisions = [{"kind": _KINDS[type(decision)], **asdict(decision)} for decision in plan.decisions]
-    return {**asdict(plan), "decisions": decisions}
+    return {"version": _VERSION, **asdict(plan), "decisions": decisions}
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -45,6 +48,12 @@ def parsed(text: str, what: str) -> object:
 def plan_from_data(data: object) -> Plan:
     """Return the plan of JSON data; raises `InvalidPlan` where it is damaged."""
     plan = Fields(data, "plan")
+    version = plan.integer("version") if "version" in plan.data else 0
+    if version != _VERSION:
+        raise InvalidPlan(
+            f"The plan is written in version {version} of its form, and this outgrow reads version {_VERSION}. "
+            "Plan again with this outgrow, or use the one that wrote it."
+        )
     budget = plan.fields("budget")
     return Plan(
         planner=plan.text("planner"),

@@ -21,9 +21,12 @@ _STAGES = {
     "warm up": "warming up",
     "capture": "capturing the step",
     "plan": "planning",
+    "solve": "planning: solving a programme",
     "recomputation": "planning: what to recompute",
     "step": "training",
     "evaluate": "evaluating",
+    "measure device": "measuring arithmetic and memory",
+    "measure link": "measuring the link to the spill file",
 }
 _PICTURES_A_SECOND = 4
 """Each drawing takes the interpreter's lock from the step for a moment."""

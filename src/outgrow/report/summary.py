@@ -68,6 +68,16 @@ class Summary:
         """In-core seconds / predicted seconds, both by the same costs: 1 is no slower than in core."""
         return self.in_core_seconds / self.predicted.seconds if self.predicted.seconds else 1.0
 
+    @property
+    def slowdown(self) -> float:
+        """How many times the seconds in core are predicted: 1 is no slower than in core."""
+        return 1 / self.speed if self.speed else math.inf
+
+    @property
+    def share_recomputed(self) -> float:
+        """Seconds of arithmetic done again, as a share of the step in core."""
+        return self.seconds_recomputed / self.in_core_seconds if self.in_core_seconds else 0.0
+
     def to_json(self) -> str:
         """Return the object as JSON text; a loss that is not a number is null."""
         return json.dumps(without_nan(asdict(self)), indent=2, allow_nan=False)

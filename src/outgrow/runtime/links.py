@@ -41,8 +41,8 @@ from outgrow.units import MIB
 _JOIN_SECONDS = 30.0
 _STACK_BYTES = 512 << 10
 _SWITCH_SECONDS = 1e-4
-_MEASURED_BYTES = 32 * MIB
-_REPETITIONS = 3
+MEASURED_BYTES = 32 * MIB
+"""What `measure_link` copies."""
 
 _Transfer = Callable[[int, int, int], None]
 """`DiskTier.write` or `.read`: offset, address, size."""
@@ -230,40 +230,40 @@ _switching = _Switching()
 # ---- Rates
 
 
-def measure_link(folder: Path) -> Rates:
+def measure_link(folder: Path, repetitions: int = 3) -> Rates:
     """Return what the link to a spill file in `folder` does: medians of copies of 32 MiB and of one page.
 
     The link is half duplex if copies in both directions at once take about as long as one after the other.
     This takes a fraction of a second, 64 MiB of memory and as much of disk. Raises `TierFailure` as
     `DiskTier` does.
     """
-    with DiskTier(folder, 2 * _MEASURED_BYTES) as tier:
+    with DiskTier(folder, 2 * MEASURED_BYTES) as tier:
         link = Link(tier)
         try:
-            return _rates(link)
+            return _rates(link, repetitions)
         finally:
             link.close()
 
 
-def _rates(link: Link) -> Rates:
-    first, second = _filled_block(_MEASURED_BYTES), _filled_block(_MEASURED_BYTES)
+def _rates(link: Link, repetitions: int) -> Rates:
+    first, second = _filled_block(MEASURED_BYTES), _filled_block(MEASURED_BYTES)
 
     def copy(lane: Lane, block: Block, size: int) -> Ticket:
-        offset = 0 if block is first else _MEASURED_BYTES
+        offset = 0 if block is first else MEASURED_BYTES
         return link.submit(lane, f"block at {offset}", size, offset, block.address)
 
     for block in (first, second):  # the first write of reserved space is slower than those that follow
-        copy(Lane.OUT, block, _MEASURED_BYTES).wait()
-    repeated = range(_REPETITIONS)
+        copy(Lane.OUT, block, MEASURED_BYTES).wait()
+    repeated = range(repetitions)
     latency = median(_seconds(copy(lane, first, ALIGNMENT_BYTES)) for _ in repeated for lane in (Lane.OUT, Lane.IN))
-    out = median(_seconds(copy(Lane.OUT, first, _MEASURED_BYTES)) for _ in repeated)
-    back = median(_seconds(copy(Lane.IN, first, _MEASURED_BYTES)) for _ in repeated)
+    out = median(_seconds(copy(Lane.OUT, first, MEASURED_BYTES)) for _ in repeated)
+    back = median(_seconds(copy(Lane.IN, first, MEASURED_BYTES)) for _ in repeated)
     together = median(
-        _seconds(copy(Lane.OUT, first, _MEASURED_BYTES), copy(Lane.IN, second, _MEASURED_BYTES)) for _ in repeated
+        _seconds(copy(Lane.OUT, first, MEASURED_BYTES), copy(Lane.IN, second, MEASURED_BYTES)) for _ in repeated
     )
     return Rates(
-        out_bytes_per_second=_MEASURED_BYTES / max(out - latency, out / 2),
-        in_bytes_per_second=_MEASURED_BYTES / max(back - latency, back / 2),
+        out_bytes_per_second=MEASURED_BYTES / max(out - latency, out / 2),
+        in_bytes_per_second=MEASURED_BYTES / max(back - latency, back / 2),
         latency_seconds=latency,
         half_duplex=together > (max(out, back) + (out + back)) / 2,
     )

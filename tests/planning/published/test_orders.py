@@ -1,5 +1,9 @@
 """SERENITY's and OLLA's orders: exact where they say so, valid, and refused where the order alone does not fit."""
 
+import re
+from dataclasses import replace
+from types import ModuleType
+
 import pytest
 from hypothesis import given, settings
 
@@ -8,7 +12,9 @@ from outgrow.analysis.precedence import first_violation
 from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph
 from outgrow.ir.verify import verify
+from outgrow.plan import Budget
 from outgrow.planning.jobs import jobs_of, profile
+from outgrow.planning.planner import make_plan
 from outgrow.planning.published import olla as olla_module
 from outgrow.planning.published import orders as orders_module
 from outgrow.planning.published import serenity as serenity_module
@@ -102,3 +108,33 @@ def test_a_step_that_fits_is_left_alone_and_a_chain_cannot_be_helped(planner: ty
     with pytest.raises(Infeasible) as refusal:
         planner(problem_of(graph, peak - 1))
     assert refusal.value.floor_bytes == peak
+
+
+@pytest.mark.parametrize(
+    ("planner", "module", "limit", "most", "shortfall"),
+    [
+        ("olla", olla_module, "_MOST_VARIABLES", 60_000, "stopped after 0.001 s, best order so far"),
+        (
+            "olla",
+            olla_module,
+            "_MOST_VARIABLES",
+            10,
+            r"its programme would have \d+ variables, more than 10; .* beam search",
+        ),
+        ("serenity", serenity_module, "_EXPANSIONS", 50, "too many partial schedules to compare all; .* beam search"),
+    ],
+)
+def test_what_a_method_could_not_do_is_said(
+    monkeypatch: pytest.MonkeyPatch, planner: str, module: ModuleType, limit: str, most: int, shortfall: str
+) -> None:
+    """A solver out of time, or a method out of its depth: the plan has a note, and so has the refusal of a plan."""
+    monkeypatch.setattr(module, limit, most)
+    if planner == "olla":
+        monkeypatch.setattr(orders_module, "_BEAM_WIDTH", 1)  # so that the programme is asked
+    problem = replace(problem_of(irregular(seed=1, ops=80), 1), solver_seconds=1e-3)
+    with pytest.raises(Infeasible, match=rf"the order alone \({shortfall}\)") as refusal:
+        make_plan(problem, planner)
+    plan = make_plan(replace(problem, budget=Budget(refusal.value.floor_bytes)), planner)
+    assert plan.predicted.peak_bytes <= refusal.value.floor_bytes < plan.in_core.peak_bytes
+    (note,) = plan.notes
+    assert re.fullmatch(f"{planner.upper()}: {shortfall}", note)

@@ -41,6 +41,7 @@ from math import gcd
 
 from outgrow.plan import Move
 from outgrow.planning.jobs import Jobs, jobs_of, profile
+from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.problem import Problem
 from outgrow.planning.programme import Programme, solve
 from outgrow.planning.published.orders import Schedule, beam, captured_order, moves_within
@@ -51,19 +52,21 @@ _MOST_VARIABLES = 60_000
 _GAP = 0.005
 
 
-def olla(problem: Problem, time_limit: float = 60.0) -> tuple[Move, ...]:
+def olla(problem: Problem) -> tuple[Move, ...]:
     """Return the moves into OLLA's order; none where the captured step fits.
 
+    The solver is stopped after the problem's `solver_seconds`; that the order is the best so far is then remarked.
     Raises `Infeasible` if the least peak that was found is above the budget: the order is all that is chosen here.
     """
     captured = jobs_of(problem.graph, problem.workspace)
     if captured_order(captured).peak_bytes <= problem.budget.capacity_bytes:
         return ()
     graph, jobs = jobs_with_early_updates(problem, problem.graph)
-    return moves_within(problem, "OLLA", graph, jobs, olla_schedule(jobs, time_limit))
+    problem.progress("solve", 0.0)
+    return moves_within(problem, "OLLA", graph, jobs, olla_schedule(jobs, problem.solver_seconds))
 
 
-def olla_schedule(jobs: Jobs, time_limit: float = 60.0) -> Schedule:
+def olla_schedule(jobs: Jobs, time_limit: float = SOLVER_SECONDS) -> Schedule:
     """Return the best order that the programme finds within `time_limit` seconds, or that of a beam search."""
     known = _beam(jobs)
     bound = unavoidable_bytes(jobs)
@@ -71,17 +74,19 @@ def olla_schedule(jobs: Jobs, time_limit: float = 60.0) -> Schedule:
         return replace(known, is_optimal=True)
     spans = _Spans(jobs)
     if spans.variables > _MOST_VARIABLES:
-        return known
+        size = f"its programme would have {spans.variables} variables, more than {_MOST_VARIABLES}"
+        return replace(known, shortfall=f"{size}; the order of a beam search")
     programme = _Order(jobs, spans, bound, known.peak_bytes)
     solution = solve(programme.rows, time_limit=time_limit, gap=_GAP)
-    if solution is None:
-        return known
+    shortfall = f"stopped after {time_limit:g} s, best order so far" if solution.is_stopped else ""
+    if solution.values is None:
+        return replace(known, shortfall=shortfall)
     ran_at = {job: t for (job, t), column in programme.generate.items() if solution.values[column] > 0.5}
     order = tuple(sorted(ran_at, key=ran_at.__getitem__))
     peak = max(profile(jobs, order))
     if peak > known.peak_bytes:
-        return known
-    return Schedule(order, peak, solution.is_optimal)
+        return replace(known, shortfall=shortfall)
+    return Schedule(order, peak, solution.is_optimal, shortfall)
 
 
 def _beam(jobs: Jobs) -> Schedule:

@@ -16,11 +16,15 @@ _BEAM_WORK = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """An order of jobs, its peak, and whether it is proved to be a best one, as far as the method asks."""
+    """An order of jobs, its peak, and whether it is proved to be a best one, as far as the method asks.
+
+    `shortfall` says in a few words what the method could not do, if so.
+    """
 
     order: tuple[int, ...]
     peak_bytes: int
     is_optimal: bool
+    shortfall: str = ""
 
 
 def captured_order(jobs: Jobs) -> Schedule:
@@ -35,8 +39,15 @@ def beam(jobs: Jobs, limit_bytes: int, *, by_peak: bool = False) -> Found:
 
 
 def moves_within(problem: Problem, method: str, graph: Graph, jobs: Jobs, schedule: Schedule) -> tuple[Move, ...]:
-    """Return the moves into a schedule of the jobs of `graph`; raises `Infeasible` if it does not keep the budget."""
+    """Return the moves into a schedule of the jobs of `graph`, and remark on its shortfall.
+
+    Raises `Infeasible` if it does not keep the budget.
+    """
     ops = [graph.ops[job] for job in schedule.order]
     if schedule.peak_bytes > problem.budget.capacity_bytes:
-        raise refusal(problem, method, "it chooses the order alone", profile(jobs, schedule.order), ops)
+        limits = "it chooses the order alone"
+        limits += f" ({schedule.shortfall})" if schedule.shortfall else ""
+        raise refusal(problem, method, limits, profile(jobs, schedule.order), ops)
+    if schedule.shortfall:
+        problem.remark(f"{method}: {schedule.shortfall}")
     return moves_to(problem.graph, [op.name for op in ops])

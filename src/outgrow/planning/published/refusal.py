@@ -27,4 +27,5 @@ def refusal(
         f"Raise the budget to {-(-required // MIB)}MiB, or choose the planner search.",
         floor_bytes=required,
         culprit=ops[step].name,
+        because=limits,
     )

@@ -76,7 +76,10 @@ def serenity_schedule(jobs: Jobs) -> Schedule:
         order[part.start : part.stop] = [part.start + job for job in schedule.order]
         is_optimal = is_optimal and schedule.is_optimal
     peak = max(profile(jobs, order), default=0)
-    return Schedule(tuple(order), peak, is_optimal or peak == unavoidable_bytes(jobs))
+    if is_optimal or peak == unavoidable_bytes(jobs):
+        return Schedule(tuple(order), peak, is_optimal=True)
+    shortfall = "too many partial schedules to compare all; in part the order of a beam search"
+    return Schedule(tuple(order), peak, is_optimal=False, shortfall=shortfall)
 
 
 def _scheduled(jobs: Jobs) -> Schedule:

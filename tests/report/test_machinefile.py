@@ -1,0 +1,88 @@
+"""Is a machine read as it was written, and is what cannot be a machine named?"""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outgrow.errors import InvalidMachine
+from outgrow.ir.machine import Device, Link, Machine
+from outgrow.report.machinefile import Description, description_from_toml, description_to_toml
+
+RATES = st.floats(1e-3, 1e18).map(lambda rate: float(f"{rate:.4g}"))
+SECONDS = st.floats(0, 1).map(lambda seconds: float(f"{seconds:.4g}"))
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: text.strip())
+DESCRIPTIONS = st.builds(
+    Description,
+    st.builds(
+        Machine,
+        NAMES,
+        st.builds(Device, NAMES, RATES, RATES, SECONDS, needs_workspace=st.booleans()),
+        st.builds(Link, RATES, RATES, SECONDS, half_duplex=st.booleans()),
+    ),
+    st.text(st.characters(codec="utf-8")).map(str.strip),
+    st.text(st.characters(codec="utf-8")).map(str.strip),
+)
+TEXT = """\
+name = "toy"
+[device]
+name = "cpu"
+flops_per_second = 1e9
+bytes_per_second = 2e9
+[link]
+out_bytes_per_second = 3e8
+in_bytes_per_second = 3e8
+"""
+
+
+@given(description=DESCRIPTIONS)
+def test_reading_is_the_inverse_of_writing(description: Description) -> None:
+    """Numbers of four digits come back equal, and so do names and sources of any letters."""
+    assert description_from_toml(description_to_toml(description, {"half_duplex": "why"}), "toy.toml") == description
+
+
+def test_what_has_a_default_may_be_left_out() -> None:
+    """Rates and names are enough."""
+    expected = Machine("toy", Device("cpu", 1e9, 2e9), Link(3e8, 3e8))
+    assert description_from_toml(TEXT, "toy.toml") == Description(expected)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("flops_per_second = 1e9\n", "", "[device] has no flops_per_second. Give a number above 0"),
+        ("= 1e9", "= -1e9", "flops_per_second in [device] is -1000000000.0, not a finite number above 0"),
+        ("= 1e9", "= 0", "flops_per_second in [device] is 0.0, not a finite number above 0"),
+        ("= 1e9", "= nan", "flops_per_second in [device] is nan, not a finite number above 0"),
+        ("= 1e9", "= inf", "flops_per_second in [device] is inf, not a finite number above 0"),
+        ("= 1e9", f"= {10**400}", "flops_per_second in [device] is inf, not a finite number above 0"),
+        ("= 1e9", '= "fast"', 'flops_per_second in [device] is "fast", not a number'),
+        ("= 1e9", "= true", "flops_per_second in [device] is true, not a number"),
+        ("= 1e9", "= [1e9]", "flops_per_second in [device] is [1000000000.0], not a number"),
+        ("[link]\n", "[link]\nlatency_seconds = -1\n", "latency_seconds in [link] is -1.0, not a finite number"),
+        ("[link]\n", "[link]\nlatency_seconds = nan\n", "latency_seconds in [link] is nan, not a finite number"),
+        ("[link]\n", '[link]\nhalf_duplex = "no"\n', 'half_duplex in [link] is "no", not true or false'),
+        ("[link]\n", "[link]\nsource = 3\n", "source in [link] is 3, not a string"),
+        ("flops_per_second", "flop_per_second", "unknown key 'flop_per_second'. Did you mean flops_per_second?"),
+        ("[link]", "[lnk]", "the file has an unknown key 'lnk'. Did you mean link?"),
+        ("[device]\nname", "[link2]\nname", "the file has an unknown key 'link2'. Did you mean link?"),
+        ('name = "toy"', 'name = ""', 'name in the file is "", not a name'),
+        ('name = "cpu"', "name = 3", "name in [device] is 3, not a name"),
+        (TEXT[TEXT.index("[device]") :], "device = 3\nlink = 3", "device is 3, not a table [device]"),
+        (TEXT[TEXT.index("[link]") :], "", "the file has no link. Give a table"),
+    ],
+)
+def test_what_is_wrong_is_named(old: str, new: str, reason: str) -> None:
+    """The refusal names file, table and key, what stands there, and where to find a file that is right."""
+    assert old in TEXT
+    with pytest.raises(InvalidMachine, match=re.escape(reason)) as refusal:
+        description_from_toml(TEXT.replace(old, new, 1), "mine.toml")
+    assert str(refusal.value).startswith("The machine file mine.toml is not valid: ")
+    assert str(refusal.value).endswith("`outgrow machine` prints a file of this form.")
+
+
+def test_a_text_that_is_not_toml_is_named_with_its_line() -> None:
+    """The refusal says in which line the text ends to be TOML."""
+    with pytest.raises(InvalidMachine, match=r"mine.toml is not TOML: .* \(at line 2, column \d+\)"):
+        description_from_toml('name = "toy"\n[device\n', "mine.toml")
