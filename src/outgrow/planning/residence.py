@@ -28,13 +28,24 @@ class Residence(NamedTuple):
 
 def residence_of(tables: Tables, sequence: Sequence) -> Residence:
     """Return what the instances of a sequence hold."""
-    instance, storage = sequence.use_instance, sequence.instance_storage
+    storage = sequence.instance_storage
     live, one, begin, end, size, dirty = residence(
-        len(sequence.op), tables.size[storage], tables.stays[storage], tables.moves[storage], tables.birth[storage] < 0,
-        instance, sequence.use_at, sequence.use_writes,
+        len(sequence.op), tables.size[storage], lasting(tables.stays, storage), tables.moves[storage],
+        tables.birth[storage] < 0, sequence.use_instance, sequence.use_at, sequence.use_writes,
     )  # fmt: skip
     live += tables.op_workspace[sequence.op]
     return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty))
+
+
+@compiled
+def lasting(stays: Flags, storage: Integers) -> Flags:
+    """Which instances stay to the end: of a storage that stays, the first; others are made beside a rebuilt one."""
+    found = stays[storage]
+    seen = np.zeros(len(stays), np.bool_)
+    for one in range(len(storage)):
+        found[one] = found[one] and not seen[storage[one]]
+        seen[storage[one]] = True
+    return found
 
 
 @compiled
