@@ -21,16 +21,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from outgrow.analysis.liveness import live_bytes
+from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
 from outgrow.planning.changes import CHANGES
 from outgrow.planning.floor import require_feasible
-from outgrow.planning.free import free_rewrites
 from outgrow.planning.problem import Problem
 from outgrow.planning.recompute import named
 from outgrow.planning.residence import Residence, residence_of
 from outgrow.planning.sequence import DISCARD, KEEP, REBUILD, Sequence, sequence_of
 from outgrow.planning.space import Policy, Space, space_of
-from outgrow.planning.swap import profile_of, swaps_of
+from outgrow.planning.swap import swaps_of
 from outgrow.planning.transfers import Transfers, farthest, transfers, widest
 
 _HEADROOMS = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4)
@@ -72,14 +73,14 @@ class _Trial:
         return self.excess_bytes < other.excess_bytes
 
 
-def search(problem: Problem) -> tuple[Decision, ...]:
+def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Return the decisions of the joint search; none where the captured step fits.
 
-    Raises `Infeasible` if the budget is below the floor.
+    `graph` is the captured one after the rewrites that are free, and `free` are those. Raises `Infeasible` if the
+    budget is below the floor.
     """
-    if profile_of(problem, problem.graph).peak_bytes <= problem.budget.capacity_bytes:
+    if max(live_bytes(problem.graph, problem.workspace), default=0) <= problem.budget.capacity_bytes:
         return ()
-    graph, free = free_rewrites(problem)
     require_feasible(problem, graph)
     space = space_of(problem, graph)
     best = _improved(space, _scanned(space))
