@@ -46,9 +46,9 @@ def verify(
     """Raise `InvalidGraph` unless `graph` keeps the invariants of this module.
 
     Invariant 3 is checked where `capacity_bytes` is given, and 6 where `captured` is, a graph that is itself
-    valid, or that `numbered`. `workspace` gives bytes by captured op name, or by op. `in_place` maps captured operators to the
-    in-place operators that may stand for them, and `quiet` operators to the places of the arguments that a
-    repetition may leave out.
+    valid, as it is or `numbered`. `workspace` gives bytes by captured op name, or by op. `in_place` maps captured
+    operators to the in-place operators that may stand for them, and `quiet` operators to the places of the
+    arguments that a repetition may leave out.
     """
     try:
         _check_values(graph)

@@ -106,7 +106,10 @@ def _created(graph: Graph, op: Op) -> list[str]:
 
 
 def _counts(
-    touched: Sequence[Sequence[str]], written: Sequence[Sequence[str]], number: dict[str, int], use_start: NDArray[np.int64]
+    touched: Sequence[Sequence[str]],
+    written: Sequence[Sequence[str]],
+    number: dict[str, int],
+    use_start: NDArray[np.int64],
 ) -> tuple[list[int], list[int]]:
     """How often its storage has been written as of each use, and the use of each touch."""
     writes = [0] * int(use_start[-1])

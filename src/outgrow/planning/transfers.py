@@ -106,7 +106,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
         instances = max(instances, instance[gap] + 1)
         if chosen[gap]:
             room_for_pieces += 2 + size[gap] // piece_bytes
-            smallest = min(smallest, size[gap] % piece_bytes if size[gap] % piece_bytes else piece_bytes)
+            smallest = min(smallest, size[gap] % piece_bytes or piece_bytes)
     promised = _without(live, begin, end, size, chosen)
     high = np.empty(ops // _BLOCK + 1, np.int64)
     for block in range(len(high)):
