@@ -121,7 +121,7 @@ def test_models_have_the_published_number_of_parameters(
     assert count / 1e6 == pytest.approx(millions, rel=1e-3)
 
 
-@pytest.mark.parametrize("depth", [50, 101, 152, 200, 1001, 2000])
+@pytest.mark.parametrize("depth", [50, 101, 152, 200, 1001, 1202, 2000])
 def test_a_residual_network_has_as_many_layers_as_it_says(depth: int) -> None:
     """Three convolutions a block, the first convolution and the linear layer make up the depth."""
     with torch.device("meta"):
@@ -173,7 +173,7 @@ def test_inference_has_the_forward_pass_alone() -> None:
     ("name", "settings", "reason"),
     [
         ("resnet.py:resnet50", {"dtype": "int8"}, "dtype 'int8' is unknown. Choose one of: float32, bfloat16, float16"),
-        ("resnet.py:resnet", {"depth": 18}, "depth 18 is unknown. Choose one of: 50, 101, 152, 200, 1001, 2000"),
+        ("resnet.py:resnet", {"depth": 18}, "depth 18 is unknown. Choose one of: 50, 101, 152, 200, 1001, 1202, 2000"),
         ("vgg.py:vgg16", {"size": 50}, "size 50 is not a positive multiple of 32"),
         ("inception.py:inception_v3", {"size": 64}, "size 64 is below 75"),
         ("unet3d.py:unet3d", {"size": 12}, "size 12 is not a positive multiple of 8"),

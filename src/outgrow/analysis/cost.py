@@ -35,7 +35,8 @@ Costs = Mapping[str, Cost]
 
 def costs_of(graph: Graph, device: Device, known: Mapping[str, Cost]) -> dict[str, Cost]:
     """Return the cost of every op of a captured graph: `known` by signature, else modelled."""
-    return {op.name: known.get(signature(graph, op)) or modelled(graph, op, device) for op in graph.ops}
+    seen = {op.name: known.get(signature(graph, op)) for op in graph.ops} if known else {}
+    return {op.name: seen.get(op.name) or modelled(graph, op, device) for op in graph.ops}
 
 
 def modelled(graph: Graph, op: Op, device: Device) -> Cost:

@@ -43,8 +43,8 @@ def lifetimes(graph: Graph) -> dict[str, Lifetime]:
     """Return the lifetime of every storage that the graph uses, in order of first use."""
     uses: dict[str, list[int]] = {}
     births: dict[str, int] = {}
-    for step, op in enumerate(graph.ops):
-        for storage in graph.touched(op):
+    for step, (op, touched) in enumerate(zip(graph.ops, graph.touched_at, strict=True)):
+        for storage in touched:
             uses.setdefault(storage, []).append(step)
         for name in op.results:
             if name is not None and graph.values[name].version == 0:
@@ -64,8 +64,8 @@ def lifetimes(graph: Graph) -> dict[str, Lifetime]:
 def write_steps(graph: Graph) -> dict[str, list[int]]:
     """Return the steps that write each storage, ascending."""
     found: dict[str, list[int]] = {}
-    for step, op in enumerate(graph.ops):
-        for name in graph.written(op):
+    for step, written in enumerate(graph.written_at):
+        for name in written:
             found.setdefault(name, []).append(step)
     return found
 
@@ -76,7 +76,7 @@ def gaps(graph: Graph, *, minimum_bytes: int) -> tuple[Gap, ...]:
     Storages that outlive the step stay on the device.
     """
     kept = {graph.values[name].storage for name in graph.results}
-    ops = graph.ops
+    written = graph.written_at
     found: list[Gap] = []
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
@@ -84,7 +84,7 @@ def gaps(graph: Graph, *, minimum_bytes: int) -> tuple[Gap, ...]:
             continue
         rested = False
         for begin, end in zip(life.uses, life.uses[1:], strict=False):
-            rested = rested and name not in graph.written(ops[begin])
+            rested = rested and name not in written[begin]
             if end - begin > 1:
                 found.append(Gap(name, storage.size_bytes, begin, end, dirty=not rested))
                 rested = True

@@ -18,10 +18,10 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget, Estimate, Plan
 from outgrow.planning.names import SOLVER_SECONDS
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
-from outgrow.rewriting.derive import Derivation, derive
+from outgrow.rewriting.derive import Derivation, verified
 from outgrow.runtime.tiers import default_offload_dir
 from outgrow.simulation import replay
 
@@ -106,10 +106,9 @@ def prepare(
     """
     costs = costs_of(graph, machine.device, known)
     problem = Problem(graph, costs, machine, budget, solver_seconds=solver_seconds, progress=progress)
-    plan = make_plan(problem, planner, prove=prove)
-    derivation = derive(graph, plan, problem.workspace)
-    in_core, simulated = replay(graph, costs, machine), replay(derivation.graph, costs, machine)
-    return Prepared(graph, costs, machine, plan, derivation, in_core, simulated)
+    found = planned(problem, planner, prove=prove)
+    derivation = verified(graph, found.plan, found.stages, problem.workspace)
+    return Prepared(graph, costs, machine, found.plan, derivation, found.in_core, found.simulated)
 
 
 def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:

@@ -32,7 +32,7 @@ from typing import NamedTuple, TypeAlias
 
 from outgrow.errors import InvalidGraph
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Value, leaving_out
-from outgrow.ir.steps import Step, births, references, steps_of
+from outgrow.ir.steps import Step, births, steps_of
 
 Content: TypeAlias = str | tuple[str, int]
 Layout: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]
@@ -62,17 +62,30 @@ class _Write(NamedTuple):
     operands: tuple[int, ...]
 
 
+class Numbered(NamedTuple):
+    """A captured graph, its ops by name with the contents that they read, and every storage's content at the end."""
+
+    graph: Graph
+    calls: dict[str, _Call]
+    end: dict[str, Content]
+
+
+def numbered(captured: Graph) -> Numbered:
+    """Return a captured graph by contents, to compare many graphs with; it must keep invariant 1."""
+    calls, end = _number(captured, steps_of(captured))
+    return Numbered(captured, {call.op.name: call for call in calls}, end)
+
+
 def check_equivalence(
     graph: Graph,
     steps: list[Step],
-    captured: Graph,
+    reference: Numbered,
     in_place: Forms,
     quiet: Mapping[str, Sequence[int]],
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 6; both graphs must keep invariant 1."""
-    expected_calls, expected_end = _number(captured, steps_of(captured))
+    captured, originals, expected_end = reference
     calls, end = _number(graph, steps)
-    originals = {call.op.name: call for call in expected_calls}
     missing = dict.fromkeys(originals)
     for call in calls:
         op = call.op
@@ -155,12 +168,12 @@ def _is_repeatable(captured: Graph, original: _Call) -> bool:
 def _quieted(original: _Call, positions: Sequence[int]) -> _Call:
     """Return the call without the arguments at `positions`, if they are all that it writes without returning it."""
     arguments = [original.op.arguments[at] for at in positions]
-    values = dict(zip(references(original.op), original.step.reads, strict=True))
+    values = dict(zip(original.op.references, original.step.reads, strict=True))
     left_out = {values[argument.value].storage for argument in arguments if isinstance(argument, Ref)}
     if not original.op.writes or not left_out.issuperset(original.op.writes):
         return original
     op = leaving_out(original.op, positions)
-    reads = tuple([values[name] for name in references(op)])
+    reads = tuple([values[name] for name in op.references])
     written = tuple([name for name in original.step.written if name not in original.op.writes])
     touched = tuple(dict.fromkeys([*(value.storage for value in reads), *written]))
     before = {name: content for name, content in original.before.items() if name in touched}

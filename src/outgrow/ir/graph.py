@@ -93,7 +93,7 @@ class Symbol:
 Argument: TypeAlias = "Ref | Symbol | int | float | bool | str | tuple[Argument, ...] | None"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Op:
     """One call of an operator. `results` are value names, or None where a result is not used.
 
@@ -113,6 +113,28 @@ class Op:
     def captured(self) -> str:
         """The name of the captured op that this op is or repeats."""
         return self.origin or self.name
+
+    @cached_property
+    def references(self) -> tuple[str, ...]:
+        """The names of the values that this op reads, in order, as often as it names them.
+
+        >>> Op("add", "aten.add.Tensor", (Ref("x"), (Ref("y"), Ref("x")))).references
+        ('x', 'y', 'x')
+        """
+        found: list[str] = []
+        for argument in self.arguments:
+            if isinstance(argument, Ref):
+                found.append(argument.value)
+            elif isinstance(argument, tuple):
+                found.extend(argument_values(argument))
+        for _, argument in self.keywords:
+            found.extend(argument_values(argument))
+        return tuple(found)
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """The names of the values that this op reads, each once, in order."""
+        return tuple(dict.fromkeys(self.references))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +182,7 @@ def argument_values(argument: Argument) -> Iterator[str]:
 
 def read_values(op: Op) -> tuple[str, ...]:
     """Return the names of the values that `op` reads, each once, in order."""
-    arguments = (*op.arguments, *(argument for _, argument in op.keywords))
-    return tuple(dict.fromkeys(name for argument in arguments for name in argument_values(argument)))
+    return op.operands
 
 
 def leaving_out(op: Op, positions: Sequence[int]) -> Op:
@@ -205,33 +226,46 @@ class Graph:
     def dying_at(self) -> Mapping[int, tuple[str, ...]]:
         """The storages that each position is the last to touch, without those that stay to the end of the step."""
         kept = {self.values[name].storage for name in self.results}
-        last = {name: at for at, item in enumerate(self.instructions) for name in self.touched(item)}
+        of_ops = iter(self.touched_at)
+        touched = [next(of_ops) if isinstance(item, Op) else (item.storage,) for item in self.instructions]
+        last = {name: at for at, names in enumerate(touched) for name in names}
         dying: dict[int, list[str]] = {}
         for name, at in last.items():
             if not self.storages[name].is_persistent and name not in kept:
                 dying.setdefault(at, []).append(name)
         return {at: tuple(names) for at, names in dying.items()}
 
+    @cached_property
+    def touched_at(self) -> tuple[tuple[str, ...], ...]:
+        """What each op touches (see `touched`), in the order of `ops`."""
+        return tuple([self.touched(op) for op in self.ops])
+
+    @cached_property
+    def written_at(self) -> tuple[tuple[str, ...], ...]:
+        """What each op writes (see `written`), in the order of `ops`."""
+        return tuple([self.written(op) for op in self.ops])
+
     def reads(self, item: Instruction) -> tuple[str, ...]:
         """The storages whose content `item` reads, each once, in order."""
         if isinstance(item, Op):
-            return tuple(dict.fromkeys(self.values[name].storage for name in read_values(item)))
+            return tuple(dict.fromkeys([self.values[name].storage for name in item.operands]))
         return ()
 
     def written(self, item: Instruction) -> tuple[str, ...]:
         """The storages that `item` writes, by a result or in place, each once, in order."""
         if isinstance(item, Op):
-            results = (self.values[name].storage for name in result_values(item))
-            return tuple(dict.fromkeys((*results, *item.writes)))
+            results = [self.values[name].storage for name in result_values(item)]
+            return tuple(dict.fromkeys([*results, *item.writes]))
         return ()
 
     def touched(self, item: Instruction) -> tuple[str, ...]:
         """The storages that `item` needs resident: all it reads or writes, or the one it moves."""
         if isinstance(item, Op):
-            return tuple(dict.fromkeys((*self.reads(item), *self.written(item))))
+            read = [self.values[name].storage for name in item.operands]
+            return tuple(dict.fromkeys([*read, *self.written(item)]))
         return (item.storage,)
 
 
 def result_values(item: Instruction) -> tuple[str, ...]:
     """Return the values that `item` defines, in order."""
-    return tuple(name for name in item.results if name is not None) if isinstance(item, Op) else ()
+    return tuple([name for name in item.results if name is not None]) if isinstance(item, Op) else ()

@@ -28,6 +28,7 @@ ITEM_BYTES: Mapping[str, int] = {name: size_bytes for name, _, size_bytes in _TY
 """The bytes of one element of a dtype."""
 
 
+@cache
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides, in elements, of a dense row-major tensor.
 

@@ -7,7 +7,7 @@ The facts are those of `Graph.reads`, `Graph.written` and `Graph.touched`, worke
 from typing import NamedTuple
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import Graph, Instruction, Op, Ref, Value, argument_values
+from outgrow.ir.graph import Graph, Instruction, Op, Value
 
 
 class Step(NamedTuple):
@@ -38,30 +38,13 @@ def _step(graph: Graph, item: Instruction) -> Step:
     values, storages = graph.values, graph.storages
     if not isinstance(item, Op):
         return Step(touched=(storages[item.storage].name,))
-    reads = tuple([values[name] for name in references(item)])
+    reads = tuple([values[name] for name in item.references])
     results = tuple([values[name] for name in item.results if name is not None])
     written = [value.storage for value in results]
     if len(written) != 1 or item.writes:
         written = list(dict.fromkeys(written + [storages[name].name for name in item.writes]))
     touched = dict.fromkeys([value.storage for value in reads] + written)
     return Step(reads, results, tuple(written), tuple(touched))
-
-
-def references(op: Op) -> list[str]:
-    """Return the values that `op` reads, in order, as often as it names them.
-
-    >>> references(Op("add", "aten.add.Tensor", (Ref("x"), (Ref("y"), Ref("x")))))
-    ['x', 'y', 'x']
-    """
-    found: list[str] = []
-    for argument in op.arguments:
-        if isinstance(argument, Ref):
-            found.append(argument.value)
-        elif isinstance(argument, tuple):
-            found.extend(argument_values(argument))
-    for _, argument in op.keywords:
-        found.extend(argument_values(argument))
-    return found
 
 
 def births(steps: list[Step]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.equivalence import Forms, check_equivalence
+from outgrow.ir.equivalence import Forms, Numbered, check_equivalence, numbered
 from outgrow.ir.graph import Graph, Op, Role, Value
 from outgrow.ir.layout import end_bytes
 from outgrow.ir.residence import check_capacity, check_residence
@@ -39,15 +39,15 @@ def verify(
     *,
     capacity_bytes: int | None = None,
     workspace: Mapping[str, int] | Callable[[Op], int] = _NO_WORKSPACE,
-    captured: Graph | None = None,
+    captured: Graph | Numbered | None = None,
     in_place: Forms = _NO_FORMS,
     quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS,
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps the invariants of this module.
 
     Invariant 3 is checked where `capacity_bytes` is given, and 6 where `captured` is, a graph that is itself
-    valid. `workspace` gives bytes by captured op name, or by op. `in_place` maps captured operators to the
-    forms that may stand for them, and `quiet` operators to the places of the arguments that a
+    valid, as it is or `numbered`. `workspace` gives bytes by captured op name, or by op. `in_place` maps captured
+    operators to the forms that may stand for them, and `quiet` operators to the places of the arguments that a
     repetition may leave out.
     """
     try:
@@ -59,7 +59,8 @@ def verify(
         if capacity_bytes is not None:
             check_capacity(graph, steps, capacity_bytes, _as_function(workspace))
         if captured is not None:
-            check_equivalence(graph, steps, captured, in_place, quiet)
+            reference = numbered(captured) if isinstance(captured, Graph) else captured
+            check_equivalence(graph, steps, reference, in_place, quiet)
     except InvalidGraph as fault:
         around = "" if fault.position is None else f"\n{print_around(graph, fault.position)}"
         message = f"invariant {fault.invariant}: {fault}{around}"

@@ -21,20 +21,20 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
     kept = {graph.values[name].storage for name in graph.results}
     ops = graph.ops
     fixed = [0] * (len(ops) + 1)
+    moving: dict[str, int] = {}
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
-        stays = _is_fixed(problem, graph, name) or name in kept or not life.uses
-        until = life.death + 1 if stays else life.uses[0]
+        may_leave = not (_is_fixed(problem, graph, name) or name in kept)
+        moving[name] = storage.size_bytes if may_leave else 0
+        until = life.uses[0] if may_leave and life.uses else life.death + 1
         fixed[max(life.birth, 0)] += storage.size_bytes
         fixed[min(until, len(ops))] -= storage.size_bytes
     workspace = problem.workspace
     found: list[int] = []
     held = 0
-    for step, op in enumerate(ops):
+    for step, (op, touched) in enumerate(zip(ops, graph.touched_at, strict=True)):
         held += fixed[step]
-        moving = [name for name in graph.touched(op) if not _is_fixed(problem, graph, name) and name not in kept]
-        touched = sum(graph.storages[name].size_bytes for name in moving)
-        found.append(held + touched + workspace.get(op.captured, 0))
+        found.append(held + sum([moving[name] for name in touched]) + workspace.get(op.captured, 0))
     return found
 
 

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from outgrow.analysis.timeline import Trace
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
 from outgrow.planning.bound import bound_seconds
@@ -20,12 +21,25 @@ from outgrow.planning.published.sqrt_checkpoint import sqrt_checkpoint
 from outgrow.planning.published.tflms_v1 import tflms_v1
 from outgrow.planning.published.tflms_v2 import tflms_v2
 from outgrow.planning.search import search
-from outgrow.rewriting.derive import apply_laws
+from outgrow.rewriting.derive import Stage, carried_out
 from outgrow.simulation import replay
 
-_FUNCTIONS = (search, nnabla_window, tflms_v1, tflms_v2, meng, capuchin, sqrt_checkpoint, serenity, olla)
-PLANNERS: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = dict(zip(PLANNER_NAMES, _FUNCTIONS, strict=True))
-"""Every planner by name: from a problem to the decisions, in the order in which they are applied."""
+_FUNCTIONS = (nnabla_window, tflms_v1, tflms_v2, meng, capuchin, sqrt_checkpoint, serenity, olla)
+_PUBLISHED: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = dict(
+    zip(PLANNER_NAMES[1:], _FUNCTIONS, strict=True)
+)
+PLANNERS = PLANNER_NAMES
+"""Every planner, by name: the search, then the published ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, what each of its stages made of the graph, and the simulated step without and with it."""
+
+    plan: Plan
+    stages: tuple[Stage, ...]
+    in_core: Trace
+    simulated: Trace
 
 
 def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True) -> Plan:
@@ -34,20 +48,28 @@ def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True) 
     The time that the bound takes is not counted as planning: no planner needs it.
     Raises `Infeasible` if the budget is below the floor, `KeyError` for an unknown planner.
     """
+    return planned(problem, planner, prove=prove).plan
+
+
+def planned(problem: Problem, planner: str = "search", *, prove: bool = True) -> Planned:
+    """Return what `make_plan` returns, with the graphs and the simulation that it rests on."""
     begin = time.perf_counter()
     notes: list[str] = []
-    decisions = PLANNERS[planner](replace(problem, remark=notes.append))
-    graph = apply_laws(problem.graph, decisions)
-    expected = replay(graph, problem.costs, problem.machine)
-    in_core = replay(problem.graph, problem.costs, problem.machine)
-    floor, culprit = floor_of(problem, free_rewrites(problem)[0])
+    problem = replace(problem, remark=notes.append)
+    rewritten, free = free_rewrites(problem)
+    decisions = search(problem, rewritten, free) if planner == PLANNERS[0] else _PUBLISHED[planner](problem)
+    stages = carried_out(problem.graph, decisions)
+    in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
+    if stages:
+        simulated = replay(stages[-1].graph, problem.costs, problem.machine)
+    floor, culprit = floor_of(problem, rewritten)
     planning_seconds = time.perf_counter() - begin
-    return Plan(
+    plan = Plan(
         planner=planner,
         fingerprint=fingerprint(problem.graph),
         budget=problem.budget,
         decisions=decisions,
-        predicted=Estimate(expected.peak_bytes, expected.seconds),
+        predicted=Estimate(simulated.peak_bytes, simulated.seconds),
         floor_bytes=floor + problem.budget.overhead_bytes,
         floor_op=culprit.name if culprit else "",
         in_core=Estimate(in_core.peak_bytes, in_core.seconds),
@@ -55,3 +77,4 @@ def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True) 
         planning_seconds=planning_seconds,
         notes=tuple(notes),
     )
+    return Planned(plan, stages, in_core, simulated)

@@ -19,17 +19,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from outgrow.analysis.liveness import live_bytes
+from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
 from outgrow.planning.annealing import HEADROOMS, LEADS, Costs, Trial, annealed, beats, costs_of, tried
 from outgrow.planning.changes import Policy
 from outgrow.planning.floor import require_feasible
-from outgrow.planning.free import free_rewrites
 from outgrow.planning.problem import Problem
 from outgrow.planning.recompute import named
 from outgrow.planning.residence import residence_of
 from outgrow.planning.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.space import Space, space_of
-from outgrow.planning.swap import profile_of, swaps_of
+from outgrow.planning.swap import swaps_of
 from outgrow.planning.transfers import farthest, transfers, widest
 
 _PRICES = 24
@@ -64,14 +65,14 @@ class _Board:
         return tried(self.costs, policy, headroom, is_widest, lead)
 
 
-def search(problem: Problem) -> tuple[Decision, ...]:
+def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Return the decisions of the joint search; none where the captured step fits.
 
-    Raises `Infeasible` if the budget is below the floor.
+    `graph` is the captured one after the rewrites that are free, and `free` are those. Raises `Infeasible` if the
+    budget is below the floor.
     """
-    if profile_of(problem, problem.graph).peak_bytes <= problem.budget.capacity_bytes:
+    if max(live_bytes(problem.graph, problem.workspace), default=0) <= problem.budget.capacity_bytes:
         return ()
-    graph, free = free_rewrites(problem)
     require_feasible(problem, graph)
     space = space_of(problem, graph)
     board = _Board(space, costs_of(space))

@@ -9,13 +9,15 @@ The *chain* of a storage as of a use are the ops that wrote it up to there, the 
 before which that gives the same bits (the law of recomputation says when), -1 if it never does.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.analysis.dependence import is_repeatable
-from outgrow.ir.graph import Graph, Op, read_values
+from outgrow.ir.graph import Graph, Op, result_values
 from outgrow.operators.effects import quiet
 from outgrow.planning.problem import Problem
 
@@ -51,8 +53,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     names = tuple(graph.storages)
     number = {name: at for at, name in enumerate(names)}
     kept = {graph.values[name].storage for name in graph.results}
-    touched = [graph.touched(op) for op in ops]
-    written = [set(graph.written(op)) for op in ops]
+    touched, written = graph.touched_at, graph.written_at
     uses: list[list[int]] = [[] for _ in names]
     writers: list[list[int]] = [[] for _ in names]
     for at, storages in enumerate(touched):
@@ -66,10 +67,10 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     storages = list(graph.storages.values())
     stays = [storage.is_persistent or storage.name in kept or not uses[number[storage.name]] for storage in storages]
     moves = [storage.size_bytes >= problem.minimum_bytes for storage in storages]
-    limit = _limits(graph, uses, writers, writes, use_start, number)
+    limit = _limits(graph, writers, writes, use_start, number)
     limit[np.repeat(stays, np.diff(use_start))] = -1
     seconds, workspace = np.array([problem.seconds_of(op) for op in ops]), problem.workspace
-    born = {graph.values[name].storage: at for at, op in reversed(list(enumerate(ops))) for name in _created(graph, op)}
+    born = {name: at for at, op in reversed(list(enumerate(ops))) for name in _created(graph, op)}
     return Tables(
         graph=graph,
         op_seconds=seconds,
@@ -100,12 +101,15 @@ def _starts(counts: list[int]) -> NDArray[np.int64]:
 
 
 def _created(graph: Graph, op: Op) -> list[str]:
-    """The results of `op` that bring a storage into being."""
-    return [name for name in op.results if name is not None and graph.values[name].version == 0]
+    """The storages that `op` brings into being."""
+    return [graph.values[name].storage for name in result_values(op) if graph.values[name].version == 0]
 
 
 def _counts(
-    touched: list[tuple[str, ...]], written: list[set[str]], number: dict[str, int], use_start: NDArray[np.int64]
+    touched: Sequence[Sequence[str]],
+    written: Sequence[Sequence[str]],
+    number: dict[str, int],
+    use_start: NDArray[np.int64],
 ) -> tuple[list[int], list[int]]:
     """How often its storage has been written as of each use, and the use of each touch."""
     writes = [0] * int(use_start[-1])
@@ -124,46 +128,40 @@ def _counts(
 
 def _limits(
     graph: Graph,
-    uses: list[list[int]],
     writers: list[list[int]],
     writes: list[int],
     use_start: NDArray[np.int64],
     number: dict[str, int],
 ) -> NDArray[np.int64]:
     """The last op before which the chain of each use may be repeated."""
-    ops, names = graph.ops, tuple(graph.storages)
     limit = np.full(int(use_start[-1]), -1, dtype=np.int64)
-    for storage, steps in enumerate(uses):
-        found: dict[int, int] = {}
-        for order in range(len(steps)):
-            use = int(use_start[storage]) + order
-            count = writes[use]
-            if count not in found:
-                chain = [ops[at] for at in writers[storage][:count]]
-                found[count] = _limit(graph, names[storage], chain, writers[storage][:count], writers, number)
-            limit[use] = found[count]
+    for storage, name in enumerate(graph.storages):
+        of_chain = [-1, *_chain_limits(graph, name, writers, number)]
+        for use in range(int(use_start[storage]), int(use_start[storage + 1])):
+            limit[use] = of_chain[writes[use]]
     return limit
 
 
-def _limit(
-    graph: Graph, storage: str, chain: list[Op], at: list[int], writers: list[list[int]], number: dict[str, int]
-) -> int:
-    made = {graph.values[name].storage for op in chain for name in _created(graph, op)}
-    if storage not in made:
-        return -1
+def _chain_limits(graph: Graph, storage: str, writers: list[list[int]], number: dict[str, int]) -> Iterator[int]:
+    """Yield the limits of the chains of a storage, one for each op that writes it."""
     limit = len(graph.ops)
-    for op, step in zip(chain, at, strict=True):
-        if not is_repeatable(graph, op) or not made.issuperset(graph.written(quiet(op))):
-            return -1
-        for name in read_values(quiet(op)):
+    made: set[str] = set()
+    for step in writers[number[storage]]:
+        op = graph.ops[step]
+        repeated = quiet(op)
+        made.update(_created(graph, op))
+        if limit >= 0 and not (is_repeatable(graph, op) and made.issuperset(graph.written(repeated))):
+            limit = -1
+        for name in repeated.operands if limit >= 0 else ():
             value = graph.values[name]
-            if value.storage in made:
-                if value.storage != storage and value.version != 0:
-                    return -1
-                continue
-            overwritten = next((later for later in writers[number[value.storage]] if later >= step), limit)
-            limit = min(limit, overwritten)
-    return limit
+            if value.storage not in made:
+                later = writers[number[value.storage]]
+                overwritten = bisect_left(later, step)
+                limit = min(limit, later[overwritten] if overwritten < len(later) else limit)
+            elif value.storage != storage and value.version != 0:
+                limit = -1
+                break
+        yield limit if storage in made else -1
 
 
 def _chain_seconds(

@@ -31,6 +31,12 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Reals = NDArray[np.float64]
 
+_BLOCK = 64
+"""Ops whose largest promise is known as one, so that room is found without looking at every op."""
+
+_SLACK = 1 + 1e-9
+"""What rounding may add to a sum of seconds."""
+
 
 class Gaps(NamedTuple):
     """Rests that a swap may fill, by begin, then end: the instance of a storage that rests, and between which ops.
@@ -95,13 +101,16 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     stall = np.zeros(gaps)
     room_for_pieces = 0
     instances = 0
-    promised = live.copy()
+    smallest = capacity
     for gap in range(gaps):
         instances = max(instances, instance[gap] + 1)
         if chosen[gap]:
             room_for_pieces += 2 + size[gap] // piece_bytes
-            for step in range(begin[gap] + 1, end[gap]):
-                promised[step] -= size[gap]
+            smallest = min(smallest, size[gap] % piece_bytes or piece_bytes)
+    promised = _without(live, begin, end, size, chosen)
+    high = np.empty(ops // _BLOCK + 1, np.int64)
+    for block in range(len(high)):
+        high[block] = promised[block * _BLOCK : (block + 1) * _BLOCK].max() if block * _BLOCK < ops else 0
     piece_gap = np.empty(room_for_pieces, np.int64)
     piece_begin = np.empty(room_for_pieces, np.int64)
     piece_end = np.empty(room_for_pieces, np.int64)
@@ -116,8 +125,9 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     back = np.zeros(gaps, np.int64)
     copied = np.zeros(instances, np.bool_)
     held = np.empty(gaps, np.int64)
-    away = np.empty(gaps, np.int64)
+    away = np.empty(gaps, np.int64)  # from the last use to the next
     helds = aways = 0
+    missing = 0  # bytes of the storages that are away
     clock = out_free = in_free = 0.0
     following = 0
     excess = 0
@@ -139,13 +149,14 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 held_bytes -= size[gap]
                 place = aways
                 while place > 0 and (
-                    end[away[place - 1]] > end[gap]
-                    or (end[away[place - 1]] == end[gap] and begin[away[place - 1]] > begin[gap])
+                    end[away[place - 1]] < end[gap]
+                    or (end[away[place - 1]] == end[gap] and begin[away[place - 1]] <= begin[gap])
                 ):
                     away[place] = away[place - 1]
                     place -= 1
                 away[place] = gap
                 aways += 1
+                missing += size[gap]
             else:
                 held[kept] = gap
                 kept += 1
@@ -154,13 +165,14 @@ def walk(  # noqa: C901, PLR0912, PLR0915
             excess = promised[step] + held_bytes - capacity
             break
         # 2. bring back what this op uses
-        for at in range(aways):
+        for at in range(aways - 1, -1, -1):
             gap = away[at]
             if end[gap] != step:
                 break
             if back[gap] < size[gap]:
-                missing = size[gap] - back[gap]
-                back_end[gap] = max(clock, in_free) + latency + missing * in_rate
+                part = size[gap] - back[gap]
+                missing -= part
+                back_end[gap] = max(clock, in_free) + latency + part * in_rate
                 in_free = back_end[gap]
                 if half_duplex:
                     out_free = max(out_free, in_free)
@@ -170,21 +182,27 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 back[gap] = size[gap]
         # 3. bring back pieces for later ops
         busy_until = clock + seconds[step]
-        ahead = 0.0
+        ahead, most = 0.0, (missing * in_rate + aways * latency) * _SLACK
         highest, seen = promised[step] + held_bytes, step + 1
-        for at in range(aways):
-            if in_free >= busy_until:
+        for at in range(aways - 1, -1, -1):
+            if in_free >= busy_until or capacity - highest < smallest:
                 break
             gap = away[at]
             if end[gap] <= step or back[gap] == size[gap]:
                 continue
             ahead += latency + (size[gap] - back[gap]) * in_rate
-            until_use = elapsed[end[gap]] - elapsed[step]
-            if until_use - max(0.0, in_free - clock) - ahead > lead:
+            until_use = elapsed[end[gap]] - elapsed[step] - max(0.0, in_free - clock)
+            if until_use - most > lead:
+                break
+            if until_use - ahead > lead:
                 continue
             while seen < end[gap]:
-                highest = max(highest, promised[seen])
-                seen += 1
+                if seen % _BLOCK == 0 and seen + _BLOCK <= end[gap]:
+                    highest = max(highest, high[seen // _BLOCK])
+                    seen += _BLOCK
+                else:
+                    highest = max(highest, promised[seen])
+                    seen += 1
             while in_free < busy_until and back[gap] < size[gap]:
                 part = min(size[gap] - back[gap], piece_bytes)
                 if capacity - highest < part:
@@ -197,20 +215,17 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 piece_begin[pieces], piece_end[pieces] = back[gap], back[gap] + part
                 pieces += 1
                 back[gap] += part
+                missing -= part
                 for later in range(step, end[gap]):
                     promised[later] += part
+                    high[later // _BLOCK] = max(high[later // _BLOCK], promised[later])
                 highest += part
         # 4. wait for what this op uses, and run it
-        kept = 0
-        for at in range(aways):
-            gap = away[at]
-            if end[gap] == step:
-                stall[gap] += max(0.0, back_end[gap] - clock)
-                clock = max(clock, back_end[gap])
-            else:
-                away[kept] = gap
-                kept += 1
-        aways = kept
+        while aways > 0 and end[away[aways - 1]] == step:
+            aways -= 1
+            gap = away[aways]
+            stall[gap] += max(0.0, back_end[gap] - clock)
+            clock = max(clock, back_end[gap])
         clock += seconds[step]
         # after it, copies out begin
         while following < gaps and begin[following] == step:
@@ -238,6 +253,17 @@ def walk(  # noqa: C901, PLR0912, PLR0915
 
 
 @compiled
+def _without(live: Integers, begin: Integers, end: Integers, size: Integers, chosen: Flags) -> Integers:
+    """Live bytes at each op without the chosen gaps that rest then."""
+    change = np.zeros(len(live) + 1, np.int64)
+    for gap in range(len(begin)):
+        if chosen[gap]:
+            change[begin[gap] + 1] -= size[gap]
+            change[end[gap]] += size[gap]
+    return live + np.cumsum(change[: len(live)])
+
+
+@compiled
 def farthest(live: Integers, begin: Integers, end: Integers, size: Integers, target: int) -> Flags:
     """Choose gaps to swap: at the first op over the target the storage whose next use is farthest (Belady 1966).
 
@@ -245,21 +271,24 @@ def farthest(live: Integers, begin: Integers, end: Integers, size: Integers, tar
     """
     gaps, ops = len(begin), len(live)
     chosen = np.zeros(gaps, np.bool_)
-    over = live - target
     resting = np.empty(gaps, np.int64)
-    rests = following = 0
+    ending = np.zeros(ops + 1, np.int64)
+    rests = following = away = 0
     for step in range(ops):
         while following < gaps and begin[following] < step:
             resting[rests] = following
             rests += 1
             following += 1
+        away -= ending[step]
+        if live[step] - away <= target:
+            continue
         kept = 0
         for at in range(rests):
             if end[resting[at]] > step:
                 resting[kept] = resting[at]
                 kept += 1
         rests = kept
-        while over[step] > 0:
+        while live[step] - away > target:
             best, place = -1, -1
             for at in range(rests):
                 gap = resting[at]
@@ -268,11 +297,11 @@ def farthest(live: Integers, begin: Integers, end: Integers, size: Integers, tar
             if best < 0:
                 break
             chosen[best] = True
-            for inside in range(begin[best] + 1, end[best]):
-                over[inside] -= size[best]
+            away += size[best]
+            ending[end[best]] += size[best]
             rests -= 1
             resting[place] = resting[rests]
-    _give_back(over, begin, end, size, chosen)
+    _give_back(_without(live, begin, end, size, chosen) - target, begin, end, size, chosen)
     return chosen
 
 

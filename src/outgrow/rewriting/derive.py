@@ -7,11 +7,12 @@ the device is asked of G(n) alone, since the early graphs do not fit yet. The de
 `replay_derivation` repeats it and compares.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from outgrow.errors import InvalidPlan, ReplayMismatch
+from outgrow.ir.equivalence import numbered
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
 from outgrow.ir.verify import verify
@@ -20,6 +21,15 @@ from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Decision, Plan
 from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.laws import LAWS
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Decisions in a row that one law carries out, and the graph that they make."""
+
+    law: str
+    decisions: tuple[Decision, ...]
+    graph: Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +71,20 @@ def apply_laws(graph: Graph, decisions: Iterable[Decision]) -> Graph:
     return draft.graph()
 
 
-def _stages(captured: Graph, decisions: Iterable[Decision]) -> Iterator[tuple[str, tuple[Decision, ...], Graph]]:
-    """Yield the law and the decisions of each stage, and the graph after it."""
+def carried_out(captured: Graph, decisions: Iterable[Decision]) -> tuple[Stage, ...]:
+    """Return the stages of some decisions; raises `NotApplicable` where a law's condition fails."""
     draft = Draft(captured)
+    found: list[Stage] = []
     for kind, group in groupby(decisions, type):
         stage = tuple(group)
         for decision in stage:
             carry_out(draft, decision)
-        yield LAWS[kind].name, stage, draft.graph()
+        found.append(Stage(LAWS[kind].name, stage, draft.graph()))
+    return tuple(found)
 
 
 def derive(captured: Graph, plan: Plan, workspace: Mapping[str, int]) -> Derivation:
-    """Apply a plan's decisions in order, checking the invariants around each.
+    """Apply a plan's decisions in order, checking the invariants around each stage.
 
     `workspace` gives bytes by captured op name. Raises `InvalidPlan` for a plan of another graph,
     `NotApplicable` where a law's condition fails, `InvalidGraph` where the result breaks an invariant.
@@ -82,27 +94,40 @@ def derive(captured: Graph, plan: Plan, workspace: Mapping[str, int]) -> Derivat
         raise InvalidPlan(
             f"The plan was made for graph {plan.fingerprint}, but this graph is {start}. Plan again for this step."
         )
-    verify(captured)
-    graph = captured
-    stages: list[Derived] = []
-    for law, decisions, graph in _stages(captured, plan.decisions):
-        verify(graph, captured=captured, in_place=IN_PLACE, quiet=QUIET)
-        stages.append(Derived(law, decisions, fingerprint(graph)))
+    return verified(captured, plan, carried_out(captured, plan.decisions), workspace)
+
+
+def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Mapping[str, int]) -> Derivation:
+    """Return the derivation of a plan of this graph, whose decisions made these stages.
+
+    Raises `InvalidGraph` where one of them breaks an invariant.
+    """
     capacity = plan.budget.capacity_bytes
-    verify(graph, captured=captured, in_place=IN_PLACE, quiet=QUIET, capacity_bytes=capacity, workspace=workspace)
-    return Derivation(start, tuple(stages), graph)
+    verify(captured, capacity_bytes=None if stages else capacity, workspace=workspace)
+    reference = numbered(captured)
+    for stage in stages:
+        held = capacity if stage is stages[-1] else None
+        verify(
+            stage.graph,
+            captured=reference,
+            in_place=IN_PLACE,
+            quiet=QUIET,
+            capacity_bytes=held,
+            workspace=workspace,
+        )
+    derived = tuple(Derived(stage.law, stage.decisions, fingerprint(stage.graph)) for stage in stages)
+    return Derivation(plan.fingerprint, derived, stages[-1].graph if stages else captured)
 
 
 def replay_derivation(captured: Graph, derivation: Derivation) -> Graph:
     """Repeat a derivation; raises `ReplayMismatch` at the first step that comes out differently."""
-    graph = captured
     decisions = (decision for stage in derivation.stages for decision in stage.decisions)
-    for number, (stage, (law, _, graph)) in enumerate(
-        zip(derivation.stages, _stages(captured, decisions), strict=True)
-    ):
-        found = fingerprint(graph)
-        if found != stage.fingerprint:
+    stages = carried_out(captured, decisions)
+    for number, (recorded, stage) in enumerate(zip(derivation.stages, stages, strict=True)):
+        found = fingerprint(stage.graph)
+        if found != recorded.fingerprint:
             raise ReplayMismatch(
-                f"Stage {number} ({law}) of the derivation gave graph {found}, recorded was {stage.fingerprint}."
+                f"Stage {number} ({stage.law}) of the derivation gave graph {found}, "
+                f"recorded was {recorded.fingerprint}."
             )
-    return graph
+    return stages[-1].graph if stages else captured

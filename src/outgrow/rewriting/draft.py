@@ -1,7 +1,7 @@
 """A graph while laws edit it: the same content, arranged so that a law costs what it touches, not what there is.
 
     order     instructions are a linked list of places; labels say which of two places comes first
-    indexes   the places of the ops by name, the places that touch a storage, the values in a storage
+    indexes   the places of the ops by name, the places that touch or write a storage, the values in a storage
 
 A draft is made from a graph and gives a graph; in between it belongs to one derivation. Labels are those of Bender
 et al. 2002, "Two Simplified Algorithms for Maintaining Order in a List", https://doi.org/10.1007/3-540-45749-6_17, with
@@ -11,7 +11,7 @@ the simplest remedy where they run out: new labels for all.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from outgrow.ir.graph import Graph, Instruction, Op, Storage, Value, read_values, result_values
+from outgrow.ir.graph import Graph, Instruction, Op, Storage, Value, result_values
 
 Place = int
 
@@ -34,6 +34,7 @@ class Draft:
         self._by_name: dict[str, Place] = {}
         self._touching: dict[str, dict[Place, None]] = {}
         self._written: dict[Place, tuple[str, ...]] = {}
+        self._writing: dict[str, dict[Place, None]] = {}
         self._values_of: dict[str, dict[str, None]] = {}
         self._born: set[str] = set()
         self._fresh = _END + 1
@@ -166,18 +167,20 @@ class Draft:
             self._written[place] = ()
             return
         self._by_name[item.name] = place
-        reads = (self.values[name].storage for name in read_values(item))
         results = [self.values[name] for name in result_values(item)]
-        self._born.update(value.storage for value in results if value.version == 0)
-        written = tuple(dict.fromkeys((*(value.storage for value in results), *item.writes)))
-        self._written[place] = written
-        for name in (*reads, *written):
+        self._born.update([value.storage for value in results if value.version == 0])
+        self._written[place] = tuple(dict.fromkeys([*(value.storage for value in results), *item.writes]))
+        for name in self._written[place]:
+            self._writing.setdefault(name, {})[place] = None
+        for name in self.touched(place):
             self._touching.setdefault(name, {})[place] = None
 
     def _forget(self, place: Place) -> None:
         item = self._items[place]
         for name in self.touched(place):
             del self._touching[name][place]
+        for name in self._written[place]:
+            del self._writing[name][place]
         if isinstance(item, Op):
             del self._by_name[item.name]
         else:
@@ -190,8 +193,8 @@ class Draft:
         item = self._items[place]
         if not isinstance(item, Op):
             return (item.storage,)
-        reads = (self.values[name].storage for name in read_values(item))
-        return tuple(dict.fromkeys((*reads, *self._written[place])))
+        reads = [self.values[name].storage for name in item.operands]
+        return tuple(dict.fromkeys([*reads, *self._written[place]]))
 
     def written(self, place: Place) -> tuple[str, ...]:
         """Return the storages that the instruction at a place writes, each once."""
@@ -203,11 +206,7 @@ class Draft:
 
     def writers(self, storage: str, before: Place) -> list[Place]:
         """Return the places before `before` that write a storage, in order."""
-        return [
-            place
-            for place in self.touching(storage)
-            if self.precedes(place, before) and storage in self._written[place]
-        ]
+        return self.in_order([place for place in self._writing.get(storage, ()) if self.precedes(place, before)])
 
     def version(self, storage: str, before: Place) -> int:
         """Return the version of a storage directly before a place."""
@@ -221,8 +220,9 @@ class Draft:
         """Yield the places of the ops that must keep their order with the one at `place` (`analysis.dependence`)."""
         own = self._written[place]
         for storage in self.touched(place):
-            for other in self._touching[storage]:
-                if other != place and (storage in own or storage in self._written[other]):
+            others = self._touching[storage] if storage in own else self._writing.get(storage, ())
+            for other in others:
+                if other != place:
                     yield other
 
     def rename_storage(self, old: str, new: str, version: int) -> None:
@@ -235,6 +235,7 @@ class Draft:
             if isinstance(item, Op) and old in item.writes:
                 self._items[place] = replace(item, writes=_renamed(item.writes, old, new))
             self._touching.setdefault(new, {})[place] = None
+        self._writing.setdefault(new, {}).update(self._writing.pop(old, {}))
         del self.storages[old]
         self._born.discard(old)
 
