@@ -19,6 +19,13 @@ places, because an op with equal inputs gives equal bits.
 A repetition may leave out the arguments that the captured op writes without returning them, where `quiet` has their
 places: the op is then expected in that form, which writes nothing that outlives the step.
 
+An op may ask for the layout alone of an operand whose content does not matter to it: `layouts` gives the positions of
+such arguments, and the layout has to be the captured one.
+
+A captured op that only brings storages into being may be replaced by its `parts`: ops under names of their own, each
+of which writes some of the results. All of them occur, and the captured op itself does not. What a part writes is what
+the captured op writes at the same place.
+
 The one change of operator is an exact law's: `in_place` maps an operator to a form that writes its one result
 over its first operand. The operand must have the layout of the result, and the op must not read the operand's
 storage in any other layout. The form then makes the content that the captured op makes elsewhere.
@@ -27,11 +34,11 @@ After value numbering, Kildall 1973, "A unified approach to global program optim
 https://doi.org/10.1145/512927.512945, with the names of captured ops in place of hashed expressions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import Argument, Graph, Op, Ref, Value, leaving_out
+from outgrow.ir.graph import Argument, Graph, Like, Op, Ref, Value, asking_layouts, leaving_out
 from outgrow.ir.steps import Step, births, references, steps_of
 
 Content: TypeAlias = str | tuple[str, int]
@@ -66,12 +73,15 @@ def check_equivalence(
     captured: Graph,
     in_place: Mapping[str, str],
     quiet: Mapping[str, Sequence[int]],
+    layouts: Callable[[Op], Sequence[int]],
+    parts: Callable[[Op], Sequence[Op]],
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 6; both graphs must keep invariant 1."""
-    expected_calls, expected_end = _number(captured, steps_of(captured))
-    calls, end = _number(graph, steps)
-    originals = {call.op.name: call for call in expected_calls}
-    missing = dict.fromkeys(originals)
+    expected_calls, expected_end = _number(captured, steps_of(captured), {})
+    parted = _parted(captured, expected_calls, parts)
+    wholes = {part.op.name: whole for whole, own in parted.items() for part in own}
+    calls, end = _number(graph, steps, wholes)
+    originals = {call.op.name: call for own in ([*expected_calls], *parted.values()) for call in own}
     for call in calls:
         op = call.op
         original = originals.get(op.captured)
@@ -82,18 +92,51 @@ def check_equivalence(
         if op.name != op.captured and not _is_repeatable(captured, original):
             message = f"{op.name} repeats {op.captured}, which changes what outlives the step"
             raise InvalidGraph(message, invariant=6, position=call.at)
-        difference = _difference(call, original, in_place)
+        difference = _difference(call, _asking_layouts(original, call.op, layouts), in_place)
         if difference is not None:
             message = f"{op.name} is not the captured {op.captured}: {difference}"
             raise InvalidGraph(message, invariant=6, position=call.at)
-        missing.pop(op.name, None)
-    if missing:
-        raise InvalidGraph(f"captured ops are missing: {', '.join(missing)}", invariant=6)
+    _check_complete([call.op.name for call in expected_calls], parted, {call.op.name for call in calls})
     _check_end(graph, end, captured, expected_end)
 
 
-def _number(graph: Graph, steps: list[Step]) -> tuple[list[_Call], dict[str, Content]]:
-    """Return every op by contents, and the content of each storage at the end."""
+def _check_complete(names: Sequence[str], parted: Mapping[str, Sequence[_Call]], found: Collection[str]) -> None:
+    """Check that each captured op occurs, itself or in all its parts."""
+    missing: list[str] = []
+    for name in names:
+        own = [part.op.name in found for part in parted.get(name, ())]
+        if name in found and any(own):
+            raise InvalidGraph(f"{name} occurs itself and in parts", invariant=6)
+        if name not in found and not (own and all(own)):
+            missing.append(name)
+    if missing:
+        raise InvalidGraph(f"captured ops are missing: {', '.join(missing)}", invariant=6)
+
+
+def _parted(
+    captured: Graph, calls: Sequence[_Call], parts: Callable[[Op], Sequence[Op]]
+) -> dict[str, tuple[_Call, ...]]:
+    """Return the calls that are parts of each call that may be taken apart, by its name."""
+    found: dict[str, tuple[_Call, ...]] = {}
+    for call in calls:
+        own = parts(call.op)
+        is_born = not any(name in call.before for name in call.step.written) and not call.op.writes
+        is_new = not any(part.name in captured.op_positions for part in own)
+        if own and is_born and is_new and _is_repeatable(captured, call):
+            found[call.op.name] = tuple(_part(call, part) for part in own)
+    return found
+
+
+def _part(call: _Call, part: Op) -> _Call:
+    """Return the call of a part: the same operands, and the results that it has."""
+    results = tuple([value for value in call.step.results if value.name in part.results])
+    written = tuple(dict.fromkeys([value.storage for value in results]))
+    touched = tuple(dict.fromkeys([*(value.storage for value in call.step.reads), *written]))
+    return _Call(call.at, part, call.step._replace(results=results, written=written, touched=touched), call.before)
+
+
+def _number(graph: Graph, steps: list[Step], wholes: Mapping[str, str]) -> tuple[list[_Call], dict[str, Content]]:
+    """Return every op by contents, and the content of each storage at the end; `wholes` has the op of each part."""
     born = births(steps)
     contents: dict[str, Content] = {name: name for name in graph.storages if name not in born}
     calls: list[_Call] = []
@@ -102,7 +145,7 @@ def _number(graph: Graph, steps: list[Step]) -> tuple[list[_Call], dict[str, Con
             before = {name: contents[name] for name in step.touched if name in contents}
             calls.append(_Call(at, op, step, before))
             for storage, place in _first_writes(op, step).items():
-                contents[storage] = (op.captured, place)
+                contents[storage] = (wholes.get(op.captured, op.captured), place)
     return calls, contents
 
 
@@ -165,6 +208,18 @@ def _quieted(original: _Call, positions: Sequence[int]) -> _Call:
     return _Call(original.at, op, Step(reads, original.step.results, written, touched), before)
 
 
+def _asking_layouts(original: _Call, op: Op, layouts: Callable[[Op], Sequence[int]]) -> _Call:
+    """Return the call asking for the layout alone of those arguments of which `op` does, as far as it may."""
+    asked = [at for at, argument in enumerate(op.arguments) if isinstance(argument, Like)]
+    if not asked:
+        return original
+    form = asking_layouts(original.op, [at for at in layouts(original.op) if at in asked])
+    values = {value.name: value for value in (*original.step.reads, *original.step.layouts)}
+    reads = tuple([values[name] for name in references(form)])
+    asked_of = tuple([values[argument.value] for argument in form.arguments if isinstance(argument, Like)])
+    return _Call(original.at, form, original.step._replace(reads=reads, layouts=asked_of), original.before)
+
+
 def _difference(call: _Call, original: _Call, in_place: Mapping[str, str]) -> str | None:
     """Return in what `call` differs from the captured op, or None if it computes the same bits."""
     op, was = call.op, original.op
@@ -178,6 +233,8 @@ def _difference(call: _Call, original: _Call, in_place: Mapping[str, str]) -> st
     for number, (read, expected) in enumerate(zip(_reads(call), _reads(original), strict=True)):
         if read != expected:
             return f"operand {number} is {_described(*read)} instead of {_described(*expected)}"
+    if [*map(_layout, call.step.layouts)] != [*map(_layout, original.step.layouts)]:
+        return "it asks for another layout"
     writes, expected_writes = _writes(call), _writes(original)
     if len(writes) != len(expected_writes):
         return "it has another number of results or writes"
@@ -197,7 +254,7 @@ def _same_form(argument: Argument, expected: Argument) -> bool:
         return True
     if isinstance(argument, tuple) and isinstance(expected, tuple):
         return len(argument) == len(expected) and all(map(_same_form, argument, expected))
-    if isinstance(argument, Ref) and isinstance(expected, Ref):
+    if isinstance(argument, Ref | Like) and type(argument) is type(expected):
         return True
     return repr(argument) == repr(expected)
 

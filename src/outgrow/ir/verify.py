@@ -34,6 +34,10 @@ _NO_OPERATORS: Mapping[str, str] = MappingProxyType({})
 _NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
+def _nothing(_op: Op) -> tuple[()]:
+    return ()
+
+
 def verify(
     graph: Graph,
     *,
@@ -42,13 +46,16 @@ def verify(
     captured: Graph | None = None,
     in_place: Mapping[str, str] = _NO_OPERATORS,
     quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS,
+    layouts: Callable[[Op], Sequence[int]] = _nothing,
+    parts: Callable[[Op], Sequence[Op]] = _nothing,
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps the invariants of this module.
 
     Invariant 3 is checked where `capacity_bytes` is given, and 6 where `captured` is, a graph that is itself
     valid. `workspace` gives bytes by captured op name, or by op. `in_place` maps captured operators to the
     in-place operators that may stand for them, and `quiet` operators to the places of the arguments that a
-    repetition may leave out.
+    repetition may leave out. `layouts` gives the places of the arguments of an op of which the layout alone matters,
+    and `parts` the ops that together may stand for an op.
     """
     try:
         _check_values(graph)
@@ -59,7 +66,7 @@ def verify(
         if capacity_bytes is not None:
             check_capacity(graph, steps, capacity_bytes, _as_function(workspace))
         if captured is not None:
-            check_equivalence(graph, steps, captured, in_place, quiet)
+            check_equivalence(graph, steps, captured, in_place, quiet, layouts, parts)
     except InvalidGraph as fault:
         around = "" if fault.position is None else f"\n{print_around(graph, fault.position)}"
         message = f"invariant {fault.invariant}: {fault}{around}"

@@ -10,6 +10,7 @@ the device is asked of G(n) alone, since the early graphs do not fit yet. The de
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from types import MappingProxyType
 
 from outgrow.errors import InvalidPlan, ReplayMismatch
 from outgrow.ir.graph import Graph
@@ -17,9 +18,13 @@ from outgrow.ir.text import fingerprint
 from outgrow.ir.verify import verify
 from outgrow.operators.effects import QUIET
 from outgrow.operators.in_place import IN_PLACE
+from outgrow.operators.layouts import layout_only
+from outgrow.operators.parts import parts
 from outgrow.plan import Decision, Plan
 from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.laws import LAWS
+
+_NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,22 @@ def _stages(captured: Graph, decisions: Iterable[Decision]) -> Iterator[tuple[st
         yield LAWS[kind].name, stage, draft.graph()
 
 
+def verify_derived(
+    graph: Graph, captured: Graph, *, capacity_bytes: int | None = None, workspace: Mapping[str, int] = _NO_WORKSPACE
+) -> None:
+    """Raise `InvalidGraph` unless `graph` is valid and equivalent to `captured`, given what the operators admit."""
+    verify(
+        graph,
+        captured=captured,
+        in_place=IN_PLACE,
+        quiet=QUIET,
+        layouts=layout_only,
+        parts=parts,
+        capacity_bytes=capacity_bytes,
+        workspace=workspace,
+    )
+
+
 def derive(captured: Graph, plan: Plan, workspace: Mapping[str, int]) -> Derivation:
     """Apply a plan's decisions in order, checking the invariants around each.
 
@@ -86,10 +107,10 @@ def derive(captured: Graph, plan: Plan, workspace: Mapping[str, int]) -> Derivat
     graph = captured
     stages: list[Derived] = []
     for law, decisions, graph in _stages(captured, plan.decisions):
-        verify(graph, captured=captured, in_place=IN_PLACE, quiet=QUIET)
+        verify_derived(graph, captured)
         stages.append(Derived(law, decisions, fingerprint(graph)))
     capacity = plan.budget.capacity_bytes
-    verify(graph, captured=captured, in_place=IN_PLACE, quiet=QUIET, capacity_bytes=capacity, workspace=workspace)
+    verify_derived(graph, captured, capacity_bytes=capacity, workspace=workspace)
     return Derivation(start, tuple(stages), graph)
 
 
