@@ -15,6 +15,7 @@ from outgrow.ir.text import parse_graph
 from outgrow.operators import layouts
 from outgrow.operators.layouts import layout_only
 from outgrow.runtime.memory import unread, view
+from outgrow.runtime.program import Call
 from tests.frontends.bits import same_bits
 
 Case = tuple[str, tuple[object, ...]]
@@ -115,7 +116,8 @@ def test_stand_ins_take_the_layout_of_the_value() -> None:
         """
     )
     call = lower(graph).instructions[1]
-    stand_in = call.arguments[0](lambda name: pytest.fail(f"{name} is looked up"))  # pyright: ignore
+    assert isinstance(call, Call)
+    stand_in = call.arguments[0](lambda name: pytest.fail(f"{name} is looked up"))
     assert isinstance(stand_in, Tensor)
     assert (stand_in.dtype, tuple(stand_in.shape), stand_in.stride()) == (torch.float64, (2, 2), (4, 1))
     assert stand_in.storage_offset() == 3

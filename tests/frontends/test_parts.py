@@ -35,8 +35,7 @@ def assert_parts_give_the_bits_of_the_whole(x: Tensor, weight: Tensor, geometry:
     """Each part returns its results of the whole, with a stand-in for what it does not need."""
     stride, dilation, groups, is_transposed, kernel = geometry
     count = x.dim() - 2
-    padding = [stride - 1 if is_transposed else 0] * count
-    window = ([stride] * count, [kernel // 2] * count, [dilation] * count, bool(is_transposed), padding, groups)
+    window = ([stride] * count, [kernel // 2] * count, [dilation] * count, bool(is_transposed), [0] * count, groups)
     gradient = torch.randn_like(torch.ops.aten.convolution.default(x, weight, None, *window))
     given = (gradient, x, weight, [12] if bias else None, *window)
     function = resolve_operator(CONVOLUTION_BACKWARD)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outgrow.errors import InvalidPlan
-from outgrow.plan import Budget, Estimate, Move, Piece, Plan, Recompute, Reuse, Swap
+from outgrow.plan import Budget, ByLayout, Estimate, Move, Piece, Plan, Recompute, Reuse, Swap, TakeApart
 from outgrow.report.planfile import plan_from_json, plan_to_json
 
 NAMES = st.text(min_size=1, max_size=8)
@@ -18,6 +18,8 @@ PIECES = st.lists(st.builds(Piece, SIZES, SIZES, NAMES), max_size=3).map(tuple)
 DECISIONS = st.one_of(
     st.builds(Move, st.lists(NAMES, max_size=3).map(tuple), NAMES),
     st.builds(Reuse, NAMES),
+    st.builds(TakeApart, NAMES),
+    st.builds(ByLayout, NAMES),
     st.builds(Recompute, NAMES, NAMES),
     st.builds(Swap, NAMES, st.none() | NAMES, NAMES, PIECES, NAMES),
 )

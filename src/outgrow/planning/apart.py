@@ -36,7 +36,7 @@ def all_apart(problem: Problem, graph: Graph) -> Graph:
 
 def _spared_bytes(graph: Graph, op: Op) -> int:
     """The bytes of what `op` touches that each of its parts does without."""
-    whole = graph.touched(op)
+    whole = [name for name in graph.touched(op) if not graph.storages[name].is_persistent]
     touched = [graph.touched(asking_layouts(part, layout_only(part))) for part in parts(op)]
     spared = [[graph.storages[name].size_bytes for name in whole if name not in own] for own in touched]
     return min(map(sum, spared), default=0)
