@@ -56,7 +56,7 @@ def test_reading_is_the_inverse_of_writing(plan: Plan) -> None:
         (("budget", "limit_bytes"), "8GiB", 'plan.budget.limit_bytes is "8GiB", not an integer'),
         (("floor_bytes",), True, "plan.floor_bytes is true, not an integer"),
         (("predicted", "seconds"), "soon", 'plan.predicted.seconds is "soon", not a number'),
-        (("decisions", 0, "kind"), "swop", r"plan.decisions\[0\].kind is 'swop', not one of move, reuse"),
+        (("decisions", 0, "kind"), "swop", r"plan.decisions\[0\].kind is 'swop', not one of move, take apart"),
         (("decisions", 0, "pieces", 0, "end"), 1.5, r"decisions\[0\].pieces\[0\].end is 1.5, not an integer"),
         (("decisions", 1), "reuse", r'plan.decisions\[1\] is "reuse", not an object'),
         (("notes",), [1], r"plan.notes\[0\] is 1, not a string"),
