@@ -6,7 +6,6 @@ from typing import cast
 import pytest
 import torch
 from torch import Tensor
-from torch.ops import aten
 
 from outgrow.frontends.lower import lower
 from outgrow.frontends.names import resolve_operator
@@ -17,6 +16,8 @@ from outgrow.operators.layouts import layout_only
 from outgrow.runtime.memory import unread, view
 from outgrow.runtime.program import Call
 from tests.frontends.bits import same_bits
+
+aten = torch.ops.aten
 
 Case = tuple[str, tuple[object, ...]]
 """An operator, and its arguments."""

@@ -1,5 +1,6 @@
 """The parts of a convolution's backward give the bits of the whole, without the operand that they do not need."""
 
+from collections.abc import Iterator
 from itertools import cycle, product
 
 import pytest
@@ -22,6 +23,15 @@ GEOMETRIES = tuple(product((1, 2), (1, 2), (1, 4), (False, True), (1, 3)))
 BATCHES = (1, 5, 3)
 BIASES = (True, False, False, True, False)
 """Both taken in turn."""
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small tensors are not worth a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def operands(dimensions: int, dtype: torch.dtype, batch: int, geometry: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -58,6 +68,7 @@ def _stand_in(item: object) -> Tensor:
     return view(ADDRESSES, item.dtype, tuple(item.shape), item.stride(), int(item.storage_offset()))
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dimensions", SIZES)
 def test_parts_give_the_bits_of_the_whole(dimensions: int, dtype: torch.dtype) -> None:
@@ -69,6 +80,7 @@ def test_parts_give_the_bits_of_the_whole(dimensions: int, dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("is_mixed", [False, True], ids=["both", "input alone"])
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dimensions", CHANNELS_LAST)
 def test_parts_in_channels_last_give_the_bits_of_the_whole(dimensions: int, dtype: torch.dtype, is_mixed: bool) -> None:
