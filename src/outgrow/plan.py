@@ -25,6 +25,20 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeApart:
+    """Let the parts of `op` run one after the other, each with its own results, instead of `op`."""
+
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class ByLayout:
+    """Give `op` only the layout of the operands whose content does not matter to it."""
+
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recompute:
     """Build `storage` again directly before the op `before`, instead of keeping it until then."""
 
@@ -56,7 +70,7 @@ class Swap:
     before: str
 
 
-Decision: TypeAlias = Move | Reuse | Recompute | Swap
+Decision: TypeAlias = Move | TakeApart | ByLayout | Reuse | Recompute | Swap
 
 
 @dataclass(frozen=True, slots=True)

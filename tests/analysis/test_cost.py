@@ -1,6 +1,6 @@
 """Costs are known by what an op does, and modelled where nothing was measured."""
 
-from outgrow.analysis.cost import Cost, costs_of, modelled, signature, workspace_bound
+from outgrow.analysis.cost import Cost, costs_of, from_parts, modelled, signature, workspace_bound
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device
 from outgrow.ir.text import parse_graph
@@ -116,3 +116,26 @@ def test_a_large_convolution_has_no_columns() -> None:
         """
     )
     assert workspace_bound(graph, graph.ops[0]) == 3 * 524288
+
+
+def test_parts_share_the_seconds_of_the_whole() -> None:
+    """The two gradients of a convolution take as many flops, so each half; either may need the workspace."""
+    graph = parse_graph(
+        """
+        storage x input 64
+        storage w parameter 64
+        storage g input 64
+        storage a 64
+        storage b 64
+        value %x: x@0 f32[1,4,4]
+        value %w: w@0 f32[4,4,1]
+        value %g: g@0 f32[1,4,4]
+        back: %a: a@0 f32[1,4,4], %b: b@0 f32[4,4,1], _ = aten.convolution_backward.default(%g, %x, %w, None, [1], [0], [1], False, [0], 1, [True, True, False])
+        return %a, %b
+        """  # noqa: E501
+    )
+    known = {signature(graph, graph.ops[0]): Cost(3.0, 16, measured=True)}
+    costs = costs_of(graph, DEVICE, known)
+    assert list(costs) == ["back", "back.weight", "back.input"]
+    assert costs["back.weight"] == costs["back.input"] == Cost(1.5, 16, measured=True)
+    assert from_parts([Cost(1.0, 4), Cost(2.0, 16)]) == Cost(3.0, 16, measured=True)

@@ -46,6 +46,36 @@ def resnet() -> Workload:
     return _classifier(model, optimizer, lambda: (torch.randn(48, 3, 64, 64), torch.randint(0, 5, (48,))))
 
 
+class Volume(nn.Module):
+    """A flat image seen as the first of some layers of a volume."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, (-1, 4)).contiguous()
+
+
+def pooled() -> Workload:
+    """Convolutions and all kinds of pooling, first in two dimensions, then in three."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 24, 3, padding=1),
+        nn.SiLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(24, 32, 3, padding=1, groups=2),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        Volume(),
+        nn.Conv3d(8, 24, 3, padding=1, bias=False),
+        nn.GELU(),
+        nn.MaxPool3d(2),
+        nn.Conv3d(24, 16, 1),
+        nn.AdaptiveMaxPool3d(3),
+        nn.Flatten(),
+        nn.Linear(432, 5),
+    )
+    optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return _classifier(model, optimizer, lambda: (torch.randn(32, 3, 96, 96), torch.randint(0, 5, (32,))))
+
+
 def transformer() -> Workload:
     """An encoder with dropout, whose generator state has to follow eager's, and clipped gradients."""
     torch.manual_seed(0)
@@ -78,4 +108,4 @@ def _classifier(
     return Workload(model, optimizer, step, [batch(), batch()])
 
 
-MODELS = (unet, resnet, transformer)
+MODELS = (unet, resnet, pooled, transformer)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import Graph
+from outgrow.ir.graph import Graph, Op, Ref
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 
@@ -217,3 +217,119 @@ def test_an_unchanged_op_is_refused_where_its_operand_holds_something_else() -> 
     rewritten = Graph(storages, values, instructions, captured.results)
     with pytest.raises(InvalidGraph, match=r"operand 0 is write 0 of exp .* instead of write 0 of relu"):
         verify(rewritten, captured=captured)
+
+
+POOLED = """
+storage x input 16
+storage a 16
+storage g 8
+storage b 16
+value %x: x@0 f32[4]
+%a: a@0 f32[4] = aten.neg.default(%x)
+%g: g@0 f32[2] = aten.exp.default(%a)
+%b: b@0 f32[4] = my.pool(%g, %a, 2)
+return %b
+"""
+
+
+def _pooling(op: Op) -> tuple[int, ...]:
+    return (1,) if op.operator == "my.pool" else ()
+
+
+def test_a_listed_operand_may_be_given_by_its_layout() -> None:
+    """The layout has to be the captured one, whichever value has it."""
+    captured = parse_graph(POOLED)
+    verify(parse_graph(edited(("%g, %a", "%g, like %a"), text=POOLED)), captured=captured, layouts=_pooling)
+    verify(parse_graph(edited(("%g, %a", "%g, like %x"), text=POOLED)), captured=captured, layouts=_pooling)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ((("%g, %a", "%g, like %g"),), "it asks for another layout"),
+        ((("%g, %a", "like %g, %a"),), "its literals differ"),
+        ((("exp.default(%a)", "exp.default(like %a)"),), "its literals differ"),
+    ],
+)
+def test_only_a_listed_operand_is_given_by_its_layout(changes: tuple[tuple[str, str], ...], reason: str) -> None:
+    """Other operands are read, and a layout is not another one."""
+    with pytest.raises(InvalidGraph, match=reason):
+        verify(parse_graph(edited(*changes, text=POOLED)), captured=parse_graph(POOLED), layouts=_pooling)
+
+
+def test_a_layout_is_that_of_a_declared_value() -> None:
+    """A name that the graph does not declare is refused by invariant 1."""
+    with pytest.raises(InvalidGraph, match="nothing is not declared") as caught:
+        verify(parse_graph(edited(("%g, %a", "%g, like %nothing"), text=POOLED)))
+    assert caught.value.invariant == 1
+
+
+WHOLE = """
+storage x input 16
+storage a 16
+storage b 16
+storage c 16
+value %x: x@0 f32[4]
+both: %a: a@0 f32[4], %b: b@0 f32[4] = my.both(%x, [True, True])
+%c: c@0 f32[4] = aten.add.Tensor(%a, %b)
+return %c
+"""
+BOTH = "both: %a: a@0 f32[4], %b: b@0 f32[4] = my.both(%x, [True, True])\n"
+FIRST = "both.0: %a: a@0 f32[4], _ = my.both(%x, [True, False])\n"
+SECOND = "both.1: _, %b: b@0 f32[4] = my.both(%x, [False, True])\n"
+AGAIN = "again: %a2: a2@0 f32[4], _ = my.both(%x, [True, False]) origin both.0\n"
+EXCHANGED = (
+    "both.0: _, %b: b@0 f32[4] = my.both(%x, [True, False])\nboth.1: %a: a@0 f32[4], _ = my.both(%x, [False, True])\n"
+)
+
+
+def _both(op: Op) -> tuple[Op, ...]:
+    if op.operator != "my.both" or op.arguments[1] != (True, True):
+        return ()
+    first = replace(op, name=f"{op.name}.0", arguments=(Ref("x"), (True, False)), results=(op.results[0], None))
+    second = replace(op, name=f"{op.name}.1", arguments=(Ref("x"), (False, True)), results=(None, op.results[1]))
+    return first, second
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ((BOTH, FIRST + SECOND),),
+        ((BOTH, SECOND + FIRST),),
+        ((BOTH, FIRST + SECOND + AGAIN), ("Tensor(%a,", "Tensor(%a2,"), ("storage c", "storage a2 16\nstorage c")),
+    ],
+    ids=["in order", "the other way round", "one repeated"],
+)
+def test_all_parts_stand_for_an_op(changes: tuple[tuple[str, str], ...]) -> None:
+    """The parts of an op write what the op writes, and a part may be repeated."""
+    verify(parse_graph(edited(*changes, text=WHOLE)), captured=parse_graph(WHOLE), parts=_both)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (((BOTH, FIRST), ("%a, %b)", "%a, %a)")), "not the captured add"),
+        (((BOTH, FIRST), ("%c: c@0 f32[4] = aten.add.Tensor(%a, %b)\n", ""), ("%c", "%a")), "ops are missing: both"),
+        (
+            ((BOTH, BOTH + FIRST.replace("%a: a@", "%a2: a2@")), ("storage c", "storage a2 16\nstorage c")),
+            "both occurs itself and in parts",
+        ),
+        (((BOTH, FIRST + SECOND.replace("[False, True]", "[True, True]")),), "its literals differ"),
+        (((BOTH, FIRST + SECOND.replace("both.1", "both.2")),), "both.2 is not an op of the captured graph"),
+        (((BOTH, EXCHANGED),), "result or write 1 has another layout or goes elsewhere"),
+    ],
+    ids=["another operand", "one missing", "twice", "another mask", "another name", "results exchanged"],
+)
+def test_parts_that_are_not_those_of_the_op_are_refused(changes: tuple[tuple[str, str], ...], reason: str) -> None:
+    """Each part occurs once, with its own results and literals, and not beside the op itself."""
+    with pytest.raises(InvalidGraph, match=reason):
+        verify(parse_graph(edited(*changes, text=WHOLE)), captured=parse_graph(WHOLE), parts=_both)
+
+
+def test_an_op_that_writes_in_place_has_no_parts() -> None:
+    """Only what brings storages into being and nothing else may be taken apart."""
+    text = WHOLE.replace("%b: b@0", "%b: b@1").replace("both:", "%b0: b@0 f32[4] = my.fill()\nboth:", 1)
+    parted = text.replace(BOTH.replace("b@0", "b@1"), (FIRST + SECOND).replace("b@0", "b@1"))
+    assert parted != text
+    with pytest.raises(InvalidGraph, match="is not an op of the captured graph"):
+        verify(parse_graph(parted), captured=parse_graph(text), parts=_both)

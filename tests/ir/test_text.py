@@ -11,6 +11,7 @@ from outgrow.errors import GraphSyntaxError
 from outgrow.ir.graph import (
     Drop,
     Graph,
+    Like,
     Op,
     Ref,
     Role,
@@ -45,12 +46,19 @@ drop y
 swap_in y 0:64
 again: %z: z@0 f32[4,4], _ = my.op(%y1, [1, [-inf, 1e-05]], "a\\n#", %lr, d=:"cuda:0") writes g, m origin mm_2
 my.op(None, True, [], key=nan)
+my.op(like %y, like=like %"a b")
 return %z, %w
 """
 
 NAMES = st.text(min_size=1, max_size=5)
 LITERALS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.builds(Symbol, NAMES),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.builds(Symbol, NAMES)
+    | st.builds(Like, NAMES),
     lambda inner: st.lists(inner, max_size=3).map(tuple),
 )
 

@@ -14,10 +14,10 @@ from outgrow.errors import Infeasible, InvalidGraph, NotApplicable
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
-from outgrow.ir.verify import verify
-from outgrow.operators.effects import QUIET
 from outgrow.operators.in_place import IN_PLACE
-from outgrow.plan import Budget, Decision, Move, Piece, Recompute, Reuse, Swap
+from outgrow.operators.layouts import layout_only
+from outgrow.operators.parts import parts
+from outgrow.plan import Budget, ByLayout, Decision, Move, Piece, Recompute, Reuse, Swap, TakeApart
 from outgrow.planning import bound
 from outgrow.planning.bound import bound_seconds
 from outgrow.planning.coarsen import choose_moments, merged, outline, study
@@ -27,9 +27,10 @@ from outgrow.planning.order import early_updates
 from outgrow.planning.planner import PLANNERS, make_plan
 from outgrow.planning.problem import Problem
 from outgrow.planning.reuse import reuses
-from outgrow.rewriting.derive import apply_laws
+from outgrow.rewriting.derive import apply_laws, verify_derived
 from outgrow.simulation import replay
 from tests.graphs import graphs
+from tests.planning.convolutional import convolutional
 from tests.planning.test_planners import HALF_DUPLEX, MACHINE, chain, problem_of
 
 DEVICE = Device("toy", 1e9, 1e9)
@@ -202,6 +203,10 @@ def _assert_planned_no_quicker(problem: Problem, planner: str) -> None:
 def derivations(draw: st.DrawFn, problem: Problem) -> Graph:
     """What the laws make of a graph by decisions drawn at random; updates move, and nothing else does."""
     graph = problem.graph
+    for op in graph.ops:
+        for decision in (TakeApart(op.name), ByLayout(op.name), ByLayout(f"{op.name}.input")):
+            if (parts(op) or layout_only(op)) and draw(st.booleans()):
+                graph = _tried(graph, decision)
     if draw(st.booleans()):
         graph, _ = early_updates(problem, graph)
     else:
@@ -300,6 +305,14 @@ def test_no_derivation_of_a_training_step_beats_the_bound(data: st.DataObject, l
     _assert_not_beaten(problem, data.draw(derivations(problem)))
 
 
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(data=st.data(), length=st.integers(2, 6), machine=MACHINES)
+def test_no_derivation_with_parts_beats_the_bound(data: st.DataObject, length: int, machine: Machine) -> None:
+    """The same where convolutions may be taken apart, and operands given by layout."""
+    problem = problem_of(convolutional(length), 1 << 40, machine)
+    _assert_not_beaten(problem, data.draw(derivations(problem)))
+
+
 def training(length: int) -> Graph:
     """A chain forward, the chain back with a gradient for each parameter, and the updates at the end."""
     lines = ["storage x input 4", "value %x: x@0 f32[1]", "storage a0 256", "%a0: a0@0 f32[64] = my.expand(%x)"]
@@ -318,7 +331,7 @@ def training(length: int) -> Graph:
 
 def _assert_not_beaten(problem: Problem, derived: Graph) -> None:
     try:
-        verify(derived, captured=problem.graph, in_place=IN_PLACE, quiet=QUIET)
+        verify_derived(derived, problem.graph)
     except InvalidGraph:
         assume(False)
     trace = replay(derived, problem.costs, problem.machine)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from outgrow.analysis.cost import Cost
+from outgrow.analysis.cost import Cost, with_parts
 from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.machine import Device, Link, Machine
@@ -34,7 +34,7 @@ def problem_of(
 ) -> Problem:
     """A problem in which every op takes about a second, and every storage may move unless `minimum_bytes` says less."""
     costs = {op.name: Cost(1.0 + 0.1 * (len(op.name) % 3), len(op.arguments) % 2 * 4) for op in graph.ops}
-    return Problem(graph, costs, machine, Budget(capacity), minimum_bytes, piece_bytes)
+    return Problem(graph, with_parts(graph, costs), machine, Budget(capacity), minimum_bytes, piece_bytes)
 
 
 def chain(length: int, size: int = 256) -> Graph:

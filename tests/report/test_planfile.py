@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outgrow.errors import InvalidPlan
-from outgrow.plan import Budget, Estimate, Move, Piece, Plan, Recompute, Reuse, Swap
+from outgrow.plan import Budget, ByLayout, Estimate, Move, Piece, Plan, Recompute, Reuse, Swap, TakeApart
 from outgrow.report.planfile import plan_from_json, plan_to_json
 
 NAMES = st.text(min_size=1, max_size=8)
@@ -18,6 +18,8 @@ PIECES = st.lists(st.builds(Piece, SIZES, SIZES, NAMES), max_size=3).map(tuple)
 DECISIONS = st.one_of(
     st.builds(Move, st.lists(NAMES, max_size=3).map(tuple), NAMES),
     st.builds(Reuse, NAMES, st.integers(0, 2)),
+    st.builds(TakeApart, NAMES),
+    st.builds(ByLayout, NAMES),
     st.builds(Recompute, NAMES, NAMES),
     st.builds(Swap, NAMES, st.none() | NAMES, NAMES, PIECES, NAMES),
 )
@@ -56,7 +58,7 @@ def test_reading_is_the_inverse_of_writing(plan: Plan) -> None:
         (("budget", "limit_bytes"), "8GiB", 'plan.budget.limit_bytes is "8GiB", not an integer'),
         (("floor_bytes",), True, "plan.floor_bytes is true, not an integer"),
         (("predicted", "seconds"), "soon", 'plan.predicted.seconds is "soon", not a number'),
-        (("decisions", 0, "kind"), "swop", r"plan.decisions\[0\].kind is 'swop', not one of move, reuse"),
+        (("decisions", 0, "kind"), "swop", r"plan.decisions\[0\].kind is 'swop', not one of move, take apart"),
         (("decisions", 0, "pieces", 0, "end"), 1.5, r"decisions\[0\].pieces\[0\].end is 1.5, not an integer"),
         (("decisions", 1), "reuse", r'plan.decisions\[1\] is "reuse", not an object'),
         (("notes",), [1], r"plan.notes\[0\] is 1, not a string"),

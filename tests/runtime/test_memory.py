@@ -16,6 +16,7 @@ from outgrow.runtime.memory import (
     Block,
     bytes_at,
     round_up,
+    unread,
     view,
 )
 from outgrow.runtime.process import process_bytes
@@ -31,6 +32,18 @@ def test_rounding_up_gives_the_next_multiple(number: int, multiple: int) -> None
     rounded = round_up(number, multiple)
     assert rounded % multiple == 0
     assert number <= rounded < number + multiple
+
+
+def test_what_is_not_read_takes_no_memory_and_reads_as_zeros() -> None:
+    """Even after a kernel has read all of it, and it goes with the last tensor over it."""
+    before = process_bytes()
+    storage = unread(256 * MIB)
+    address = storage.data_ptr()
+    tensor = view(storage, torch.float32, (8 * MIB,), (8,), 3)
+    assert tensor.count_nonzero() == 0
+    assert abs(process_bytes() - before) < COUNTER_SLACK_BYTES
+    del storage, tensor
+    assert not is_mapped(address)
 
 
 def test_a_reservation_takes_no_memory() -> None:

@@ -6,18 +6,22 @@ Costs are measured where the op has run on this machine before, and modelled whe
     workspace  <= a bound by kind of operator: generous, since the first plan must keep the budget (0 on a device whose
                   library needs none, as with the implicit matrix products of a GPU's convolutions)
 
+An op that can be taken apart into parts (`operators.parts`) shares its seconds among them in proportion to their flops,
+and each part may need its workspace.
+
 A measured cost is known by the op's signature: operator, arguments, and the dtypes, shapes and strides of all
 operands and results.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Value, read_values
 from outgrow.ir.machine import Device
 from outgrow.operators.arithmetic import flops, moved_bytes, value_bytes
+from outgrow.operators.parts import parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,33 @@ class Cost:
 
 
 Costs = Mapping[str, Cost]
-"""The cost of each captured op by its name; a repeated op costs what its `captured` op costs."""
+"""The cost of each captured op, and of each part of one, by its name; a repeated op costs what it repeats."""
 
 
 def costs_of(graph: Graph, device: Device, known: Mapping[str, Cost]) -> dict[str, Cost]:
-    """Return the cost of every op of a captured graph: `known` by signature, else modelled."""
+    """Return the cost of every op of a captured graph, `known` by signature, else modelled, and of its parts."""
     seen = {op.name: known.get(signature(graph, op)) for op in graph.ops} if known else {}
-    return {op.name: seen.get(op.name) or modelled(graph, op, device) for op in graph.ops}
+    return with_parts(graph, {op.name: seen.get(op.name) or modelled(graph, op, device) for op in graph.ops})
+
+
+def with_parts(graph: Graph, costs: Costs) -> dict[str, Cost]:
+    """Return the costs of the ops of a captured graph, and beside them those of the parts that they may be taken into.
+
+    The seconds of the parts add up to those of the whole.
+    """
+    found = dict(costs)
+    for op in graph.ops:
+        own = parts(op)
+        work = [flops(graph, part) for part in own]
+        for part, flops_of_part in zip(own, work, strict=True):
+            share = flops_of_part / sum(work) if sum(work) else 1 / len(own)
+            found[part.name] = replace(costs[op.name], seconds=share * costs[op.name].seconds)
+    return found
+
+
+def from_parts(costs: Sequence[Cost]) -> Cost:
+    """Return the cost of an op whose parts were measured: all their seconds, and the most workspace."""
+    return Cost(sum(cost.seconds for cost in costs), max(cost.workspace_bytes for cost in costs), measured=True)
 
 
 def modelled(graph: Graph, op: Op, device: Device) -> Cost:

@@ -12,7 +12,7 @@ from statistics import mean
 
 from torch import Tensor
 
-from outgrow.analysis.cost import Cost
+from outgrow.analysis.cost import Cost, from_parts
 from outgrow.analysis.cost import signature as cost_signature
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
@@ -24,6 +24,7 @@ from outgrow.frontends.signature import signature
 from outgrow.frontends.state import Training, state_tensors
 from outgrow.frontends.warmup import warm_up
 from outgrow.ir.machine import Machine
+from outgrow.operators.parts import parts
 from outgrow.plan import Budget
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
@@ -211,6 +212,9 @@ def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
         seen = {name: replace(cost, seconds=spans[name]) for name, cost in known.items() if name in spans}
     grouped: dict[str, list[Cost]] = {}
     for op in entry.captured.graph.ops:
+        own = [seen[part.name] for part in parts(op) if part.name in seen]
+        if own and len(own) == len(parts(op)):
+            seen[op.name] = from_parts(own)
         if op.name in seen:
             grouped.setdefault(cost_signature(entry.captured.graph, op), []).append(seen[op.name])
     return {

@@ -1,17 +1,19 @@
 """How does a derived graph become a program? Names become functions, arguments become look-ups.
 
 Lowering decides nothing. It resolves each operator by its name, gives each swapped storage an extent of the tier,
-and writes down after which instruction a storage dies.
+and writes down after which instruction a storage dies. Where an op asks for the layout of a value alone, a tensor of
+that layout stands in, over addresses without memory that all stand-ins of a program share.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
 from outgrow.analysis.updates import is_update
 from outgrow.frontends.names import resolve_operator, resolve_symbol
-from outgrow.ir.graph import Argument, Drop, Graph, Op, Ref, Role, SwapOut, Symbol
+from outgrow.ir.graph import Argument, Drop, Graph, Like, Op, Ref, Role, SwapOut, Symbol, argument_layouts
 from outgrow.operators.in_place import IDLE, INTO, PLACED
+from outgrow.runtime.memory import unread, view
 from outgrow.runtime.placing import placed
 from outgrow.runtime.program import Call, Geometry, Instruction, Lookup, Program, Result, Slot
 
@@ -20,8 +22,9 @@ _EXTENT_ALIGNMENT = 4096
 
 def lower(graph: Graph) -> Program:
     """Return the program of a derived graph."""
+    stand_ins = _stand_ins(graph)
     instructions: list[Instruction] = [
-        _call(graph, item) if isinstance(item, Op) else item for item in graph.instructions
+        _call(graph, item, stand_ins) if isinstance(item, Op) else item for item in graph.instructions
     ]
     return Program(
         instructions=tuple(instructions),
@@ -33,13 +36,13 @@ def lower(graph: Graph) -> Program:
     )
 
 
-def _call(graph: Graph, op: Op) -> Call:
+def _call(graph: Graph, op: Op, stand_ins: Mapping[str, torch.Tensor]) -> Call:
     return Call(
         name=op.name,
         captured=op.captured,
         function=function_of(op),
-        arguments=tuple(_slot(argument) for argument in op.arguments),
-        keywords=tuple((key, _slot(argument)) for key, argument in op.keywords),
+        arguments=tuple(_slot(argument, stand_ins) for argument in op.arguments),
+        keywords=tuple((key, _slot(argument, stand_ins)) for key, argument in op.keywords),
         results=tuple(_result(graph, name) for name in op.results),
         updates=is_update(graph, op),
     )
@@ -66,13 +69,30 @@ def _result(graph: Graph, name: str | None) -> Result | None:
     return Result(name, value.storage if value.version == 0 else None)
 
 
-def _slot(argument: Argument) -> Slot:
+def _stand_ins(graph: Graph) -> dict[str, torch.Tensor]:
+    """Return a tensor for each value that an op asks for its layout alone."""
+    arguments = (argument for op in graph.ops for argument in (*op.arguments, *(item for _, item in op.keywords)))
+    geometry = {name: _geometry(graph, name) for argument in arguments for name in argument_layouts(argument)}
+    if not geometry:
+        return {}
+    storage = unread(max(graph.storages[item.storage].size_bytes for item in geometry.values()))
+    return {
+        name: view(storage, item.dtype, item.shape, item.strides, item.offset)
+        for name, item in geometry.items()
+        if item.dtype is not None
+    }
+
+
+def _slot(argument: Argument, stand_ins: Mapping[str, torch.Tensor]) -> Slot:
     """Return the function that finds an argument while the step runs."""
+    if isinstance(argument, Like):
+        stand_in = stand_ins[argument.value]
+        return lambda _lookup: stand_in
     if isinstance(argument, Ref):
         name = argument.value
         return lambda lookup: lookup(name)
     if isinstance(argument, tuple):
-        return _sequence(tuple(_slot(item) for item in argument))
+        return _sequence(tuple(_slot(item, stand_ins) for item in argument))
     constant = resolve_symbol(argument.name) if isinstance(argument, Symbol) else argument
     return lambda _lookup: constant
 

@@ -19,6 +19,13 @@ places, because an op with equal inputs gives equal bits.
 A repetition may leave out the arguments that the captured op writes without returning them, where `quiet` has their
 places: the op is then expected in that form, which writes nothing that outlives the step.
 
+An op may ask for the layout alone of an operand whose content does not matter to it: `layouts` gives the positions of
+such arguments, and the layout has to be the captured one.
+
+A captured op that only brings storages into being may be replaced by its `parts`: ops under names of their own, each
+of which writes some of the results. All of them occur, and the captured op itself does not. What a part writes is what
+the captured op writes at the same place.
+
 The one change of operator is an exact law's: `in_place` maps an operator to forms that write its first result
 over one of its leading operands. All operands of the result's shape must have its layout, and the op must not read
 the operand's storage in any other. The form then makes the content that the captured op makes elsewhere.
@@ -27,11 +34,11 @@ After value numbering, Kildall 1973, "A unified approach to global program optim
 https://doi.org/10.1145/512927.512945, with the names of captured ops in place of hashed expressions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import Argument, Graph, Op, Ref, Value, leaving_out
+from outgrow.ir.graph import Argument, Graph, Like, Op, Ref, Value, asking_layouts, leaving_out
 from outgrow.ir.steps import Step, births, steps_of
 
 Content: TypeAlias = str | tuple[str, int]
@@ -63,17 +70,30 @@ class _Write(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """A captured graph, its ops by name with the contents that they read, and every storage's content at the end."""
+    """A captured graph, its ops and their parts by name with the contents that they read.
+
+    `parts` are the names of the parts of each op that may be taken apart, `wholes` the op of each part, and `end` is
+    every storage's content at the end.
+    """
 
     graph: Graph
     calls: dict[str, _Call]
+    parts: dict[str, tuple[str, ...]]
+    wholes: dict[str, str]
     end: dict[str, Content]
 
 
-def numbered(captured: Graph) -> Numbered:
+def numbered(captured: Graph, parts: Callable[[Op], Sequence[Op]]) -> Numbered:
     """Return a captured graph by contents, to compare many graphs with; it must keep invariant 1."""
-    calls, end = _number(captured, steps_of(captured))
-    return Numbered(captured, {call.op.name: call for call in calls}, end)
+    calls, end = _number(captured, steps_of(captured), {})
+    parted = _parted(captured, calls, parts)
+    return Numbered(
+        captured,
+        {call.op.name: call for own in (calls, *parted.values()) for call in own},
+        {whole: tuple(part.op.name for part in own) for whole, own in parted.items()},
+        {part.op.name: whole for whole, own in parted.items() for part in own},
+        end,
+    )
 
 
 def check_equivalence(
@@ -82,11 +102,12 @@ def check_equivalence(
     reference: Numbered,
     in_place: Forms,
     quiet: Mapping[str, Sequence[int]],
+    layouts: Callable[[Op], Sequence[int]],
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 6; both graphs must keep invariant 1."""
-    captured, originals, expected_end = reference
-    calls, end = _number(graph, steps)
-    missing = dict.fromkeys(originals)
+    captured = reference.graph
+    calls, end = _number(graph, steps, reference.wholes)
+    originals = reference.calls
     for call in calls:
         op = call.op
         original = originals.get(op.captured)
@@ -97,18 +118,51 @@ def check_equivalence(
         if op.name != op.captured and not _is_repeatable(captured, original):
             message = f"{op.name} repeats {op.captured}, which changes what outlives the step"
             raise InvalidGraph(message, invariant=6, position=call.at)
-        difference = _difference(call, original, in_place)
+        difference = _difference(call, _asking_layouts(original, call.op, layouts), in_place)
         if difference is not None:
             message = f"{op.name} is not the captured {op.captured}: {difference}"
             raise InvalidGraph(message, invariant=6, position=call.at)
-        missing.pop(op.name, None)
+    _check_complete(reference, {call.op.name for call in calls})
+    _check_end(graph, end, captured, reference.end)
+
+
+def _check_complete(reference: Numbered, found: Collection[str]) -> None:
+    """Check that each captured op occurs, itself or in all its parts."""
+    missing: list[str] = []
+    for op in reference.graph.ops:
+        own = [part in found for part in reference.parts.get(op.name, ())]
+        if op.name in found and any(own):
+            raise InvalidGraph(f"{op.name} occurs itself and in parts", invariant=6)
+        if op.name not in found and not (own and all(own)):
+            missing.append(op.name)
     if missing:
         raise InvalidGraph(f"captured ops are missing: {', '.join(missing)}", invariant=6)
-    _check_end(graph, end, captured, expected_end)
 
 
-def _number(graph: Graph, steps: list[Step]) -> tuple[list[_Call], dict[str, Content]]:
-    """Return every op by contents, and the content of each storage at the end."""
+def _parted(
+    captured: Graph, calls: Sequence[_Call], parts: Callable[[Op], Sequence[Op]]
+) -> dict[str, tuple[_Call, ...]]:
+    """Return the calls that are parts of each call that may be taken apart, by its name."""
+    found: dict[str, tuple[_Call, ...]] = {}
+    for call in calls:
+        own = parts(call.op)
+        is_born = not any(name in call.before for name in call.step.written) and not call.op.writes
+        is_new = not any(part.name in captured.op_positions for part in own)
+        if own and is_born and is_new and _is_repeatable(captured, call):
+            found[call.op.name] = tuple(_part(call, part) for part in own)
+    return found
+
+
+def _part(call: _Call, part: Op) -> _Call:
+    """Return the call of a part: the same operands, and the results that it has."""
+    results = tuple([value for value in call.step.results if value.name in part.results])
+    written = tuple(dict.fromkeys([value.storage for value in results]))
+    touched = tuple(dict.fromkeys([*(value.storage for value in call.step.reads), *written]))
+    return _Call(call.at, part, call.step._replace(results=results, written=written, touched=touched), call.before)
+
+
+def _number(graph: Graph, steps: list[Step], wholes: Mapping[str, str]) -> tuple[list[_Call], dict[str, Content]]:
+    """Return every op by contents, and the content of each storage at the end; `wholes` has the op of each part."""
     born = births(steps)
     contents: dict[str, Content] = {name: name for name in graph.storages if name not in born}
     calls: list[_Call] = []
@@ -117,7 +171,7 @@ def _number(graph: Graph, steps: list[Step]) -> tuple[list[_Call], dict[str, Con
             before = {name: contents[name] for name in step.touched if name in contents}
             calls.append(_Call(at, op, step, before))
             for storage, place in _first_writes(op, step).items():
-                contents[storage] = (op.captured, place)
+                contents[storage] = (wholes.get(op.captured, op.captured), place)
     return calls, contents
 
 
@@ -180,6 +234,18 @@ def _quieted(original: _Call, positions: Sequence[int]) -> _Call:
     return _Call(original.at, op, Step(reads, original.step.results, written, touched), before)
 
 
+def _asking_layouts(original: _Call, op: Op, layouts: Callable[[Op], Sequence[int]]) -> _Call:
+    """Return the call asking for the layout alone of those arguments of which `op` does, as far as it may."""
+    asked = [at for at, argument in enumerate(op.arguments) if isinstance(argument, Like)]
+    if not asked:
+        return original
+    form = asking_layouts(original.op, [at for at in layouts(original.op) if at in asked])
+    values = {value.name: value for value in (*original.step.reads, *original.step.layouts)}
+    reads = tuple([values[name] for name in form.references])
+    asked_of = tuple([values[argument.value] for argument in form.arguments if isinstance(argument, Like)])
+    return _Call(original.at, form, original.step._replace(reads=reads, layouts=asked_of), original.before)
+
+
 def _difference(call: _Call, original: _Call, in_place: Forms) -> str | None:
     """Return in what `call` differs from the captured op, or None if it computes the same bits."""
     op, was = call.op, original.op
@@ -194,6 +260,8 @@ def _difference(call: _Call, original: _Call, in_place: Forms) -> str | None:
     for number, (read, expected) in enumerate(zip(_reads(call), _reads(original), strict=True)):
         if read != expected:
             return f"operand {number} is {_described(*read)} instead of {_described(*expected)}"
+    if [*map(_layout, call.step.layouts)] != [*map(_layout, original.step.layouts)]:
+        return "it asks for another layout"
     writes, expected_writes = _writes(call), _writes(original)
     if len(writes) != len(expected_writes):
         return "it has another number of results or writes"
@@ -215,7 +283,7 @@ def _same_form(argument: Argument, expected: Argument) -> bool:
         return True
     if isinstance(argument, tuple) and isinstance(expected, tuple):
         return len(argument) == len(expected) and all(map(_same_form, argument, expected))
-    if isinstance(argument, Ref) and isinstance(expected, Ref):
+    if isinstance(argument, Ref | Like) and type(argument) is type(expected):
         return True
     return repr(argument) == repr(expected)
 

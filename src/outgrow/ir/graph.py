@@ -5,12 +5,13 @@
     value       = name, storage@version, dtype, shape, strides, offset   a view of one version of a storage
     instruction = op | swap_out | swap_in | wait | drop
     op          = name, operator, arguments, keywords, results            reads values, writes versions
-    argument    = value | literal | tuple of arguments
+    argument    = value | layout of a value | literal | tuple of arguments
 
 *Versions.* Every write makes a new version of a storage. The op whose result is version 0 of a storage
 brings that storage into being; a result of version n+1 is a write in place onto version n. Storages that
 no op brings into being are there at version 0 when the step begins: its inputs. Views need no op: a value
-is a description of bytes in a storage, and any number of values may describe the same version.
+is a description of bytes in a storage, and any number of values may describe the same version. An op that
+asks a value for its layout alone (`Like`) reads no byte of it: the storage need not be there, nor yet or still exist.
 
 *Residence.* A storage is in device memory from its birth (inputs: from the beginning) until the last
 instruction that touches it, or until it is dropped; from then on its bytes are free. Persistent storages
@@ -84,13 +85,20 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
+class Like:
+    """The use of a value's dtype, shape, strides and offset as an argument, but not of its content."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Symbol:
     """A literal that is a name: a dtype, a layout, a memory format, a device."""
 
     name: str
 
 
-Argument: TypeAlias = "Ref | Symbol | int | float | bool | str | tuple[Argument, ...] | None"
+Argument: TypeAlias = "Ref | Like | Symbol | int | float | bool | str | tuple[Argument, ...] | None"
 
 
 @dataclass(frozen=True)
@@ -180,6 +188,15 @@ def argument_values(argument: Argument) -> Iterator[str]:
             yield from argument_values(item)
 
 
+def argument_layouts(argument: Argument) -> Iterator[str]:
+    """Yield the names of the values whose layout alone an argument uses, in order."""
+    if isinstance(argument, Like):
+        yield argument.value
+    elif isinstance(argument, tuple):
+        for item in argument:
+            yield from argument_layouts(item)
+
+
 def read_values(op: Op) -> tuple[str, ...]:
     """Return the names of the values that `op` reads, each once, in order."""
     return op.operands
@@ -189,6 +206,15 @@ def leaving_out(op: Op, positions: Sequence[int]) -> Op:
     """Return `op` with None for the arguments at `positions`, and without hidden writes."""
     arguments = tuple(None if at in positions else argument for at, argument in enumerate(op.arguments))
     return replace(op, arguments=arguments, writes=())
+
+
+def asking_layouts(op: Op, positions: Sequence[int]) -> Op:
+    """Return `op` with the layout of a value in place of the value, for the arguments at `positions`."""
+    arguments = tuple(
+        Like(argument.value) if at in positions and isinstance(argument, Ref) else argument
+        for at, argument in enumerate(op.arguments)
+    )
+    return replace(op, arguments=arguments)
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,20 @@ The facts are those of `Graph.reads`, `Graph.written` and `Graph.touched`, worke
 from typing import NamedTuple
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import Graph, Instruction, Op, Value
+from outgrow.ir.graph import Graph, Instruction, Op, Value, argument_layouts
 
 
 class Step(NamedTuple):
-    """What an instruction reads and defines, and the storages that it writes and touches, each once."""
+    """What an instruction reads and defines, and the storages that it writes and touches, each once.
+
+    `layouts` are the values of which it asks the layout alone.
+    """
 
     reads: tuple[Value, ...] = ()
     results: tuple[Value, ...] = ()
     written: tuple[str, ...] = ()
     touched: tuple[str, ...] = ()
+    layouts: tuple[Value, ...] = ()
 
 
 def steps_of(graph: Graph) -> list[Step]:
@@ -44,7 +48,12 @@ def _step(graph: Graph, item: Instruction) -> Step:
     if len(written) != 1 or item.writes:
         written = list(dict.fromkeys(written + [storages[name].name for name in item.writes]))
     touched = dict.fromkeys([value.storage for value in reads] + written)
-    return Step(reads, results, tuple(written), tuple(touched))
+    return Step(reads, results, tuple(written), tuple(touched), _layouts(graph, item))
+
+
+def _layouts(graph: Graph, op: Op) -> tuple[Value, ...]:
+    arguments = (*op.arguments, *(argument for _, argument in op.keywords))
+    return tuple([graph.values[name] for argument in arguments for name in argument_layouts(argument)])
 
 
 def births(steps: list[Step]) -> dict[str, int]:

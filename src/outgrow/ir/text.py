@@ -11,6 +11,7 @@
     wait y
     drop y
     swap_in y 0:64
+    %u: u@0 f32[4,4] = my.op(like %y, %z)          the layout of %y, and nothing that is in it
     again: %z: z@0 f32[4,4], _ = my.op(%y, [1, -inf], "text", dtype=:torch.float32) writes g origin op
     return %y, %z
 
@@ -22,7 +23,7 @@ The grammar, where [] is optional and a list* has commas between its items:
     result    = view  |  "%"name (its view stands elsewhere)  |  "_" (not used)
     view      = "%"name ":" storage "@" version dtype "[" size* "]" [":" "[" stride* "]"] ["+" offset]
     transfer  = ("swap_out" | "wait" | "drop") name  |  "swap_in" name begin ":" end
-    argument  = [keyword "="] ("%"name | number | "None" | "True" | "False" | string | ":"symbol
+    argument  = [keyword "="] ("%"name | "like" "%"name | number | "None" | "True" | "False" | string | ":"symbol
               | "[" argument* "]")
 
 An op without a name is called after the second part of its operator: `relu` for `aten.relu.default`, then
@@ -40,6 +41,7 @@ from outgrow.ir.graph import (
     Drop,
     Graph,
     Instruction,
+    Like,
     Op,
     Ref,
     Role,
@@ -183,6 +185,8 @@ def _argument(argument: Argument) -> str:
     match argument:
         case Ref(name):
             return f"%{spelled(name)}"
+        case Like(name):
+            return f"like %{spelled(name)}"
         case Symbol(name):
             return f":{spelled(name)}"
         case tuple():

@@ -12,7 +12,7 @@ from math import inf, nan
 from typing import NoReturn, TypeVar
 
 from outgrow.errors import GraphSyntaxError, InvalidQuantity
-from outgrow.ir.graph import Argument, Ref, Symbol
+from outgrow.ir.graph import Argument, Like, Ref, Symbol
 from outgrow.units import parse_bytes
 
 T = TypeVar("T")
@@ -150,6 +150,8 @@ class Line:
         return tuple(positional), tuple(keywords)
 
     def argument(self) -> Argument:
+        if self.accept("like"):
+            return Like(self.value_name())
         token = self.take()
         match token[:1]:
             case "%":

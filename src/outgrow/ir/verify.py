@@ -34,6 +34,10 @@ _NO_FORMS: Forms = MappingProxyType({})
 _NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
+def _nothing(_op: Op) -> tuple[()]:
+    return ()
+
+
 def verify(
     graph: Graph,
     *,
@@ -42,13 +46,16 @@ def verify(
     captured: Graph | Numbered | None = None,
     in_place: Forms = _NO_FORMS,
     quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS,
+    layouts: Callable[[Op], Sequence[int]] = _nothing,
+    parts: Callable[[Op], Sequence[Op]] = _nothing,
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps the invariants of this module.
 
     Invariant 3 is checked where `capacity_bytes` is given, and 6 where `captured` is, a graph that is itself
     valid, as it is or `numbered`. `workspace` gives bytes by captured op name, or by op. `in_place` maps captured
     operators to the forms that may stand for them, and `quiet` operators to the places of the arguments that a
-    repetition may leave out.
+    repetition may leave out. `layouts` gives the places of the arguments of an op of which the layout alone matters,
+    and `parts` the ops that together may stand for an op (a `Numbered` graph knows them).
     """
     try:
         _check_values(graph)
@@ -59,8 +66,8 @@ def verify(
         if capacity_bytes is not None:
             check_capacity(graph, steps, capacity_bytes, _as_function(workspace))
         if captured is not None:
-            reference = numbered(captured) if isinstance(captured, Graph) else captured
-            check_equivalence(graph, steps, reference, in_place, quiet)
+            reference = numbered(captured, parts) if isinstance(captured, Graph) else captured
+            check_equivalence(graph, steps, reference, in_place, quiet, layouts)
     except InvalidGraph as fault:
         around = "" if fault.position is None else f"\n{print_around(graph, fault.position)}"
         message = f"invariant {fault.invariant}: {fault}{around}"

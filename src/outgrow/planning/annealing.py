@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from outgrow.planning.changes import Alike, Integers, Policy, change
 from outgrow.planning.compiled import compiled
-from outgrow.planning.residence import lasting, residence
+from outgrow.planning.residence import residence
 from outgrow.planning.sequence import Flags, expanded
 from outgrow.planning.space import Space
 from outgrow.planning.transfers import farthest, rates, walk, widest
@@ -98,9 +98,8 @@ def tried(costs: Costs, policy: Policy, headroom: float, is_widest: bool, lead: 
     if culprit >= 0:
         return Trial(policy, headroom, is_widest, lead, np.inf, _NOWHERE)
     live, instance, begin, end, size, dirty = residence(
-        len(op), costs.size[storage], lasting(costs.stays, storage), costs.moves[storage], costs.birth[storage] < 0,
-        use_instance, use_at, use_writes,
-    )  # fmt: skip
+        len(op), storage, costs.size, costs.stays, costs.moves, costs.birth, use_instance, use_at, use_writes
+    )
     live += costs.op_workspace[op]
     seconds = costs.op_seconds[op]
     target = int(costs.capacity_bytes * (1 - headroom))

@@ -22,6 +22,8 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
     F. Storages of the same rests are one (`merged`), as cheap a byte as the cheapest among them, and E's condition on
        what is read is waived.
 
+    G. Ops that can be taken apart are, and no op reads an operand of which only the layout matters (`free.loosest`).
+
 Persistent storages stay on the device, and storages below the problem's `minimum_bytes` are built again or stay, as
 everywhere in planning. Storages whose home is not the device, and inputs of one step that no op uses, are not counted.
 """
@@ -37,6 +39,7 @@ from outgrow.analysis.liveness import lifetimes, write_steps
 from outgrow.analysis.updates import first_update
 from outgrow.ir.graph import Graph, Op, Ref
 from outgrow.operators.in_place import IN_PLACE
+from outgrow.planning.free import loosest
 from outgrow.planning.problem import Problem
 
 _NEGLECTED_SHARE = 0.005
@@ -154,6 +157,7 @@ class Study:
 
 def study(problem: Problem) -> Study:
     """Return what is true of a problem whatever the moments."""
+    problem = loosest(problem)
     graph = problem.graph
     end = first_update(graph)
     ops = graph.ops[:end]

@@ -28,33 +28,24 @@ class Residence(NamedTuple):
 
 def residence_of(tables: Tables, sequence: Sequence) -> Residence:
     """Return what the instances of a sequence hold."""
-    storage = sequence.instance_storage
     live, one, begin, end, size, dirty = residence(
-        len(sequence.op), tables.size[storage], lasting(tables.stays, storage), tables.moves[storage],
-        tables.birth[storage] < 0, sequence.use_instance, sequence.use_at, sequence.use_writes,
+        len(sequence.op), sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.birth,
+        sequence.use_instance, sequence.use_at, sequence.use_writes,
     )  # fmt: skip
     live += tables.op_workspace[sequence.op]
     return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty))
 
 
 @compiled
-def lasting(stays: Flags, storage: Integers) -> Flags:
-    """Which instances stay to the end: of a storage that stays, the first; others are made beside a rebuilt one."""
-    found = stays[storage]
-    seen = np.zeros(len(stays), np.bool_)
-    for one in range(len(storage)):
-        found[one] = found[one] and not seen[storage[one]]
-        seen[storage[one]] = True
-    return found
-
-
-@compiled
 def residence(
-    ops: int, size: Integers, stays: Flags, moves: Flags, is_input: Flags,
+    ops: int, storage: Integers, size: Integers, stays: Flags, moves: Flags, born_at: Integers,
     use_instance: Integers, use_at: Integers, use_writes: Flags,
 ) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags]:  # fmt: skip
-    """Live bytes without workspace, then the fields of `Gaps`, in order, with flags of the instances."""
-    count, uses = len(size), len(use_at)
+    """Live bytes without workspace, then the fields of `Gaps`, in order.
+
+    Of a storage that stays, the first instance does; others are made beside a rebuilt storage.
+    """
+    count, uses = len(storage), len(use_at)
     first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     wrote_last, rested = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     instance, begin, end = np.empty(uses, np.int64), np.empty(uses, np.int64), np.empty(uses, np.int64)
@@ -64,7 +55,7 @@ def residence(
         one, at = use_instance[use], use_at[use]
         if last[one] < 0:
             first[one] = at
-        elif moves[one]:
+        elif moves[storage[one]]:
             rested[one] = rested[one] and not wrote_last[one]
             if at - last[one] > 1:
                 instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], at, not rested[one]
@@ -72,12 +63,16 @@ def residence(
                 rested[one] = True
         last[one], wrote_last[one] = at, use_writes[use]
     change = np.zeros(ops + 1, np.int64)
+    seen = np.zeros(len(size), np.bool_)
     for one in range(count):
-        birth = 0 if is_input[one] else first[one]
-        death = ops - 1 if stays[one] or last[one] < 0 else last[one]
+        own = storage[one]
+        birth = 0 if born_at[own] < 0 else first[one]
+        is_last = (stays[own] and not seen[own]) or last[one] < 0
+        death = ops - 1 if is_last else last[one]
+        seen[own] = True
         if birth >= 0:
-            change[birth] += size[one]
-            change[death + 1] -= size[one]
+            change[birth] += size[own]
+            change[death + 1] -= size[own]
     order = np.argsort(begin[:gaps] * (ops + 1) + end[:gaps], kind="mergesort")
     instance = instance[:gaps][order]
     return (
@@ -85,6 +80,6 @@ def residence(
         instance,
         begin[:gaps][order],
         end[:gaps][order],
-        size[instance],
+        size[storage[instance]],
         dirty[:gaps][order],
     )

@@ -8,7 +8,7 @@ applied again, one after the other, to look each of them up.
 from dataclasses import dataclass
 
 from outgrow.ir.graph import Graph, result_values
-from outgrow.plan import Move, Plan, Recompute, Reuse, Swap
+from outgrow.plan import ByLayout, Move, Plan, Recompute, Reuse, Swap, TakeApart
 from outgrow.report.columns import aligned
 from outgrow.rewriting.derive import carry_out
 from outgrow.rewriting.draft import Draft
@@ -119,6 +119,8 @@ def account_of(captured: Graph, plan: Plan) -> Account:
                 reused.append(_reused(draft, op))
             case Move(ops, after):
                 moved.append(Moved(ops, after))
+            case TakeApart() | ByLayout():
+                pass
         carry_out(draft, decision)
     return Account(tuple(swapped), tuple(recomputed), tuple(reused), tuple(moved))
 

@@ -10,10 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from outgrow.errors import InvalidPlan
-from outgrow.plan import Budget, Decision, Estimate, Move, Piece, Plan, Recompute, Reuse, Swap
+from outgrow.plan import Budget, ByLayout, Decision, Estimate, Move, Piece, Plan, Recompute, Reuse, Swap, TakeApart
 from outgrow.report.fields import Fields
 
-_KINDS: Mapping[type[Decision], str] = {Move: "move", Reuse: "reuse", Recompute: "recompute", Swap: "swap"}
+_KINDS: Mapping[type[Decision], str] = {
+    Move: "move",
+    TakeApart: "take apart",
+    ByLayout: "by layout",
+    Reuse: "reuse",
+    Recompute: "recompute",
+    Swap: "swap",
+}
 
 _VERSION = 1
 """Raised when a plan that is written now could not be read, or would mean something else, before."""
@@ -98,6 +105,8 @@ def _piece(fields: Fields) -> Piece:
 
 _READERS: Mapping[str, Callable[[Fields], Decision]] = {
     "move": lambda fields: Move(fields.texts("ops"), fields.text("after")),
+    "take apart": lambda fields: TakeApart(fields.text("op")),
+    "by layout": lambda fields: ByLayout(fields.text("op")),
     "reuse": lambda fields: Reuse(fields.text("op"), fields.integer("operand")),
     "recompute": lambda fields: Recompute(fields.text("storage"), fields.text("before")),
     "swap": _swap,

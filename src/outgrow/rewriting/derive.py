@@ -10,17 +10,22 @@ the device is asked of G(n) alone, since the early graphs do not fit yet. The de
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from types import MappingProxyType
 
 from outgrow.errors import InvalidPlan, ReplayMismatch
-from outgrow.ir.equivalence import numbered
+from outgrow.ir.equivalence import Numbered, numbered
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
 from outgrow.ir.verify import verify
 from outgrow.operators.effects import QUIET
 from outgrow.operators.in_place import IN_PLACE
+from outgrow.operators.layouts import layout_only
+from outgrow.operators.parts import parts
 from outgrow.plan import Decision, Plan
 from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.laws import LAWS
+
+_NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,26 @@ def carried_out(captured: Graph, decisions: Iterable[Decision]) -> tuple[Stage, 
     return tuple(found)
 
 
+def verify_derived(
+    graph: Graph,
+    captured: Graph | Numbered,
+    *,
+    capacity_bytes: int | None = None,
+    workspace: Mapping[str, int] = _NO_WORKSPACE,
+) -> None:
+    """Raise `InvalidGraph` unless `graph` is valid and equivalent to `captured`, given what the operators admit."""
+    verify(
+        graph,
+        captured=captured,
+        in_place=IN_PLACE,
+        quiet=QUIET,
+        layouts=layout_only,
+        parts=parts,
+        capacity_bytes=capacity_bytes,
+        workspace=workspace,
+    )
+
+
 def derive(captured: Graph, plan: Plan, workspace: Mapping[str, int]) -> Derivation:
     """Apply a plan's decisions in order, checking the invariants around each stage.
 
@@ -104,17 +129,10 @@ def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Ma
     """
     capacity = plan.budget.capacity_bytes
     verify(captured, capacity_bytes=None if stages else capacity, workspace=workspace)
-    reference = numbered(captured)
+    reference = numbered(captured, parts)
     for stage in stages:
         held = capacity if stage is stages[-1] else None
-        verify(
-            stage.graph,
-            captured=reference,
-            in_place=IN_PLACE,
-            quiet=QUIET,
-            capacity_bytes=held,
-            workspace=workspace,
-        )
+        verify_derived(stage.graph, reference, capacity_bytes=held, workspace=workspace)
     derived = tuple(Derived(stage.law, stage.decisions, fingerprint(stage.graph)) for stage in stages)
     return Derivation(plan.fingerprint, derived, stages[-1].graph if stages else captured)
 

@@ -9,6 +9,8 @@ A block starts at a multiple of 2 MiB and asks for huge pages: direct I/O reache
 the rate of the disk. It goes back to the kernel in the moment when its last user dies, past the heap and its
 caches.
 
+`unread` gives addresses to tensors that are asked for their layout alone.
+
 `trim` and `fix_mmap_threshold` ask the same of glibc's heap, which serves tensors that the allocator makes.
 """
 
@@ -109,6 +111,20 @@ class Block:
     def release(self) -> None:
         """Give up the block's own hold: its memory goes back now, unless a storage lives on. May be called again."""
         self._bytes = None
+
+
+def unread(size_bytes: int) -> torch.UntypedStorage:
+    """Return a storage that takes no memory, for tensors whose content does not matter.
+
+    Who reads it finds zeros, which the kernel keeps in one page for all; who writes it, crashes.
+    """
+    length = round_up(max(size_bytes, 1), PAGE_BYTES)
+    address = _reserve(length)
+    if _mprotect(address, length, mmap.PROT_READ) != 0:
+        raise _refusal(f"to make {format_bytes(length)} of address space readable")
+    content = bytes_at(address, length)
+    finalize(content, _munmap, address, length).atexit = False
+    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
 
 
 def bytes_at(address: int, size_bytes: int) -> memoryview:
