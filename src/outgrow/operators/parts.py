@@ -10,7 +10,7 @@ input may be gone before the gradient of the same size is born. In the other ord
 
 from dataclasses import replace
 
-from outgrow.ir.graph import Op
+from outgrow.ir.graph import Op, Ref
 from outgrow.operators.layouts import CONVOLUTION_BACKWARD, MASK
 
 
@@ -32,3 +32,13 @@ def parts(op: Op) -> tuple[Op, ...]:
 def _part(op: Op, suffix: str, mask: tuple[bool, bool, bool], results: tuple[str | None, ...]) -> Op:
     arguments = (*op.arguments[:MASK], mask, *op.arguments[MASK + 1 :])
     return replace(op, name=f"{op.name}.{suffix}", arguments=arguments, results=results)
+
+
+def operands_of_weight_gradient(op: Op) -> tuple[str, str] | None:
+    """Return the values of the output's gradient and of the input, of an op that gives the weight's gradient alone."""
+    match op.operator, op.arguments:
+        case operator, (Ref(gradient), Ref(kept), *rest) if operator == CONVOLUTION_BACKWARD and len(rest) + 2 > MASK:
+            mask = op.arguments[MASK]
+            return (gradient, kept) if isinstance(mask, tuple) and mask[:2] == (False, True) else None
+        case _:
+            return None

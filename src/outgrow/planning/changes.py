@@ -9,6 +9,7 @@ block has to differ from the others.
     two          two rests, or all of their kinds, each in its own way
     exchange     two rests change places
     follow       some rests in a row of one pattern become like their neighbour: a border between two choices moves
+    block        rests in a row, of whatever pattern, become like those as far ahead or behind in their patterns
 """
 
 from typing import NamedTuple
@@ -18,6 +19,9 @@ from numpy.typing import NDArray
 
 from outgrow.planning.compiled import compiled
 from outgrow.planning.sequence import DISCARD
+
+_LONGEST_BLOCK = 24
+"""Rests of one block that are changed together at most."""
 
 Integers = NDArray[np.int64]
 Policy = NDArray[np.int8]
@@ -38,7 +42,7 @@ class Alike(NamedTuple):
 @compiled
 def change(alike: Alike, policy: Policy, random: np.random.Generator) -> None:
     """Edit a policy by one change, any of those above."""
-    which = random.integers(0, 8)
+    which = random.integers(0, 9)
     rest = _any(alike, random)
     if which < 2:
         policy[rest] = _choice(random)
@@ -57,15 +61,37 @@ def change(alike: Alike, policy: Policy, random: np.random.Generator) -> None:
     elif which == 6:
         other = _any(alike, random)
         policy[rest], policy[other] = policy[other], policy[rest]
-    else:
+    elif which == 7:
         _follow(_pattern(alike, rest), rest, policy, random)
+    else:
+        _block(alike, rest, policy, random)
+
+
+@compiled
+def _block(alike: Alike, rest: np.int64, policy: Policy, random: np.random.Generator) -> None:
+    members = _pattern(alike, rest)
+    shift = random.integers(0, len(members)) - _place(members, rest)
+    first = _place(alike.rests, rest)
+    before = policy.copy()
+    for one in alike.rests[first : first + random.integers(2, _LONGEST_BLOCK)]:
+        members = _pattern(alike, one)
+        other = _place(members, one) + shift
+        if 0 <= other < len(members):
+            policy[one] = before[members[other]]
+
+
+@compiled
+def _place(members: Integers, rest: np.int64) -> int:
+    """The place of a rest among others."""
+    at = 0
+    while members[at] != rest:
+        at += 1
+    return at
 
 
 @compiled
 def _follow(members: Integers, rest: np.int64, policy: Policy, random: np.random.Generator) -> None:
-    at = 0
-    while members[at] != rest:
-        at += 1
+    at = _place(members, rest)
     count = random.integers(1, 6)
     neighbour = at + (1 if random.integers(0, 2) else -1)
     if 0 <= neighbour < len(members):

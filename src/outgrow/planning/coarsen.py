@@ -12,8 +12,9 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
 
     A. Memory is asked for at the chosen moments alone. What happens between two of them is free of it.
     B. A storage that is not outlined counts where an op touches it, and nowhere else.
-    C. The ops from the first write to a parameter or to optimizer state on may run at any time after the last op they
-       conflict with (`planning.order`), need no memory, and what only they use need not be held.
+    C. The ops from the first write to a parameter or to optimizer state on (`planning.order`), and the gradients of
+       convolutions' weights (`planning.waiting`), may run at any time after the last op they conflict with, need no
+       memory, and what only they use need not be held.
     D. A result may share the memory of an operand that the op has a form to write over. If all such operands are used
        again, one was built again.
     E. A storage is built again by one run of the dearest op that wrote it; all results of an op come from one run.
@@ -29,7 +30,7 @@ everywhere in planning. Storages whose home is not the device, and inputs of one
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import floor, log
@@ -39,6 +40,7 @@ from outgrow.analysis.liveness import lifetimes, write_steps
 from outgrow.analysis.updates import first_update
 from outgrow.ir.graph import Graph, Op, Ref
 from outgrow.operators.in_place import IN_PLACE
+from outgrow.operators.parts import operands_of_weight_gradient
 from outgrow.planning.free import loosest
 from outgrow.planning.problem import Problem
 
@@ -96,7 +98,7 @@ class Outline:
     """All that the linear programme sees.
 
     `arithmetic` has the seconds of the captured ops in each slot, and `is_run` says whether a slot is the run of one
-    op and nothing else. `released` has the seconds of updates that may have run by the end of each slot.
+    op and nothing else. `released` has the seconds of ops that may wait and may have run by the end of each slot.
     """
 
     arithmetic: tuple[float, ...]
@@ -126,7 +128,7 @@ class Study:
     """What all outlines of one problem share. Steps count ops; the captured ops before the first update are `ops`.
 
     `points` are the steps at which a storage has to be there: -1 where it is an input of the step, `len(ops)` where
-    it stays to the end. `releases` are (step after which it may run, seconds) of each update.
+    it stays to the end. `releases` are (step after which it may run, seconds) of each op that may wait.
     """
 
     problem: Problem
@@ -161,12 +163,13 @@ def study(problem: Problem) -> Study:
     graph = problem.graph
     end = first_update(graph)
     ops = graph.ops[:end]
+    waiting = {step for step, op in enumerate(ops) if operands_of_weight_gradient(op) is not None}
     life = lifetimes(graph)
     kept = {graph.values[name].storage for name in graph.results}
     points: dict[str, tuple[int, ...]] = {}
     for name, storage in graph.storages.items():
         uses = life[name].uses
-        before = [use for use in uses if use < end]
+        before = [use for use in uses if use < end and use not in waiting]
         is_elsewhere = storage.home != "device"
         if storage.is_persistent or is_elsewhere or storage.size_bytes == 0 or life[name].birth >= end:
             continue
@@ -174,19 +177,23 @@ def study(problem: Problem) -> Study:
         points[name] = (*([-1] if life[name].birth < 0 else []), *before, *([end] if stays else []))
     writers = write_steps(graph)
     seconds = [problem.seconds_of(op) for op in graph.ops]
+    free = [*sorted(waiting), *range(end, len(graph.ops))]
     return Study(
         problem=problem,
         ops=ops,
-        needs=tuple(_needs(problem, ops, {name: life[name].birth for name in graph.storages})),
-        seconds=tuple(seconds[:end]),
+        needs=tuple(_needs(problem, ops, {name: life[name].birth for name in graph.storages}, waiting)),
+        seconds=tuple([0.0 if step in waiting else seconds[step] for step in range(end)]),
         points={name: steps for name, steps in points.items() if steps},
         writers={name: tuple(step for step in writers.get(name, ()) if step < end) for name in points},
-        releases=tuple(zip(_releases(graph, end), seconds[end:], strict=True)),
+        releases=tuple(zip(_releases(graph, free), [seconds[step] for step in free], strict=True)),
     )
 
 
-def _needs(problem: Problem, ops: Sequence[Op], births: Mapping[str, int]) -> list[int]:
-    """Bytes that must be there while each op runs: persistent storages, what it touches, and its workspace."""
+def _needs(problem: Problem, ops: Sequence[Op], births: Mapping[str, int], waiting: Collection[int]) -> list[int]:
+    """Bytes that must be there while each op runs: persistent storages, what it touches, and its workspace.
+
+    Of an op that may wait, only the persistent storages count.
+    """
     graph, workspace = problem.graph, problem.workspace
     fixed = [0] * (len(ops) + 1)
     for name, storage in graph.storages.items():
@@ -196,19 +203,23 @@ def _needs(problem: Problem, ops: Sequence[Op], births: Mapping[str, int]) -> li
     held = 0
     for step, op in enumerate(ops):
         held += fixed[step]
+        if step in waiting:
+            found.append(held)
+            continue
         own = [graph.storages[name] for name in graph.touched(op) if not graph.storages[name].is_persistent]
         found.append(held + sum(storage.size_bytes for storage in own) + workspace.get(op.captured, 0))
     return found
 
 
-def _releases(graph: Graph, end: int) -> list[int]:
-    """For each op from step `end` on, the last step before `end` that it conflicts with, itself or through others."""
+def _releases(graph: Graph, free: Sequence[int]) -> list[int]:
+    """For each free step, the last step before it that is not free and that it conflicts with, even through others."""
+    is_free = frozenset(free)
     touched: dict[str, int] = {}
     written: dict[str, int] = {}
     found: list[int] = []
     for step, op in enumerate(graph.ops):
         release = step
-        if step >= end:
+        if step in is_free:
             after = [written.get(name, -1) for name in graph.touched(op)]
             release = max([-1, *after, *(touched.get(name, -1) for name in graph.written(op))])
             found.append(release)

@@ -1,12 +1,24 @@
-"""Compile a function on arrays to machine code, once for each machine: numba, with its cache on disk."""
+"""Compile a function on arrays to machine code, once for each machine: numba, with its cache on disk.
 
+numba looks only at the file of a function to see whether its cache is still right, not at those of the functions that
+it calls. So what is compiled from one state of this package lies in a folder of its own, below the user's cache.
+"""
+
+import os
 from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import numba
+from numba.core import config
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_WHERE = "CACHE_DIR"
+"""numba's setting, `NUMBA_CACHE_DIR` in the environment."""
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -14,4 +26,19 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
     It lets other threads run meanwhile.
     """
-    return numba.njit(cache=True, nogil=True)(function)
+    before: str = getattr(config, _WHERE)
+    setattr(config, _WHERE, before or str(_folder()))
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    finally:
+        setattr(config, _WHERE, before)
+
+
+@cache
+def _folder() -> Path:
+    """The folder for what is compiled from the present state of this package."""
+    digest = sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "outgrow" / "compiled" / digest.hexdigest()[:16]

@@ -1,7 +1,8 @@
 """What can be had for nothing? Rewrites that free memory and repeat or move nothing.
 
 Updates move forward (`order`), large ops are taken apart (`apart`), operands of which only the layout matters are let
-go (`by_layout`), then dying operands are written over (`reuse`). Each is given back if it raises the floor: a storage
+go (`by_layout`), gradients of weights wait (`waiting`), then dying operands are written over (`reuse`). Each is given
+back if it raises the floor: a storage
 that is written over by a result has to stay as long as the result.
 """
 
@@ -15,13 +16,14 @@ from outgrow.planning.floor import floor_of
 from outgrow.planning.order import early_updates
 from outgrow.planning.problem import Problem
 from outgrow.planning.reuse import reuses
+from outgrow.planning.waiting import waiting_weights
 
 
 def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
     """Return the graph after all free rewrites, whose floor is not above the captured graph's, and the decisions."""
     graph, decisions = problem.graph, ()
     floor, _ = floor_of(problem, graph)
-    for rewrite in (early_updates, taken_apart, layouts_asked, reuses):
+    for rewrite in (early_updates, taken_apart, layouts_asked, waiting_weights, reuses):
         found, made = rewrite(problem, graph)
         found_floor, _ = floor_of(problem, found)
         if found_floor <= floor:
