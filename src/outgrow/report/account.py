@@ -57,12 +57,14 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Every decision of a plan, by kind."""
+    """Every decision of a plan, by kind; `apart` and `by_layout` are the ops that such a decision names."""
 
     swapped: tuple[Swapped, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
     reused: tuple[Reused, ...] = ()
     moved: tuple[Moved, ...] = ()
+    apart: tuple[str, ...] = ()
+    by_layout: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """One paragraph a kind of decision, then its rows."""
@@ -82,6 +84,12 @@ class Account:
             _section(
                 _title(len(self.moved), "group of ops runs earlier", "groups of ops run earlier"),
                 [(f"{', '.join(m.ops)}", f"after {m.after}") for m in self.moved],
+            ),
+            _section(_title(len(self.apart), "op runs in parts", "ops run in parts"), [(op,) for op in self.apart]),
+            _section(
+                _title(len(self.by_layout), "op does without an operand", "ops do without an operand")
+                + " of which only the layout matters",
+                [(op,) for op in self.by_layout],
             ),
         ]
         return "\n\n".join(part for part in parts if part) or "Nothing is rewritten: the step fits as it is."
@@ -107,6 +115,8 @@ def account_of(captured: Graph, plan: Plan) -> Account:
     recomputed: list[Recomputed] = []
     reused: list[Reused] = []
     moved: list[Moved] = []
+    apart: list[str] = []
+    by_layout: list[str] = []
     draft = Draft(captured)
     for decision in plan.decisions:
         match decision:
@@ -119,10 +129,12 @@ def account_of(captured: Graph, plan: Plan) -> Account:
                 reused.append(_reused(draft, op))
             case Move(ops, after):
                 moved.append(Moved(ops, after))
-            case TakeApart() | ByLayout():
-                pass
+            case TakeApart(op):
+                apart.append(op)
+            case ByLayout(op):
+                by_layout.append(op)
         carry_out(draft, decision)
-    return Account(tuple(swapped), tuple(recomputed), tuple(reused), tuple(moved))
+    return Account(tuple(swapped), tuple(recomputed), tuple(reused), tuple(moved), tuple(apart), tuple(by_layout))
 
 
 def _swapped(draft: Draft, swap: Swap) -> Swapped:

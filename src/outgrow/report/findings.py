@@ -77,6 +77,8 @@ def explanation(text: str) -> str:
         account.each("recomputed", _recomputed),
         account.each("reused", _reused),
         account.each("moved", lambda row: Moved(row.texts("ops"), row.text("after"))),
+        account.texts("apart"),
+        account.texts("by_layout"),
     )
     return "\n\n".join((_limits(plan), str(found), *plan.notes, str(_summary(fields))))
 

@@ -144,7 +144,9 @@ def _account(account: Account) -> str:
         [(row.storage, row.role, format_bytes(row.size_bytes), row.op) for row in account.reused],
     )
     moved = _table("Run earlier", ("ops", "directly after"), [(", ".join(row.ops), row.after) for row in account.moved])
-    return swapped + recomputed + reused + moved
+    apart = _table("In parts", ("op",), [(op,) for op in account.apart])
+    by_layout = _table("Without an operand, by its layout", ("op",), [(op,) for op in account.by_layout])
+    return swapped + recomputed + reused + moved + apart + by_layout
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
