@@ -48,6 +48,14 @@ def _arguments(operator: str, layout: torch.memory_format, dtype: torch.dtype) -
     normalised = _normalised(first, other)
     if name in normalised:
         return (first, other, *normalised[name])
+    weight, bias, row = torch.rand(8).to(dtype), torch.rand(8).to(dtype), torch.rand(7).to(dtype)
+    forward: dict[str, Arguments] = {
+        "native_batch_norm": (weight, bias, None, None, True, 0.1, 1e-5),
+        "native_layer_norm": ([7], row, row, 1e-5),
+        "native_group_norm": (weight, bias, 4, 8, 42, 2, 1e-5),
+    }
+    if name in forward:
+        return (first, *forward[name])
     others = (other,) if name in _TENSORS or name.endswith("_backward") else ()
     return (first, *others, *_SCALARS.get(name, ()))
 

@@ -10,6 +10,7 @@ from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.effects import QUIET
 from outgrow.operators.in_place import IN_PLACE
+from outgrow.plan import Recompute
 from outgrow.planning.free import free_rewrites
 from outgrow.planning.recompute import named
 from outgrow.planning.residence import residence_of
@@ -33,7 +34,8 @@ def test_a_sequence_is_what_the_laws_derive(graph: Graph, minimum_bytes: int, da
     if sequence.culprit >= 0:
         assert choices.count(KEEP) < len(choices)
         return
-    names, residence = named(tables, sequence), residence_of(tables, sequence)
+    residence = residence_of(tables, sequence)
+    names = named(tables, sequence, residence.over)
     derived = apply_laws(rewritten, names.decisions)
     verify(derived, captured=graph, in_place=IN_PLACE, quiet=QUIET)
     assert [op.name for op in derived.ops] == list(names.ops)
@@ -54,8 +56,10 @@ def policy_of(graph: Graph, **rests: int) -> tuple[list[str], list[str]]:
         storage = tables.names.index(name)
         policy[tables.use_start[storage + 1] - 2] = choice
     sequence = sequence_of(tables, policy)
-    names = named(tables, sequence)
-    return [name for name in names.ops if "$" in name], [decision.storage for decision in names.decisions]
+    names = named(tables, sequence, residence_of(tables, sequence).over)
+    return [name for name in names.ops if "$" in name], [
+        decision.storage for decision in names.decisions if isinstance(decision, Recompute)
+    ]
 
 
 def test_what_a_chain_needs_is_built_again_first() -> None:

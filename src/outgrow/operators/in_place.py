@@ -5,9 +5,9 @@ that takes its result as a keyword (`INTO`). Each result element depends on the 
 so it does not matter that they share memory.
 
 Of others the allocator gives the result the memory of an operand (`PLACED`). Elementwise ones are among them, and
-normalisations, whose backward first sums over the operands and then reads and writes place by place, in groups that
-do not share elements (channels, rows). The condition for both is that operands of the result's shape have its layout:
-other layouts run other kernels.
+normalisations and their backward, which first sum over the operands and then read and write place by place, in groups
+that do not share elements (channels, rows). The condition for both is that operands of the result's shape have its
+layout: other layouts run other kernels.
 """
 
 from collections.abc import Mapping
@@ -54,6 +54,9 @@ IDLE: Mapping[str, int] = {"aten.native_batch_norm_backward.default": 1}
 """How many tensors of its first result's size an operator makes before it, and never touches."""
 
 _PLACEABLE: Mapping[str, tuple[int, ...]] = {
+    "aten.native_batch_norm.default": (0,),
+    "aten.native_group_norm.default": (0,),
+    "aten.native_layer_norm.default": (0,),
     "aten.native_batch_norm_backward.default": (0, 1),
     "aten.native_group_norm_backward.default": (0, 1),
     "aten.native_layer_norm_backward.default": (0, 1),

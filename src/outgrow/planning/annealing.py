@@ -43,6 +43,7 @@ class Costs(NamedTuple):
     limit: Integers
     write_start: Integers
     write_at: Integers
+    over: Integers
     op_seconds: NDArray[np.float64]
     op_workspace: Integers
     capacity_bytes: int
@@ -80,6 +81,7 @@ def costs_of(space: Space) -> Costs:
         tables.limit,
         tables.write_start,
         tables.write_at,
+        tables.over,
         tables.op_seconds,
         tables.op_workspace,
         problem.budget.capacity_bytes,
@@ -97,8 +99,8 @@ def tried(costs: Costs, policy: Policy, headroom: float, is_widest: bool, lead: 
     )  # fmt: skip
     if culprit >= 0:
         return Trial(policy, headroom, is_widest, lead, np.inf, _NOWHERE)
-    live, instance, begin, end, size, dirty = residence(
-        len(op), storage, costs.size, costs.stays, costs.moves, costs.birth, use_instance, use_at, use_writes
+    live, instance, begin, end, size, dirty, _ = residence(
+        op, storage, costs.size, costs.stays, costs.moves, costs.birth, costs.over, use_instance, use_at, use_writes
     )
     live += costs.op_workspace[op]
     seconds = costs.op_seconds[op]

@@ -1,15 +1,18 @@
-"""Which recomputations does a sequence mean? From arrays back to decisions, and the names of what they make.
+"""Which recomputations and re-uses does a sequence mean? From arrays to decisions, and the names of what they make.
 
 The law of recomputation repeats one chain directly before one op. Applied from the end of the sequence to its
-beginning, each decision finds the op before which its chain has to stand: everything behind it is there already.
+beginning, each decision finds the op before which its chain has to stand: everything behind it is there already. Then
+results are written over operands that die now, from the beginning to the end.
 """
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Sequenced
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from outgrow.plan import Recompute
+from outgrow.plan import Recompute, Reuse
 from outgrow.planning.sequence import Sequence
 from outgrow.planning.tables import Tables
 
@@ -18,13 +21,13 @@ from outgrow.planning.tables import Tables
 class Named:
     """The decisions, in the order in which they are applied; the names of the ops and of the instances."""
 
-    decisions: tuple[Recompute, ...]
+    decisions: tuple[Recompute | Reuse, ...]
     ops: tuple[str, ...]
     instances: tuple[str, ...]
 
 
-def named(tables: Tables, sequence: Sequence) -> Named:
-    """Return the decisions that turn the tables' graph into the sequence."""
+def named(tables: Tables, sequence: Sequence, over: NDArray[np.int64]) -> Named:
+    """Return the decisions that turn the tables' graph into the sequence; `over` is that of its `Residence`."""
     captured = [op.name for op in tables.graph.ops]
     original = [captured[int(op)] for op in sequence.op]
     ops = list(original)
@@ -33,7 +36,7 @@ def named(tables: Tables, sequence: Sequence) -> Named:
         places[int(sequence.rebuilding[at])].append(int(at))
     made = _made(tables, sequence)
     used_ops, used_storages = set(captured), set(tables.names)
-    decisions: list[Recompute] = []
+    decisions: list[Recompute | Reuse] = []
     suffixes = [""] * len(places)
     for number in sorted(range(len(places)), key=lambda number: places[number][-1], reverse=True):
         chain = [original[at] for at in places[number]]
@@ -45,7 +48,9 @@ def named(tables: Tables, sequence: Sequence) -> Named:
         used_ops.update(name + suffix for name in chain)
         used_storages.update(name + suffix for name in storages)
         decisions.append(Recompute(tables.names[int(sequence.rebuilt[number])], ops[places[number][-1] + 1]))
-    return Named(tuple(decisions), tuple(ops), _instances(tables, sequence, suffixes))
+    names = _instances(tables, sequence, suffixes)
+    reuses = _reuses(tables, sequence, ops, over)
+    return Named((*decisions, *reuses), tuple(ops), _homes(tables, sequence, names, over))
 
 
 def _unused(chain: Sequenced[str], storages: Sequenced[str], ops: set[str], names: set[str]) -> str:
@@ -81,3 +86,26 @@ def _instances(tables: Tables, sequence: Sequence, suffixes: Sequenced[str]) -> 
         if own >= 0 and tables.birth[sequence.instance_storage[instance]] == sequence.op[at]:
             names[instance] += suffixes[own]
     return tuple(names)
+
+
+def _reuses(tables: Tables, sequence: Sequence, names: Sequenced[str], over: NDArray[np.int64]) -> Iterator[Reuse]:
+    """The decisions to write results over operands."""
+    for at in np.flatnonzero(over):
+        op = tables.graph.ops[int(sequence.op[at])]
+        target = tables.names[int(tables.over[sequence.op[at], over[at]])]
+        own = [place for place, value in enumerate(op.references) if tables.graph.values[value].storage == target]
+        yield Reuse(names[int(at)], own[0])
+
+
+def _homes(tables: Tables, sequence: Sequence, names: Sequenced[str], over: NDArray[np.int64]) -> tuple[str, ...]:
+    """The storage in which each instance lies: its own, or that over which it is written."""
+    homes = list(names)
+    uses = np.searchsorted(sequence.use_at, np.arange(len(sequence.op) + 1))
+    for at in np.flatnonzero(over):
+        used = sequence.use_instance[uses[at] : uses[at + 1]]
+        own = tables.over[sequence.op[at]]
+        result, operand = (
+            next(int(one) for one in used if sequence.instance_storage[one] == own[column]) for column in (0, over[at])
+        )
+        homes[result] = homes[operand]
+    return tuple(homes)

@@ -19,33 +19,38 @@ Flags = NDArray[np.bool_]
 
 
 class Residence(NamedTuple):
-    """Seconds and live bytes of each op of a sequence, and the gaps by begin, then end."""
+    """Seconds and live bytes of each op of a sequence, the gaps by begin, then end, and what is written over.
+
+    `over` has, for each op of the sequence that writes its first result over an operand which dies there, the column
+    of that operand in `Tables.over`; else 0.
+    """
 
     seconds: NDArray[np.float64]
     live: Integers
     gaps: Gaps
+    over: Integers
 
 
 def residence_of(tables: Tables, sequence: Sequence) -> Residence:
     """Return what the instances of a sequence hold."""
-    live, one, begin, end, size, dirty = residence(
-        len(sequence.op), sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.birth,
+    live, one, begin, end, size, dirty, over = residence(
+        sequence.op, sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.birth, tables.over,
         sequence.use_instance, sequence.use_at, sequence.use_writes,
     )  # fmt: skip
     live += tables.op_workspace[sequence.op]
-    return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty))
+    return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty), over)
 
 
 @compiled
 def residence(
-    ops: int, storage: Integers, size: Integers, stays: Flags, moves: Flags, born_at: Integers,
+    op: Integers, storage: Integers, size: Integers, stays: Flags, moves: Flags, born_at: Integers, over: Integers,
     use_instance: Integers, use_at: Integers, use_writes: Flags,
-) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags]:  # fmt: skip
-    """Live bytes without workspace, then the fields of `Gaps`, in order.
+) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags, Integers]:  # fmt: skip
+    """Live bytes without workspace, then the fields of `Gaps`, in order, and what is written over.
 
     Of a storage that stays, the first instance does; others are made beside a rebuilt storage.
     """
-    count, uses = len(storage), len(use_at)
+    ops, count, uses = len(op), len(storage), len(use_at)
     first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     wrote_last, rested = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     instance, begin, end = np.empty(uses, np.int64), np.empty(uses, np.int64), np.empty(uses, np.int64)
@@ -64,15 +69,21 @@ def residence(
         last[one], wrote_last[one] = at, use_writes[use]
     change = np.zeros(ops + 1, np.int64)
     seen = np.zeros(len(size), np.bool_)
+    death = np.empty(count, np.int64)
     for one in range(count):
         own = storage[one]
         birth = 0 if born_at[own] < 0 else first[one]
         is_last = (stays[own] and not seen[own]) or last[one] < 0
-        death = ops - 1 if is_last else last[one]
+        death[one] = ops if is_last else last[one]
         seen[own] = True
         if birth >= 0:
             change[birth] += size[own]
-            change[death + 1] -= size[own]
+            change[min(death[one] + 1, ops)] -= size[own]
+    written_over = _written_over(op, storage, first, death, over, use_instance, use_at)
+    for step in range(ops):
+        if written_over[step] > 0:
+            change[step] -= size[over[op[step], 0]]
+            change[step + 1] += size[over[op[step], 0]]
     order = np.argsort(begin[:gaps] * (ops + 1) + end[:gaps], kind="mergesort")
     instance = instance[:gaps][order]
     return (
@@ -82,4 +93,24 @@ def residence(
         end[:gaps][order],
         size[storage[instance]],
         dirty[:gaps][order],
+        written_over,
     )
+
+
+@compiled
+def _written_over(
+    op: Integers, storage: Integers, first: Integers, death: Integers, over: Integers, use_instance: Integers,
+    use_at: Integers,
+) -> Integers:  # fmt: skip
+    """For each op the column in `over` of the first operand that dies as the first result is born, or 0."""
+    found = np.zeros(len(op), np.int64)
+    for use in range(len(use_at)):
+        step, one = use_at[use], use_instance[use]
+        if storage[one] == over[op[step], 0] and first[one] != step:
+            found[step] = -1
+    for use in range(len(use_at)):
+        step, one = use_at[use], use_instance[use]
+        for column in range(1, over.shape[1]):
+            if storage[one] == over[op[step], column] and death[one] == step and found[step] != -1:
+                found[step] = column if found[step] == 0 else min(column, found[step])
+    return np.maximum(found, 0)

@@ -19,7 +19,7 @@ def reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
         sizes = [graph.storages[name].size_bytes for name in graph.written(op)]
         if op.operator not in IN_PLACE or max(sizes, default=0) < problem.minimum_bytes:
             continue
-        for decision in _candidates(problem, op):
+        for decision in ways(problem, op):
             try:
                 reuse(draft, decision)
             except NotApplicable:
@@ -29,8 +29,8 @@ def reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
     return draft.graph(), tuple(decisions)
 
 
-def _candidates(problem: Problem, op: Op) -> Iterator[Reuse]:
+def ways(problem: Problem, op: Op) -> Iterator[Reuse]:
     """The ways of writing over an operand that this machine has for an op."""
-    for form in IN_PLACE[op.operator]:
+    for form in IN_PLACE.get(op.operator, ()):
         if problem.machine.device.places_results or form.operator not in PLACED:
             yield Reuse(op.name, form.operand)

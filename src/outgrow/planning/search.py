@@ -84,7 +84,7 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
 def _decisions(space: Space, trial: Trial) -> tuple[Decision, ...]:
     """Return the decisions that a trial means: the same schedule once more, with the names of what it moves."""
     sequence = sequence_of(space.tables, trial.policy)
-    seconds, live, gaps = residence_of(space.tables, sequence)
+    seconds, live, gaps, over = residence_of(space.tables, sequence)
     capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
     target = int(capacity * (1 - trial.headroom))
     if trial.is_widest:
@@ -93,7 +93,7 @@ def _decisions(space: Space, trial: Trial) -> tuple[Decision, ...]:
         chosen = farthest(live, gaps.begin, gaps.end, gaps.size, target)
     lead = trial.lead * float(seconds.sum())
     schedule = transfers(seconds, live, gaps, chosen, capacity, link, lead, space.problem.piece_bytes)
-    names = named(space.tables, sequence)
+    names = named(space.tables, sequence, over)
     storages = [names.instances[int(instance)] for instance in gaps.instance]
     return (*names.decisions, *swaps_of(names.ops, storages, gaps, schedule))
 

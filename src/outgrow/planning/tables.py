@@ -7,6 +7,8 @@ use has the number of that use: a storage rests from one use to the next, and af
 The *chain* of a storage as of a use are the ops that wrote it up to there, the first `writes[use]` of
 `write_at[write_start[s]:write_start[s + 1]]`: what has to be repeated to build it again. `limit[use]` is the last op
 before which that gives the same bits (the law of recomputation says when), -1 if it never does.
+
+`over` says over which storages an op may write its first result, should they die there in some sequence.
 """
 
 from bisect import bisect_left
@@ -20,6 +22,11 @@ from outgrow.analysis.dependence import is_repeatable
 from outgrow.ir.graph import Graph, Op, result_values
 from outgrow.operators.effects import quiet
 from outgrow.planning.problem import Problem
+from outgrow.planning.reuse import ways
+from outgrow.rewriting.reuse import misfit
+
+_OPERANDS = 2
+"""Operands at most that an op may write over."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class Tables:
     write_start: NDArray[np.int64]
     write_at: NDArray[np.int64]
     chain_seconds: NDArray[np.float64]
+    over: NDArray[np.int64]
 
 
 def tables_of(problem: Problem, graph: Graph) -> Tables:
@@ -93,7 +101,21 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
         write_start=write_start,
         write_at=np.array([at for steps in writers for at in steps], dtype=np.int64),
         chain_seconds=_chain_seconds(seconds, writers, writes, use_start),
+        over=_overs(problem, graph, number),
     )
+
+
+def _overs(problem: Problem, graph: Graph, number: dict[str, int]) -> NDArray[np.int64]:
+    """For each op the storage of its first result, then up to two operands that it may be written over; else -1."""
+    found = np.full((len(graph.ops), 1 + _OPERANDS), -1, dtype=np.int64)
+    for at, op in enumerate(graph.ops):
+        fitting = [way for way in ways(problem, op) if misfit(graph.values, graph.storages, op, way.operand) is None]
+        if not fitting or graph.storages[graph.written_at[at][0]].size_bytes < problem.minimum_bytes:
+            continue
+        values = [op.results[0], *(op.references[way.operand] for way in fitting[:_OPERANDS])]
+        own = [number[graph.values[name].storage] for name in values if name is not None]
+        found[at, : len(own)] = own
+    return found
 
 
 def _starts(counts: list[int]) -> NDArray[np.int64]:

@@ -1,8 +1,9 @@
 """The law of re-use: an op may write over an operand that dies there."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from outgrow.ir.graph import Op, Ref, Value, read_values
+from outgrow.ir.graph import Op, Ref, Storage, Value, read_values
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Decision, Reuse
 from outgrow.rewriting.draft import Draft, Place
@@ -44,7 +45,7 @@ def reuse(draft: Draft, decision: Decision) -> None:
     reason = why_not(draft, place, decision.operand)
     require(reason is None, "reuse", reason or "")
     op = draft.op(place)
-    operand, result = _operand_and_result(draft, op, decision.operand)
+    operand, result = _operand_and_result(draft.values, op, decision.operand)
     draft.rename_storage(result.storage, operand.storage, operand.version + 1)
     form = _form_of(op, decision.operand)
     assert form is not None, "why_not asks for a form"
@@ -54,32 +55,39 @@ def reuse(draft: Draft, decision: Decision) -> None:
 def why_not(draft: Draft, place: Place, operand: int) -> str | None:
     """Return why the op at a place may not write over its argument at `operand`, or None if it may."""
     op = draft.op(place)
+    reason = misfit(draft.values, draft.storages, op, operand)
+    if reason is not None:
+        return reason
+    old, _ = _operand_and_result(draft.values, op, operand)
+    return f"{old.storage} is used after {op.name}" if _is_used_after(draft, old.storage, place) else None
+
+
+def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op, operand: int) -> str | None:
+    """Return why `op` may not write over its argument at `operand` even if that dies there, or None if it may."""
     if _form_of(op, operand) is None:
         return f"{op.operator} has no form that writes over its argument {operand}"
     if not all(isinstance(argument, Ref) for argument in op.arguments[: operand + 1]) or operand >= len(op.arguments):
         return f"{op.name} has no tensor as its argument {operand}"
     if not op.results or op.results[0] is None:
         return f"{op.name} has no first result"
-    old, new = _operand_and_result(draft, op, operand)
-    storage = draft.storages[old.storage]
+    old, new = _operand_and_result(values, op, operand)
+    storage = storages[old.storage]
     if storage.is_persistent or new.version != 0:
         return f"{old.storage} outlives the step or {op.name} already writes in place"
-    if storage.size_bytes != draft.storages[new.storage].size_bytes:
+    if storage.size_bytes != storages[new.storage].size_bytes:
         return f"{old.storage} and {new.storage} differ in size"
     if (old.shape, old.offset) != (new.shape, new.offset):
         return f"{old.name} and {new.name} differ in layout"
     for name in read_values(op):
-        other = draft.values[name]
+        other = values[name]
         if other.shape == new.shape and (other.strides, other.dtype) != (new.strides, new.dtype):
             return f"{name} and {new.name} differ in layout"
         if other.storage == old.storage and (other.shape, other.strides, other.offset) != (
             new.shape, new.strides, new.offset,
         ):  # fmt: skip
             return f"{op.name} reads {old.storage} through another view"
-    if any(draft.values[name].storage == old.storage for name in op.results[1:] if name is not None):
+    if any(values[name].storage == old.storage for name in op.results[1:] if name is not None):
         return f"{op.name} writes {old.storage} by another result"
-    if _is_used_after(draft, old.storage, place):
-        return f"{old.storage} is used after {op.name}"
     return None
 
 
@@ -88,11 +96,11 @@ def _form_of(op: Op, operand: int) -> str | None:
     return next((form.operator for form in IN_PLACE.get(op.operator, ()) if form.operand == operand), None)
 
 
-def _operand_and_result(draft: Draft, op: Op, operand: int) -> tuple[Value, Value]:
+def _operand_and_result(values: Mapping[str, Value], op: Op, operand: int) -> tuple[Value, Value]:
     argument, name = op.arguments[operand], op.results[0]
     assert isinstance(argument, Ref), "why_not asks for an operand"
     assert name is not None, "why_not asks for a result"
-    return draft.values[argument.value], draft.values[name]
+    return values[argument.value], values[name]
 
 
 def _is_used_after(draft: Draft, storage: str, place: Place) -> bool:
