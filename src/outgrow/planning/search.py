@@ -35,7 +35,9 @@ from outgrow.planning.transfers import farthest, transfers, widest
 
 _PRICES = 24
 _WORK = 80_000_000
-"""Ops walked over in one search: what some seconds allow."""
+"""Ops walked over in one search: what some seconds allow, where an op of a large step takes longer."""
+_LARGE = 8_000
+"""In a step of so many ops each takes twice as long: more gaps are open when it runs."""
 _MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 100_000, 400, 250
 _WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5
 """Temperatures, as shares of the step: at the beginning of a short run, of a long one, and at the end of each."""
@@ -185,8 +187,8 @@ def _improved(board: _Board, start: Trial) -> Trial:
     if not rests or start.seconds <= board.enough:
         return start
     report = board.space.problem.progress
-    affordable = min(_MOST_TRIALS, _WORK // len(board.costs.op_seconds), _TRIALS_A_REST * rests)
-    trials = max(_FEWEST_TRIALS, affordable)
+    ops = len(board.costs.op_seconds)
+    trials = max(_FEWEST_TRIALS, min(_MOST_TRIALS, int(_WORK / (ops * (1 + ops / _LARGE))), _TRIALS_A_REST * rests))
     plain = _settled(board, board.tried(board.space.start))
     origins = (start, plain if np.isfinite(plain.seconds) else start, start, start)
     short = [_Run(origin, seed, trials // 8, _WARM) for seed, origin in enumerate(origins[:_SHORT_RUNS])]
