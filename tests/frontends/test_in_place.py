@@ -111,6 +111,15 @@ def test_a_kernel_that_makes_its_result_elsewhere_is_found_out() -> None:
         placed(lambda _: made, 0, 0)(torch.ones(1 << 20))
 
 
+@pytest.mark.usefixtures("_with_arena")
+def test_a_gradient_that_was_not_asked_for_is_no_result() -> None:
+    """Where the mask leaves the first gradient out there is nothing to place, with and without the arena."""
+    arguments = _arguments("aten.native_batch_norm_backward.default", torch.contiguous_format, torch.float32)
+    found = placed(aten.native_batch_norm_backward.default, 0, 1)(*arguments[:-1], [False, True, True])
+    assert isinstance(found, tuple)
+    assert found[0] is None
+
+
 def test_without_the_arena_the_result_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Right, with more memory."""
     monkeypatch.setattr(arena, "is_installed", lambda: False)

@@ -33,7 +33,8 @@ def placed(function: Function, operand: int | None, idle: int) -> Function:
             returned = function(*arguments, **keywords)
         finally:
             arena.expect(0, 0, None)
-        if operand is not None and _first(returned).data_ptr() != target.data_ptr():
+        first = _first(returned)
+        if operand is not None and first is not None and first.data_ptr() != target.data_ptr():
             raise ReplayMismatch(
                 f"{function} made its result elsewhere than over its argument {operand}: this version of torch runs "
                 "another kernel. Run this step in eager mode."
@@ -43,12 +44,14 @@ def placed(function: Function, operand: int | None, idle: int) -> Function:
     return call
 
 
-def _first(returned: object) -> torch.Tensor:
-    return cast("torch.Tensor", returned[0] if isinstance(returned, tuple) else returned)
+def _first(returned: object) -> torch.Tensor | None:
+    """The first result; None for a gradient that was not asked for."""
+    return cast("torch.Tensor | None", returned[0] if isinstance(returned, tuple) else returned)
 
 
 def _copied(returned: object, target: torch.Tensor | None) -> object:
-    if target is None:
+    first = _first(returned)
+    if target is None or first is None:
         return returned
-    target.copy_(_first(returned))
+    target.copy_(first)
     return (target, *returned[1:]) if isinstance(returned, tuple) else target
