@@ -309,7 +309,7 @@ def test_refusals(outgrow: Command, toy: Path, disk_folder: Path, arguments: lis
         ("[]", "the file is [], not an object"),
         ('{"plan": {"planner": "search"}}', "written in version 0 of its form, and this outgrow reads version 1"),
         ('{"plan": {"version": 2}}', "written in version 2 of its form, and this outgrow reads version 1"),
-        ('{"plan": {"version": 1, "planner": "search"}}', "plan has no 'fingerprint'"),
+        ('{"plan": {"version": 1, "planner": "search"}}', "plan has no 'budget'"),
     ],
 )
 def test_a_file_that_is_no_plan_is_refused(outgrow: Command, tmp_path: Path, text: str, reason: str) -> None:

@@ -1,7 +1,7 @@
 """How is a machine kept in a file? As TOML: its name, the rates of its device and its link, where they are from.
 
     name = "v100-pcie3"
-    [device]   name, flops_per_second, bytes_per_second, seconds_per_op, needs_workspace, source
+    [device]   name, flops_per_second, bytes_per_second, seconds_per_op, needs_workspace, places_results, source
     [link]     out_bytes_per_second, in_bytes_per_second, latency_seconds, half_duplex, source
 
 Rates are finite and above 0, seconds finite and 0 or more. What a record of `ir.machine` has a default for may be left
@@ -53,6 +53,7 @@ def description_from_toml(text: str, file: str) -> Description:
                 device.rate("bytes_per_second"),
                 device.seconds("seconds_per_op", _default(Device, "seconds_per_op")),
                 needs_workspace=device.flag("needs_workspace", default=True),
+                places_results=device.flag("places_results", default=True),
             ),
             Link(
                 link.rate("out_bytes_per_second"),
@@ -83,6 +84,7 @@ def description_to_toml(description: Description, comments: Mapping[str, str] = 
     bytes_per_second = 2e+09
     seconds_per_op = 1e-05
     needs_workspace = true
+    places_results = true
     <BLANKLINE>
     [link]
     out_bytes_per_second = 3e+08
