@@ -18,7 +18,7 @@ DESCRIPTIONS = st.builds(
     st.builds(
         Machine,
         NAMES,
-        st.builds(Device, NAMES, RATES, RATES, SECONDS, needs_workspace=st.booleans()),
+        st.builds(Device, NAMES, RATES, RATES, SECONDS, needs_workspace=st.booleans(), places_results=st.booleans()),
         st.builds(Link, RATES, RATES, SECONDS, half_duplex=st.booleans()),
     ),
     st.text(st.characters(codec="utf-8")).map(str.strip),
