@@ -62,6 +62,12 @@ class _Board:
         """Seconds of a step that is not worth a search."""
         return self.space.arithmetic_seconds * (1 + _ENOUGH)
 
+    @property
+    def affordable(self) -> int:
+        """Trials that one search can afford."""
+        ops = len(self.costs.op_seconds)
+        return int(_WORK / (ops * (1 + ops / _LARGE)))
+
     def tried(self, policy: Policy, headroom: float = 0.0, is_widest: bool = False, lead: float = 0.1) -> Trial:
         """Return what a policy costs."""
         return tried(self.costs, policy, headroom, is_widest, lead)
@@ -128,9 +134,10 @@ def _cheap(space: Space) -> Iterator[Policy]:
 
 def _kind_by_kind(board: _Board, best: Trial) -> Trial:
     """Give each kind of rest the choice that suits it best, as the others stand; as often as that pays."""
-    before, kinds = float("inf"), list(board.space.kinds)
-    while len(kinds) * len(board.costs.op_seconds) < _WORK // 80 and best.seconds < before * (1 - 1e-3):
+    before, kinds, left = float("inf"), list(board.space.kinds), board.affordable // 3
+    while len(kinds) * 3 <= left and best.seconds < before * (1 - 1e-3):
         before = best.seconds
+        left -= len(kinds) * 3
         for members in kinds:
             for choice in (KEEP, REBUILD, DISCARD):
                 policy = best.policy.copy()
@@ -187,8 +194,7 @@ def _improved(board: _Board, start: Trial) -> Trial:
     if not rests or start.seconds <= board.enough:
         return start
     report = board.space.problem.progress
-    ops = len(board.costs.op_seconds)
-    trials = max(_FEWEST_TRIALS, min(_MOST_TRIALS, int(_WORK / (ops * (1 + ops / _LARGE))), _TRIALS_A_REST * rests))
+    trials = max(_FEWEST_TRIALS, min(_MOST_TRIALS, board.affordable, _TRIALS_A_REST * rests))
     plain = _settled(board, board.tried(board.space.start))
     origins = (start, plain if np.isfinite(plain.seconds) else start, start, start)
     short = [_Run(origin, seed, trials // 8, _WARM) for seed, origin in enumerate(origins[:_SHORT_RUNS])]
