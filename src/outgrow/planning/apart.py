@@ -10,15 +10,13 @@ the limits are there to keep the program short.
 
 from collections.abc import Iterable
 
-from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Graph, Op, asking_layouts
 from outgrow.operators.layouts import layout_only
 from outgrow.operators.parts import parts
 from outgrow.plan import TakeApart
+from outgrow.planning.admitted import admitted
 from outgrow.planning.floor import needs
 from outgrow.planning.problem import Problem
-from outgrow.rewriting.apart import take_apart
-from outgrow.rewriting.draft import Draft
 
 
 def taken_apart(problem: Problem, graph: Graph) -> tuple[Graph, tuple[TakeApart, ...]]:
@@ -44,16 +42,5 @@ def _spared_bytes(graph: Graph, op: Op) -> int:
 
 def _apart(problem: Problem, graph: Graph, ops: Iterable[Op]) -> tuple[Graph, tuple[TakeApart, ...]]:
     """Take ops apart where the law admits it and the parts have a cost."""
-    decisions: list[TakeApart] = []
-    draft = Draft(graph)
-    for op in ops:
-        own = parts(op)
-        if not own or any(part.name not in problem.costs for part in own):
-            continue
-        decision = TakeApart(op.name)
-        try:
-            take_apart(draft, decision)
-        except NotApplicable:
-            continue
-        decisions.append(decision)
-    return draft.graph(), tuple(decisions)
+    able = [op for op in ops if parts(op) and all(part.name in problem.costs for part in parts(op))]
+    return admitted(graph, ([TakeApart(op.name)] for op in able))
