@@ -21,7 +21,7 @@ from outgrow.planning.compiled import compiled
 from outgrow.planning.residence import residence
 from outgrow.planning.sequence import Flags, expanded
 from outgrow.planning.space import Space
-from outgrow.planning.transfers import farthest, rates, walk, widest
+from outgrow.planning.transfers import choose, rates, walk
 
 HEADROOMS = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4)
 LEADS = (0.02, 0.1, 0.5)
@@ -104,8 +104,7 @@ def tried(costs: Costs, policy: Policy, headroom: float, is_widest: bool, lead: 
     )
     live += costs.op_workspace[op]
     seconds = costs.op_seconds[op]
-    target = int(costs.capacity_bytes * (1 - headroom))
-    chosen = widest(live, seconds, begin, end, size, target) if is_widest else farthest(live, begin, end, size, target)
+    chosen = choose(live, seconds, begin, end, size, costs.capacity_bytes, headroom, is_widest)
     found = walk(
         seconds, live, instance, begin, end, size, dirty, chosen, costs.capacity_bytes, costs.out_rate, costs.in_rate,
         costs.latency, costs.half_duplex, lead * seconds.sum(), costs.piece_bytes,

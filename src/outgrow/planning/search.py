@@ -31,7 +31,7 @@ from outgrow.planning.residence import residence_of
 from outgrow.planning.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.space import Space, space_of
 from outgrow.planning.swap import swaps_of
-from outgrow.planning.transfers import farthest, transfers, widest
+from outgrow.planning.transfers import choose, transfers
 
 _PRICES = 24
 _WORK = 80_000_000
@@ -41,7 +41,6 @@ _LARGE = 8_000
 _MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 100_000, 400, 250
 _WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5
 """Temperatures, as shares of the step: at the beginning of a short run, of a long one, and at the end of each."""
-_SHORT_RUNS, _LONG_RUNS = 4, 2
 _AT_ONCE = 256
 """Trials between two reports of progress."""
 _SMALL = 4_000
@@ -94,11 +93,7 @@ def _decisions(space: Space, trial: Trial) -> tuple[Decision, ...]:
     sequence = sequence_of(space.tables, trial.policy)
     seconds, live, gaps, over = residence_of(space.tables, sequence)
     capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
-    target = int(capacity * (1 - trial.headroom))
-    if trial.is_widest:
-        chosen = widest(live, seconds, gaps.begin, gaps.end, gaps.size, target)
-    else:
-        chosen = farthest(live, gaps.begin, gaps.end, gaps.size, target)
+    chosen = choose(live, seconds, gaps.begin, gaps.end, gaps.size, capacity, trial.headroom, trial.is_widest)
     lead = trial.lead * float(seconds.sum())
     schedule = transfers(seconds, live, gaps, chosen, capacity, link, lead, space.problem.piece_bytes)
     names = named(space.tables, sequence, over)
@@ -197,9 +192,9 @@ def _improved(board: _Board, start: Trial) -> Trial:
     trials = max(_FEWEST_TRIALS, min(_MOST_TRIALS, board.affordable, _TRIALS_A_REST * rests))
     plain = _settled(board, board.tried(board.space.start))
     origins = (start, plain if np.isfinite(plain.seconds) else start, start, start)
-    short = [_Run(origin, seed, trials // 8, _WARM) for seed, origin in enumerate(origins[:_SHORT_RUNS])]
+    short = [_Run(origin, seed, trials // 8, _WARM) for seed, origin in enumerate(origins)]
     found = _beside_each_other(board, short, lambda done: report("search", done / 3))
-    first, second = sorted(found, key=lambda trial: trial.seconds)[:_LONG_RUNS]
+    first, second = sorted(found, key=lambda trial: trial.seconds)[:2]
     long = [_Run(first, len(short), trials // 2, _LUKEWARM), _Run(second, len(short) + 1, trials // 2, _LUKEWARM)]
     found = _beside_each_other(board, long, lambda done: report("search", (1 + 2 * done) / 3))
     return min((start, *found), key=lambda trial: trial.seconds)

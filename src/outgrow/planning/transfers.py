@@ -264,6 +264,16 @@ def _without(live: Integers, begin: Integers, end: Integers, size: Integers, cho
 
 
 @compiled
+def choose(
+    live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, capacity: int, headroom: float,
+    is_widest: bool,
+) -> Flags:  # fmt: skip
+    """Choose gaps to swap by one of the rules below, so that this share of the capacity stays free."""
+    target = int(capacity * (1 - headroom))
+    return widest(live, seconds, begin, end, size, target) if is_widest else farthest(live, begin, end, size, target)
+
+
+@compiled
 def farthest(live: Integers, begin: Integers, end: Integers, size: Integers, target: int) -> Flags:
     """Choose gaps to swap: at the first op over the target the storage whose next use is farthest (Belady 1966).
 
