@@ -70,7 +70,23 @@ class Swap:
     before: str
 
 
-Decision: TypeAlias = Move | TakeApart | ByLayout | Reuse | Recompute | Swap
+@dataclass(frozen=True, slots=True)
+class Stow:
+    """Let `storage` rest in the next tier from its last use in one step to its first use in the next.
+
+    `pieces` bring it in for its first use, the op `before` (None: the storage is born in the step). The copy out begins
+    directly after the op `after` (None: the step does not write it), and the device bytes are freed directly before the
+    op `dropped` (None: at the end of the step).
+    """
+
+    storage: str
+    pieces: tuple[Piece, ...]
+    before: str | None
+    after: str | None
+    dropped: str | None
+
+
+Decision: TypeAlias = Move | TakeApart | ByLayout | Reuse | Recompute | Stow | Swap
 
 
 @dataclass(frozen=True, slots=True)

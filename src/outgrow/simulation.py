@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import Event, Lane, Span, Trace
-from outgrow.ir.graph import Drop, Graph, Op, SwapIn, SwapOut, Wait
+from outgrow.ir.graph import DEVICE, Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
 from outgrow.ir.machine import Link, Machine
 
 FREE = Cost(0.0)
@@ -27,7 +27,8 @@ def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
     """Return what happens when `graph` runs on `machine`; `costs` are by captured op name."""
     clock = _Clock(machine.link)
     births = _births(graph)
-    clock.hold(sum(graph.storages[name].size_bytes for name in births.get(-1, ())))
+    for name in births.get(-1, ()):
+        clock.rest(name, graph.storages[name])
     for at, item in enumerate(graph.instructions):
         match item:
             case Op():
@@ -69,6 +70,14 @@ class _Clock:
     def hold(self, size_bytes: int) -> None:
         if size_bytes:
             self.events.append(Event(self.now, size_bytes))
+
+    def rest(self, name: str, storage: Storage) -> None:
+        """A storage is there when the step begins, at home."""
+        if storage.home == DEVICE:
+            self.hold(storage.size_bytes)
+        else:
+            self.resting[name] = storage.size_bytes
+            self.events.append(Event(self.now, 0, storage.size_bytes))
 
     def run(self, name: str, cost: Cost, born_bytes: int) -> None:
         begin = self.now

@@ -63,8 +63,9 @@ def test_every_plan_is_valid_and_within_its_budget(
     """Plan -> derive -> verify -> simulate: at any budget from the floor up, the derived graph is valid and fits."""
     assume(graph.ops)
     problem = problem_of(graph, 1 << 40, machine, minimum_bytes=minimum_bytes)
+    as_planned = problem if planner == "search" else replace(problem, fixed=frozenset(graph.storages))
     rewritten = free_rewrites(problem)[0] if planner == "search" else graph
-    floor = floor_of(problem, rewritten)[0]
+    floor = floor_of(as_planned, rewritten)[0]
     in_core = replay(graph, problem.costs, machine).peak_bytes
     capacity = max(1, int(floor + tightness * max(0, in_core - floor)))
     problem = replace(problem, budget=Budget(capacity))

@@ -34,7 +34,7 @@ PROBLEM = Problem(GRAPH, {op.name: Cost(1.0) for op in GRAPH.ops}, MACHINE, Budg
 def test_gaps_that_free_too_little_have_no_schedule() -> None:
     """The last op needs 48 bytes whatever rests before it, with and without a copy on its way out."""
     space = space_of(PROBLEM, GRAPH)
-    seconds, live, gaps, _ = residence_of(space.tables, sequence_of(space.tables, space.start))
+    seconds, live, gaps, _ = residence_of(space.tables, sequence_of(space.tables, space.start), space.start)
     assert len(gaps.begin) == 2
     for is_chosen in (np.zeros(2, np.bool_), np.ones(2, np.bool_)):
         found = transfers(seconds, live, gaps, is_chosen, PROBLEM.budget.capacity_bytes, MACHINE.link, 0.0, 4)

@@ -9,7 +9,7 @@ this analysis describes graphs before any transfer is planned.
     bytes(k)      = sum of size(s) over storages live at k, plus the workspace of op k
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from outgrow.ir.graph import Graph
@@ -70,17 +70,18 @@ def write_steps(graph: Graph) -> dict[str, list[int]]:
     return found
 
 
-def gaps(graph: Graph, *, minimum_bytes: int) -> tuple[Gap, ...]:
+def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> tuple[Gap, ...]:
     """Return every gap of a storage of at least `minimum_bytes` that may leave the device, in order of `begin`.
 
-    Storages that outlive the step stay on the device.
+    Storages that outlive the step stay on the device, but for those named in `leaving`.
     """
     kept = {graph.values[name].storage for name in graph.results}
     written = graph.written_at
     found: list[Gap] = []
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
-        if storage.size_bytes < minimum_bytes or storage.is_persistent or name in kept:
+        stays = (storage.is_persistent or name in kept) and name not in leaving
+        if storage.size_bytes < minimum_bytes or stays:
             continue
         rested = False
         for begin, end in zip(life.uses, life.uses[1:], strict=False):

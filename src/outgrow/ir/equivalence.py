@@ -11,7 +11,7 @@ Two graphs agree iff
 - each op has the operator and literals of the captured op, reads equal content in equal layout in the same
   order, and writes results of equal layout: into being where the captured op does, and in place
   over the same content and the same operand where the captured op does;
-- persistent storages and results end with equal content and layout.
+- persistent storages and results end with equal content and layout, whichever memory is their home.
 
 By induction over the ops, equal content then means equal bits in both graphs, whatever the order and the
 places, because an op with equal inputs gives equal bits.
@@ -35,10 +35,11 @@ https://doi.org/10.1145/512927.512945, with the names of captured ops in place o
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import Argument, Graph, Like, Op, Ref, Value, asking_layouts, leaving_out
+from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Storage, Value, asking_layouts, leaving_out
 from outgrow.ir.steps import Step, births, steps_of
 
 Content: TypeAlias = str | tuple[str, int]
@@ -309,8 +310,7 @@ def _described(content: Content, layout: Layout) -> str:
 
 
 def _check_end(graph: Graph, end: Mapping[str, Content], captured: Graph, expected_end: Mapping[str, Content]) -> None:
-    lasting = {name: storage for name, storage in graph.storages.items() if storage.is_persistent}
-    expected = {name: storage for name, storage in captured.storages.items() if storage.is_persistent}
+    lasting, expected = _lasting(graph), _lasting(captured)
     if lasting != expected:
         raise InvalidGraph("the storages that outlive the step are not the captured ones", invariant=6)
     for name in expected:
@@ -319,6 +319,11 @@ def _check_end(graph: Graph, end: Mapping[str, Content], captured: Graph, expect
     results = [_seen(graph, name, end) for name in graph.results]
     if results != [_seen(captured, name, expected_end) for name in captured.results]:
         raise InvalidGraph("the results are not those of the captured graph", invariant=6)
+
+
+def _lasting(graph: Graph) -> dict[str, Storage]:
+    """The storages that outlive the step, without regard to their home."""
+    return {name: replace(storage, home=DEVICE) for name, storage in graph.storages.items() if storage.is_persistent}
 
 
 def _seen(graph: Graph, name: str, end: Mapping[str, Content]) -> tuple[Content, Layout]:

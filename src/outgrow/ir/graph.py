@@ -15,7 +15,8 @@ asks a value for its layout alone (`Like`) reads no byte of it: the storage need
 
 *Residence.* A storage is in device memory from its birth (inputs: from the beginning) until the last
 instruction that touches it, or until it is dropped; from then on its bytes are free. Persistent storages
-(parameters, buffers, optimizer state, inputs) stay to the end.
+(parameters, buffers, optimizer state, inputs) stay to the end. A storage whose home is the next tier rests there
+between steps: it begins the step with no device bytes, and ends it dropped.
 
     swap_out s            begin to copy s from the device to the next tier
     drop s                free the device bytes of s; its tier copy remains
@@ -46,6 +47,9 @@ class Role(StrEnum):
     SCALAR = "scalar"
 
 
+DEVICE, TIER = "device", "tier"
+"""Homes of a storage: the device, and the next tier."""
+
 PERSISTENT = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER, Role.INPUT, Role.GENERATOR})
 
 
@@ -56,7 +60,7 @@ class Storage:
     name: str
     size_bytes: int
     role: Role = Role.ACTIVATION
-    home: str = "device"
+    home: str = DEVICE
 
     @property
     def is_persistent(self) -> bool:

@@ -38,6 +38,7 @@ class Costs(NamedTuple):
     birth: Integers
     stays: Flags
     moves: Flags
+    stow_rest: Integers
     size: Integers
     writes: Integers
     limit: Integers
@@ -76,6 +77,7 @@ def costs_of(space: Space) -> Costs:
         tables.birth,
         tables.stays,
         tables.moves,
+        tables.stow_rest,
         tables.size,
         tables.writes,
         tables.limit,
@@ -100,8 +102,9 @@ def tried(costs: Costs, policy: Policy, headroom: float, is_widest: bool, lead: 
     if culprit >= 0:
         return Trial(policy, headroom, is_widest, lead, np.inf, _NOWHERE)
     live, instance, begin, end, size, dirty, _ = residence(
-        op, storage, costs.size, costs.stays, costs.moves, costs.birth, costs.over, use_instance, use_at, use_writes
-    )
+        policy, op, storage, costs.size, costs.stays, costs.moves, costs.stow_rest, costs.birth, costs.over,
+        use_instance, use_at, use_writes,
+    )  # fmt: skip
     live += costs.op_workspace[op]
     seconds = costs.op_seconds[op]
     chosen = choose(live, seconds, begin, end, size, costs.capacity_bytes, headroom, is_widest)

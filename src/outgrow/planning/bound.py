@@ -30,9 +30,9 @@ storage's content on the device (in its first or in a rebuilt instance), O and i
 often an op ran again (in one slot, once at the most), d the time that passed. All nine hold, and the sum of d is the
 seconds of the plan. Latency counts in proportion to the bytes: a whole copy takes at least this.
 
-*What the bound is of.* The captured order of the ops, but updates may come early and repetitions anywhere. Storages
-that outlive the step stay on the device, and those below the problem's `minimum_bytes` do not use the link. Ops with
-parts are looked at in parts, which take as long as the whole and touch no more.
+*What the bound is of.* The captured order of the ops, but updates may come early and repetitions anywhere. What
+`leaving` does not name stays on the device, and storages below the problem's `minimum_bytes` do not use the link. Ops
+with parts are looked at in parts, which take as long as the whole and touch no more.
 
 *Proof, not trust.* The dual solution y of the solver gives, by weak duality, for costs c and constraints A x <= b,
 

@@ -5,7 +5,7 @@ Between two uses a storage *rests*: over the moments in between it may be held, 
 
     moments        0 = begin of the step < mu(0) < ... < mu(Q-1) < end of the step
     slot q         from mu(q-1) to mu(q), for q = 0 .. Q
-    room(q)        capacity - persistent storages - what the op at mu(q) touches and cannot share - its workspace
+    room(q)        capacity - what may not leave - what the op at mu(q) touches and cannot share - its workspace
     rest           begins in the slot after a use, ends in the slot before the next one
 
 Every outline is optimistic, so fewer moments or fewer storages can only lower the bound:
@@ -24,9 +24,12 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
        what is read is waived.
 
     G. Ops that can be taken apart are, and no op reads an operand of which only the layout matters (`free.loosest`).
+    H. What may be stowed between steps (`leaving`) is in the tier when the step begins, for nothing, and on the device
+       as far as a plan likes; when the step ends, it may be wherever it is.
 
-Persistent storages stay on the device, and storages below the problem's `minimum_bytes` are built again or stay, as
-everywhere in planning. Storages whose home is not the device, and inputs of one step that no op uses, are not counted.
+Other persistent storages stay on the device, and storages below the problem's `minimum_bytes` are built again or stay,
+as everywhere in planning. Storages whose home is not the device, and inputs of one step that no op uses, are not
+counted.
 """
 
 from bisect import bisect_left, bisect_right
@@ -38,10 +41,11 @@ from math import floor, log
 from outgrow.analysis.dependence import is_repeatable
 from outgrow.analysis.liveness import lifetimes, write_steps
 from outgrow.analysis.updates import first_update
-from outgrow.ir.graph import Graph, Op, Ref
+from outgrow.ir.graph import DEVICE, Graph, Op, Ref
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.operators.parts import operands_of_weight_gradient
 from outgrow.planning.free import loosest
+from outgrow.planning.leaving import kept, leaving, stowing
 from outgrow.planning.problem import Problem
 
 _NEGLECTED_SHARE = 0.005
@@ -128,7 +132,8 @@ class Study:
     """What all outlines of one problem share. Steps count ops; the captured ops before the first update are `ops`.
 
     `points` are the steps at which a storage has to be there: -1 where it is an input of the step, `len(ops)` where
-    it stays to the end. `releases` are (step after which it may run, seconds) of each op that may wait.
+    it stays to the end. `stowing` may rest in the tier between steps. `releases` are (step after which it may run,
+    seconds) of each op that may wait.
     """
 
     problem: Problem
@@ -138,6 +143,7 @@ class Study:
     points: Mapping[str, tuple[int, ...]]
     writers: Mapping[str, tuple[int, ...]]
     releases: tuple[tuple[int, float], ...]
+    stowing: frozenset[str]
 
     def size_bytes(self, name: str) -> int:
         """The bytes of a storage."""
@@ -165,15 +171,17 @@ def study(problem: Problem) -> Study:
     ops = graph.ops[:end]
     waiting = {step for step, op in enumerate(ops) if operands_of_weight_gradient(op) is not None}
     life = lifetimes(graph)
-    kept = {graph.values[name].storage for name in graph.results}
+    results, may_leave, may_stow = kept(graph), leaving(problem, graph), stowing(problem, graph)
     points: dict[str, tuple[int, ...]] = {}
     for name, storage in graph.storages.items():
         uses = life[name].uses
         before = [use for use in uses if use < end and use not in waiting]
-        is_elsewhere = storage.home != "device"
-        if storage.is_persistent or is_elsewhere or storage.size_bytes == 0 or life[name].birth >= end:
+        is_elsewhere = storage.home != DEVICE
+        is_fixed = storage.is_persistent and name not in may_leave
+        if is_fixed or is_elsewhere or storage.size_bytes == 0 or life[name].birth >= end:
             continue
-        stays = name in kept and len(before) == len(uses)
+        lasts = (storage.is_persistent or name in results) and name not in may_stow
+        stays = lasts and len(before) == len(uses)
         points[name] = (*([-1] if life[name].birth < 0 else []), *before, *([end] if stays else []))
     writers = write_steps(graph)
     seconds = [problem.seconds_of(op) for op in graph.ops]
@@ -181,23 +189,31 @@ def study(problem: Problem) -> Study:
     return Study(
         problem=problem,
         ops=ops,
-        needs=tuple(_needs(problem, ops, {name: life[name].birth for name in graph.storages}, waiting)),
+        needs=tuple(_needs(problem, ops, {name: life[name].birth for name in graph.storages}, waiting, may_leave)),
         seconds=tuple([0.0 if step in waiting else seconds[step] for step in range(end)]),
         points={name: steps for name, steps in points.items() if steps},
         writers={name: tuple(step for step in writers.get(name, ()) if step < end) for name in points},
         releases=tuple(zip(_releases(graph, free), [seconds[step] for step in free], strict=True)),
+        stowing=may_stow,
     )
 
 
-def _needs(problem: Problem, ops: Sequence[Op], births: Mapping[str, int], waiting: Collection[int]) -> list[int]:
-    """Bytes that must be there while each op runs: persistent storages, what it touches, and its workspace.
+def _needs(
+    problem: Problem,
+    ops: Sequence[Op],
+    births: Mapping[str, int],
+    waiting: Collection[int],
+    may_leave: Collection[str],
+) -> list[int]:
+    """Bytes that must be there while each op runs: what may not leave, what it touches, and its workspace.
 
-    Of an op that may wait, only the persistent storages count.
+    Of an op that may wait, only what may not leave counts.
     """
     graph, workspace = problem.graph, problem.workspace
     fixed = [0] * (len(ops) + 1)
     for name, storage in graph.storages.items():
-        if storage.is_persistent and storage.home == "device" and births[name] < len(ops):
+        is_fixed = storage.is_persistent and name not in may_leave
+        if is_fixed and storage.home == DEVICE and births[name] < len(ops):
             fixed[max(births[name], 0)] += storage.size_bytes
     found: list[int] = []
     held = 0
@@ -206,8 +222,8 @@ def _needs(problem: Problem, ops: Sequence[Op], births: Mapping[str, int], waiti
         if step in waiting:
             found.append(held)
             continue
-        own = [graph.storages[name] for name in graph.touched(op) if not graph.storages[name].is_persistent]
-        found.append(held + sum(storage.size_bytes for storage in own) + workspace.get(op.captured, 0))
+        own = [name for name in graph.touched(op) if name in may_leave or not graph.storages[name].is_persistent]
+        found.append(held + sum(graph.storages[name].size_bytes for name in own) + workspace.get(op.captured, 0))
     return found
 
 
@@ -302,8 +318,9 @@ class _Drawing:
         if (name, written) not in self.copy_of:
             link, size = self.study.problem.machine.link, self.study.size_bytes(name)
             begin = self.slot_after(written)
+            out = 0.0 if written < 0 and name in self.study.stowing else link.out_seconds(size)
             self.copy_of[name, written] = len(self.copies)
-            self.copies.append(Copy(link.out_seconds(size), link.in_seconds(size), begin, end))
+            self.copies.append(Copy(out, link.in_seconds(size), begin, end))
         at = self.copy_of[name, written]
         self.copies[at] = replace(self.copies[at], end=max(end, self.copies[at].end))
         return at

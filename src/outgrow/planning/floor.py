@@ -4,31 +4,36 @@
             + sizes of the live storages that may not leave the device
     floor   = max over ops k of need(k)
 
-Storages that may not leave are those that outlive the step, inputs before their first use (to the end, if no op uses
-them), and those below the problem's `minimum_bytes`.
+Storages that may not leave are those that `leaving` does not name. Of the others, what is on the device when the step
+begins, and is not stowed, may not leave before its first use (to the end, if no op uses it), nor may what is there
+when it ends, after its last use.
 Any budget at or above the floor has a plan: everything that op k does not touch is away while it runs.
 """
 
 from outgrow.analysis.liveness import lifetimes
 from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph, Op
+from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
 from outgrow.units import format_bytes
 
 
 def needs(problem: Problem, graph: Graph) -> list[int]:
     """Return need(k) in bytes for each op of `graph`, a rewriting of the problem's graph."""
-    kept = {graph.values[name].storage for name in graph.results}
     ops = graph.ops
+    may_leave, may_stow = leaving(problem, graph), stowing(problem, graph)
     fixed = [0] * (len(ops) + 1)
     moving: dict[str, int] = {}
     for name, life in lifetimes(graph).items():
-        storage = graph.storages[name]
-        may_leave = not (_is_fixed(problem, graph, name) or name in kept)
-        moving[name] = storage.size_bytes if may_leave else 0
-        until = life.uses[0] if may_leave and life.uses else life.death + 1
-        fixed[max(life.birth, 0)] += storage.size_bytes
-        fixed[min(until, len(ops))] -= storage.size_bytes
+        size = graph.storages[name].size_bytes
+        moving[name] = size if name in may_leave else 0
+        if name in may_stow:
+            continue
+        is_free = name in may_leave and life.uses
+        fixed[max(life.birth, 0)] += size
+        fixed[min(life.uses[0] if is_free else life.death + 1, len(ops))] -= size
+        if is_free and life.death == len(ops) and life.uses[-1] + 1 < len(ops):
+            fixed[life.uses[-1] + 1] += size
     workspace = problem.workspace
     found: list[int] = []
     held = 0
@@ -65,11 +70,6 @@ def require_feasible(problem: Problem, graph: Graph) -> None:
         culprit=op.name,
         because="below the floor of every plan",
     )
-
-
-def _is_fixed(problem: Problem, graph: Graph, name: str) -> bool:
-    storage = graph.storages[name]
-    return storage.is_persistent or storage.size_bytes < problem.minimum_bytes
 
 
 def _rounded_up(size_bytes: int) -> str:

@@ -1,8 +1,9 @@
 """What does a planner get? A captured graph, its costs, a machine and a budget: one frozen record.
 
-A storage below `minimum_bytes` is never moved: a transfer of it costs more in bookkeeping than it frees. A solver that
-a planner asks is stopped after `solver_seconds`. What a planner wants known of its plan, that for example, it tells
-`remark`.
+A storage below `minimum_bytes` is never moved: a transfer of it costs more in bookkeeping than it frees. Nor are the
+storages named in `fixed`, of those that outlive the step (`leaving` says which others may leave the device). A solver
+that a planner asks is stopped after `solver_seconds`. What a planner wants known of its plan, that for example, it
+tells `remark`.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ class Problem:
     budget: Budget
     minimum_bytes: int = 2 << 20
     piece_bytes: int = 64 << 20
+    fixed: frozenset[str] = frozenset()
     solver_seconds: float = SOLVER_SECONDS
     progress: Callable[[str, float], None] = field(default=silent, compare=False)
     remark: Callable[[str], None] = field(default=unheard, compare=False)

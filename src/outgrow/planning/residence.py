@@ -1,7 +1,9 @@
 """What do the instances of a sequence hold, and where do they rest? `analysis.liveness`, in compiled form.
 
 The live bytes of each op of the sequence, workspace included, and every gap between two uses of an instance that may
-leave the device. An instance that outlives the step, or that no op uses, stays to the end.
+leave the device. An instance that outlives the step, or that no op uses, stays to the end. One that is stowed, by the
+policy of the rest after its last use, has two gaps more: from before the first op (-1) to its first use, if it is there
+then, and from its last use to behind the last op.
 """
 
 from typing import NamedTuple
@@ -10,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.planning.compiled import compiled
-from outgrow.planning.sequence import Sequence
+from outgrow.planning.sequence import KEEP, Sequence
 from outgrow.planning.tables import Tables
 from outgrow.planning.transfers import Gaps
 
@@ -31,11 +33,11 @@ class Residence(NamedTuple):
     over: Integers
 
 
-def residence_of(tables: Tables, sequence: Sequence) -> Residence:
-    """Return what the instances of a sequence hold."""
+def residence_of(tables: Tables, sequence: Sequence, policy: NDArray[np.int8]) -> Residence:
+    """Return what the instances of a sequence hold under the policy that it comes of."""
     live, one, begin, end, size, dirty, over = residence(
-        sequence.op, sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.birth, tables.over,
-        sequence.use_instance, sequence.use_at, sequence.use_writes,
+        policy, sequence.op, sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.stow_rest,
+        tables.birth, tables.over, sequence.use_instance, sequence.use_at, sequence.use_writes,
     )  # fmt: skip
     live += tables.op_workspace[sequence.op]
     return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty), over)
@@ -43,8 +45,8 @@ def residence_of(tables: Tables, sequence: Sequence) -> Residence:
 
 @compiled
 def residence(
-    op: Integers, storage: Integers, size: Integers, stays: Flags, moves: Flags, born_at: Integers, over: Integers,
-    use_instance: Integers, use_at: Integers, use_writes: Flags,
+    policy: NDArray[np.int8], op: Integers, storage: Integers, size: Integers, stays: Flags, moves: Flags,
+    stow_rest: Integers, born_at: Integers, over: Integers, use_instance: Integers, use_at: Integers, use_writes: Flags,
 ) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags, Integers]:  # fmt: skip
     """Live bytes without workspace, then the fields of `Gaps`, in order, and what is written over.
 
@@ -52,21 +54,31 @@ def residence(
     """
     ops, count, uses = len(op), len(storage), len(use_at)
     first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-    wrote_last, rested = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    instance, begin, end = np.empty(uses, np.int64), np.empty(uses, np.int64), np.empty(uses, np.int64)
-    dirty = np.empty(uses, np.bool_)
+    wrote_last, wrote, rested = np.zeros(count, np.bool_), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    room = uses + 2 * len(size)
+    instance, begin, end = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+    dirty = np.empty(room, np.bool_)
+    stowed = _stowed(policy, storage, stow_rest)
     gaps = 0
     for use in range(uses):
         one, at = use_instance[use], use_at[use]
         if last[one] < 0:
             first[one] = at
+            if stowed[one] and born_at[storage[one]] < 0:
+                instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, -1, at, False
+                gaps += 1
+                rested[one] = True
         elif moves[storage[one]]:
             rested[one] = rested[one] and not wrote_last[one]
             if at - last[one] > 1:
                 instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], at, not rested[one]
                 gaps += 1
                 rested[one] = True
-        last[one], wrote_last[one] = at, use_writes[use]
+        last[one], wrote_last[one], wrote[one] = at, use_writes[use], wrote[one] or use_writes[use]
+    for one in range(count):
+        if stowed[one] and last[one] >= 0:
+            instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], ops, wrote[one]
+            gaps += 1
     change = np.zeros(ops + 1, np.int64)
     seen = np.zeros(len(size), np.bool_)
     death = np.empty(count, np.int64)
@@ -95,6 +107,18 @@ def residence(
         dirty[:gaps][order],
         written_over,
     )
+
+
+@compiled
+def _stowed(policy: NDArray[np.int8], storage: Integers, stow_rest: Integers) -> Flags:
+    """Whether each instance rests in the next tier between steps; only the first of a storage outlives the step."""
+    stowed = np.zeros(len(storage), np.bool_)
+    seen = np.zeros(len(stow_rest), np.bool_)
+    for one in range(len(storage)):
+        rest = stow_rest[storage[one]]
+        stowed[one] = not seen[storage[one]] and rest >= 0 and policy[rest] != KEEP
+        seen[storage[one]] = True
+    return stowed
 
 
 @compiled

@@ -2,8 +2,9 @@
 
     1. updates move forward, dying operands are written over (`free`): these free memory at no cost
     2. if the step fits now, nothing is moved
-    3. a policy says for every rest of a storage whether its bytes are kept or built again (`sequence`); for a policy,
-       the sequence of ops, its live bytes, the gaps to swap and the transfers in time follow, and so its seconds
+    3. a policy says for every rest of a storage whether its bytes are kept or built again (`sequence`), and for what
+       outlives the step whether it is stowed in the next tier between steps (`residence`); for a policy, the sequence
+       of ops, its live bytes, the gaps to swap and the transfers in time follow, and so its seconds
     4. the scan: policies that build again whatever costs less than some seconds a byte, for many such prices; then
        each kind of rest in turn is given the choice that suits it best
     5. the search (`annealing`): short runs from there and from keeping everything, then long ones from the best of
@@ -91,14 +92,15 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
 def _decisions(space: Space, trial: Trial) -> tuple[Decision, ...]:
     """Return the decisions that a trial means: the same schedule once more, with the names of what it moves."""
     sequence = sequence_of(space.tables, trial.policy)
-    seconds, live, gaps, over = residence_of(space.tables, sequence)
+    seconds, live, gaps, over = residence_of(space.tables, sequence, trial.policy)
     capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
     chosen = choose(live, seconds, gaps.begin, gaps.end, gaps.size, capacity, trial.headroom, trial.is_widest)
     lead = trial.lead * float(seconds.sum())
     schedule = transfers(seconds, live, gaps, chosen, capacity, link, lead, space.problem.piece_bytes)
     names = named(space.tables, sequence, over)
     storages = [names.instances[int(instance)] for instance in gaps.instance]
-    return (*names.decisions, *swaps_of(names.ops, storages, gaps, schedule))
+    stowed, swapped = swaps_of(names.ops, storages, gaps, schedule)
+    return (*names.decisions, *stowed, *swapped)
 
 
 # The scan --------------------------------------------------------------------------------------------------------
@@ -107,7 +109,9 @@ def _decisions(space: Space, trial: Trial) -> tuple[Decision, ...]:
 def _scanned(board: _Board) -> Trial:
     """Return the best of the policies that build again what is cheap, at many prices, improved kind by kind."""
     best = board.tried(board.space.start)
-    for policy in _cheap(board.space):
+    stowing = board.tried(board.space.stowing)
+    best = stowing if beats(stowing, best, 0.0) else best
+    for policy in _cheap(board.space, best.policy):
         for headroom, lead in ((0.0, 0.1), (0.08, 0.1), (0.25, 0.5)):
             trial = board.tried(policy, headroom, lead=lead)
             if beats(trial, best, 0.0):
@@ -115,14 +119,14 @@ def _scanned(board: _Board) -> Trial:
     return _settled(board, _kind_by_kind(board, _settled(board, best)))
 
 
-def _cheap(space: Space) -> Iterator[Policy]:
-    inner = space.rests[space.start[space.rests] == KEEP]
+def _cheap(space: Space, start: Policy) -> Iterator[Policy]:
+    inner = space.rests[start[space.rests] == KEEP]
     if not len(inner):
         return
     prices = space.price[inner]
     for price in np.unique(np.quantile(prices, np.linspace(0, 1, _PRICES), method="lower")):
         for choice in (DISCARD, REBUILD):
-            policy = space.start.copy()
+            policy = start.copy()
             policy[inner[prices <= price]] = choice
             yield policy
 

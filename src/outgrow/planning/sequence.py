@@ -8,7 +8,8 @@ For every rest of a storage (see `tables`) a policy says what happens to its byt
 
 To build a storage again, its chain is repeated directly before the op that needs it. What the chain reads is there, or
 is built again first by the same rule. A storage that the policy keeps beyond its last use, because some chain reads it,
-lives that long. What a chain makes beside the storage lives as long as the chain.
+lives that long. What a chain makes beside the storage lives as long as the chain. Of a storage that outlives the step,
+the rest after its last use says whether it is stowed (`residence`), and the others say nothing.
 
 The result is the sequence of the ops that run, and the *instances* of storages: each time that a storage comes into
 being counts as one. Compiled, since the search asks it of thousands of policies.

@@ -1,8 +1,11 @@
-"""What is there to decide? The rests of storages that may be built again, and which of them are alike.
+"""What is there to decide? The rests of storages that may be built again or stowed, and which of them are alike.
 
 Two rests are of one *kind* if the same operators made the storage, the same reads it next, and its size is the same:
 what repeats in a network can be decided together. They are of one *pattern* if all that holds but for the size: the
 same place in blocks of other widths.
+
+For a storage that may rest in the next tier between steps, the rest after its last use stands for that: any policy but
+KEEP stows it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,9 +23,10 @@ from outgrow.planning.tables import Tables, tables_of
 
 @dataclass(frozen=True)
 class Space:
-    """The rests that may be rebuilt, alike ones together, and what rebuilding each costs a byte.
+    """The rests that may be rebuilt or stowed, alike ones together, and what that costs a byte.
 
-    `start` is the policy that keeps all of them, and builds again what a chain needs after its last use.
+    `start` is the policy that keeps all of them, and builds again what a chain needs after its last use; `stowing`
+    stows all that may be stowed.
     """
 
     problem: Problem
@@ -30,11 +34,12 @@ class Space:
     alike: Alike
     price: NDArray[np.float64]
     start: Policy
+    stowing: Policy
     arithmetic_seconds: float
 
     @property
     def rests(self) -> Integers:
-        """The rests that may be rebuilt, in order of time."""
+        """The rests that may be rebuilt or stowed, in order of time."""
         return self.alike.rests
 
     @property
@@ -55,18 +60,25 @@ def space_of(problem: Problem, graph: Graph) -> Space:
     is_last[tables.use_start[1:][np.diff(tables.use_start) > 0] - 1] = True
     until = np.where(is_last, tables.use_at, np.append(tables.use_at[1:], 0))
     can_rebuild = tables.moves[storage_of] & (tables.limit >= until)
-    is_rest = can_rebuild & (is_last | (until - tables.use_at > 1))
+    can_stow = np.zeros(len(until), dtype=np.bool_)
+    can_stow[tables.stow_rest[tables.stow_rest >= 0]] = True
+    is_rest = can_stow | (can_rebuild & (is_last | (until - tables.use_at > 1)))
     rests = np.flatnonzero(is_rest)
     rests = rests[np.argsort(tables.use_at[rests], kind="stable")]
     names = [_pattern(tables, int(storage_of[rest]), int(rest), is_last, until) for rest in rests]
     sized = [(name, int(tables.size[storage_of[rest]])) for name, rest in zip(names, rests, strict=True)]
     kinds, patterns = _groups(sized, rests, len(storage_of)), _groups(names, rests, len(storage_of))
+    link = problem.machine.link
+    stow_price = 1 / link.in_bytes_per_second + (tables.writes > 0) / link.out_bytes_per_second
+    rebuild_price = tables.chain_seconds / np.maximum(1, tables.size[storage_of])
+    start = np.where(can_rebuild & is_last, DISCARD, KEEP).astype(np.int8)
     return Space(
         problem=problem,
         tables=tables,
         alike=Alike(rests, *kinds, *patterns),
-        price=tables.chain_seconds / np.maximum(1, tables.size[storage_of]),
-        start=np.where(can_rebuild & is_last, DISCARD, KEEP).astype(np.int8),
+        price=np.where(can_stow, stow_price, rebuild_price),
+        start=start,
+        stowing=np.where(can_stow, DISCARD, start).astype(np.int8),
         arithmetic_seconds=float(tables.op_seconds.sum()),
     )
 
@@ -74,8 +86,10 @@ def space_of(problem: Problem, graph: Graph) -> Space:
 def _pattern(
     tables: Tables, storage: int, rest: int, is_last: NDArray[np.bool_], until: Integers
 ) -> tuple[tuple[str, ...], str]:
-    """The operators that made the storage, and the one that reads it next."""
+    """The operators that made the storage, and the one that reads it next; of what is stowed, its role and last use."""
     ops, begin = tables.graph.ops, int(tables.write_start[storage])
+    if rest == tables.stow_rest[storage]:
+        return (tables.graph.storages[tables.names[storage]].role,), ops[int(tables.use_at[rest])].operator
     chain = tuple(ops[int(at)].operator for at in tables.write_at[begin : begin + int(tables.writes[rest])])
     return chain, "" if is_last[rest] else ops[int(until[rest])].operator
 

@@ -8,11 +8,14 @@ The *chain* of a storage as of a use are the ops that wrote it up to there, the 
 `write_at[write_start[s]:write_start[s + 1]]`: what has to be repeated to build it again. `limit[use]` is the last op
 before which that gives the same bits (the law of recomputation says when), -1 if it never does.
 
+`moves` says which storages may leave the device between two uses. For a storage that may rest in the next tier between
+steps, `stow_rest` is the rest after its last use, whose policy says whether it does; else -1.
+
 `over` says over which storages an op may write its first result, should they die there in some sequence.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +24,7 @@ from numpy.typing import NDArray
 from outgrow.analysis.dependence import is_repeatable
 from outgrow.ir.graph import Graph, Op, result_values
 from outgrow.operators.effects import quiet
+from outgrow.planning.leaving import kept, leaving, stowing
 from outgrow.planning.problem import Problem
 from outgrow.planning.reuse import ways
 from outgrow.rewriting.reuse import misfit
@@ -45,6 +49,7 @@ class Tables:
     birth: NDArray[np.int64]
     stays: NDArray[np.bool_]
     moves: NDArray[np.bool_]
+    stow_rest: NDArray[np.int64]
     use_start: NDArray[np.int64]
     use_at: NDArray[np.int64]
     writes: NDArray[np.int64]
@@ -60,7 +65,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     ops = graph.ops
     names = tuple(graph.storages)
     number = {name: at for at, name in enumerate(names)}
-    kept = {graph.values[name].storage for name in graph.results}
+    results, may_leave, may_stow = kept(graph), leaving(problem, graph), stowing(problem, graph)
     touched, written = graph.touched_at, graph.written_at
     uses: list[list[int]] = [[] for _ in names]
     writers: list[list[int]] = [[] for _ in names]
@@ -73,8 +78,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     write_start = _starts([len(steps) for steps in writers])
     writes, touch_use = _counts(touched, written, number, use_start)
     storages = list(graph.storages.values())
-    stays = [storage.is_persistent or storage.name in kept or not uses[number[storage.name]] for storage in storages]
-    moves = [storage.size_bytes >= problem.minimum_bytes for storage in storages]
+    stays = [storage.is_persistent or storage.name in results or not uses[number[storage.name]] for storage in storages]
     limit = _limits(graph, writers, writes, use_start, number)
     limit[np.repeat(stays, np.diff(use_start))] = -1
     seconds, workspace = np.array([problem.seconds_of(op) for op in ops]), problem.workspace
@@ -93,7 +97,8 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
         size=np.array([storage.size_bytes for storage in storages], dtype=np.int64),
         birth=np.array([born.get(name, -1) for name in names], dtype=np.int64),
         stays=np.array(stays, dtype=np.bool_),
-        moves=np.array(moves, dtype=np.bool_) & ~np.array(stays, dtype=np.bool_),
+        moves=np.array([name in may_leave for name in names], dtype=np.bool_),
+        stow_rest=np.where([name in may_stow for name in names], use_start[1:] - 1, -1),
         use_start=use_start,
         use_at=np.array([at for steps in uses for at in steps], dtype=np.int64),
         writes=np.array(writes, dtype=np.int64),
@@ -101,20 +106,28 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
         write_start=write_start,
         write_at=np.array([at for steps in writers for at in steps], dtype=np.int64),
         chain_seconds=_chain_seconds(seconds, writers, writes, use_start),
-        over=_overs(problem, graph, number),
+        over=_overs(problem, graph, number, may_stow),
     )
 
 
-def _overs(problem: Problem, graph: Graph, number: dict[str, int]) -> NDArray[np.int64]:
-    """For each op the storage of its first result, then up to two operands that it may be written over; else -1."""
+def _overs(problem: Problem, graph: Graph, number: dict[str, int], may_stow: Collection[str]) -> NDArray[np.int64]:
+    """For each op the storage of its first result, then up to two operands that it may be written over; else -1.
+
+    What may be stowed after its birth is not written over what is there before the step.
+    """
     found = np.full((len(graph.ops), 1 + _OPERANDS), -1, dtype=np.int64)
     for at, op in enumerate(graph.ops):
         fitting = [way for way in ways(problem, op) if misfit(graph.values, graph.storages, op, way.operand) is None]
         if not fitting or graph.storages[graph.written_at[at][0]].size_bytes < problem.minimum_bytes:
             continue
-        values = [op.results[0], *(op.references[way.operand] for way in fitting[:_OPERANDS])]
-        own = [number[graph.values[name].storage] for name in values if name is not None]
-        found[at, : len(own)] = own
+        target, *operands = (
+            graph.values[name].storage
+            for name in (op.results[0], *(op.references[way.operand] for way in fitting))
+            if name is not None
+        )
+        own = [name for name in operands if target not in may_stow or name in graph.born_at][:_OPERANDS]
+        if own:
+            found[at, : 1 + len(own)] = [number[name] for name in (target, *own)]
     return found
 
 

@@ -15,6 +15,9 @@ The schedule walks over the ops once, with a clock, both lanes of the link and t
       4. op k waits for its pieces (a stall), and runs
     after op k, every gap that begins there is copied out, unless the tier already holds that version
 
+A gap that begins before op 0 is away from the start, and the tier holds its version; one that ends behind the last op
+is copied out before the step ends. Both are gaps of storages that are stowed between steps, and always chosen.
+
 Moving in pieces lets half of a storage come back while only half of its room is free. The seconds found are those
 that `simulation.replay` finds for the derived graph. Compiled, since the search asks for thousands of schedules.
 """
@@ -52,7 +55,7 @@ class Gaps(NamedTuple):
 
 
 class Transfers(NamedTuple):
-    """The schedule of the chosen gaps; per gap the op before which it is dropped (-1: kept after all).
+    """The schedule of the chosen gaps; per gap the op before which it is dropped (-1: kept after all, or away before).
 
     `seconds` is infinite where the capacity does not hold, and `excess_bytes` says by how much it fails there. A
     clean gap needs no copy out. Pieces are the bytes `piece_begin:piece_end` of a gap, brought back before an op.
@@ -130,6 +133,13 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     missing = 0  # bytes of the storages that are away
     clock = out_free = in_free = 0.0
     following = 0
+    while following < gaps and begin[following] < 0:
+        following += 1
+    for gap in range(following - 1, -1, -1):  # stowed before the step, the soonest used last
+        copied[instance[gap]] = is_clean[gap] = True
+        away[aways] = gap
+        aways += 1
+        missing += size[gap]
     excess = 0
     for step in range(ops):
         # 1. free what has left, and wait where room is lacking
@@ -147,6 +157,8 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 clock = max(clock, out_end[gap])
                 dropped[gap] = step
                 held_bytes -= size[gap]
+                if end[gap] == ops:
+                    continue
                 place = aways
                 while place > 0 and (
                     end[away[place - 1]] < end[gap]
@@ -245,6 +257,10 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 copied[instance[gap]] = True
             held[helds] = gap
             helds += 1
+    for at in range(helds):
+        if end[held[at]] == ops:
+            dropped[held[at]] = ops
+            clock = max(clock, out_end[held[at]])
     total = np.inf if excess > 0 else clock
     return (
         total, excess, dropped, is_clean, stall,
@@ -268,9 +284,20 @@ def choose(
     live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, capacity: int, headroom: float,
     is_widest: bool,
 ) -> Flags:  # fmt: skip
-    """Choose gaps to swap by one of the rules below, so that this share of the capacity stays free."""
+    """Choose gaps to swap by one of the rules below, so that this share of the capacity stays free.
+
+    Those of storages that are stowed between steps are chosen whatever the rule says of the others.
+    """
     target = int(capacity * (1 - headroom))
-    return widest(live, seconds, begin, end, size, target) if is_widest else farthest(live, begin, end, size, target)
+    chosen = (begin < 0) | (end == len(live))
+    others = np.flatnonzero(~chosen)
+    if len(others) < len(chosen):
+        live = _without(live, begin, end, size, chosen)
+    begin, end, size = begin[others], end[others], size[others]
+    chosen[others] = (
+        widest(live, seconds, begin, end, size, target) if is_widest else farthest(live, begin, end, size, target)
+    )
+    return chosen
 
 
 @compiled

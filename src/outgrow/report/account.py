@@ -8,7 +8,7 @@ applied again, one after the other, to look each of them up.
 from dataclasses import dataclass
 
 from outgrow.ir.graph import Graph, result_values
-from outgrow.plan import ByLayout, Move, Plan, Recompute, Reuse, Swap, TakeApart
+from outgrow.plan import ByLayout, Move, Plan, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.report.columns import aligned
 from outgrow.rewriting.derive import carry_out
 from outgrow.rewriting.draft import Draft
@@ -24,6 +24,18 @@ class Swapped:
     size_bytes: int
     after: str
     before: str
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stowed:
+    """A storage rests in the next tier between steps, and is away before its first and after its last use."""
+
+    storage: str
+    role: str
+    size_bytes: int
+    first: str
+    last: str
     moved_bytes: int
 
 
@@ -65,10 +77,15 @@ class Account:
     moved: tuple[Moved, ...] = ()
     apart: tuple[str, ...] = ()
     by_layout: tuple[str, ...] = ()
+    stowed: tuple[Stowed, ...] = ()
 
     def __str__(self) -> str:
         """One paragraph a kind of decision, then its rows."""
         parts = [
+            _section(
+                _stowed_title(self.stowed),
+                [(s.storage, s.role, format_bytes(s.size_bytes), f"{s.first} .. {s.last}") for s in self.stowed],
+            ),
             _section(
                 _swapped_title(self.swapped),
                 [(s.storage, s.role, format_bytes(s.size_bytes), f"{s.after} .. {s.before}") for s in self.swapped],
@@ -104,6 +121,13 @@ def _swapped_title(swapped: tuple[Swapped, ...]) -> str:
     return f"{_title(len(swapped), 'gap is swapped', 'gaps are swapped')}, {moved} moved"
 
 
+def _stowed_title(stowed: tuple[Stowed, ...]) -> str:
+    size = format_bytes(sum(row.size_bytes for row in stowed))
+    moved = format_bytes(sum(row.moved_bytes for row in stowed))
+    title = _title(len(stowed), "storage rests", "storages rest")
+    return f"{title} in the next tier between steps, {size}, {moved} moved; on the device from first to last use"
+
+
 def _section(title: str, rows: list[tuple[str, ...]]) -> str:
     lines = aligned(rows).splitlines()
     return "\n".join((f"{title}:", *(f"  {line}" for line in lines))) if rows else ""
@@ -117,9 +141,12 @@ def account_of(captured: Graph, plan: Plan) -> Account:
     moved: list[Moved] = []
     apart: list[str] = []
     by_layout: list[str] = []
+    stowed: list[Stowed] = []
     draft = Draft(captured)
     for decision in plan.decisions:
         match decision:
+            case Stow():
+                stowed.append(_stowed(draft, decision))
             case Swap():
                 swapped.append(_swapped(draft, decision))
             case Recompute(name, before):
@@ -134,7 +161,22 @@ def account_of(captured: Graph, plan: Plan) -> Account:
             case ByLayout(op):
                 by_layout.append(op)
         carry_out(draft, decision)
-    return Account(tuple(swapped), tuple(recomputed), tuple(reused), tuple(moved), tuple(apart), tuple(by_layout))
+    return Account(
+        tuple(swapped),
+        tuple(recomputed),
+        tuple(reused),
+        tuple(moved),
+        tuple(apart),
+        tuple(by_layout),
+        tuple(stowed),
+    )
+
+
+def _stowed(draft: Draft, stow: Stow) -> Stowed:
+    storage, uses = draft.storages[stow.storage], draft.touching(stow.storage)
+    moved = storage.size_bytes * ((stow.after is not None) + (stow.before is not None))
+    first, last = (draft.op(use).name for use in (uses[0], uses[-1]))
+    return Stowed(stow.storage, storage.role.value, storage.size_bytes, first, last, moved)
 
 
 def _swapped(draft: Draft, swap: Swap) -> Swapped:

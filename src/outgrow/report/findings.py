@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from outgrow.ir.graph import Graph
 from outgrow.plan import Plan
-from outgrow.report.account import Account, Moved, Recomputed, Reused, Swapped
+from outgrow.report.account import Account, Moved, Recomputed, Reused, Stowed, Swapped
 from outgrow.report.fields import Fields
 from outgrow.report.planfile import estimate, parsed, plan_from_data, plan_to_data
 from outgrow.report.summary import Measured, Summary, Traces, without_nan
@@ -79,6 +79,7 @@ def explanation(text: str) -> str:
         account.each("moved", lambda row: Moved(row.texts("ops"), row.text("after"))),
         account.texts("apart"),
         account.texts("by_layout"),
+        account.each("stowed", _stowed),
     )
     return "\n\n".join((_limits(plan), str(found), *plan.notes, str(_summary(fields))))
 
@@ -129,6 +130,17 @@ def _swapped(row: Fields) -> Swapped:
         row.integer("size_bytes"),
         row.text("after"),
         row.text("before"),
+        row.integer("moved_bytes"),
+    )
+
+
+def _stowed(row: Fields) -> Stowed:
+    return Stowed(
+        row.text("storage"),
+        row.text("role"),
+        row.integer("size_bytes"),
+        row.text("first"),
+        row.text("last"),
         row.integer("moved_bytes"),
     )
 

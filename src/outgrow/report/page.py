@@ -133,6 +133,14 @@ def _account(account: Account) -> str:
             for row in account.swapped
         ],
     )
+    stowed = _table(
+        "Resting in the next tier between steps",
+        ("storage", "role", "size", "first use", "last use", "moved"),
+        [
+            (row.storage, row.role, format_bytes(row.size_bytes), row.first, row.last, format_bytes(row.moved_bytes))
+            for row in account.stowed
+        ],
+    )
     recomputed = _table(
         "Recomputed",
         ("storage", "role", "size", "built again before"),
@@ -146,7 +154,7 @@ def _account(account: Account) -> str:
     moved = _table("Run earlier", ("ops", "directly after"), [(", ".join(row.ops), row.after) for row in account.moved])
     apart = _table("In parts", ("op",), [(op,) for op in account.apart])
     by_layout = _table("Without an operand, by its layout", ("op",), [(op,) for op in account.by_layout])
-    return swapped + recomputed + reused + moved + apart + by_layout
+    return stowed + swapped + recomputed + reused + moved + apart + by_layout
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

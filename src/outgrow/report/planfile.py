@@ -10,7 +10,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from outgrow.errors import InvalidPlan
-from outgrow.plan import Budget, ByLayout, Decision, Estimate, Move, Piece, Plan, Recompute, Reuse, Swap, TakeApart
+from outgrow.plan import (
+    Budget,
+    ByLayout,
+    Decision,
+    Estimate,
+    Move,
+    Piece,
+    Plan,
+    Recompute,
+    Reuse,
+    Stow,
+    Swap,
+    TakeApart,
+)
 from outgrow.report.fields import Fields
 
 _KINDS: Mapping[type[Decision], str] = {
@@ -19,6 +32,7 @@ _KINDS: Mapping[type[Decision], str] = {
     ByLayout: "by layout",
     Reuse: "reuse",
     Recompute: "recompute",
+    Stow: "stow",
     Swap: "swap",
 }
 
@@ -99,6 +113,16 @@ def _swap(fields: Fields) -> Swap:
     )
 
 
+def _stow(fields: Fields) -> Stow:
+    return Stow(
+        storage=fields.text("storage"),
+        pieces=fields.each("pieces", _piece),
+        before=fields.optional_text("before"),
+        after=fields.optional_text("after"),
+        dropped=fields.optional_text("dropped"),
+    )
+
+
 def _piece(fields: Fields) -> Piece:
     return Piece(fields.integer("begin"), fields.integer("end"), fields.text("before"))
 
@@ -109,5 +133,6 @@ _READERS: Mapping[str, Callable[[Fields], Decision]] = {
     "by layout": lambda fields: ByLayout(fields.text("op")),
     "reuse": lambda fields: Reuse(fields.text("op"), fields.integer("operand")),
     "recompute": lambda fields: Recompute(fields.text("storage"), fields.text("before")),
+    "stow": _stow,
     "swap": _swap,
 }

@@ -52,6 +52,16 @@ class Draft:
     # Order -----------------------------------------------------------------------------------------------------------
 
     @property
+    def begin(self) -> Place:
+        """The place before the first instruction, at which nothing stands."""
+        return _BEGIN
+
+    @property
+    def end(self) -> Place:
+        """The place behind the last instruction, at which nothing stands."""
+        return _END
+
+    @property
     def first(self) -> Place:
         """The place of the first instruction."""
         return self._next[_BEGIN]
@@ -199,6 +209,10 @@ class Draft:
     def written(self, place: Place) -> tuple[str, ...]:
         """Return the storages that the instruction at a place writes, each once."""
         return self._written[place]
+
+    def is_born(self, storage: str) -> bool:
+        """Return whether an op brings a storage into being."""
+        return storage in self._born
 
     def touching(self, storage: str) -> list[Place]:
         """Return the places that touch a storage, in order."""

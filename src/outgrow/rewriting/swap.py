@@ -1,7 +1,9 @@
 """The law of swapping: between two uses a storage may rest in the next tier."""
 
+from collections.abc import Iterable, Sequence
+
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
-from outgrow.plan import Decision, Swap
+from outgrow.plan import Decision, Piece, Swap
 from outgrow.rewriting.draft import Draft, Place
 from outgrow.rewriting.rule import place_of, require
 
@@ -57,31 +59,41 @@ def swap(draft: Draft, decision: Decision) -> None:
     require(is_resting, "swap", f"{storage} is used before {decision.before}")
     is_written = any(storage in draft.written(place) for place in between)
     require(not is_written, "swap", f"{storage} is written while it is copied out")
-    _require_whole(draft, decision, dropped, before)
-    if decision.after is not None:
+    require_whole(draft, "swap", storage, decision.pieces, dropped, before)
+    leave(draft, storage, after if decision.after is not None else None, dropped)
+    come_back(draft, storage, decision.pieces, before)
+
+
+def require_whole(draft: Draft, law: str, storage: str, pieces: Sequence[Piece], dropped: Place, before: Place) -> None:
+    """Require that pieces cover a storage, each byte once, and begin between the drop and the use."""
+    reached = 0
+    for piece in sorted(pieces, key=lambda piece: piece.begin):
+        is_next = piece.begin == reached and piece.end > reached
+        require(is_next, law, f"bytes {reached} of {storage} come back never or twice")
+        place = place_of(draft, piece.before, law)
+        is_inside = not draft.precedes(place, dropped) and not draft.precedes(before, place)
+        require(is_inside, law, f"a piece of {storage} begins outside its gap, before {piece.before}")
+        reached = piece.end
+    size = draft.storages[storage].size_bytes
+    require(reached == size, law, f"{reached} of {size} bytes of {storage} come back")
+
+
+def leave(draft: Draft, storage: str, after: Place | None, dropped: Place) -> None:
+    """Copy a storage out directly after a place (None: the tier has a copy), and free it directly before another."""
+    if after is not None:
         draft.insert_after(_last_out(draft, after), SwapOut(storage))
     last = _last_drop(draft, dropped)
-    if decision.after is not None:
+    if after is not None:
         last = draft.insert_after(last, Wait(storage))
     draft.insert_after(last, Drop(storage))
-    for piece in decision.pieces:
+
+
+def come_back(draft: Draft, storage: str, pieces: Iterable[Piece], before: Place) -> None:
+    """Bring pieces of a storage back and wait for them directly before a place."""
+    for piece in pieces:
         place = place_of(draft, piece.before, "swap")
         draft.insert_after(_last_in(draft, place), SwapIn(storage, piece.begin, piece.end))
     draft.insert_before(before, Wait(storage))
-
-
-def _require_whole(draft: Draft, decision: Swap, dropped: Place, before: Place) -> None:
-    """The pieces cover the storage, each byte once, and begin between the drop and the use."""
-    reached = 0
-    for piece in sorted(decision.pieces, key=lambda piece: piece.begin):
-        is_next = piece.begin == reached and piece.end > reached
-        require(is_next, "swap", f"bytes {reached} of {decision.storage} come back never or twice")
-        place = place_of(draft, piece.before, "swap")
-        is_inside = not draft.precedes(place, dropped) and not draft.precedes(before, place)
-        require(is_inside, "swap", f"a piece of {decision.storage} begins outside its gap, before {piece.before}")
-        reached = piece.end
-    size = draft.storages[decision.storage].size_bytes
-    require(reached == size, "swap", f"{reached} of {size} bytes of {decision.storage} come back")
 
 
 def _last_out(draft: Draft, op: Place) -> Place:

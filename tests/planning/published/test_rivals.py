@@ -1,5 +1,7 @@
 """For every graph and budget a published planner gives a valid plan within the budget, or says that it has none."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
+from outgrow.plan import Budget
 from outgrow.planning.floor import floor_of
 from outgrow.planning.published.capuchin import capuchin
 from outgrow.planning.published.meng import meng
@@ -50,9 +53,10 @@ def test_a_step_that_fits_is_left_alone(rival: Planner) -> None:
 def test_below_the_floor_the_refusal_names_the_floor(rival: Planner) -> None:
     """One byte below the floor no rival plans."""
     graph = chain(6)
-    floor, _ = floor_of(problem_of(graph, 1), graph)
+    problem = replace(problem_of(graph, 1), fixed=frozenset(graph.storages))
+    floor, _ = floor_of(problem, graph)
     with pytest.raises(Infeasible) as refusal:
-        rival(problem_of(graph, floor - 1))
+        rival(replace(problem, budget=Budget(floor - 1)))
     assert refusal.value.floor_bytes == floor
 
 
