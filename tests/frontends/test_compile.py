@@ -60,21 +60,21 @@ def by_eager(scenario: Scenario, momentum: float) -> Left:
     return left_by(scenario, job, job.step)
 
 
-_floors: dict[tuple[int, float], int] = {}
+_floors: dict[tuple[int, float, str], int] = {}
 
 
 @pytest.fixture
 def short(compiled: Compile) -> Callable[..., int]:
     """A budget that is short for a wide job: so many MiB above the floor of its first step."""
 
-    def budget(job: Job, above: int = 10) -> int:
+    def budget(job: Job, above: int = 10, planner: str = "search") -> int:
         layers, momentum = len(job.model) // 4, job.optimizer.param_groups[0]["momentum"]
-        if (layers, momentum) not in _floors:
+        if (layers, momentum, planner) not in _floors:
             refused = wide(layers=layers, momentum=momentum)
             with pytest.raises(Infeasible) as refusal:
-                compiled(refused, MIB)(*refused.batches[0])
-            _floors[layers, momentum] = refusal.value.floor_bytes
-        return _floors[layers, momentum] + above * MIB
+                compiled(refused, MIB, planner=planner)(*refused.batches[0])
+            _floors[layers, momentum, planner] = refusal.value.floor_bytes
+        return _floors[layers, momentum, planner] + above * MIB
 
     return budget
 
@@ -241,7 +241,7 @@ def test_the_published_planner_keeps_the_bits(compiled: Compile, short: Callable
     """Whoever plans, the step is the same."""
     expected = by_eager(plain, MOMENTUM)
     ours = wide(momentum=MOMENTUM)
-    step = compiled(ours, short(ours, 16), planner="nnabla_window")
+    step = compiled(ours, short(ours, 16, "nnabla_window"), planner="nnabla_window")
     assert differences(left_by(plain, ours, step), expected) == []
     assert step.plan.bytes_swapped > 0
 
@@ -347,7 +347,7 @@ def test_a_failing_disk_leaves_the_last_step(
     """Before the first update nothing is lost: the state is that of the step before, and the next call trains on."""
     expected = by_eager(plain, MOMENTUM)
     ours = wide(momentum=MOMENTUM)
-    step = compiled(ours, short(ours), planner="nnabla_window")  # It leaves the updates at the end of the step.
+    step = compiled(ours, short(ours, 10, "nnabla_window"), planner="nnabla_window")  # It leaves the updates at the end of the step.
     disk.watch(function)
     found = interrupted(ours, step, lambda: disk.break_after(copies, error), disk.heal, TierFailure)
     assert differences(found, expected) == []

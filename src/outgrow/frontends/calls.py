@@ -20,8 +20,8 @@ from outgrow.frontends.capture import Captured
 from outgrow.frontends.state import BatchSlot, Training, put
 from outgrow.ir.graph import Role
 from outgrow.runtime.execute import Outcome, Progress, Run
-from outgrow.runtime.links import Link
 from outgrow.runtime.program import Item, Program
+from outgrow.runtime.spill import Spill
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,15 @@ def bind(
 
 
 def run(
-    call: Call, costs: Mapping[str, Cost], link: Link | None, capacity_bytes: int, progress: Progress, *, observe: bool
+    call: Call,
+    costs: Mapping[str, Cost],
+    spill: Spill | None,
+    capacity_bytes: int,
+    progress: Progress,
+    *,
+    observe: bool,
 ) -> Outcome:
-    """Run the program on the tensors of the call, within the capacity.
+    """Run the program on the tensors of the call, within the capacity; what is stowed goes to `spill` before.
 
     If it fails before the first update, buffers and generator are put back as they were.
     """
@@ -57,8 +63,18 @@ def run(
     before = _written_forward(call)
     generator = torch.get_rng_state()
     completed = False
-    scalars = dict(call.hyper)
-    execution = Run(call.program, costs, link, storages, scalars, capacity_bytes, observe=observe, progress=progress)
+    extents = {} if spill is None else spill.arrange(storages, call.program.stowed)
+    execution = Run(
+        call.program,
+        costs,
+        spill,
+        storages,
+        dict(call.hyper),
+        capacity_bytes,
+        extents=extents,
+        observe=observe,
+        progress=progress,
+    )
     try:
         outcome = execution.execute()
         completed = True

@@ -77,6 +77,7 @@ class Step(Generic[P, R]):
         return returned
 
     def _run_as_written(self, entry: Entry, *args: P.args, **kwargs: P.kwargs) -> R:
+        self._entries.come_home()
         begin = perf_counter()
         returned = self._step(*args, **kwargs)
         seconds = perf_counter() - begin
@@ -86,15 +87,15 @@ class Step(Generic[P, R]):
         return returned
 
     def _run_program(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-        link = self._entries.link_for(entry)
         call = calls.bind(entry.captured, entry.program, self._training, args, kwargs)
+        spill = self._entries.spill_for(entry, call.tensors)
         progress = Progress()
         completed = False
         try:
             outcome = calls.run(
                 call,
                 entry.prepared.costs,
-                link,
+                spill,
                 entry.prepared.plan.budget.capacity_bytes,
                 progress,
                 observe=entry.runs == 0,
@@ -154,7 +155,11 @@ class Step(Generic[P, R]):
         return self._last
 
     def close(self) -> None:
-        """Give the disk space back. The step can be called again; it reserves space anew."""
+        """Give the disk space back; weights and optimizer state that rest there come back to memory.
+
+        The step can be called again; it reserves space anew. A model that does not fit into memory is not closed: its
+        file goes when the model does.
+        """
         self._entries.close()
 
 

@@ -23,17 +23,17 @@ from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
 from outgrow.frontends.signature import signature
 from outgrow.frontends.state import Training, state_tensors
 from outgrow.frontends.warmup import warm_up
+from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
 from outgrow.plan import Budget
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
-from outgrow.runtime.links import Link
-from outgrow.runtime.memory import fix_mmap_threshold, trim
+from outgrow.runtime.memory import fix_mmap_threshold, round_up, trim
 from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Program
-from outgrow.runtime.spill import Spill
-from outgrow.runtime.tiers import DiskTier, default_offload_dir
+from outgrow.runtime.spill import Spill, come_home, extent_of, is_exchangeable, resident_bytes
+from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier, default_offload_dir
 
 _SLACK_BYTES = 8 << 20
 _SURPRISE = 0.05
@@ -109,7 +109,7 @@ class Entries:
         key = signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
         candidates = self._by_signature.setdefault(key, [])
         for entry in candidates:
-            if entry.captured.guards_hold(entry.captured.hyper_values(self._training)):
+            if self._serves(entry, args, kwargs):
                 if entry.runs > 0 and not entry.settled:
                     self._plan_again(entry, args, kwargs)
                 return entry
@@ -120,20 +120,29 @@ class Entries:
         candidates.append(entry)
         return entry
 
+    def _serves(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Whether an entry of the same signature is right for this call, and can move what it wants to move."""
+        captured, lasting = entry.captured, entry.program.lasting
+        if not captured.guards_hold(captured.hyper_values(self._training)):
+            return False
+        tensors = captured.tensors(self._training, args, kwargs) if lasting else {}
+        return all(_may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
+
     def _planned(
         self, captured: Captured, args: Sequence[object], kwargs: Mapping[str, object], *, is_new: bool
     ) -> Entry:
         self._settings.progress("plan", 0.0)
         if self._machine is None:
             self._machine = this_machine(self._settings.folder)
-        tensors = captured.tensors(self._training, args, kwargs).values()
-        budget = Budget(self._settings.budget_bytes, self._overhead(captured, tensors, is_new=is_new))
+        tensors = captured.tensors(self._training, args, kwargs)
+        budget = Budget(self._settings.budget_bytes, self._overhead(captured, tensors.values(), is_new=is_new))
         prepared = prepare(
             captured.graph,
             self._cache.known,
             self._machine,
             budget,
             planner=self._settings.planner,
+            fixed=frozenset(name for name in tensors if not _may_leave(captured.graph, name, tensors[name])),
             progress=self._settings.progress,
             prove=False,
         )
@@ -142,13 +151,19 @@ class Entries:
         if not is_roomy:
             arena.install()
             fix_mmap_threshold(_MAPPED_BYTES)
-        self._spill.reserve(program.tier_bytes)
+        self._spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
         trim()
         return Entry(captured, prepared, program, runs_as_written=is_roomy)
 
-    def link_for(self, entry: Entry) -> Link | None:
-        """Return the link that moves the entry's storages; None if it moves none."""
-        return self._spill.reserve(entry.program.tier_bytes)
+    def spill_for(self, entry: Entry, tensors: Mapping[str, Tensor]) -> Spill | None:
+        """Return the spill file with room for what the entry moves; None if it moves nothing."""
+        program = entry.program
+        return self._spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
+
+    def come_home(self) -> None:
+        """Bring what rests on the disk between steps back to memory."""
+        for tensor in state_tensors(self._training).values() if self._spill.tier is not None else ():
+            come_home(tensor.untyped_storage())
 
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Plan from observed costs; where these leave no plan, a plan that kept the budget stays."""
@@ -194,6 +209,7 @@ class Entries:
 
     def close(self) -> None:
         """Give the disk space back, and memory that rests; entries take both anew when they run."""
+        self.come_home()
         self._spill.close()
         arena.keep_at_most(0)
 
@@ -223,7 +239,13 @@ def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
     }
 
 
-def resident_bytes(tensors: Iterable[Tensor]) -> int:
-    """Return the bytes of the distinct storages of tensors."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+def _may_leave(graph: Graph, name: str, tensor: Tensor) -> bool:
+    """Whether the storage that a graph knows by this name can be moved without anybody else's notice."""
+    storage = tensor.untyped_storage()
+    return storage.nbytes() == graph.storages[name].size_bytes and is_exchangeable(storage)
+
+
+def _missing_bytes(program: Program, tensors: Mapping[str, Tensor]) -> int:
+    """Bytes that the program's lasting storages will take on the disk beside what they have there."""
+    resting = {name for name in program.stowed & tensors.keys() if extent_of(tensors[name].untyped_storage())}
+    return sum(round_up(program.sizes[name], ALIGNMENT_BYTES) for name in program.lasting - resting)

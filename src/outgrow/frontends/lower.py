@@ -5,13 +5,13 @@ and writes down after which instruction a storage dies. Where an op asks for the
 that layout stands in, over addresses without memory that all stand-ins of a program share.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 
 from outgrow.analysis.updates import is_update
 from outgrow.frontends.names import resolve_operator, resolve_symbol
-from outgrow.ir.graph import Argument, Drop, Graph, Like, Op, Ref, Role, SwapOut, Symbol, argument_layouts
+from outgrow.ir.graph import DEVICE, Argument, Drop, Graph, Like, Op, Ref, Role, SwapOut, Symbol, argument_layouts
 from outgrow.operators.in_place import IDLE, INTO, PLACED
 from outgrow.runtime.memory import unread, view
 from outgrow.runtime.placing import placed
@@ -23,6 +23,7 @@ _EXTENT_ALIGNMENT = 4096
 def lower(graph: Graph) -> Program:
     """Return the program of a derived graph."""
     stand_ins = _stand_ins(graph)
+    lasting = _lasting(graph)
     instructions: list[Instruction] = [
         _call(graph, item, stand_ins) if isinstance(item, Op) else item for item in graph.instructions
     ]
@@ -31,7 +32,9 @@ def lower(graph: Graph) -> Program:
         dies=graph.dying_at,
         geometry={name: _geometry(graph, name) for name in graph.values},
         sizes={name: storage.size_bytes for name, storage in graph.storages.items()},
-        extents=_extents(graph),
+        extents=_extents(graph, lasting),
+        lasting=lasting,
+        stowed=frozenset(name for name in lasting if graph.storages[name].home != DEVICE),
         results=graph.results,
     )
 
@@ -108,12 +111,19 @@ def _geometry(graph: Graph, name: str) -> Geometry:
     return Geometry(value.storage, dtype, value.shape, value.strides, value.offset)
 
 
-def _extents(graph: Graph) -> dict[str, tuple[int, int]]:
-    """Give each swapped storage bytes of the tier of its own, one after the other."""
+def _lasting(graph: Graph) -> frozenset[str]:
+    """The storages that outlive the step and leave the device."""
+    results = {graph.values[name].storage for name in graph.results}
+    dropped = {item.storage for item in graph.instructions if isinstance(item, Drop)}
+    return frozenset(name for name in dropped if graph.storages[name].is_persistent or name in results)
+
+
+def _extents(graph: Graph, lasting: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Give each other swapped storage bytes of the scratch of its own, one after the other."""
     extents: dict[str, tuple[int, int]] = {}
     offset = 0
     for item in graph.instructions:
-        if isinstance(item, SwapOut | Drop) and item.storage not in extents:
+        if isinstance(item, SwapOut | Drop) and item.storage not in extents and item.storage not in lasting:
             size = graph.storages[item.storage].size_bytes
             extents[item.storage] = (offset, size)
             offset += -(-size // _EXTENT_ALIGNMENT) * _EXTENT_ALIGNMENT

@@ -95,17 +95,19 @@ def prepare(
     budget: Budget,
     *,
     planner: str,
+    fixed: frozenset[str] = frozenset(),
     progress: Callable[[str, float], None] = silent,
     prove: bool = True,
     solver_seconds: float = SOLVER_SECONDS,
 ) -> Prepared:
     """Plan a captured graph and derive what will run; `known` are measured costs by signature.
 
-    Without `prove` the bound is the arithmetic alone, which takes no time to find.
+    Of the storages that outlive the step, those named in `fixed` stay on the device. Without `prove` the bound is the
+    arithmetic alone, which takes no time to find.
     Raises `Infeasible` if the budget is below the floor.
     """
     costs = costs_of(graph, machine.device, known)
-    problem = Problem(graph, costs, machine, budget, solver_seconds=solver_seconds, progress=progress)
+    problem = Problem(graph, costs, machine, budget, fixed=fixed, solver_seconds=solver_seconds, progress=progress)
     found = planned(problem, planner, prove=prove)
     derivation = verified(graph, found.plan, found.stages, problem.workspace)
     return Prepared(graph, costs, machine, found.plan, derivation, found.in_core, found.simulated)

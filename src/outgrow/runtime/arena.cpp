@@ -9,6 +9,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/StorageImpl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include <mutex>
 #include <new>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -255,6 +257,13 @@ void arena_keep_at_most(size_t bytes) {
 int arena_fill(void* begin, size_t bytes) {
   const std::lock_guard<std::mutex> lock(guard);
   return fill(static_cast<char*>(begin), bytes) ? 0 : -1;
+}
+
+// Lets two storages of one size change places in memory; every tensor over either of them goes along.
+void arena_exchange(c10::StorageImpl* one, c10::StorageImpl* other) {
+  c10::DataPtr nowhere(nullptr, c10::Device(c10::DeviceType::CPU));
+  c10::DataPtr held = one->set_data_ptr(std::move(nowhere));
+  one->set_data_ptr_noswap(other->set_data_ptr(std::move(held)));
 }
 
 // Takes over a region that was filled whole.

@@ -82,6 +82,12 @@ def adopt(address: int, size_bytes: int) -> None:
     _ready().arena_adopt(address, size_bytes)
 
 
+def exchange(one: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
+    """Let two storages of one size change places in memory; every tensor over either of them goes along."""
+    assert one.nbytes() == other.nbytes(), "only storages of one size change places"
+    _ready().arena_exchange(one._cdata, other._cdata)  # noqa: SLF001 - the C++ object that tensors refer to
+
+
 def _ready() -> ctypes.CDLL:
     library = _library()
     assert library is not None, "only an arena that was installed is used"
@@ -105,6 +111,7 @@ def _library() -> ctypes.CDLL | None:
     library.arena_rise_bytes.restype = ctypes.c_size_t
     library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
     library.arena_expect.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
+    library.arena_exchange.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     library.arena_fill.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.arena_adopt.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     return library

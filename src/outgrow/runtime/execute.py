@@ -20,10 +20,11 @@ from outgrow.analysis.timeline import Event, Lane, Span, Trace
 from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
-from outgrow.runtime.links import Link, Ticket
+from outgrow.runtime.links import Ticket
 from outgrow.runtime.memory import Block, is_on_heap, trim, view
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Call, Geometry, Item, Program
+from outgrow.runtime.spill import Extent, Spill, rest, settle
 
 _LARGE_BYTES = 1 << 20
 """What is freed on the heap goes back to the kernel at once from this size on."""
@@ -48,14 +49,15 @@ class Progress:
 
 @dataclass
 class Run:
-    """The tables of one run of a program."""
+    """The tables of one run of a program; `extents` are those of lasting storages, where they have one yet."""
 
     program: Program
     costs: Mapping[str, Cost]
-    link: Link | None
+    spill: Spill | None
     storages: dict[str, torch.UntypedStorage]
     scalars: dict[str, Item]
     capacity_bytes: int
+    extents: dict[str, Extent] = field(default_factory=dict[str, Extent])
     observe: bool = False
     progress: Progress = field(default_factory=Progress)
     blocks: dict[str, Block] = field(default_factory=dict[str, Block])
@@ -73,7 +75,8 @@ class Run:
         program = self.program
         reset_high_water()
         self.begin = perf_counter()
-        self._hold(sum(storage.nbytes() for storage in self.storages.values()))
+        there = (storage.nbytes() for name, storage in self.storages.items() if name not in program.stowed)
+        self._hold(sum(there))
         with torch.no_grad():
             for at, item in enumerate(program.instructions):
                 match item:
@@ -86,7 +89,7 @@ class Run:
                     case Wait(storage):
                         self._wait(storage)
                     case Drop(storage):
-                        self._release(storage)
+                        self._drop(storage)
                 for storage in program.dies.get(at, ()):
                     self._release(storage)
             results = tuple(self._lookup(name) for name in program.results)
@@ -97,8 +100,8 @@ class Run:
 
     def abandon(self) -> None:
         """Let go of everything after a failure: wait for copies in flight, whatever came of them, and free memory."""
-        if self.link is not None:
-            self.link.settle()
+        if self.spill is not None and self.spill.link is not None:
+            self.spill.link.settle()
         for table in (self.in_flight, self.cached, self.storages, self.blocks):
             table.clear()
 
@@ -194,13 +197,24 @@ class Run:
             self.cached.setdefault(geometry.storage, {})[result.value] = item
         return born
 
+    def _extent(self, storage: str) -> tuple[int, int]:
+        """Where a storage lies in the spill file, and its bytes."""
+        assert self.spill is not None, "a program with transfers has a spill file"
+        if storage not in self.program.lasting:
+            assert self.spill.scratch is not None, "scratch was reserved for the program"
+            offset, size = self.program.extents[storage]
+            return self.spill.scratch.offset + offset, size
+        if storage not in self.extents:
+            self.extents[storage] = self.spill.take(self.program.sizes[storage])
+        return self.extents[storage].offset, self.program.sizes[storage]
+
     def _swap_out(self, storage: str) -> None:
-        offset, size = self.program.extents[storage]
+        offset, size = self._extent(storage)
         self.events.append(Event(self._now(), 0, size))
         self._submit(Lane.OUT, storage, size, offset, self.storages[storage].data_ptr())
 
     def _swap_in(self, storage: str, begin: int, end: int) -> None:
-        offset, size = self.program.extents[storage]
+        offset, size = self._extent(storage)
         block = self.blocks.get(storage)
         if block is None:
             block = self.blocks[storage] = Block(size)
@@ -209,8 +223,9 @@ class Run:
         self._submit(Lane.IN, storage, end - begin, offset + begin, block.address + begin)
 
     def _submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> None:
-        assert self.link is not None, "a program with transfers has a link"
-        ticket = self.link.submit(lane, storage, size, offset, address)
+        assert self.spill is not None, "a program with transfers has a spill file"
+        assert self.spill.link is not None, "and a link to it"
+        ticket = self.spill.link.submit(lane, storage, size, offset, address)
         self.in_flight.setdefault(storage, []).append(ticket)
 
     def _wait(self, storage: str) -> None:
@@ -219,19 +234,33 @@ class Run:
             span = Span(ticket.lane, storage, ticket.begin - self.begin, ticket.end - self.begin, ticket.size)
             self.spans.append(span)
         self.in_flight.pop(storage, None)
-        block = self.blocks.get(storage)
-        if block is not None and storage not in self.storages:
+        block = self.blocks.pop(storage, None)
+        if block is not None and storage in self.program.lasting:
+            settle(self.storages[storage], block)
+        elif block is not None:
             self.storages[storage] = block.storage()
-            del self.blocks[storage]
+
+    def _drop(self, storage: str) -> None:
+        """Free the device bytes of a storage whose content rests in the tier; the caller's stay readable there."""
+        if storage not in self.program.lasting:
+            self._release(storage)
+            return
+        self.cached.pop(storage, None)
+        lasting = self.storages[storage]
+        address = lasting.data_ptr()
+        rest(lasting, self.extents[storage])
+        self._freed(lasting.nbytes(), address)
 
     def _release(self, storage: str) -> None:
         """Free the device bytes of a storage now."""
         self.cached.pop(storage, None)
         freed = self.storages.pop(storage, None)
-        if freed is None:
-            return
-        size, address = freed.nbytes(), freed.data_ptr()
-        del freed
+        if freed is not None:
+            size, address = freed.nbytes(), freed.data_ptr()
+            del freed
+            self._freed(size, address)
+
+    def _freed(self, size: int, address: int) -> None:
         self._hold(-size)
         if size >= _LARGE_BYTES and is_on_heap(address):
             trim()

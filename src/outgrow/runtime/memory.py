@@ -127,6 +127,28 @@ def unread(size_bytes: int) -> torch.UntypedStorage:
     return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
 
 
+def mapped(descriptor: int, offset: int, size_bytes: int, keep: object) -> torch.UntypedStorage:
+    """Return a storage whose bytes are those of a file from `offset` on, a multiple of the page size.
+
+    They take memory only when touched, which the kernel takes back when it needs it. `keep` lives as long as they do.
+    """
+    address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
+    if address == ctypes.c_void_p(-1).value:
+        raise _refusal(f"to map {format_bytes(size_bytes)} of a file")
+    content = bytes_at(address, size_bytes)
+    finalize(content, _unmap, address, size_bytes, keep).atexit = False
+    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+
+
+def forget(storage: torch.UntypedStorage) -> None:
+    """Give back the memory of a mapped storage; what is touched again comes from the file."""
+    _madvise(storage.data_ptr(), storage.nbytes(), mmap.MADV_DONTNEED)
+
+
+def _unmap(address: int, size_bytes: int, _keep: object) -> None:
+    _munmap(address, size_bytes)
+
+
 def bytes_at(address: int, size_bytes: int) -> memoryview:
     """Return a writable view of raw memory. It owns nothing: whoever uses it keeps the memory alive."""
     return _memoryview_at(address, size_bytes, _BUFFER_IS_WRITABLE)

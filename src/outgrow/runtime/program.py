@@ -61,7 +61,8 @@ Instruction = Call | SwapOut | SwapIn | Wait | Drop
 class Program:
     """Instructions in order, what dies after each, and how every value lies in its storage.
 
-    `extents` gives each swapped storage its place in the tier: (offset, bytes).
+    `extents` gives each swapped storage that the step alone knows its place in the scratch: (offset, bytes). Those of
+    the caller that leave the device are `lasting`, and `stowed` are those of them that rest in the tier between steps.
     """
 
     instructions: tuple[Instruction, ...]
@@ -69,9 +70,11 @@ class Program:
     geometry: Mapping[str, Geometry]
     sizes: Mapping[str, int]
     extents: Mapping[str, tuple[int, int]]
+    lasting: frozenset[str]
+    stowed: frozenset[str]
     results: tuple[str, ...]
 
     @property
-    def tier_bytes(self) -> int:
-        """Bytes of the tier that the program needs."""
+    def scratch_bytes(self) -> int:
+        """Bytes of the tier that the program needs beside those of lasting storages."""
         return max((offset + size for offset, size in self.extents.values()), default=0)

@@ -24,8 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import torch
+
 from outgrow.errors import TierFailure
-from outgrow.runtime.memory import Block, bytes_at, round_up
+from outgrow.runtime.memory import Block, bytes_at, mapped, round_up
 from outgrow.units import MIB, format_bytes
 
 ALIGNMENT_BYTES = 4096
@@ -74,7 +76,7 @@ class DiskTier:
         self._out, self._in = _Direction("Writing"), _Direction("Reading")
         _require_disk(folder)
         file = _SpillFile(_open(folder))
-        _reserve(file, folder, self.capacity_bytes)
+        _reserve(file, folder, 0, self.capacity_bytes)
         self._file: _SpillFile | None = file
 
     def __enter__(self) -> Self:
@@ -87,6 +89,18 @@ class DiskTier:
     def bounced_bytes(self) -> int:
         """Bytes that went through a bounce buffer since the tier was made."""
         return self._out.bounced_bytes + self._in.bounced_bytes
+
+    def grow(self, capacity_bytes: int) -> None:
+        """Take more disk space; what is there stays. Raises `TierFailure` if there is too little."""
+        capacity = round_up(capacity_bytes, ALIGNMENT_BYTES)
+        if capacity > self.capacity_bytes:
+            _reserve(self._open_file(), self.folder, self.capacity_bytes, capacity - self.capacity_bytes)
+            self.capacity_bytes = capacity
+
+    def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
+        """Return a storage over bytes of the tier; they and `keep` live as long as it does, even if the tier closes."""
+        file = self._checked(offset, size)
+        return mapped(file.descriptor, offset, size, (file, keep))
 
     def write(self, offset: int, address: int, size: int) -> None:
         """Copy `size` bytes of memory at `address` to `offset`. Memory beyond them is not read."""
@@ -121,10 +135,12 @@ class DiskTier:
         assert 0 <= offset <= offset + size <= self.capacity_bytes, (
             f"bytes {offset}:{offset + size} are not in a tier of {self.capacity_bytes}"
         )
-        file = self._file
-        if file is None:
+        return self._open_file()
+
+    def _open_file(self) -> "_SpillFile":
+        if self._file is None:
             raise TierFailure(f"The spill file in {self.folder} is closed. Make the step anew to go on.")
-        return file
+        return self._file
 
     def _move(self, file: "_SpillFile", way: _Direction, offset: int, address: int, size: int) -> None:
         """Move aligned bytes, in blocks. A transfer that ends early is taken up at the last aligned byte."""
@@ -221,15 +237,15 @@ def _open_unlinked(folder: Path) -> int:
     return descriptor
 
 
-def _reserve(file: _SpillFile, folder: Path, size_bytes: int) -> None:
-    """Take the disk space. Raises `TierFailure` if there is too little."""
+def _reserve(file: _SpillFile, folder: Path, offset: int, size_bytes: int) -> None:
+    """Take disk space for `size_bytes` from `offset` on. Raises `TierFailure` if there is too little."""
     free_bytes = _free_bytes(file)
     wanted = f"{format_bytes(size_bytes)} of disk are needed in {folder}"
     remedy = "Free some space, choose a folder on another disk as offload_dir, or raise the memory budget."
     if size_bytes > free_bytes:
         raise TierFailure(f"{wanted}, and {format_bytes(free_bytes)} are free. {remedy}")
     try:
-        os.posix_fallocate(file.descriptor, 0, size_bytes)
+        os.posix_fallocate(file.descriptor, offset, size_bytes)
     except OSError as error:
         if error.errno in _NO_SPACE:
             found = f"{_reason(error)}, with {format_bytes(_free_bytes(file))} free on the disk"
