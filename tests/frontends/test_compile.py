@@ -347,7 +347,9 @@ def test_a_failing_disk_leaves_the_last_step(
     """Before the first update nothing is lost: the state is that of the step before, and the next call trains on."""
     expected = by_eager(plain, MOMENTUM)
     ours = wide(momentum=MOMENTUM)
-    step = compiled(ours, short(ours, 10, "nnabla_window"), planner="nnabla_window")  # It leaves the updates at the end of the step.
+    step = compiled(
+        ours, short(ours, 10, "nnabla_window"), planner="nnabla_window"
+    )  # It leaves the updates at the end of the step.
     disk.watch(function)
     found = interrupted(ours, step, lambda: disk.break_after(copies, error), disk.heal, TierFailure)
     assert differences(found, expected) == []

@@ -10,13 +10,14 @@ is optimistic). Fractions of storages are held, moved and built again, without r
                     i_rq      fraction of rest r that comes in during slot q
                     r_m       fraction of rest r that is held at moment m
                     h_w       fraction of an operand that is not written over (overwrite w)
+                    k_s       fraction of state s that is held throughout
     minimise        sum of d_q
     1. time         d_q >= arithmetic + u_q + seconds(o) (S_oq - S_o,q-1), summed over o;                  `_time`
                     where slot q is the run of one op: d_q = arithmetic, and nothing is repeated
     2. updates      u_0 + ... + u_q <= seconds released by then, all of them at the end                    `_updates`
     3. link         out seconds(c) (O_cq - O_c,q-1), summed over c, <= d_q; likewise in;                    `_link`
                     on a half-duplex link their sum <= d_q
-    4. memory       bytes(r) r_m, summed over the rests at m, + bytes(w) h_w <= room(m)                    `_memory`
+    4. memory       bytes(r) r_m, summed over the rests at m, + bytes(w) h_w + bytes(s) k_s <= room(m)     `_memory`
     5. flow         r_m <= r_m-1 + i_rq + S_oq - S_o,q-1 from moment to moment; at the rest's end 1 <= ... `_flow`
     6. no loss      r_m + O_cm + S_o,end - S_om >= 1: what is not held is in the tier or will be repeated    `_no_loss`
     7. copies       O_c,q-1 <= O_cq, S_o,q-1 <= S_oq; for tails, which 6 does not bind, i_rq <= O_cq and     `_copies`
@@ -24,10 +25,12 @@ is optimistic). Fractions of storages are held, moved and built again, without r
     8. operands     S_oq - S_o,q-1 <= r_m + i_rq + S_pq - S_p,q-1 for each rest r over slot q of a storage  `_operands`
                     that o reads, built by p
     9. overwriting  h_w + S_o,end - S_o,begin >= 1 over the rest that follows                             `_overwriting`
+    10. state       k_s <= r_m for each rest of s; over the whole step, all that comes in, with            `_state`
+                    in seconds(s) (1 - k_s), takes at most the sum of d; so does what goes out
 
 *Why no plan is quicker.* Take any graph that the laws derive and its replay. At each moment, let r be the part of a
 storage's content on the device (in its first or in a rebuilt instance), O and i what the link has moved so far, S how
-often an op ran again (in one slot, once at the most), d the time that passed. All nine hold, and the sum of d is the
+often an op ran again (in one slot, once at the most), d the time that passed. All ten hold, and the sum of d is the
 seconds of the plan. Latency counts in proportion to the bytes: a whole copy takes at least this.
 
 *What the bound is of.* The captured order of the ops, but updates may come early and repetitions anywhere. What
@@ -122,6 +125,7 @@ class _Columns:
             {q: self._add(0.0, 1.0) for q in range(rest.begin + 1, rest.end + 1) if rest.copy is not None}
             for rest in outlined.rests
         ]
+        self.kept = [self._add(0.0, 1.0) for _ in outlined.state]
         self.spared = [self._add(0.0, 1.0) for _ in outlined.overwrites]
 
     def _add(self, low: float, high: float) -> int:
@@ -227,6 +231,9 @@ def _memory(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
             resting[moment].append((column, float(rest.size_bytes)))
     for overwrite, column in zip(outlined.overwrites, columns.spared, strict=True):
         resting[overwrite.moment].append((column, float(overwrite.size_bytes)))
+    for state, column in zip(outlined.state, columns.kept, strict=True):
+        for terms in resting if not state.rests else ():
+            terms.append((column, float(state.size_bytes)))
     for room, terms in zip(outlined.room, resting, strict=True):
         if sum(size for _, size in terms) > room:
             scale = max((size for _, size in terms), default=1.0)
@@ -306,6 +313,41 @@ def _overwriting(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
         rows.add([(column, -1.0), *again], -1.0)
 
 
+def _state(outlined: Outline, columns: _Columns, rows: _Rows, unit: float, *, half_duplex: bool) -> None:
+    """10. What is not held throughout the step moves within it, at whatever time."""
+    back: Terms = []
+    out: Terms = []
+    moved_back = moved_out = 0.0
+    for state, kept in zip(outlined.state, columns.kept, strict=True):
+        for number in state.rests:
+            for held in columns.held[number].values():
+                rows.add([(kept, 1.0), (held, -1.0)], 0.0)
+        back.append((kept, -state.in_seconds / unit))
+        out.append((kept, -state.out_seconds / unit))
+        moved_back += state.in_seconds / unit
+        moved_out += state.out_seconds / unit
+    for rest, coming in zip(outlined.rests, columns.coming, strict=True):
+        for column in coming.values():
+            assert rest.copy is not None, "only what has a copy comes in"
+            back.append((column, outlined.copies[rest.copy].in_seconds / unit))
+    for number, copy in enumerate(outlined.copies):
+        out += [(column, copy.out_seconds / unit * sign) for column, sign in columns.copied(number, copy.end)]
+    step = [(column, -1.0) for column in columns.slot]
+    if half_duplex:
+        rows.add([*_sum(back, out), *step], -moved_back - moved_out)
+    else:
+        rows.add([*back, *step], -moved_back)
+        rows.add([*out, *step], -moved_out)
+
+
+def _sum(one: Terms, other: Terms) -> Terms:
+    """The sum of two sums, in which each variable occurs once."""
+    total: dict[int, float] = {}
+    for column, factor in (*one, *other):
+        total[column] = total.get(column, 0.0) + factor
+    return list(total.items())
+
+
 # ---- the solution
 
 
@@ -322,6 +364,7 @@ def _solved(outlined: Outline, half_duplex: bool) -> float:
     _copies(outlined, columns, rows)
     _operands(outlined, columns, rows)
     _overwriting(outlined, columns, rows)
+    _state(outlined, columns, rows, unit, half_duplex=half_duplex)
     costs = np.zeros(len(columns.low))
     costs[columns.slot] = 1.0
     return unit * _proven(costs, rows, np.array(columns.low), np.array(columns.high))

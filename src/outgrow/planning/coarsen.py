@@ -21,11 +21,12 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
        What that op reads has to be there, if it is a storage that is written once; so storages may be held beyond
        their last use for it. This alone needs more than the captured uses: the tail of a storage.
     F. Storages of the same rests are one (`merged`), as cheap a byte as the cheapest among them, and E's condition on
-       what is read is waived.
+       what is read is waived, as are H's on what has rests.
 
     G. Ops that can be taken apart are, and no op reads an operand of which only the layout matters (`free.loosest`).
     H. What may be stowed between steps (`leaving`) is in the tier when the step begins, for nothing, and on the device
-       as far as a plan likes; when the step ends, it may be wherever it is.
+       as far as a plan likes; when the step ends, it may be wherever it is. What updates write of it went out at any
+       time in the step, unless it was on the device throughout; and came in, if nothing but updates uses it.
 
 Other persistent storages stay on the device, and storages below the problem's `minimum_bytes` are built again or stay,
 as everywhere in planning. Storages whose home is not the device, and inputs of one step that no op uses, are not
@@ -98,6 +99,20 @@ class Overwrite:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """Bytes that outlive the step and may be stowed: what is not held throughout moves within it.
+
+    What is not held at every moment of `rests` goes out once (`out_seconds` for all), since the step writes it. Without
+    rests, as only updates use it, it also comes in once; what is held throughout takes room at every moment.
+    """
+
+    size_bytes: int
+    in_seconds: float
+    out_seconds: float
+    rests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Outline:
     """All that the linear programme sees.
 
@@ -113,6 +128,7 @@ class Outline:
     copies: tuple[Copy, ...]
     repeats: tuple[Repeat, ...]
     overwrites: tuple[Overwrite, ...]
+    state: tuple[State, ...]
 
     @property
     def slots(self) -> int:
@@ -132,7 +148,8 @@ class Study:
     """What all outlines of one problem share. Steps count ops; the captured ops before the first update are `ops`.
 
     `points` are the steps at which a storage has to be there: -1 where it is an input of the step, `len(ops)` where
-    it stays to the end. `stowing` may rest in the tier between steps. `releases` are (step after which it may run,
+    it stays to the end. `stowing` may rest in the tier between steps, `updated` are those
+    of them that are there before the step and that updates write. `releases` are (step after which it may run,
     seconds) of each op that may wait.
     """
 
@@ -144,6 +161,7 @@ class Study:
     writers: Mapping[str, tuple[int, ...]]
     releases: tuple[tuple[int, float], ...]
     stowing: frozenset[str]
+    updated: tuple[str, ...]
 
     def size_bytes(self, name: str) -> int:
         """The bytes of a storage."""
@@ -195,6 +213,9 @@ def study(problem: Problem) -> Study:
         writers={name: tuple(step for step in writers.get(name, ()) if step < end) for name in points},
         releases=tuple(zip(_releases(graph, free), [seconds[step] for step in free], strict=True)),
         stowing=may_stow,
+        updated=tuple(
+            name for name in points if name in may_stow and life[name].birth < 0 and writers.get(name, [-1])[0] >= end
+        ),
     )
 
 
@@ -370,6 +391,19 @@ class _Drawing:
                 found.append(Overwrite(at, size, rest))
         return tuple(found)
 
+    def state(self) -> tuple[State, ...]:
+        """What is stowed and written by updates: each storage that rests here, and all that only updates use."""
+        updated, link = self.study.updated, self.study.problem.machine.link
+        found: list[State] = []
+        left = 0
+        for name in updated:
+            size = self.study.size_bytes(name)
+            if self.rests_of.get(name):
+                found.append(State(size, 0.0, link.out_seconds(size), tuple(self.rests_of[name])))
+            elif len(self.study.points[name]) == 1:
+                left += size
+        return (*found, State(left, link.in_seconds(left), link.out_seconds(left), ())) if left else tuple(found)
+
     def repeats(self) -> tuple[tuple[Repeat, ...], dict[int, int]]:
         """The ops that may run again, and their numbers by step."""
         numbers = {step: number for number, step in enumerate(sorted(self.ranges))}
@@ -408,6 +442,7 @@ def outline(found: Study, moments: Sequence[int]) -> Outline:
         copies=tuple(drawing.copies),
         repeats=repeats,
         overwrites=overwrites,
+        state=drawing.state(),
     )
 
 
@@ -460,7 +495,10 @@ def merged(fine: Outline) -> Outline:
     repeats: list[Repeat] = []
     for members in groups.values():
         _merge(fine, members, shares, together, copies, repeats)
-    return replace(fine, rests=tuple(together), copies=tuple(copies), repeats=tuple(repeats), overwrites=())
+    state = tuple([item for item in fine.state if not item.rests])
+    return replace(
+        fine, rests=tuple(together), copies=tuple(copies), repeats=tuple(repeats), overwrites=(), state=state
+    )
 
 
 def _shape(fine: Outline, rests: Sequence[Rest]) -> tuple[object, ...]:
