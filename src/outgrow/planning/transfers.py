@@ -129,7 +129,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     copied = np.zeros(instances, np.bool_)
     held = np.empty(gaps, np.int64)
     away = np.empty(gaps, np.int64)  # from the last use to the next
-    helds = aways = 0
+    helds = aways = ready = 0  # ready: so many of those away, the soonest used, are back in full
     missing = 0  # bytes of the storages that are away
     clock = out_free = in_free = 0.0
     following = 0
@@ -167,6 +167,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                     away[place] = away[place - 1]
                     place -= 1
                 away[place] = gap
+                ready = min(ready, aways - place)
                 aways += 1
                 missing += size[gap]
             else:
@@ -196,7 +197,9 @@ def walk(  # noqa: C901, PLR0912, PLR0915
         busy_until = clock + seconds[step]
         ahead, most = 0.0, (missing * in_rate + aways * latency) * _SLACK
         highest, seen = promised[step] + held_bytes, step + 1
-        for at in range(aways - 1, -1, -1):
+        while ready < aways and back[away[aways - 1 - ready]] == size[away[aways - 1 - ready]]:
+            ready += 1
+        for at in range(aways - 1 - ready, -1, -1):
             if in_free >= busy_until or capacity - highest < smallest:
                 break
             gap = away[at]
@@ -235,6 +238,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
         # 4. wait for what this op uses, and run it
         while aways > 0 and end[away[aways - 1]] == step:
             aways -= 1
+            ready = max(0, ready - 1)
             gap = away[aways]
             stall[gap] += max(0.0, back_end[gap] - clock)
             clock = max(clock, back_end[gap])
