@@ -5,7 +5,7 @@ the timeline's peak. Before a run has shown it, it is what the process holds by 
 tensors of the step, plus a share of what the step will hold. It is deducted from the budget before planning.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -21,7 +21,7 @@ from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
 from outgrow.frontends.signature import signature
-from outgrow.frontends.state import Training, state_tensors
+from outgrow.frontends.state import Training, read, state_tensors
 from outgrow.frontends.warmup import warm_up
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
@@ -32,7 +32,7 @@ from outgrow.runtime.execute import Outcome
 from outgrow.runtime.memory import fix_mmap_threshold, round_up, trim
 from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Program
-from outgrow.runtime.spill import Spill, come_home, extent_of, is_exchangeable, resident_bytes
+from outgrow.runtime.spill import Spill, come_home, extent_of, forget, is_exchangeable, resident_bytes
 from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier, default_offload_dir
 
 _SLACK_BYTES = 8 << 20
@@ -135,7 +135,7 @@ class Entries:
         if self._machine is None:
             self._machine = this_machine(self._settings.folder)
         tensors = captured.tensors(self._training, args, kwargs)
-        budget = Budget(self._settings.budget_bytes, self._overhead(captured, tensors.values(), is_new=is_new))
+        budget = Budget(self._settings.budget_bytes, self._overhead(captured, tensors, is_new=is_new))
         prepared = prepare(
             captured.graph,
             self._cache.known,
@@ -177,12 +177,16 @@ class Entries:
         entry.prepared, entry.program = again.prepared, again.program
         entry.runs_as_written = again.runs_as_written
 
-    def _overhead(self, captured: Captured, tensors: Iterable[Tensor], *, is_new: bool) -> int:
+    def _overhead(self, captured: Captured, tensors: Mapping[str, Tensor], *, is_new: bool) -> int:
         """The overhead that a run has shown; for a step that has not run yet, at least what is to be expected."""
         shown = 0 if self._overhead_bytes is None else self._overhead_bytes + _SLACK_BYTES
         if not is_new:
             return shown
-        held = self._settings.baseline_bytes + resident_bytes(tensors) + arena.resting_bytes()
+        going = [read(slot, self._training) for slot in captured.stale]
+        known = [*tensors.values(), *(gradient for gradient in going if isinstance(gradient, Tensor))]
+        for tensor in known:
+            forget(tensor.untyped_storage())
+        held = self._settings.baseline_bytes + resident_bytes(known) + arena.resting_bytes()
         now = max(0, process_bytes() - held)
         return max(shown, now + unseen_overhead_bytes(captured.graph, self._settings.budget_bytes))
 

@@ -52,7 +52,7 @@ def swaps_of(
     parts = zip(found.piece_gap, found.piece_begin, found.piece_end, found.piece_before, strict=True)
     for gap, begin, end, before in parts:
         pieces.setdefault(int(gap), []).append(Piece(int(begin), int(end), ops[int(before)]))
-    heads = {storages[gap]: int(gap) for gap in np.flatnonzero(gaps.begin < 0)}
+    heads = {storages[gap]: gap for gap in map(int, np.flatnonzero(gaps.begin < 0))}
     stowed: list[Stow] = []
     swapped: list[Swap] = []
     for gap in [int(gap) for gap in np.flatnonzero(found.dropped >= 0)]:

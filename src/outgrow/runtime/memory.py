@@ -140,7 +140,7 @@ def mapped(descriptor: int, offset: int, size_bytes: int, keep: object) -> torch
     return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
 
 
-def forget(storage: torch.UntypedStorage) -> None:
+def give_back(storage: torch.UntypedStorage) -> None:
     """Give back the memory of a mapped storage; what is touched again comes from the file."""
     _madvise(storage.data_ptr(), storage.nbytes(), mmap.MADV_DONTNEED)
 

@@ -22,7 +22,7 @@ from outgrow.analysis.timeline import Lane
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
 from outgrow.runtime.links import Link
-from outgrow.runtime.memory import Block, forget, round_up
+from outgrow.runtime.memory import Block, give_back, round_up
 from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
 from outgrow.units import format_bytes
 
@@ -72,6 +72,12 @@ def rest(storage: torch.UntypedStorage, extent: Extent) -> None:
 def settle(storage: torch.UntypedStorage, block: Block) -> None:
     """Let a storage lie in a block that has its bytes."""
     arena.exchange(storage, block.storage())
+
+
+def forget(storage: torch.UntypedStorage) -> None:
+    """Give back the memory that reading a storage took where it rests on the disk."""
+    if extent_of(storage) is not None:
+        give_back(storage)
 
 
 def come_home(storage: torch.UntypedStorage) -> None:

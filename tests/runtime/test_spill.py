@@ -1,0 +1,121 @@
+"""Extents of a spill file overlap nowhere and come back, and a storage that rests in one is the storage itself."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from outgrow.errors import TierFailure
+from outgrow.runtime import arena
+from outgrow.runtime.spill import (
+    Extent,
+    Spill,
+    come_home,
+    extent_of,
+    forget,
+    is_exchangeable,
+    resident_bytes,
+)
+from outgrow.units import MIB
+from tests.runtime.memory import open_spill_files
+
+needs_arena = pytest.mark.skipif(not arena.is_available(), reason="storages change places by compiled code")
+
+
+def overlap(one: Extent, other: Extent) -> bool:
+    """Whether two extents have a byte in common."""
+    return one.offset < other.offset + other.size_bytes and other.offset < one.offset + one.size_bytes
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.tuples(st.integers(1, 40_000), st.booleans()), min_size=1, max_size=30))
+def test_extents_overlap_nowhere_and_come_back(disk_folder: Path, sizes: list[tuple[int, bool]]) -> None:
+    """Whatever is taken and given back, what is held lies apart, and what is free is used again."""
+    spill = Spill(disk_folder)
+    held: list[Extent] = []
+    most = now = 0
+    for size, goes in sizes:
+        held.append(spill.take(size))
+        now += -(-size // 4096) * 4096
+        most = max(most, now)
+        assert not any(overlap(held[-1], other) for other in held[:-1])
+        if goes:
+            first = held.pop(0)
+            now -= -(-first.size_bytes // 4096) * 4096
+            del first
+    assert spill.tier is not None
+    assert spill.tier.capacity_bytes >= most
+    held.clear()
+    before = spill.tier.capacity_bytes
+    again = spill.take(before)
+    assert again.offset == 0, "all that was given back is one free range"
+    assert spill.tier.capacity_bytes == before
+    spill.close()
+
+
+def test_the_disk_budget_is_kept(disk_folder: Path) -> None:
+    """Beyond the budget nothing is reserved, and the refusal says how much is needed."""
+    spill = Spill(disk_folder, 4 * MIB)
+    assert spill.reserve(2 * MIB, 2 * MIB) is spill
+    with pytest.raises(TierFailure, match=r"needs 5.0 MiB .* disk budget is 4.0 MiB"):
+        spill.reserve(2 * MIB, 3 * MIB)
+    spill.close()
+
+
+def test_nothing_needed_nothing_made(disk_folder: Path) -> None:
+    """A plan that moves nothing makes no file."""
+    files, spill = open_spill_files(), Spill(disk_folder)
+    assert spill.reserve(0) is None
+    assert open_spill_files() == files
+
+
+@needs_arena
+def test_a_storage_that_rests_can_be_read_and_written(disk_folder: Path) -> None:
+    """All tensors over it, views made before among them, show the same bytes wherever it lies."""
+    spill = Spill(disk_folder)
+    tensor = torch.arange(1 << 20, dtype=torch.float32)
+    view, storage = tensor[1000:2000], tensor.untyped_storage()
+    spill.reserve(0, storage.nbytes())
+    extents = spill.arrange({"t": storage}, {"t"})
+    assert extent_of(storage) is extents["t"]
+    assert resident_bytes([tensor]) == 0
+    assert torch.equal(view, torch.arange(1000, 2000, dtype=torch.float32))
+    view.add_(1)
+    forget(storage)
+    assert spill.arrange({"t": storage}, {"t"})["t"] is extents["t"], "it is there already"
+    come_home(storage)
+    assert extent_of(storage) is None
+    assert resident_bytes([tensor]) == storage.nbytes()
+    assert torch.equal(tensor[1000:2000], torch.arange(1001, 2001, dtype=torch.float32))
+    spill.close()
+
+
+@needs_arena
+def test_a_storage_that_rests_outlives_its_file(disk_folder: Path) -> None:
+    """A closed spill file goes when the last storage that rests in it does."""
+    files, spill = open_spill_files(), Spill(disk_folder)
+    tensor = torch.full((1 << 20,), 7.0)
+    spill.reserve(0, tensor.untyped_storage().nbytes())
+    spill.arrange({"t": tensor.untyped_storage()}, {"t"})
+    spill.close()
+    assert open_spill_files() == files + 1
+    assert bool((tensor == 7).all())
+    other = Spill(disk_folder)
+    other.reserve(0, tensor.untyped_storage().nbytes())
+    assert other.arrange({"t": tensor.untyped_storage()}, {"t"})["t"].tier is other.tier
+    assert bool((tensor == 7).all())
+    del tensor
+    other.close()
+    assert open_spill_files() == files
+
+
+@needs_arena
+def test_what_others_see_is_not_exchangeable() -> None:
+    """Memory of which NumPy knows the address, or that processes share, stays where it is."""
+    mine, seen, shared = torch.ones(1 << 20), torch.ones(1 << 20), torch.ones(1 << 20).share_memory_()
+    seen.numpy()
+    assert is_exchangeable(mine.untyped_storage())
+    assert not is_exchangeable(seen.untyped_storage())
+    assert not is_exchangeable(shared.untyped_storage())
