@@ -67,6 +67,28 @@ def test_what_outlives_the_step_has_no_gaps() -> None:
     assert all(gap.storage == "a" for gap in gaps(GRAPH, minimum_bytes=5))
 
 
+def test_what_outlives_the_step_may_leave_between_its_uses_where_it_is_said_to() -> None:
+    """A weight rests between its forward and its backward use, and its second gap has the copy of the first."""
+    graph = parse_graph(
+        """
+        storage w parameter 8
+        storage a 8
+        storage b 8
+        storage c 8
+        storage d 8
+        value %w: w@0 f32[2]
+        %a: a@0 f32[2] = my.one(%w)
+        %b: b@0 f32[2] = my.two(%a)
+        %c: c@0 f32[2] = my.three(%b, %w)
+        %d: d@0 f32[2] = my.four(%c)
+        five: %w1: w@1 f32[2] = my.five_(%w, %d)
+        """
+    )
+    found = [gap for gap in gaps(graph, minimum_bytes=8, leaving={"w"}) if gap.storage == "w"]
+    assert found == [Gap("w", 8, 0, 2, dirty=True), Gap("w", 8, 2, 4, dirty=False)]
+    assert not [gap for gap in gaps(graph, minimum_bytes=8) if gap.storage == "w"]
+
+
 def test_an_input_that_no_op_uses_is_held_to_the_end() -> None:
     """Nothing frees it inside the step, so it counts at every op, as `ir.verify` counts it."""
     graph = parse_graph(

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from outgrow.analysis.cost import Cost
-from outgrow.analysis.liveness import gaps
+from outgrow.analysis.liveness import gaps, lifetimes
 from outgrow.errors import Infeasible, InvalidGraph, NotApplicable
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Device, Link, Machine
@@ -17,12 +17,13 @@ from outgrow.ir.text import parse_graph
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.operators.layouts import layout_only
 from outgrow.operators.parts import parts
-from outgrow.plan import Budget, ByLayout, Decision, Move, Piece, Recompute, Reuse, Swap, TakeApart
+from outgrow.plan import Budget, ByLayout, Decision, Move, Piece, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.planning import bound
 from outgrow.planning.bound import bound_seconds
 from outgrow.planning.coarsen import choose_moments, merged, outline, study
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
+from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.order import early_updates
 from outgrow.planning.planner import PLANNERS, make_plan
 from outgrow.planning.problem import Problem
@@ -213,7 +214,8 @@ def derivations(draw: st.DrawFn, problem: Problem) -> Graph:
         graph = _tried(graph, draw(_moves(graph)))
     if draw(st.booleans()):
         graph, _ = reuses(problem, graph)
-    graph = draw(_bridged(graph))
+    graph = draw(_stowed(problem, graph))
+    graph = draw(_bridged(problem, graph))
     for kind in draw(st.lists(st.sampled_from(("reuse", "recompute")), max_size=3)):
         graph = _tried(graph, draw(_reuses(graph) if kind == "reuse" else _recomputations(graph)))
     for _ in range(draw(st.integers(0, 2))):
@@ -222,10 +224,28 @@ def derivations(draw: st.DrawFn, problem: Problem) -> Graph:
 
 
 @st.composite
-def _bridged(draw: st.DrawFn, graph: Graph) -> Graph:
+def _stowed(draw: st.DrawFn, problem: Problem, graph: Graph) -> Graph:
+    """The graph with some of what outlives the step at rest in the tier between steps."""
+    uses = {name: life.uses for name, life in lifetimes(graph).items()}
+    names = [op.name for op in graph.ops]
+    for name in sorted(stowing(problem, graph)):
+        if draw(st.booleans()):
+            first, last = uses[name][0], uses[name][-1]
+            is_born, is_written = name in graph.born_at, any(name in written for written in graph.written_at)
+            piece = Piece(0, graph.storages[name].size_bytes, names[draw(st.integers(0, first))])
+            dropped = [*names, None][draw(st.integers(last + 1, len(names)))]
+            after = names[last] if is_written or draw(st.booleans()) else None
+            stow = Stow(name, () if is_born else (piece,), None if is_born else names[first], after, dropped)
+            graph = apply_laws(graph, [stow])
+    return graph
+
+
+@st.composite
+def _bridged(draw: st.DrawFn, problem: Problem, graph: Graph) -> Graph:
     """The graph with the storage of every gap kept, built again or moved, last gaps first."""
     names = [op.name for op in graph.ops]
-    found = [(gap, draw(st.integers(0, 2))) for gap in reversed(gaps(graph, minimum_bytes=4))]
+    leaves = leaving(problem, graph)
+    found = [(gap, draw(st.integers(0, 2))) for gap in reversed(gaps(graph, minimum_bytes=4, leaving=leaves))]
     for gap, choice in found:
         if choice == 1:
             graph = _tried(graph, Recompute(gap.storage, names[gap.end]))

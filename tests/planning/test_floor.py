@@ -1,5 +1,7 @@
 """The floor is what some op needs at once, with all that may not leave the device."""
 
+from dataclasses import replace
+
 from outgrow.analysis.cost import Cost
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
@@ -44,6 +46,41 @@ def test_an_input_stays_until_its_first_use() -> None:
         {},
     )
     assert needs(problem, problem.graph) == [8 + 16 + 8, 8 + 16 + 16, 8 + 8 + 8]
+
+
+STATE = """
+    storage x input 8
+    storage w parameter 16
+    storage m optimizer 16
+    storage s buffer 4
+    storage g gradient 16
+    storage h 8
+    value %x: x@0 f32[2]
+    value %w: w@0 f32[4]
+    value %m: m@0 f32[4]
+    %h: h@0 f32[2] = my.forward(%x, %w)
+    %g: g@0 f32[4] = my.backward(%h, %x)
+    average: %m1: m@1 f32[4] = my.average_(%m, %g)
+    update: %w1: w@1 f32[4] = my.update_(%w, %m1)
+    return %g
+"""
+
+
+def test_what_may_rest_between_steps_counts_only_where_it_is_used() -> None:
+    """Weights, averages and gradients may be away, the batch between its uses alone, and buffers never."""
+    problem = problem_of(STATE, {})
+    forward, backward = 8 + 16 + 8, 8 + 8 + 16
+    average, update = 16 + 16 + 8, 16 + 16 + 8  # the batch is back: the caller has it
+    assert needs(problem, problem.graph) == [forward + 4, backward + 4, average + 4, update + 4]
+
+
+def test_what_is_fixed_counts_always() -> None:
+    """A weight whose memory others see is on the device throughout."""
+    problem = replace(problem_of(STATE, {}), fixed=frozenset({"w"}))
+    loose = problem_of(STATE, {})
+    without = [16 * ("w" not in touched) for touched in loose.graph.touched_at]
+    expected = [need + more for need, more in zip(needs(loose, loose.graph), without, strict=True)]
+    assert needs(problem, problem.graph) == expected
 
 
 RESULT = """
