@@ -10,7 +10,8 @@
     6. windows     around the op at the peak, the ops of a window are ordered again with all others in their places
 
 The result is never worse than any order it starts from. It is deterministic: `time_limit` is turned into an amount
-of work, cells of arrays that a search may touch, so a slower machine takes longer and finds the same.
+of work, cells of arrays that a search may touch, so a slower machine takes longer and finds the same. The search ends
+sooner where as much work again as led to the best order, and at least a quarter of all, has found nothing better.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,8 @@ _CELLS_AT_ONCE = 20_000_000
 _WIDTHS = (4, 32, 256, 2048, 16384)
 _WINDOWS = (24, 96, 384)
 _WINDOW_WIDTH = 256
+_PATIENCE = 4
+"""The share of all work after which a search that has found nothing ends."""
 
 
 def least_peak_order(
@@ -103,9 +106,22 @@ def jobs_with_early_updates(problem: Problem, graph: Graph) -> tuple[Graph, Jobs
 
 @dataclass
 class _Effort:
-    """The work that is left."""
+    """Work that may be done in all, that was done, and that was done when something better was found last."""
 
-    left: int
+    limit: int
+    done: int = 0
+    best: int = 0
+
+    @property
+    def left(self) -> int:
+        """The work that is left, if nothing better is found."""
+        return min(self.limit, self.best + max(self.best, self.limit // _PATIENCE)) - self.done
+
+    def spend(self, work: int, *, is_better: bool) -> None:
+        """Note work that was done, and whether it found something."""
+        self.done += work
+        if is_better:
+            self.best = self.done
 
 
 def lowered(jobs: Jobs, order: list[int], effort: _Effort) -> list[int]:
@@ -146,7 +162,7 @@ def _by_bisection(jobs: Jobs, effort: _Effort) -> tuple[int, ...] | None:
         low, limit = proved, peak - 1
         while low < peak and effort.left > 0:
             found = search_ideals(arrays, limit, width, effort.left)
-            effort.left -= found.work
+            effort.spend(found.work, is_better=found.order is not None)
             if found.order is None:
                 if found.is_exhaustive:
                     proved = max(proved, limit + 1)
@@ -176,5 +192,5 @@ def _by_windows(jobs: Jobs, order: list[int], effort: _Effort) -> list[int]:
 
 def _below(arrays: Packed, limit: int, effort: _Effort) -> tuple[int, ...] | None:
     found = search_ideals(arrays, limit, _WINDOW_WIDTH, effort.left)
-    effort.left -= found.work
+    effort.spend(found.work, is_better=found.order is not None)
     return found.order
