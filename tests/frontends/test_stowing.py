@@ -21,7 +21,7 @@ from outgrow.frontends.machines import described_machine
 from outgrow.plan import Stow
 from outgrow.runtime.execute import Run
 from outgrow.runtime.program import Call
-from outgrow.runtime.spill import extent_of
+from outgrow.runtime.resting import extent_of
 from outgrow.units import MIB
 from tests.frontends.training import Job, Left, Step, differences, left, left_by
 

@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
-from outgrow.runtime.spill import (
+from outgrow.runtime.resting import (
     Extent,
-    Spill,
+    SpillFile,
     come_home,
     extent_of,
     forget,
     is_exchangeable,
     resident_bytes,
 )
+from outgrow.runtime.spill import Spill
 from outgrow.units import MIB
 from tests.runtime.memory import open_spill_files
 
@@ -33,26 +34,22 @@ def overlap(one: Extent, other: Extent) -> bool:
 @given(sizes=st.lists(st.tuples(st.integers(1, 40_000), st.booleans()), min_size=1, max_size=30))
 def test_extents_overlap_nowhere_and_come_back(disk_folder: Path, sizes: list[tuple[int, bool]]) -> None:
     """Whatever is taken and given back, what is held lies apart, and what is free is used again."""
-    spill = Spill(disk_folder)
+    file = SpillFile(disk_folder)
     held: list[Extent] = []
     most = now = 0
     for size, goes in sizes:
-        held.append(spill.take(size))
+        held.append(file.take(size))
         now += -(-size // 4096) * 4096
         most = max(most, now)
         assert not any(overlap(held[-1], other) for other in held[:-1])
         if goes:
-            first = held.pop(0)
-            now -= -(-first.size_bytes // 4096) * 4096
-            del first
-    assert spill.tier is not None
-    assert spill.tier.capacity_bytes >= most
+            now -= -(-held[0].size_bytes // 4096) * 4096
+            del held[0]
+    capacity = file.tier.capacity_bytes
+    assert capacity >= most
     held.clear()
-    before = spill.tier.capacity_bytes
-    again = spill.take(before)
-    assert again.offset == 0, "all that was given back is one free range"
-    assert spill.tier.capacity_bytes == before
-    spill.close()
+    assert file.take(capacity).offset == 0, "all that was given back is one free range"
+    assert file.tier.capacity_bytes == capacity
 
 
 def test_the_disk_budget_is_kept(disk_folder: Path) -> None:
@@ -104,7 +101,7 @@ def test_a_storage_that_rests_outlives_its_file(disk_folder: Path) -> None:
     assert bool((tensor == 7).all())
     other = Spill(disk_folder)
     other.reserve(0, tensor.untyped_storage().nbytes())
-    assert other.arrange({"t": tensor.untyped_storage()}, {"t"})["t"].tier is other.tier
+    assert other.arrange({"t": tensor.untyped_storage()}, {"t"})["t"].file is other.file
     assert bool((tensor == 7).all())
     del tensor
     other.close()

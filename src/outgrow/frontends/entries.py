@@ -32,7 +32,8 @@ from outgrow.runtime.execute import Outcome
 from outgrow.runtime.memory import fix_mmap_threshold, round_up, trim
 from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Program
-from outgrow.runtime.spill import Spill, come_home, extent_of, forget, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, resident_bytes
+from outgrow.runtime.spill import Spill
 from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier, default_offload_dir
 
 _SLACK_BYTES = 8 << 20
@@ -151,18 +152,21 @@ class Entries:
         if not is_roomy:
             arena.install()
             fix_mmap_threshold(_MAPPED_BYTES)
-        self._spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
+        self._reserve(program, tensors)
         trim()
         return Entry(captured, prepared, program, runs_as_written=is_roomy)
 
     def spill_for(self, entry: Entry, tensors: Mapping[str, Tensor]) -> Spill | None:
         """Return the spill file with room for what the entry moves; None if it moves nothing."""
-        program = entry.program
+        return self._reserve(entry.program, tensors)
+
+    def _reserve(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
+        self._spill.adopt(tensors.values())
         return self._spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
 
     def come_home(self) -> None:
         """Bring what rests on the disk between steps back to memory."""
-        for tensor in state_tensors(self._training).values() if self._spill.tier is not None else ():
+        for tensor in state_tensors(self._training).values() if self._spill.file is not None else ():
             come_home(tensor.untyped_storage())
 
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:

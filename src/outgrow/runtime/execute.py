@@ -24,7 +24,8 @@ from outgrow.runtime.links import Ticket
 from outgrow.runtime.memory import Block, is_on_heap, trim, view
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Call, Geometry, Item, Program
-from outgrow.runtime.spill import Extent, Spill, rest, settle
+from outgrow.runtime.resting import Extent, rest, settle
+from outgrow.runtime.spill import Spill
 
 _LARGE_BYTES = 1 << 20
 """What is freed on the heap goes back to the kernel at once from this size on."""

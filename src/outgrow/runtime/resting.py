@@ -1,0 +1,181 @@
+"""What is a tensor whose bytes rest on the disk? A tensor like any other: its memory is a mapping of the file.
+
+A storage that outlives the step is at every moment memory that its tensors can read: on the device, or a mapping of its
+extent in a spill file. So between steps a model whose weights rest on the disk is a model, only slower to read, and a
+step that fails leaves nothing behind that cannot be read.
+
+    extent   bytes of a file that belong to one storage; free again when its mapping and its holders are gone
+    rest     a storage whose bytes are in its extent changes places with a mapping of it
+    settle   a storage changes places with a block that has its bytes
+
+All tensors over a storage go along, views and gradients and what optimizers keep, since the storage stays the same.
+"""
+
+import ctypes
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from weakref import WeakValueDictionary, finalize
+
+import torch
+
+from outgrow.errors import TierFailure
+from outgrow.runtime import arena
+from outgrow.runtime.memory import Block, give_back, round_up
+from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
+from outgrow.units import format_bytes
+
+
+@dataclass(eq=False)
+class Extent:
+    """Bytes of a spill file that belong to one storage for as long as someone holds this."""
+
+    file: "SpillFile"
+    offset: int
+    size_bytes: int
+
+
+@dataclass(eq=False)
+class _Resting:
+    """A mapping of an extent; it dies with the mapping."""
+
+    extent: Extent
+
+
+_resting: WeakValueDictionary[int, _Resting] = WeakValueDictionary()
+"""The mappings of extents by address."""
+
+
+def extent_of(storage: torch.UntypedStorage) -> Extent | None:
+    """Return the extent where a storage rests; None for one in memory."""
+    found = _resting.get(storage.data_ptr())
+    return None if found is None else found.extent
+
+
+def is_exchangeable(storage: torch.UntypedStorage) -> bool:
+    """Whether a storage may lie elsewhere from one moment to the next: nobody but torch has its address.
+
+    Torch makes a storage unresizable when it hands its address to others (NumPy, DLPack), or has it from others.
+    """
+    return storage.device.type == "cpu" and storage.resizable() and not storage.is_shared() and arena.is_available()
+
+
+def rest(storage: torch.UntypedStorage, extent: Extent) -> None:
+    """Let a storage, whose bytes are in its extent, rest there: its memory goes back."""
+    resting = _Resting(extent)
+    mapping = extent.file.tier.mapped(extent.offset, extent.size_bytes, resting)
+    _resting[mapping.data_ptr()] = resting
+    arena.exchange(storage, mapping)
+
+
+def settle(storage: torch.UntypedStorage, block: Block) -> None:
+    """Let a storage lie in a block that has its bytes."""
+    arena.exchange(storage, block.storage())
+
+
+def forget(storage: torch.UntypedStorage) -> None:
+    """Give back the memory that reading a storage took where it rests on the disk."""
+    if extent_of(storage) is not None:
+        give_back(storage)
+
+
+def come_home(storage: torch.UntypedStorage) -> None:
+    """Bring a storage that rests on the disk back to memory."""
+    if extent_of(storage) is not None and is_exchangeable(storage):
+        block = Block(storage.nbytes())
+        block.commit(0, storage.nbytes())
+        ctypes.memmove(block.address, storage.data_ptr(), storage.nbytes())
+        settle(storage, block)
+
+
+def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of the distinct storages of tensors that are in memory."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({item.data_ptr(): item.nbytes() for item in storages if extent_of(item) is None}.values())
+
+
+@dataclass
+class _Space:
+    """The free ranges of a tier, in order, none next to another."""
+
+    free: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    @property
+    def free_bytes(self) -> int:
+        """All that is free."""
+        return sum(end - begin for begin, end in self.free)
+
+    def free_before(self, end: int) -> int:
+        """What is free directly before a place."""
+        return sum(last - begin for begin, last in self.free if last == end)
+
+    def take(self, size_bytes: int) -> int | None:
+        """Return where a free range of this size begins, the first that there is."""
+        for at, (begin, end) in enumerate(self.free):
+            if end - begin >= size_bytes:
+                self.free[at : at + 1] = [(begin + size_bytes, end)] if end - begin > size_bytes else []
+                return begin
+        return None
+
+    def give(self, begin: int, end: int) -> None:
+        """Free a range."""
+        joined: list[tuple[int, int]] = []
+        for other_begin, other_end in sorted([*self.free, (begin, end)]):
+            if joined and joined[-1][1] == other_begin:
+                joined[-1] = (joined[-1][0], other_end)
+            else:
+                joined.append((other_begin, other_end))
+        self.free = joined
+
+
+@dataclass(eq=False)
+class SpillFile:
+    """A file in `folder` that grows to what is taken of it, up to `limit_bytes`; it goes with the last who holds it."""
+
+    folder: Path
+    limit_bytes: int | None = None
+    _space: _Space = field(default_factory=_Space)
+
+    @cached_property
+    def tier(self) -> DiskTier:
+        """The file itself, made when it is first needed."""
+        made = DiskTier(self.folder, ALIGNMENT_BYTES)
+        self._space.give(0, made.capacity_bytes)
+        return made
+
+    def take(self, size_bytes: int) -> Extent:
+        """Return an extent of this size. Raises `TierFailure` if the disk budget or the disk is too small."""
+        size = round_up(size_bytes, ALIGNMENT_BYTES)
+        capacity = self.tier.capacity_bytes
+        offset = self._space.take(size)
+        if offset is None:
+            self._grow(size - self._space.free_before(capacity))
+            offset = self._space.take(size)
+        assert offset is not None, "the file has grown by as much"
+        extent = Extent(self, offset, size_bytes)
+        finalize(extent, self._space.give, offset, offset + size).atexit = False
+        return extent
+
+    def make_room(self, size_bytes: int) -> None:
+        """Let so much be free, in ranges of whatever size. Raises `TierFailure` as `take` does."""
+        missing = size_bytes - self._space.free_bytes
+        if missing > 0:
+            self._grow(missing)
+
+    def _grow(self, size_bytes: int) -> None:
+        begin = self.tier.capacity_bytes
+        end = begin + round_up(size_bytes, ALIGNMENT_BYTES)
+        if self.limit_bytes is not None and end > self.limit_bytes:
+            raise TierFailure(
+                f"The plan needs {format_bytes(end)} in {self.folder}, and the disk budget is "
+                f"{format_bytes(self.limit_bytes)}. Raise the disk budget or the memory budget."
+            )
+        self.tier.grow(end)
+        self._space.give(begin, end)
+
+
+def copied_out(storage: torch.UntypedStorage, extent: Extent) -> None:
+    """Copy a storage to its extent, now, and let it rest there. Raises `TierFailure` if the disk fails."""
+    extent.file.tier.write(extent.offset, storage.data_ptr(), storage.nbytes())
+    rest(storage, extent)
