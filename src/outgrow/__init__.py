@@ -3,7 +3,7 @@
     @outgrow.compile(model=model, optimizer=optimizer, memory_budget="8GiB")
     def step(x, y): ...
 
-Importing the package does not import torch: `compile`, `Step` and `Workload` are loaded when first used.
+Importing the package does not import torch: `build`, `compile`, `Step` and `Workload` are loaded when first used.
 """
 
 from importlib import import_module
@@ -26,6 +26,7 @@ from outgrow.errors import (
 )
 
 if TYPE_CHECKING:
+    from outgrow.frontends.build import build
     from outgrow.frontends.compile import Step, compile
     from outgrow.frontends.workload import Workload
 
@@ -47,12 +48,14 @@ __all__ = [
     "Uncapturable",
     "Workload",
     "__version__",
+    "build",
     "compile",
 ]
 
 _MODULES = {
     "Step": "outgrow.frontends.compile",
     "Workload": "outgrow.frontends.workload",
+    "build": "outgrow.frontends.build",
     "compile": "outgrow.frontends.compile",
 }
 

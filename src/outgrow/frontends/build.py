@@ -1,0 +1,91 @@
+"""How is a model made that does not fit into memory? As ever, while parameters made before rest on the disk.
+
+Modules make their parameters one after the other, and fill them at once. Whenever parameters together take more than
+the budget, those made first go to a spill file; they stay parameters that can be read and written (`runtime.resting`).
+So the model is the same to the last bit, initialised with the same random numbers, and `outgrow.compile` takes it from
+there: its first step brings in what it needs and leaves the rest where it is.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+from weakref import ref
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from outgrow.runtime import arena
+from outgrow.runtime.memory import fix_mmap_threshold
+from outgrow.runtime.resting import SpillFile, copied_out, extent_of, is_exchangeable, resident_bytes
+from outgrow.runtime.tiers import default_offload_dir
+from outgrow.units import parse_bytes
+
+T = TypeVar("T")
+
+_LEAST_BYTES = 1 << 20
+"""Smaller parameters stay in memory."""
+
+
+def build(
+    function: Callable[[], T],
+    *,
+    memory_budget: int | str,
+    offload_dir: str | Path | None = None,
+    disk_budget: int | str | None = None,
+) -> T:
+    """Return what `function` returns, a model say, while its parameters take at most `memory_budget` of memory.
+
+    Sizes are bytes or strings such as "8GiB". What does not fit rests in a file in `offload_dir` (default: the user's
+    cache folder) of at most `disk_budget` bytes, and goes with the model. One parameter is always in memory while it is
+    filled, however large it is.
+
+        model = outgrow.build(lambda: Transformer(layers=96), memory_budget="2GiB")
+
+    Raises `InvalidQuantity` for a size that is none, `TierFailure` if the folder cannot be used or the disk is full.
+    """
+    limit = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
+    folder = Path(offload_dir) if offload_dir is not None else default_offload_dir()
+    if arena.install():
+        fix_mmap_threshold(_LEAST_BYTES)
+    hook = register_module_parameter_registration_hook(
+        _Made(SpillFile(folder, limit), parse_bytes(memory_budget)).registered
+    )
+    try:
+        return function()
+    finally:
+        hook.remove()
+
+
+@dataclass
+class _Made:
+    """The parameters that were made and are in memory, the first one in front, and about what they take."""
+
+    file: SpillFile
+    budget_bytes: int
+    waiting: deque["ref[nn.Parameter]"] = field(default_factory=deque["ref[nn.Parameter]"])
+    held_bytes: int = 0
+
+    def registered(self, _module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
+        """Note a parameter before it is filled, and send those made before to the disk as need be."""
+        if parameter is None or parameter.device.type != "cpu" or parameter.nbytes < _LEAST_BYTES:
+            return
+        self.waiting.append(ref(parameter))
+        self.held_bytes += parameter.nbytes
+        if self.held_bytes > self.budget_bytes:
+            alive = [found for one in self.waiting if (found := one()) is not None]
+            self.held_bytes = resident_bytes(alive)
+        while self.held_bytes > self.budget_bytes and len(self.waiting) > 1:
+            first = self.waiting.popleft()()
+            if first is not None and first is not parameter:
+                self.held_bytes -= _rested(first.untyped_storage(), self.file)
+
+
+def _rested(storage: torch.UntypedStorage, file: SpillFile) -> int:
+    """Send a storage to the disk; returns the bytes of memory that this freed."""
+    if extent_of(storage) is not None or not is_exchangeable(storage):
+        return 0
+    copied_out(storage, file.take(storage.nbytes()))
+    return storage.nbytes()

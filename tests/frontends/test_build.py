@@ -1,0 +1,105 @@
+"""A model that is built on the disk is the model, to the last bit, and trains."""
+
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import outgrow
+from outgrow.errors import InvalidQuantity, TierFailure
+from outgrow.runtime import arena
+from outgrow.runtime.resting import extent_of, resident_bytes
+from outgrow.units import MIB
+from tests.frontends.training import WIDTH
+from tests.runtime.memory import open_spill_files
+
+pytestmark = pytest.mark.skipif(not arena.is_available(), reason="storages change places by compiled code")
+LAYERS, BUDGET = 10, 6 * MIB
+
+
+def deep() -> nn.Sequential:
+    """Layers of 4 MiB each, two of them with one weight, and a rule of initialisation that comes afterwards."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[module for _ in range(LAYERS) for module in (nn.Linear(1024, 1024), nn.Tanh())])
+    model.append(nn.Linear(1024, 1024))
+    model[-1].weight = model[0].weight
+    model.apply(lambda module: nn.init.xavier_normal_(module.weight) if isinstance(module, nn.Linear) else None)
+    return model
+
+
+def resting(model: nn.Module) -> int:
+    """How many parameters of a model rest on the disk."""
+    return sum(extent_of(parameter.untyped_storage()) is not None for parameter in model.parameters())
+
+
+def test_a_model_built_on_the_disk_has_the_same_bits(disk_folder: Path) -> None:
+    """Its parameters take no more memory than they may, and the generator is where it is after an ordinary start."""
+    plain = deep()
+    after = torch.get_rng_state()
+    built = outgrow.build(deep, memory_budget=BUDGET, offload_dir=disk_folder)
+    assert torch.equal(torch.get_rng_state(), after)
+    large = [parameter for parameter in built.parameters() if parameter.nbytes >= MIB]
+    assert resident_bytes(large) <= BUDGET
+    assert resting(built) > LAYERS // 2
+    assert built[-1].weight is built[0].weight
+    for name, parameter in built.named_parameters():
+        assert torch.equal(parameter, plain.get_parameter(name)), name
+
+
+def test_a_model_built_on_the_disk_trains(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a budget below what its weights alone take, it leaves the bits of the eager training."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
+    x = torch.randn(8, 1024)
+
+    def trained(model: nn.Module, budget: int | None) -> list[torch.Tensor]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (model(x) - x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        if budget is None:
+            return [step(x).detach() for _ in range(3)]
+        ours = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=budget, offload_dir=disk_folder)
+        return [ours(x).detach() for _ in range(3)]
+
+    plain = deep()
+    expected = trained(plain, None)
+    sums = [int(parameter.detach().view(torch.int32).sum()) for parameter in plain.parameters()]
+    weights = sum(parameter.nbytes for parameter in plain.parameters())
+    del plain
+    gc.collect()
+    files = open_spill_files()
+    built = outgrow.build(deep, memory_budget=BUDGET, offload_dir=disk_folder)
+    found = trained(built, 2 * weights)  # of the four times that the training takes
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert [int(parameter.detach().view(torch.int32).sum()) for parameter in built.parameters()] == sums
+    assert open_spill_files() == files + 1, "the step goes on with the file in which the model was built"
+    del built
+    gc.collect()
+    assert open_spill_files() == files
+
+
+def test_what_fits_stays_in_memory(disk_folder: Path) -> None:
+    """With room for all parameters no file is made."""
+    files = open_spill_files()
+    built = outgrow.build(lambda: nn.Linear(WIDTH, WIDTH), memory_budget="1GiB", offload_dir=disk_folder)
+    assert resting(built) == 0
+    assert open_spill_files() == files
+
+
+def test_refusals(disk_folder: Path, tmp_path: Path) -> None:
+    """A size that is none, a disk budget that is too small, and a function that fails: said, and nothing stays."""
+    with pytest.raises(InvalidQuantity):
+        outgrow.build(deep, memory_budget="some", offload_dir=disk_folder)
+    with pytest.raises(TierFailure, match="disk budget"):
+        outgrow.build(deep, memory_budget=BUDGET, offload_dir=disk_folder, disk_budget="8MiB")
+    with pytest.raises(ZeroDivisionError):
+        outgrow.build(lambda: 1 / 0, memory_budget=BUDGET, offload_dir=disk_folder)
+    assert resting(deep()) == 0, "models are built as ever afterwards"
+    assert not list(tmp_path.iterdir())
