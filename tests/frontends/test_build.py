@@ -25,8 +25,14 @@ def deep() -> nn.Sequential:
     model = nn.Sequential(*[module for _ in range(LAYERS) for module in (nn.Linear(1024, 1024), nn.Tanh())])
     model.append(nn.Linear(1024, 1024))
     model[-1].weight = model[0].weight
-    model.apply(lambda module: nn.init.xavier_normal_(module.weight) if isinstance(module, nn.Linear) else None)
+    model.apply(initialised)
     return model
+
+
+def initialised(module: nn.Module) -> None:
+    """Fill the weights of a layer."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_normal_(module.weight)
 
 
 def resting(model: nn.Module) -> int:
