@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from statistics import median
 
 from main_job import ROOT, digest
@@ -58,24 +59,25 @@ def serve(size: str, share: int) -> Row:
     """Make the model, train it, save it, and tell."""
     sys.path.insert(0, str(ROOT / "benchmarks" / "workloads"))
     import torch
-    from gpt2 import SHAPES, VOCABULARY, Gpt2
 
     import outgrow
     from outgrow.frontends.compile import warm_up
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
+    gpt2 = import_module("gpt2")
+    shape = gpt2.SHAPES[size]
     baseline = warm_up()
     with torch.device("meta"):
-        state = 4 * sum(parameter.nbytes for parameter in Gpt2(SHAPES[size]).parameters())
+        state = 4 * sum(parameter.nbytes for parameter in gpt2.Gpt2(shape).parameters())
     budget = state // share if share else 0
     reset_high_water()
     torch.manual_seed(0)
     begin = time.perf_counter()
-    model = outgrow.build(lambda: Gpt2(SHAPES[size]), memory_budget=budget // 4 if budget else state)
+    model = outgrow.build(lambda: gpt2.Gpt2(shape), memory_budget=budget // 4 if budget else state)
     building = {"build_seconds": time.perf_counter() - begin, "build_bytes": high_water_bytes() - baseline}
     peak = 0
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    tokens, following = torch.randint(VOCABULARY, (2, 1, LENGTH))
+    tokens, following = torch.randint(gpt2.VOCABULARY, (2, 1, LENGTH))
 
     def written(tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()

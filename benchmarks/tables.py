@@ -9,9 +9,11 @@ table; rows that are not there yet are left out.
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 import distance
 import fragmentation
+import heavy_state
 import order_alone
 import simulator
 from main_job import ROOT
@@ -197,6 +199,28 @@ def _simulator(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _heavy_state(rows: Sequence[Row]) -> list[str]:
+    return [
+        goal_table(heavy_state.goals(rows)),
+        table(
+            "training | state | budget | peak | s a step | written a step | to make the model | while saving",
+            (
+                (
+                    row["name"],
+                    _size(row["state_bytes"]),
+                    _size(row["budget_bytes"]) if row["budget_bytes"] else "-",
+                    _size(row["peak_bytes"]),
+                    f"{median(row['step_seconds'][heavy_state.WARM :]):.2f}",
+                    _size(row["written_bytes"]) if row["written_bytes"] else "-",
+                    _size(row["build_bytes"]),
+                    _size(row["saving_bytes"]),
+                )
+                for row in rows
+            ),
+        ),
+    ]
+
+
 PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("claims", "What papers claim", _claims),
     ("largest", "The largest batch", _largest),
@@ -204,6 +228,7 @@ PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("order_alone", "The order alone", _order),
     ("fragmentation", "Fragmentation", _fragmentation),
     ("simulator", "The simulator against this machine", _simulator),
+    ("heavy_state", "Weights and optimizer state that do not fit", _heavy_state),
 )
 
 
