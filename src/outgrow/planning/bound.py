@@ -65,7 +65,8 @@ from scipy.optimize import linprog  # pyright: ignore[reportMissingTypeStubs, re
 from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
 
 from outgrow.analysis.liveness import live_bytes
-from outgrow.planning.coarsen import Outline, Rest, choose_moments, merged, outline, study
+from outgrow.planning.coarsen import choose_moments, outline, study
+from outgrow.planning.outline import Outline, Rest, merged
 from outgrow.planning.problem import Problem
 
 Terms = list[tuple[int, float]]
