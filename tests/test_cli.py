@@ -287,7 +287,7 @@ def place(text: str) -> str:
         (["perceptrons"], "Did you mean perceptron?"),
         (["looks_at_the_loss"], f"{place('if loss > 1')}this needs the content of a tensor"),
         (["fails"], f"{place('raise KeyError')}KeyError: 'no such brain'"),
-        (["perceptron", *BIG, "--memory-budget=60MiB"], "is below the floor"),
+        (["perceptron", *BIG, "--memory-budget=40MiB"], "is below the floor"),
         (["perceptron", "--offload-dir=/proc/nowhere"], "The offload folder /proc/nowhere cannot be made"),
         (["perceptron", "--offload-dir=/dev/null"], "The offload folder /dev/null is not a directory"),
         (["perceptron", "--offload-dir=/dev/shm"], "/dev/shm lies on tmpfs, which is memory itself"),
