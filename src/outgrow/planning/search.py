@@ -35,7 +35,7 @@ from outgrow.planning.swap import swaps_of
 from outgrow.planning.transfers import choose, transfers
 
 _PRICES = 24
-_WORK = 80_000_000
+_WORK = 60_000_000
 """Ops walked over in one search: what some seconds allow, where an op of a large step takes longer."""
 _LARGE = 8_000
 """In a step of so many ops each takes twice as long: more gaps are open when it runs."""
