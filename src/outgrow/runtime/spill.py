@@ -37,14 +37,11 @@ class Spill:
                 self.file.limit_bytes = self.limit_bytes
                 return
 
-    def reserve(self, scratch_bytes: int, lasting_bytes: int = 0) -> "Spill | None":
-        """Make room for so much scratch, and so much more for storages that outlive the step.
+    def reserve(self, scratch_bytes: int, lasting_bytes: int = 0) -> None:
+        """Make room for so much scratch, and so much more for storages that outlive the step; and a link that works.
 
-        Returns this, with a link that works, or None if nothing is needed. Raises `TierFailure` if the disk budget or
-        the disk is too small.
+        Raises `TierFailure` if the disk budget or the disk is too small.
         """
-        if scratch_bytes + lasting_bytes == 0:
-            return None
         if self.link is not None and self.link.failure is not None:
             self.link.close()
             self.link = None
@@ -54,7 +51,6 @@ class Spill:
             self.scratch = self.file.take(scratch_bytes) if scratch_bytes else None
         self.file.make_room(lasting_bytes)
         self.link = self.link or Link(self.file.tier)
-        return self
 
     def take(self, size_bytes: int) -> Extent:
         """Return an extent for a storage that outlives the step."""
