@@ -38,9 +38,9 @@ def measure_machine(offload_dir: Path | None, out: Path | None, narrator: Narrat
     """
     narrator.stage("measure device")
     from outgrow.frontends.measure import Care, graphics_card, how_measured, this_machine  # noqa: PLC0415
-    from outgrow.runtime.tiers import default_offload_dir  # noqa: PLC0415
+    from outgrow.runtime.tiers import offload_folder  # noqa: PLC0415
 
-    folder = offload_dir or default_offload_dir()
+    folder = offload_folder(offload_dir)
     care = Care(_SECONDS, _COPIES)
     load, processors = os.getloadavg()[0], os.cpu_count() or 1
     machine = this_machine(folder, care, narrator.stage)

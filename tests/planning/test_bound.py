@@ -229,7 +229,7 @@ def _stowed(draw: st.DrawFn, problem: Problem, graph: Graph) -> Graph:
     """The graph with some of what outlives the step at rest in the tier between steps."""
     uses = {name: life.uses for name, life in lifetimes(graph).items()}
     names = [op.name for op in graph.ops]
-    for name in sorted(stowing(problem, graph)):
+    for name in sorted(stowing(graph, leaving(problem, graph))):
         if draw(st.booleans()):
             first, last = uses[name][0], uses[name][-1]
             is_born, is_written = name in graph.born_at, any(name in written for written in graph.written_at)

@@ -50,11 +50,10 @@ def lifetimes(graph: Graph) -> dict[str, Lifetime]:
             if name is not None and graph.values[name].version == 0:
                 births.setdefault(graph.values[name].storage, step)
     end = len(graph.ops)
-    kept = {graph.values[name].storage for name in graph.results}
     found: dict[str, Lifetime] = {}
     for name, storage in graph.storages.items():
         steps = uses.get(name, [])
-        stays = storage.is_persistent or name in kept
+        stays = storage.is_persistent or name in graph.kept
         birth = births.get(name, -1)
         death = end if stays or not steps else steps[-1]
         found[name] = Lifetime(birth, death, tuple(steps))
@@ -75,12 +74,11 @@ def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> 
 
     Storages that outlive the step stay on the device, but for those named in `leaving`.
     """
-    kept = {graph.values[name].storage for name in graph.results}
     written = graph.written_at
     found: list[Gap] = []
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
-        stays = (storage.is_persistent or name in kept) and name not in leaving
+        stays = (storage.is_persistent or name in graph.kept) and name not in leaving
         if storage.size_bytes < minimum_bytes or stays:
             continue
         rested = False

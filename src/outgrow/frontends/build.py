@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from outgrow.runtime import arena
 from outgrow.runtime.memory import fix_mmap_threshold
 from outgrow.runtime.resting import SpillFile, copied_out, extent_of, is_exchangeable, resident_bytes
-from outgrow.runtime.tiers import default_offload_dir
+from outgrow.runtime.tiers import offload_folder
 from outgrow.units import parse_bytes
 
 T = TypeVar("T")
@@ -47,11 +47,10 @@ def build(
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if the folder cannot be used or the disk is full.
     """
     limit = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
-    folder = Path(offload_dir) if offload_dir is not None else default_offload_dir()
     if arena.install():
         fix_mmap_threshold(_LEAST_BYTES)
     hook = register_module_parameter_registration_hook(
-        _Made(SpillFile(folder, limit), parse_bytes(memory_budget)).registered
+        _Made(SpillFile(offload_folder(offload_dir), limit), parse_bytes(memory_budget)).registered
     )
     try:
         return function()

@@ -88,7 +88,7 @@ class Step(Generic[P, R]):
 
     def _run_program(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         call = calls.bind(entry.captured, entry.program, self._training, args, kwargs)
-        spill = self._entries.spill_for(entry, call.tensors)
+        spill = self._entries.spill_for(entry.program, call.tensors)
         progress = Progress()
         completed = False
         try:

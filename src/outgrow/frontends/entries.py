@@ -34,7 +34,7 @@ from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Program
 from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
-from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier, default_offload_dir
+from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier, offload_folder
 
 _SLACK_BYTES = 8 << 20
 _SURPRISE = 0.05
@@ -69,7 +69,7 @@ class Settings:
         progress: Callable[[str, float], None],
     ) -> "Settings":
         """Return the settings; raises `TierFailure` if the folder cannot be used."""
-        folder = Path(offload_dir) if offload_dir is not None else default_offload_dir()
+        folder = offload_folder(offload_dir)
         DiskTier(folder, 1 << 20).close()
         return Settings(budget_bytes, disk_bytes, folder, planner, name, progress)
 
@@ -152,15 +152,12 @@ class Entries:
         if not is_roomy:
             arena.install()
             fix_mmap_threshold(_MAPPED_BYTES)
-        self._reserve(program, tensors)
+        self.spill_for(program, tensors)
         trim()
         return Entry(captured, prepared, program, runs_as_written=is_roomy)
 
-    def spill_for(self, entry: Entry, tensors: Mapping[str, Tensor]) -> Spill | None:
-        """Return the spill file with room for what the entry moves; None if it moves nothing."""
-        return self._reserve(entry.program, tensors)
-
-    def _reserve(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
+    def spill_for(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
+        """Return the spill file with room for what a program moves; None if it moves nothing."""
         if not program.lasting and not program.scratch_bytes:
             return None
         self._spill.adopt(tensors.values())

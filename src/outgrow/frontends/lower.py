@@ -13,11 +13,10 @@ from outgrow.analysis.updates import is_update
 from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import DEVICE, Argument, Drop, Graph, Like, Op, Ref, Role, SwapOut, Symbol, argument_layouts
 from outgrow.operators.in_place import IDLE, INTO, PLACED
-from outgrow.runtime.memory import unread, view
+from outgrow.runtime.memory import round_up, unread, view
 from outgrow.runtime.placing import placed
 from outgrow.runtime.program import Call, Geometry, Instruction, Lookup, Program, Result, Slot
-
-_EXTENT_ALIGNMENT = 4096
+from outgrow.runtime.tiers import ALIGNMENT_BYTES
 
 
 def lower(graph: Graph) -> Program:
@@ -113,9 +112,8 @@ def _geometry(graph: Graph, name: str) -> Geometry:
 
 def _lasting(graph: Graph) -> frozenset[str]:
     """The storages that outlive the step and leave the device."""
-    results = {graph.values[name].storage for name in graph.results}
     dropped = {item.storage for item in graph.instructions if isinstance(item, Drop)}
-    return frozenset(name for name in dropped if graph.storages[name].is_persistent or name in results)
+    return frozenset(name for name in dropped if graph.storages[name].is_persistent or name in graph.kept)
 
 
 def _extents(graph: Graph, lasting: Collection[str]) -> dict[str, tuple[int, int]]:
@@ -126,5 +124,5 @@ def _extents(graph: Graph, lasting: Collection[str]) -> dict[str, tuple[int, int
         if isinstance(item, SwapOut | Drop) and item.storage not in extents and item.storage not in lasting:
             size = graph.storages[item.storage].size_bytes
             extents[item.storage] = (offset, size)
-            offset += -(-size // _EXTENT_ALIGNMENT) * _EXTENT_ALIGNMENT
+            offset += round_up(size, ALIGNMENT_BYTES)
     return extents

@@ -22,7 +22,7 @@ from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
 from outgrow.rewriting.derive import Derivation, verified
-from outgrow.runtime.tiers import default_offload_dir
+from outgrow.runtime.tiers import offload_folder
 from outgrow.simulation import replay
 
 _UNSEEN_SHARE = 0.01
@@ -147,7 +147,7 @@ class KnownMachine:
 
 def known_machine(offload_dir: Path | None = None) -> KnownMachine:
     """Return this machine with measured rates, and the costs that were observed on it."""
-    return KnownMachine(this_machine(offload_dir or default_offload_dir()), open_cost_cache().known)
+    return KnownMachine(this_machine(offload_folder(offload_dir)), open_cost_cache().known)
 
 
 def problem_of(graph: Graph, target: KnownMachine) -> Problem:

@@ -253,15 +253,19 @@ class Graph:
         return births
 
     @cached_property
+    def kept(self) -> frozenset[str]:
+        """The storages that hold results."""
+        return frozenset(self.values[name].storage for name in self.results)
+
+    @cached_property
     def dying_at(self) -> Mapping[int, tuple[str, ...]]:
         """The storages that each position is the last to touch, without those that stay to the end of the step."""
-        kept = {self.values[name].storage for name in self.results}
         of_ops = iter(self.touched_at)
         touched = [next(of_ops) if isinstance(item, Op) else (item.storage,) for item in self.instructions]
         last = {name: at for at, names in enumerate(touched) for name in names}
         dying: dict[int, list[str]] = {}
         for name, at in last.items():
-            if not self.storages[name].is_persistent and name not in kept:
+            if not self.storages[name].is_persistent and name not in self.kept:
                 dying.setdefault(at, []).append(name)
         return {at: tuple(names) for at, names in dying.items()}
 

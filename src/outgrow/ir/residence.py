@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
+from outgrow.ir.graph import DEVICE, Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
 from outgrow.ir.steps import Step, births
 from outgrow.units import format_bytes
 
@@ -38,7 +38,7 @@ def check_residence(graph: Graph, steps: list[Step]) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariants 2, 4 and 5; it must keep invariant 1."""
     places = {name: _Place(storage.size_bytes) for name, storage in graph.storages.items()}
     for storage in _inputs(graph, steps):
-        rests_on_device = storage.home == "device"
+        rests_on_device = storage.home == DEVICE
         places[storage.name].on_device = rests_on_device
         places[storage.name].in_tier = not rests_on_device
     last_uses = _last_uses(graph, steps)
@@ -147,7 +147,7 @@ def _require_landed(places: dict[str, _Place], names: Iterable[str], fate: str, 
 def _check_end(graph: Graph, places: dict[str, _Place]) -> None:
     for name in _kept(graph):
         place, home = places[name], graph.storages[name].home
-        is_home = place.on_device if home == "device" else place.in_tier
+        is_home = place.on_device if home == DEVICE else place.in_tier
         if place.in_flight or not is_home:
             problem = "with a copy in flight" if place.in_flight else f"away from its home, {home}"
             raise InvalidGraph(f"the step ends with {name} {problem}", invariant=5)
@@ -163,7 +163,7 @@ def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspa
     """
     held = dict.fromkeys(graph.storages, 0)
     for storage in _inputs(graph, steps):
-        if storage.home == "device":
+        if storage.home == DEVICE:
             held[storage.name] = storage.size_bytes
     total = sum(held.values())
     last_uses = _last_uses(graph, steps)

@@ -37,6 +37,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from outgrow.ir.graph import (
+    DEVICE,
     Argument,
     Drop,
     Graph,
@@ -133,7 +134,7 @@ def _names(names: tuple[str, ...], prefix: str = "") -> str:
 
 def _storage_line(storage: Storage) -> str:
     role = "" if storage.role is Role.ACTIVATION else f"{storage.role.value} "
-    home = "" if storage.home == "device" else f" at {spelled(storage.home)}"
+    home = "" if storage.home == DEVICE else f" at {spelled(storage.home)}"
     return f"storage {spelled(storage.name)} {role}{storage.size_bytes}{home}"
 
 
@@ -241,7 +242,7 @@ class _Draft:
             line.fail(f"storage {name} is already declared", back=1)
         role = _ROLES[line.take()] if line.peek() in _ROLES else Role.ACTIVATION
         size_bytes = line.size()
-        home = line.name() if line.accept("at") else "device"
+        home = line.name() if line.accept("at") else DEVICE
         self.storages[name] = Storage(name, size_bytes, role, home)
 
     def _view(self, line: Line, name: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from outgrow.ir.graph import Drop, Graph, Op, SwapIn, result_values
+from outgrow.ir.graph import DEVICE, Drop, Graph, Op, SwapIn, result_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def blocks_of(graph: Graph, workspace: Mapping[str, int]) -> tuple[Block, ...]:
     staying: dict[str, list[tuple[int, int, int]]] = {
         name: [(0, storage.size_bytes, 0)]
         for name, storage in graph.storages.items()
-        if name not in graph.born_at and storage.home == "device"
+        if name not in graph.born_at and storage.home == DEVICE
     }
     blocks: list[Block] = []
     for at, item in enumerate(graph.instructions):

@@ -177,7 +177,7 @@ class _Rows:
     factor: list[float] = field(default_factory=list[float])
 
     def add(self, terms: Terms, at_most: float) -> None:
-        """Add a constraint."""
+        """Add a constraint; factors of a variable that occurs twice add up."""
         for column, factor in terms:
             self.row.append(len(self.at_most))
             self.column.append(column)
@@ -335,18 +335,10 @@ def _state(outlined: Outline, columns: _Columns, rows: _Rows, unit: float, *, ha
         out += [(column, copy.out_seconds / unit * sign) for column, sign in columns.copied(number, copy.end)]
     step = [(column, -1.0) for column in columns.slot]
     if half_duplex:
-        rows.add([*_sum(back, out), *step], -moved_back - moved_out)
+        rows.add([*back, *out, *step], -moved_back - moved_out)
     else:
         rows.add([*back, *step], -moved_back)
         rows.add([*out, *step], -moved_out)
-
-
-def _sum(one: Terms, other: Terms) -> Terms:
-    """The sum of two sums, in which each variable occurs once."""
-    total: dict[int, float] = {}
-    for column, factor in (*one, *other):
-        total[column] = total.get(column, 0.0) + factor
-    return list(total.items())
 
 
 # ---- the solution

@@ -46,7 +46,7 @@ from outgrow.ir.graph import DEVICE, Graph, Op, Ref
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.operators.parts import operands_of_weight_gradient
 from outgrow.planning.free import loosest
-from outgrow.planning.leaving import kept, leaving, stowing
+from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.outline import Copy, Outline, Overwrite, Repeat, Rest, State
 from outgrow.planning.problem import Problem
 
@@ -58,9 +58,8 @@ class Study:
     """What all outlines of one problem share. Steps count ops; the captured ops before the first update are `ops`.
 
     `points` are the steps at which a storage has to be there: -1 where it is an input of the step, `len(ops)` where
-    it stays to the end. `stowing` may rest in the tier between steps, `updated` are those
-    of them that are there before the step and that updates write. `releases` are (step after which it may run,
-    seconds) of each op that may wait.
+    it stays to the end. `stowing` may rest in the tier between steps, `updated` are those of them that are there before
+    the step and that updates write. `releases` are (step after which it may run, seconds) of each op that may wait.
     """
 
     problem: Problem
@@ -99,7 +98,8 @@ def study(problem: Problem) -> Study:
     ops = graph.ops[:end]
     waiting = {step for step, op in enumerate(ops) if operands_of_weight_gradient(op) is not None}
     life = lifetimes(graph)
-    results, may_leave, may_stow = kept(graph), leaving(problem, graph), stowing(problem, graph)
+    may_leave = leaving(problem, graph)
+    may_stow = stowing(graph, may_leave)
     points: dict[str, tuple[int, ...]] = {}
     for name, storage in graph.storages.items():
         uses = life[name].uses
@@ -108,7 +108,7 @@ def study(problem: Problem) -> Study:
         is_fixed = storage.is_persistent and name not in may_leave
         if is_fixed or is_elsewhere or storage.size_bytes == 0 or life[name].birth >= end:
             continue
-        lasts = (storage.is_persistent or name in results) and name not in may_stow
+        lasts = (storage.is_persistent or name in graph.kept) and name not in may_stow
         stays = lasts and len(before) == len(uses)
         points[name] = (*([-1] if life[name].birth < 0 else []), *before, *([end] if stays else []))
     writers = write_steps(graph)

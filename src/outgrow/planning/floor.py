@@ -21,7 +21,8 @@ from outgrow.units import format_bytes
 def needs(problem: Problem, graph: Graph) -> list[int]:
     """Return need(k) in bytes for each op of `graph`, a rewriting of the problem's graph."""
     ops = graph.ops
-    may_leave, may_stow = leaving(problem, graph), stowing(problem, graph)
+    may_leave = leaving(problem, graph)
+    may_stow = stowing(graph, may_leave)
     fixed = [0] * (len(ops) + 1)
     moving: dict[str, int] = {}
     for name, life in lifetimes(graph).items():

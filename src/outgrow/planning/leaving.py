@@ -9,36 +9,27 @@ A storage that leaves may be away whenever no op uses it. One that outlives the 
 when the step begins, and when it ends.
 """
 
+from collections.abc import Iterable
+
 from outgrow.ir.graph import Graph, Role
 from outgrow.planning.problem import Problem
 
 _LASTING = frozenset({Role.PARAMETER, Role.OPTIMIZER, Role.GRADIENT})
 
 
-def kept(graph: Graph) -> frozenset[str]:
-    """Return the storages that hold results of a graph."""
-    return frozenset(graph.values[name].storage for name in graph.results)
-
-
 def leaving(problem: Problem, graph: Graph) -> frozenset[str]:
     """Return the storages of a graph, a rewriting of the problem's, that may leave between two uses."""
-    results = kept(graph)
     found: list[str] = []
     for name, storage in graph.storages.items():
-        is_mortal = not storage.is_persistent and name not in results
+        is_mortal = not storage.is_persistent and name not in graph.kept
         is_loose = storage.role in _LASTING or storage.role is Role.INPUT
         if storage.size_bytes >= problem.minimum_bytes and (is_mortal or (is_loose and name not in problem.fixed)):
             found.append(name)
     return frozenset(found)
 
 
-def stowing(problem: Problem, graph: Graph) -> frozenset[str]:
-    """Return the storages of a graph, a rewriting of the problem's, that may rest in the next tier between steps."""
-    results = kept(graph)
+def stowing(graph: Graph, may_leave: Iterable[str]) -> frozenset[str]:
+    """Return those of the storages that may leave between two uses that may rest in the next tier between steps."""
     used = {name for touched in graph.touched_at for name in touched}
-    found = [
-        name
-        for name in leaving(problem, graph)
-        if name in used and (graph.storages[name].is_persistent or name in results)
-    ]
-    return frozenset(name for name in found if graph.storages[name].role in _LASTING)
+    lasting = [name for name in may_leave if graph.storages[name].is_persistent or name in graph.kept]
+    return frozenset(name for name in lasting if name in used and graph.storages[name].role in _LASTING)

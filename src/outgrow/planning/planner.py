@@ -57,9 +57,11 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True) ->
     notes: list[str] = []
     problem = replace(problem, remark=notes.append)
     rewritten, free = free_rewrites(problem)
-    if planner != PLANNERS[0]:  # in the papers, what outlives the step stays on the device
+    if planner == PLANNERS[0]:
+        decisions = search(problem, rewritten, free)
+    else:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
-    decisions = search(problem, rewritten, free) if planner == PLANNERS[0] else _PUBLISHED[planner](problem)
+        decisions = _PUBLISHED[planner](problem)
     stages = carried_out(problem.graph, decisions)
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:

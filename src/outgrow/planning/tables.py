@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from outgrow.analysis.dependence import is_repeatable
 from outgrow.ir.graph import Graph, Op, result_values
 from outgrow.operators.effects import quiet
-from outgrow.planning.leaving import kept, leaving, stowing
+from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
 from outgrow.planning.reuse import ways
 from outgrow.rewriting.reuse import misfit
@@ -65,7 +65,8 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     ops = graph.ops
     names = tuple(graph.storages)
     number = {name: at for at, name in enumerate(names)}
-    results, may_leave, may_stow = kept(graph), leaving(problem, graph), stowing(problem, graph)
+    may_leave = leaving(problem, graph)
+    may_stow = stowing(graph, may_leave)
     touched, written = graph.touched_at, graph.written_at
     uses: list[list[int]] = [[] for _ in names]
     writers: list[list[int]] = [[] for _ in names]
@@ -78,7 +79,9 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     write_start = _starts([len(steps) for steps in writers])
     writes, touch_use = _counts(touched, written, number, use_start)
     storages = list(graph.storages.values())
-    stays = [storage.is_persistent or storage.name in results or not uses[number[storage.name]] for storage in storages]
+    stays = [
+        storage.is_persistent or storage.name in graph.kept or not uses[number[storage.name]] for storage in storages
+    ]
     limit = _limits(graph, writers, writes, use_start, number)
     limit[np.repeat(stays, np.diff(use_start))] = -1
     seconds, workspace = np.array([problem.seconds_of(op) for op in ops]), problem.workspace

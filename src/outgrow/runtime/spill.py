@@ -37,7 +37,7 @@ class Spill:
                 self.file.limit_bytes = self.limit_bytes
                 return
 
-    def reserve(self, scratch_bytes: int, lasting_bytes: int = 0) -> None:
+    def reserve(self, scratch_bytes: int, lasting_bytes: int) -> None:
         """Make room for so much scratch, and so much more for storages that outlive the step; and a link that works.
 
         Raises `TierFailure` if the disk budget or the disk is too small.

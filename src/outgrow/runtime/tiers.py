@@ -45,6 +45,11 @@ def default_offload_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outgrow" / "spill"
 
 
+def offload_folder(chosen: str | Path | None) -> Path:
+    """Return the folder for spill files: the one that was chosen, or the default."""
+    return default_offload_dir() if chosen is None else Path(chosen)
+
+
 @dataclass
 class _Direction:
     """What one direction of a tier has of its own: a verb for messages, a bounce buffer if need be."""

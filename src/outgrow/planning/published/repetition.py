@@ -47,13 +47,12 @@ def live_bytes_with(
 
 def _held(graph: Graph, spans: Mapping[_Instance, tuple[int, int]], count: int) -> list[int]:
     """The bytes of storages at each of `count` ops."""
-    kept = {graph.values[name].storage for name in graph.results}
     delta = [0] * (count + 1)
     untouched: dict[_Instance, tuple[int, int]] = {(name, _CAPTURED): (0, count) for name in graph.storages}
     for (name, number), (begin, last) in {**untouched, **spans}.items():
         storage = graph.storages[name]
         is_input = number == _CAPTURED and name not in graph.born_at
-        stays = number == _CAPTURED and (storage.is_persistent or name in kept)
+        stays = number == _CAPTURED and (storage.is_persistent or name in graph.kept)
         delta[0 if is_input else begin] += storage.size_bytes
         delta[count if stays else min(last + 1, count)] -= storage.size_bytes
     return list(accumulate(delta[:count]))

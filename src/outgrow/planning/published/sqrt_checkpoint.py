@@ -88,11 +88,10 @@ def sqrt_checkpoint(problem: Problem) -> tuple[Decision, ...]:
 def _forward(problem: Problem) -> _Forward:
     graph = problem.graph
     turn = turn_of(graph)
-    kept = {graph.values[name].storage for name in graph.results}
     made: list[_Made] = []
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
-        if 0 <= life.birth < turn and not storage.is_persistent and name not in kept:
+        if 0 <= life.birth < turn and not storage.is_persistent and name not in graph.kept:
             inside = bisect_right(life.uses, turn - 1)
             made.append(_Made(name, storage.size_bytes, life.birth, life.uses[inside - 1], life.uses[inside:]))
     born, crossing = [0] * (turn + 1), [0] * (turn + 1)
