@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ class Job:
     step: Callable[..., object]
     models: tuple[nn.Module, ...]
     optimizers: tuple[Optimizer, ...]
-    batch: Callable[[], tuple[Tensor, ...]]
+    batch: Callable[[], tuple[Any, ...]]
 
 
 def _classes() -> tuple[Tensor, Tensor]:

@@ -90,11 +90,13 @@ def run(
 
 
 def settle(call: Call, outcome: Outcome) -> object:
-    """Hang new state where the captured step left it and return what the step returns."""
+    """Hang new state where the captured step left it, step its schedulers, and return what the step returns."""
     for item in call.captured.puts:
         result = None if item.result is None else outcome.results[item.result]
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
         put(item.slot, result, call.training)
+    for scheduler in call.captured.schedulers:
+        scheduler.step()
     return call.captured.unflatten(outcome.results)
 
 

@@ -18,6 +18,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.convert import Conversion, address
@@ -100,7 +101,7 @@ class Captured:
 
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were in place before
     the step and stay there. `stale` gradients are replaced unread: a step that begins with `zero_grad` has them.
-    They are no inputs, and can go when the step begins.
+    They are no inputs, and can go when the step begins. `schedulers` make a step of their own after every call.
     """
 
     graph: Graph
@@ -111,6 +112,7 @@ class Captured:
     returned: Returned
     guards: Guards
     constants: tuple[Tensor, ...]
+    schedulers: tuple[LRScheduler, ...] = ()
 
     def guards_hold(self, hyper_values: Sequence[float]) -> bool:
         """Whether the step, traced anew with these hyper-parameters, would be this graph."""
@@ -197,6 +199,7 @@ class _Assembly:
             returned=self._returned(numbers),
             guards=guards(self.traced.shape_env, self.traced.symbols, tuple(values.values())),
             constants=tuple(self.constants),
+            schedulers=self.traced.schedulers,
         )
 
     def _bind(self, node: fx.Node, slot: Slot, tensor: Tensor) -> None:
@@ -223,6 +226,11 @@ class _Assembly:
     def _bind_constant(self, node: fx.Node) -> None:
         assert isinstance(node.target, str), "a constant has a name"
         tensor = getattr(self.traced.module, node.target)
+        if not isinstance(tensor, Tensor):
+            raise Uncapturable(
+                f"the step gives an operator a {type(tensor).__name__}, which no plan can hold "
+                "(random numbers: leave the generator out, so that torch's own is used)"
+            )
         slot = ConstantSlot(len(self.constants))
         if not self.conversion.has(tensor):
             self.constants.append(self.traced.originals.get(id(tensor), tensor))

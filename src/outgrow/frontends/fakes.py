@@ -4,19 +4,24 @@
     working Twins                   exchanges each for its fake twin: of the same kind, without data tracing
     notes the call FakeMode                says what the result would be like, without computing it
 
-So no data are read, written or allocated. Operators whose abstract implementation gives other strides than
-their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
-(`frontends.layouts`).
+So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
+than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
+(`frontends.layouts`, `frontends.precision`, `frontends.recurrent`). Small tensors that are made of literals alone are
+the same in every call, so their contents are known (`frontends.literals`), and a step may look at them.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from unittest.mock import patch
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,16 +29,35 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from outgrow.errors import Uncapturable
 from outgrow.frontends.convert import address
 from outgrow.frontends.layouts import like_a_kernel
+from outgrow.frontends.literals import LIFTS, Literals
+from outgrow.frontends.precision import MIXED, in_mixed_precision
+from outgrow.frontends.recurrent import LAYER, with_workspace
 
-_LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
+_LIMIT = "CONSTANT_NUMEL_LIMIT"
+"""Up to here torch follows literals itself; not while we do: it takes a symbol for the number NaN (torch 2.13)."""
 _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 
 
 class FakeMode(FakeTensorMode):
     """Fake tensors with the strides that kernels give. A workload that is only planned is built under it."""
 
+    literals: Literals | None = None
+    """What is known of the contents; while a step is traced."""
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        if self.literals is None:
+            return self._as_kernels_would(func, types, args, kwargs)
+        fake = partial(self._as_kernels_would, func, types, args, kwargs)
+        return self.literals.followed(func, args, kwargs or {}, fake)
+
+    def _as_kernels_would(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
         returned = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is LAYER and isinstance(returned, tuple):
+            with self:
+                return with_workspace(returned, args)
+        if func in MIXED and isinstance(returned, tuple):
+            with self:
+                returned = in_mixed_precision(func, args, returned)
         if func.is_view or func is torch.ops.aten.empty_strided.default:
             return returned
         if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in pytree.tree_leaves(returned)):
@@ -44,16 +68,20 @@ class FakeMode(FakeTensorMode):
 
 
 @contextmanager
-def fake_mode(tensors: Sequence[object]) -> Iterator[FakeTensorMode]:
+def fake_mode(tensors: Sequence[object]) -> Iterator[FakeMode]:
     """Yield the mode of the tensors that are fake already, or a new one; able to make symbols for floats."""
     mode = detect_fake_mode(tensors) or FakeMode()
+    assert isinstance(mode, FakeMode), "a workload without memory is built under our mode"
     settings = (mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs)
     mode.shape_env = ShapeEnv(allow_dynamic_output_shape_ops=False)
     mode.static_shapes, mode.allow_non_fake_inputs = True, True
+    mode.literals = Literals()
     try:
-        yield mode
+        with patch.object(fake_tensor, _LIMIT, -1), patch.object(proxy_tensor, _LIMIT, -1):
+            yield mode
     finally:
         mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs = settings
+        mode.literals = None
 
 
 class Twins(TorchDispatchMode):
@@ -81,7 +109,7 @@ class Twins(TorchDispatchMode):
         return self.fakes[id(tensor)]
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
-        if func not in _LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
+        if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
             args, kwargs = pytree.tree_map_only(Tensor, self.twin, (args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 

@@ -35,6 +35,10 @@ _SHAPE = (
     "torch.where or by multiplying with the mask, or do it outside of the step"
 )
 _OPERATOR = "this operator cannot say what it returns without running; do it outside of the step"
+_COMPILED = (
+    "this calls what torch.compile made, whose kernels are not those of eager; "
+    "call the model itself (model._orig_mod) inside of the step"
+)
 _CONTENT_MESSAGES = (
     "is not supported for tensor subclasses",
     "Cannot access data pointer of Tensor",
@@ -68,6 +72,8 @@ def _reason(error: Exception) -> str | None:
             return _OPERATOR
         case RuntimeError() | TypeError() if any(part in str(error) for part in _CONTENT_MESSAGES):
             return _CONTENT
+        case RuntimeError() if "dynamo-optimized function" in str(error):
+            return _COMPILED
         case _:
             return None
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.containers import open_dataclasses
 from outgrow.frontends.convert import address
 
 
@@ -32,6 +33,7 @@ def signature(
 
     Raises `Uncapturable` for an argument that is neither a tensor nor hashable.
     """
+    open_dataclasses((tuple(args), dict(kwargs)))
     leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     order: dict[int, int] = {}
     return (
@@ -64,6 +66,8 @@ def _argument(leaf: object, order: dict[int, int]) -> Hashable:
 def _hashable(value: object, what: str) -> Hashable:
     if isinstance(value, list):
         return tuple([_hashable(item, what) for item in value])
+    if isinstance(value, Mapping):
+        raise Uncapturable(f"{what} is a {type(value).__name__}, which is opaque; pass dict(...) of it instead")
     if not isinstance(value, Hashable):
         raise Uncapturable(f"{what} is a {type(value).__name__}; pass a tensor, a number or a string instead")
     return value

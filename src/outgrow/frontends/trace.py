@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
+from unittest.mock import patch
 
 import sympy
 import torch
@@ -21,14 +22,20 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.amp.grad_scaler import GradScaler
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.types import py_sym_types
+from torch.utils._python_dispatch import _disable_current_modes
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.containers import check_open, open_dataclasses
 from outgrow.frontends.fakes import Twins, fake_mode, stand_in
+from outgrow.frontends.generator import generator_traced
 from outgrow.frontends.refusals import refusals
+from outgrow.frontends.schedules import schedulers_put_off
 from outgrow.frontends.state import (
     BatchSlot,
     BufferSlot,
@@ -44,6 +51,9 @@ from outgrow.frontends.state import (
     set_hyper_parameters,
     state_tensors,
 )
+
+_MAKE_SCALE = "_lazy_init_scale_growth_tracker"
+_make_scale = getattr(GradScaler, _MAKE_SCALE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,8 @@ class Traced:
     The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `originals` are the
     real tensors by the identity of their fake twins. `returned` are the leaves of what the step returns, with
     None for those that are outputs. `born` are tensors that are new in their slots, `emptied` the slots that
-    lost theirs, and `gradients` the tensors that were in `p.grad` when an optimizer made its step.
+    lost theirs, `gradients` the tensors that were in `p.grad` when an optimizer made its step, and `schedulers` those
+    whose steps are to follow every call.
     """
 
     module: fx.GraphModule
@@ -79,6 +90,7 @@ class Traced:
     born: Mapping[StateSlot, Tensor]
     emptied: tuple[StateSlot, ...]
     gradients: tuple[Tensor, ...]
+    schedulers: tuple[LRScheduler, ...]
 
 
 @dataclass(slots=True)
@@ -121,9 +133,12 @@ def trace(
             return _observe(returned, training, before, run)
 
         stack.enter_context(_side_effects_undone(training, twins))
+        stack.enter_context(generator_traced())
+        schedulers = stack.enter_context(schedulers_put_off())
         set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
         stack.enter_context(_gradients_noted(training, run))
         plain = plain_state(training)
+        stack.enter_context(patch.object(GradScaler, _MAKE_SCALE, _made_for_good))
         for context in (refusals(), mode, twins, torch.autograd.set_multithreading_enabled(False)):
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
@@ -143,6 +158,7 @@ def trace(
             born=run.born,
             emptied=run.emptied,
             gradients=tuple(map(twins.twin, run.gradients)),
+            schedulers=tuple(schedulers.waiting),
         )
 
 
@@ -156,6 +172,8 @@ def _distinct(before: Mapping[StateSlot, Tensor]) -> list[tuple[Tensor, StateSlo
 
 def _observe(returned: object, training: Training, before: Mapping[StateSlot, Tensor], run: _Run) -> list[object]:
     """Note what the step returned and left behind; return the outputs of the trace."""
+    open_dataclasses(returned)
+    check_open(returned)
     leaves, run.structure = pytree.tree_flatten(returned)
     found: list[object] = []
     for at, leaf in enumerate(leaves):
@@ -233,6 +251,12 @@ def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
         )
 
 
+def _made_for_good(scaler: GradScaler, device: torch.device) -> None:
+    """Give a scaler its tensors, as its first use does; real ones, since it keeps them."""
+    with _disable_current_modes():
+        _make_scale(scaler, device)
+
+
 def _has_fake_gradient(tensor: Tensor) -> bool:
     return tensor.is_leaf and tensor.requires_grad and isinstance(tensor.grad, FakeTensor)
 
@@ -243,6 +267,6 @@ def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) 
         is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
         if old is not new and (is_symbolic or type(old) is not type(new) or old != new):
             raise Uncapturable(
-                f"the step changes {what}, which the captured step would not repeat; "
-                "do this outside of the step (a scheduler: call scheduler.step() after the step)"
+                f"the step changes {what}, which the captured step would not repeat; do this outside of the step "
+                "(a learning rate: by a scheduler, whose scheduler.step() may stay in the step)"
             )

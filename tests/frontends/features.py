@@ -1,0 +1,463 @@
+"""What do ordinary training steps do? One function for each feature, all small and seeded."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    Optimizer,
+    RMSprop,
+    Rprop,
+    lr_scheduler,
+)
+from torch.utils.checkpoint import checkpoint
+
+from tests.frontends.steps import Job
+
+Make = Callable[[], Job]
+ROWS = 200
+OPTIMIZERS: tuple[Callable[..., Optimizer], ...] = (
+    partial(SGD, lr=0.1, momentum=0.9, nesterov=True),
+    partial(SGD, lr=0.1, momentum=0.9, fused=True),
+    partial(Adam, amsgrad=True),
+    partial(Adam, fused=True),
+    partial(AdamW, foreach=True, maximize=True),
+    partial(Adamax, foreach=True),
+    partial(NAdam, decoupled_weight_decay=True, weight_decay=0.1),
+    partial(RMSprop, momentum=0.9, centered=True),
+    partial(Rprop, foreach=True),
+    partial(Adagrad, lr_decay=0.1),
+    partial(Adagrad, fused=True),
+    partial(Adadelta, foreach=True, weight_decay=0.1),
+)
+
+
+def net() -> nn.Sequential:
+    """A perceptron with batch norm and dropout, deep enough for there to be less than all at once."""
+    blocks = [
+        module
+        for width in (8, 16, 16)
+        for module in (nn.Linear(width, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.2))
+    ]
+    return nn.Sequential(*blocks, nn.Linear(16, 3))
+
+
+def rows() -> tuple[Tensor, Tensor]:
+    """Rows and their classes: what is made of them takes more than the weights."""
+    return torch.randn(ROWS, 8), torch.randint(0, 3, (ROWS,))
+
+
+def by(make: Callable[..., Optimizer]) -> Make:
+    """Train `net` with an optimizer of some kind."""
+
+    def job() -> Job:
+        model = net()
+        return trained(model, make(model.parameters()))
+
+    return job
+
+
+def trained(model: nn.Module, optimizer: Optimizer, batch: Callable[[], tuple[Tensor, ...]] = rows) -> Job:
+    """The step that most loops have."""
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), batch)
+
+
+def parameter_groups() -> Job:
+    """Rates, decays and betas of their own, and a frozen layer."""
+    model = net()
+    model[1].requires_grad_(False)
+    groups: list[dict[str, object]] = [
+        {"params": model[0].parameters(), "lr": 0.1, "weight_decay": 0.0},
+        {"params": model[4:].parameters(), "betas": (0.5, 0.6)},
+    ]
+    return trained(model, AdamW(groups, lr=0.01))
+
+
+def scheduler_in_the_step() -> Job:
+    """The scheduler cycles rate and momentum after every batch, and the step returns the rate."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = lr_scheduler.OneCycleLR(optimizer, 1.0, total_steps=10)
+
+    def step(x: Tensor, y: Tensor) -> dict[str, object]:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        (rate,) = scheduler.get_last_lr()
+        scheduler.step()
+        return {"loss": loss, "rate": rate}
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
+def clipped() -> Job:
+    """Gradients clipped by value and by norm, and the norm returned."""
+    model = net()
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        optimizer.zero_grad(set_to_none=False)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_value_(model.parameters(), 0.1)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        return loss, norm
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
+def accumulated() -> Job:
+    """Gradients of two halves of the batch, added up."""
+    model = net()
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        total = torch.zeros(())
+        for part, classes in zip(x.chunk(2), y.chunk(2), strict=True):
+            loss = F.cross_entropy(model(part), classes) / 2
+            loss.backward()
+            total = total + loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        return total
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
+def autocast() -> Job:
+    """bfloat16 under autocast, with all normalisations, whose statistics stay in 32 bits."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.GELU(),
+        nn.Conv2d(8, 8, 1),
+        nn.GroupNorm(2, 8),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.LayerNorm(8),
+        nn.Linear(8, 3),
+    )
+    optimizer = AdamW(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), lambda: (torch.randn(ROWS, 3, 6, 6), torch.randint(0, 3, (ROWS,))))
+
+
+def scaled() -> Job:
+    """float16 with a gradient scaler that has not been used before."""
+    model = net()
+    optimizer = Adam(model.parameters(), fused=True)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
+def averaged() -> Job:
+    """An exponential moving average of weights and buffers."""
+    model, average = net(), net().requires_grad_(False)
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for kept, parameter in zip(average.parameters(), model.parameters(), strict=True):
+                kept.lerp_(parameter, 0.1)
+            for kept, buffer in zip(average.buffers(), model.buffers(), strict=True):
+                kept.copy_(buffer)
+        return loss
+
+    return Job(step, (model, average), (optimizer,), rows)
+
+
+@dataclass
+class Batch:
+    """A batch as a dataclass, and what a step returns as another."""
+
+    x: Tensor
+    labels: dict[str, Tensor]
+    weights: Tensor | None = None
+
+
+def nested() -> Job:
+    """A dataclass with a dict and a None in it, given by keyword, and one returned."""
+    model = net()
+    optimizer = Adam(model.parameters())
+
+    def step(batch: Batch, scale: float = 1.0) -> Batch:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(batch.x) * scale, batch.labels["classes"], weight=batch.weights)
+        loss.backward()
+        optimizer.step()
+        return Batch(loss, {"twice": loss.detach() + loss.detach()})
+
+    def batch() -> tuple[Batch]:
+        x, y = rows()
+        return (Batch(x, {"classes": y}),)
+
+    return Job(step, (model,), (optimizer,), batch)
+
+
+def doubled(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    return output * 2
+
+
+def hooked() -> Job:
+    """Hooks on modules, on tensors, and after gradients are complete."""
+    model = net()
+    first, activation, last = model[0], model[2], model[-1]
+    first.register_forward_pre_hook(lambda _module, inputs: (inputs[0] + 1,))
+    first.register_forward_hook(doubled)
+    activation.register_full_backward_hook(lambda _module, gradients, _outputs: (gradients[0] / 2,))
+    assert isinstance(last, nn.Linear)
+    last.weight.register_hook(torch.tanh)
+
+    def halve(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.mul_(0.5)
+
+    last.bias.register_post_accumulate_grad_hook(halve)
+    return trained(model, Adam(model.parameters()))
+
+
+def optimizers_in_hooks() -> Job:
+    """Every parameter is updated as soon as its gradient is there."""
+    model = net()
+    optimizers = tuple(SGD([parameter], lr=0.1, momentum=0.9) for parameter in model.parameters())
+    for parameter, optimizer in zip(model.parameters(), optimizers, strict=True):
+
+        def update(_parameter: Tensor, optimizer: Optimizer = optimizer) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        parameter.register_post_accumulate_grad_hook(update)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return Job(step, (model,), optimizers, rows)
+
+
+class Cube(torch.autograd.Function):
+    """x^3, with a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors  # pyright: ignore[reportAttributeAccessIssue]
+        return 2 * gradient * x * x
+
+
+class Cubes(nn.Module):
+    """`Cube` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = Cube.apply(x)
+        assert isinstance(found, Tensor)
+        return found
+
+
+def custom_function() -> Job:
+    model = nn.Sequential(net(), Cubes())
+    return trained(model, Adam(model.parameters()))
+
+
+class Checkpointed(nn.Module):
+    """Blocks with dropout that draw the same numbers twice."""
+
+    def __init__(self, *, use_reentrant: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.ReLU()) for _ in range(3))
+        self.head = nn.Linear(8, 3)
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.use_reentrant)
+        return self.head(x)
+
+
+def checkpointed() -> Job:
+    model = Checkpointed(use_reentrant=False)
+    return trained(model, Adam(model.parameters()))
+
+
+def checkpointed_reentrant() -> Job:
+    model = Checkpointed(use_reentrant=True)
+    return trained(model, Adam(model.parameters()))
+
+
+class Recurrent(nn.Module):
+    """What a recurrent network says last."""
+
+    def __init__(self, inner: nn.RNNBase) -> None:
+        super().__init__()
+        self.inner, self.head = inner, nn.LazyLinear(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, _ = self.inner(x)
+        return self.head(outputs[:, -1])
+
+
+def recurrent(inner: nn.RNNBase) -> Job:
+    model = Recurrent(inner)
+    model(torch.zeros(1, 5, 8))
+    return trained(model, Adam(model.parameters()), lambda: (torch.randn(ROWS, 5, 8), torch.randint(0, 3, (ROWS,))))
+
+
+def lstm() -> Job:
+    return recurrent(nn.LSTM(8, 8, num_layers=2, dropout=0.2, bidirectional=True, batch_first=True))
+
+
+def gru() -> Job:
+    return recurrent(nn.GRU(8, 8, num_layers=2, batch_first=True))
+
+
+class Translator(nn.Module):
+    """An encoder and a decoder that look at their masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(9, 16, padding_idx=0)
+        self.inner = nn.Transformer(16, 2, 1, 1, 32, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(16, 9)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        said = self.inner(self.words(source), self.words(target), tgt_mask=causal, src_key_padding_mask=source == 0)
+        return self.head(said)
+
+
+def attention_decoder() -> Job:
+    """Attention with a causal mask, whose contents torch itself looks at, and padding."""
+    model = Translator()
+    optimizer = AdamW(model.parameters())
+
+    def step(source: Tensor, target: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        scores = model(source, target).flatten(0, 1)
+        loss = F.cross_entropy(scores, target.flatten(), ignore_index=0, label_smoothing=0.1)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), lambda: (torch.randint(0, 9, (ROWS, 6)), torch.randint(0, 9, (ROWS, 5))))
+
+
+def random_numbers() -> Job:
+    """Many ways to draw from the generator."""
+    model = net()
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        x = x + torch.rand_like(x) * torch.bernoulli(torch.full_like(x, 0.5)) + torch.normal(0.0, 1.0, x.shape)
+        x = x[torch.randperm(ROWS)] + x[torch.multinomial(torch.ones(ROWS), ROWS)] + torch.randint(0, 3, x.shape)
+        x = x + torch.empty_like(x).uniform_() + torch.empty_like(x).exponential_() + F.gumbel_softmax(x)
+        x = F.rrelu(x, training=True) + F.alpha_dropout(x, 0.1, training=True)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
+def evaluated() -> Job:
+    """No gradient, no optimizer: loss and accuracy."""
+    model = net().eval()
+
+    @torch.no_grad()
+    def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        scores = model(x)
+        return F.cross_entropy(scores, y), (scores.argmax(1) == y).float().mean()
+
+    return Job(step, (model,), (), rows)
+
+
+def nothing_returned() -> Job:
+    """A step that ends with the optimizer."""
+    model = net()
+    job = trained(model, Adam(model.parameters()))
+
+    def step(x: Tensor, y: Tensor) -> None:
+        job.step(x, y)
+
+    return Job(step, job.models, job.optimizers, job.batch)
+
+
+FEATURES: tuple[Make, ...] = (
+    parameter_groups,
+    scheduler_in_the_step,
+    clipped,
+    accumulated,
+    autocast,
+    scaled,
+    averaged,
+    nested,
+    hooked,
+    optimizers_in_hooks,
+    custom_function,
+    checkpointed,
+    checkpointed_reentrant,
+    lstm,
+    gru,
+    attention_decoder,
+    random_numbers,
+    evaluated,
+    nothing_returned,
+)
+
+
+def named() -> Iterator[tuple[str, Make]]:
+    """Yield every feature and every optimizer with its name."""
+    yield from ((make.__name__, make) for make in FEATURES)
+    for make in OPTIMIZERS:
+        assert isinstance(make, partial)
+        options = ", ".join(f"{key}={value}" for key, value in make.keywords.items())
+        yield f"{make.func.__name__}({options})", by(make)
