@@ -59,22 +59,10 @@ def run(
     """
     for slot in call.captured.stale:
         put(slot, None, call.training)
-    storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
     before = _written_forward(call)
     generator = torch.get_rng_state()
     completed = False
-    extents = {} if spill is None else spill.arrange(storages, call.program.stowed)
-    execution = Run(
-        call.program,
-        costs,
-        spill,
-        storages,
-        dict(call.hyper),
-        capacity_bytes,
-        extents=extents,
-        observe=observe,
-        progress=progress,
-    )
+    execution = made_ready(call, costs, spill, capacity_bytes, progress, observe=observe)
     try:
         outcome = execution.execute()
         completed = True
@@ -87,6 +75,31 @@ def run(
                     call.tensors[name].copy_(copy)
             torch.set_rng_state(generator)
     return outcome
+
+
+def made_ready(
+    call: Call,
+    costs: Mapping[str, Cost],
+    spill: Spill | None,
+    capacity_bytes: int,
+    progress: Progress,
+    *,
+    observe: bool,
+) -> Run:
+    """Return the run of a call, with what is stowed in `spill`; nothing has happened yet."""
+    storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
+    extents = {} if spill is None else spill.arrange(storages, call.program.stowed)
+    return Run(
+        call.program,
+        costs,
+        spill,
+        storages,
+        dict(call.hyper),
+        capacity_bytes,
+        extents=extents,
+        observe=observe,
+        progress=progress,
+    )
 
 
 def settle(call: Call, outcome: Outcome) -> object:

@@ -29,7 +29,7 @@ from outgrow.operators.parts import parts
 from outgrow.plan import Budget
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
-from outgrow.runtime.memory import fix_mmap_threshold, round_up, trim
+from outgrow.runtime.memory import MAPPED_BYTES, fix_mmap_threshold, round_up, trim
 from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Program
 from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, resident_bytes
@@ -40,8 +40,6 @@ _SLACK_BYTES = 8 << 20
 _SURPRISE = 0.05
 _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
-_MAPPED_BYTES = 1 << 20
-"""Where room is short, tensors of this size and more get a mapping of their own, so that freed bytes are free."""
 _ROOMY = 2
 """Room is short unless the budget is this many times the peak. Where it is not, the user's function is called as it
 is: Python may hold tensors longer than the graph, and the heap waste what it likes."""
@@ -151,7 +149,7 @@ class Entries:
         is_roomy = prepared.in_core.peak_bytes * _ROOMY <= budget.capacity_bytes
         if not is_roomy:
             arena.install()
-            fix_mmap_threshold(_MAPPED_BYTES)
+            fix_mmap_threshold(MAPPED_BYTES)
         self.spill_for(program, tensors)
         trim()
         return Entry(captured, prepared, program, runs_as_written=is_roomy)

@@ -9,7 +9,7 @@ around it: what it, or the arena, rose above the results is the op's workspace. 
 arena then; otherwise what rests makes room for the workspace of the next op.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -70,16 +70,25 @@ class Run:
     begin: float = 0.0
     held: int = 0
     high_water: int = 0
+    position: int = 0
 
     def execute(self) -> Outcome:
         """Run every instruction and return what came of it."""
-        program = self.program
+        self.start()
+        self.advance(len(self.program.instructions))
+        return self.finish()
+
+    def start(self) -> None:
+        """Begin to measure."""
         reset_high_water()
         self.begin = perf_counter()
-        there = (storage.nbytes() for name, storage in self.storages.items() if name not in program.stowed)
+        there = (storage.nbytes() for name, storage in self.storages.items() if name not in self.program.stowed)
         self._hold(sum(there))
+
+    def advance(self, stop: int) -> None:
+        """Run the instructions from where the run is up to number `stop`."""
         with torch.no_grad():
-            for at, item in enumerate(program.instructions):
+            for item in self.program.instructions[self.position : stop]:
                 match item:
                     case Call():
                         self._call(item)
@@ -91,9 +100,29 @@ class Run:
                         self._wait(storage)
                     case Drop(storage):
                         self._drop(storage)
-                for storage in program.dies.get(at, ()):
-                    self._release(storage)
-            results = tuple(self._lookup(name) for name in program.results)
+                self._bury()
+
+    def read(self, names: Iterable[str]) -> tuple[Item, ...]:
+        """Return values that are there at this point of the run."""
+        return tuple(self._lookup(name) for name in names)
+
+    def receive(self, returned: Sequence[torch.Tensor]) -> None:
+        """Go past the call that comes next with what somebody else says that it returns."""
+        call = self.program.instructions[self.position]
+        assert isinstance(call, Call), "only a call returns something"
+        now = self._now()
+        self._record(call, now, now, self._enter(call, returned), 0)
+        self._bury()
+
+    def _bury(self) -> None:
+        """Free what dies with the present instruction and go on to the next."""
+        for storage in self.program.dies.get(self.position, ()):
+            self._release(storage)
+        self.position += 1
+
+    def finish(self) -> Outcome:
+        """Return what came of the run."""
+        results = self.read(self.program.results)
         seconds = perf_counter() - self.begin
         self.high_water = max(self.high_water, high_water_bytes())
         trace = Trace(seconds, tuple(self.spans), tuple(self.events))
@@ -177,7 +206,10 @@ class Run:
         lookup = self._lookup
         arguments = [slot(lookup) for slot in call.arguments]
         keywords = {key: slot(lookup) for key, slot in call.keywords}
-        returned = call.function(*arguments, **keywords)
+        return self._enter(call, call.function(*arguments, **keywords))
+
+    def _enter(self, call: Call, returned: object) -> int:
+        """Enter what an op returned, and return the bytes that were born."""
         born = 0
         if len(call.results) == 1 and not isinstance(returned, tuple | list):
             returned = (returned,)

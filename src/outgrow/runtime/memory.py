@@ -180,6 +180,10 @@ def trim() -> None:
         _libc.malloc_trim(ctypes.c_size_t(0))
 
 
+MAPPED_BYTES = 1 << 20
+"""Where room is short, tensors of this size and more get a mapping of their own, so that freed bytes are free."""
+
+
 def fix_mmap_threshold(size_bytes: int) -> None:
     """Let allocations of `size_bytes` and more have mappings of their own, freed at once (glibc: `mallopt`).
 

@@ -1,0 +1,247 @@
+"""A loop that cannot be captured whole trains by parts, with the bits of eager and within its budget."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import LBFGS, AdamW, Optimizer, RAdam
+from torch.utils.checkpoint import checkpoint
+
+from outgrow.errors import Infeasible, InvalidQuantity
+from outgrow.frontends import dynamo
+from outgrow.frontends.machines import described_machine
+from outgrow.runtime.process import high_water_bytes, reset_high_water
+from outgrow.units import MIB
+
+WIDTH, ROWS, STEPS = 512, 2048, 4
+Model = Callable[[Tensor], Tensor]
+
+
+def blocks(number: int) -> nn.Sequential:
+    """Layers with batch norm, which counts, and dropout, which draws."""
+    inner = [
+        module
+        for _ in range(number)
+        for module in (nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(inplace=True), nn.Dropout(0.1))
+    ]
+    return nn.Sequential(*inner)
+
+
+class Plain(nn.Module):
+    """One part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = blocks(6), nn.Linear(WIDTH, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+class Deciding(Plain):
+    """A decision by contents between the halves, so that there are several parts, of which one runs twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body[:12](x)
+        if x.mean() > 0:
+            x = 2 * x
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            x = self.body[12:](x)
+        return self.head(x)
+
+
+class Checkpointed(Plain):
+    """Regions that are marked to be computed twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = checkpoint(self.body[:12], x, use_reentrant=False)
+        return self.head(checkpoint(self.body[12:], x, use_reentrant=False))
+
+
+class Choosing(Plain):
+    """As many rows as the contents say go on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        chosen = x[x[:, 0] > 0]
+        return self.head(x) + chosen.mean()
+
+
+def batch(rows: int = ROWS) -> tuple[Tensor, Tensor]:
+    """Rows and classes."""
+    return torch.randn(rows, WIDTH), torch.randint(0, 10, (rows,))
+
+
+def plain(module: nn.Module, model: Model, optimizer: Optimizer, _step: int) -> list[float]:
+    """What every tutorial does, with a norm that is looked at."""
+    x, y = batch()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(module.parameters(), 1.0, error_if_nonfinite=True)
+    optimizer.step()
+    optimizer.zero_grad()
+    return [loss.item(), norm.item()]
+
+
+def accumulating(module: nn.Module, model: Model, optimizer: Optimizer, step: int) -> list[float]:
+    """Two forward passes before one backward pass, the last batch short, and an evaluation after each step."""
+    losses = [F.cross_entropy(model(x), y) for x, y in (batch(ROWS // 2), batch(ROWS // 2 - 100 * (step == STEPS - 1)))]
+    (losses[0] + losses[1]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model(batch(64)[0])  # nobody wants its backward pass
+    module.eval()
+    with torch.no_grad():
+        losses.append(model(batch(64)[0]).sum())
+    module.train()
+    return [loss.item() for loss in losses]
+
+
+def closing(_module: nn.Module, model: Model, optimizer: Optimizer, _step: int) -> list[float]:
+    """An optimizer that asks for the loss several times."""
+    x, y = batch(256)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss.item()
+
+    return [float(optimizer.step(closure))]
+
+
+class ShortLBFGS(LBFGS):
+    """LBFGS with a short memory."""
+
+    def __init__(self, parameters: Iterator[Tensor]) -> None:
+        super().__init__(parameters, lr=0.1, max_iter=3, history_size=2)
+
+
+@dataclass
+class Left:
+    """What a training leaves."""
+
+    losses: list[list[float]] = field(default_factory=list[list[float]])
+    tensors: list[Tensor] = field(default_factory=list[Tensor])
+    generator: Tensor = field(default_factory=torch.get_rng_state)
+
+
+Loop = Callable[[nn.Module, Model, Optimizer, int], list[float]]
+
+
+def left_by(
+    kind: type[nn.Module],
+    rule: Callable[[Iterator[nn.Parameter]], Optimizer],
+    loop: Loop,
+    compiled: Callable[[nn.Module], Model],
+) -> Left:
+    """Train from a known state and return what is left."""
+    torch.manual_seed(0)
+    module = kind()
+    optimizer = rule(module.parameters())
+    model = compiled(module)
+    left = Left([loop(module, model, optimizer, step) for step in range(STEPS)])
+    left.tensors = [tensor.detach().clone() for tensor in (*module.parameters(), *module.buffers())]
+    left.generator = torch.get_rng_state()
+    return left
+
+
+@pytest.fixture
+def compiled(
+    disk_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Callable[[nn.Module], Model]]]:
+    """Compile models under a budget, for a machine whose rates need no measuring and without known costs."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
+    monkeypatch.setattr(dynamo, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
+
+    def make(budget: int | str) -> Callable[[nn.Module], Model]:
+        options = {"memory_budget": budget, "offload_dir": str(disk_folder)}
+        return lambda module: torch.compile(module, backend=dynamo.backend, options=options)
+
+    yield make
+    torch._dynamo.reset()
+    dynamo._SHARED.clear()
+
+
+def identity(module: nn.Module) -> Model:
+    return module
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize(
+    ("kind", "rule", "loop", "budget"),
+    [
+        (Plain, AdamW, plain, 130 * MIB),
+        (Deciding, RAdam, plain, 170 * MIB),
+        (Checkpointed, AdamW, plain, 130 * MIB),
+        (Choosing, AdamW, plain, 150 * MIB),
+        (Plain, AdamW, accumulating, 150 * MIB),
+        (Plain, ShortLBFGS, closing, 160 * MIB),
+    ],
+    ids=["plain", "deciding", "checkpointed", "choosing", "accumulating", "closing"],
+)
+def test_parts_have_the_bits_of_eager(
+    kind: type[nn.Module],
+    rule: Callable[[Iterator[nn.Parameter]], Optimizer],
+    loop: Loop,
+    budget: int,
+    compiled: Callable[[int], Callable[[nn.Module], Model]],
+) -> None:
+    """Losses, parameters, buffers and generator are those of the eager loop; the process keeps the budget."""
+    expected = left_by(kind, rule, loop, identity)
+    reset_high_water()
+    found = left_by(kind, rule, loop, compiled(budget))
+    high_water = high_water_bytes()
+    assert found.losses == expected.losses
+    assert all(map(torch.equal, found.tensors, expected.tensors))
+    assert torch.equal(found.generator, expected.generator)
+    (shared,) = dynamo._SHARED.values()
+    assert high_water - shared.baseline_bytes <= budget
+
+
+def test_a_budget_below_the_floor_is_refused(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:
+    """The floor is named, and the model stays usable."""
+    module = Plain()
+    with pytest.raises(Infeasible, match="below the floor"):
+        compiled(4 * MIB)(module)(batch()[0]).sum().backward()
+    module(batch()[0])
+
+
+def test_a_second_backward_pass_is_refused(compiled: Callable[[str], Callable[[nn.Module], Model]]) -> None:
+    """Nothing is kept for it."""
+    loss = compiled("1GiB")(Plain())(batch()[0]).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="has run already"):
+        loss.backward()
+
+
+def test_an_input_that_changes_before_the_backward_pass_is_refused(
+    compiled: Callable[[str], Callable[[nn.Module], Model]],
+) -> None:
+    """As eager refuses it: the gradients would be wrong."""
+    module = Plain()
+    loss = compiled("1GiB")(module)(batch()[0]).sum()
+    with torch.no_grad():
+        module.head.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        (None, TypeError, "memory_budget is needed"),
+        ({"memory_budget": "1GiB", "memroy": 1}, TypeError, "given: memory_budget, memroy"),
+        ({"memory_budget": "8 bananas"}, InvalidQuantity, "bananas"),
+    ],
+)
+def test_options_are_checked(options: dict[str, object] | None, kind: type[Exception], message: str) -> None:
+    """What is missing or unknown is named."""
+    module = torch.fx.symbolic_trace(nn.Linear(1, 1))
+    with pytest.raises(kind, match=message):
+        dynamo.backend(module, [], options=options)
