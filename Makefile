@@ -15,7 +15,7 @@ help: ## say what can be made
 install: $(INSTALLED) ## make .venv with the outgrow command in it
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,examples]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,examples,integrations]'
 	@touch $@
 
 # Debian keeps the venv module's pip in a package of its own; virtualenv, where it is, does as well.

@@ -25,6 +25,7 @@ from weakref import finalize
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
+from torch._dynamo.external_utils import wrap_inline
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch.utils.checkpoint import checkpoint
 
@@ -94,6 +95,29 @@ def backend(
     none, `TierFailure` for a folder that cannot be used; when it runs `Infeasible` below the floor, and `Uncapturable`.
     """
     return Part(module, _checked(dict(options or {})))
+
+
+def compiled_in_place(
+    *,
+    memory_budget: int | str,
+    offload_dir: str | Path | None = None,
+    disk_budget: int | str | None = None,
+    planner: str = "search",
+) -> Callable[[nn.Module], None]:
+    """Return a function that lets a module run by parts from then on; raises what `backend` raises for bad options."""
+    options: dict[str, str | int | bool | Callable[..., object]] = {"memory_budget": memory_budget, "planner": planner}
+    if offload_dir is not None:
+        options["offload_dir"] = str(offload_dir)
+    if disk_budget is not None:
+        options["disk_budget"] = disk_budget
+    _checked(options)
+
+    def compiled(module: nn.Module) -> None:
+        # Dynamo skips the frames of torch.nn's own modules unless they are wrapped; `module.compile` does not wrap them
+        call = wrap_inline(module._call_impl)
+        module._compiled_call_impl = torch.compile(call, backend=backend, options=options)
+
+    return compiled
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,10 @@ _COMPILED = (
     "this calls what torch.compile made, whose kernels are not those of eager; "
     "call the model itself (model._orig_mod) inside of the step"
 )
+_DROP_IN = (
+    '. Or leave the loop as it is, and plan its parts: torch.compile(model, backend="outgrow", '
+    'options={"memory_budget": ...})'
+)
 _CONTENT_MESSAGES = (
     "is not supported for tensor subclasses",
     "Cannot access data pointer of Tensor",
@@ -59,7 +63,7 @@ def refusals() -> Iterator[None]:
         reason = _reason(error)
         if reason is None:
             raise
-        raise Uncapturable(f"{user_line(error.__traceback__) or 'the step'}: {reason}") from error
+        raise Uncapturable(f"{user_line(error.__traceback__) or 'the step'}: {reason}{_DROP_IN}") from error
 
 
 def _reason(error: Exception) -> str | None:

@@ -1,0 +1,46 @@
+"""How does Hugging Face's `Trainer` keep within a budget? By one callback.
+
+    Trainer(model=model, ..., callbacks=[BudgetCallback("8GiB")])
+
+The loop is the trainer's own. The model runs by parts (`frontends.dynamo`) while it is trained and evaluated there, and
+is an ordinary module again afterwards.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import nn
+from transformers import TrainerCallback
+
+from outgrow.frontends.dynamo import compiled_in_place
+
+
+class BudgetCallback(TrainerCallback):
+    """Put a trainer's model under a memory budget; arguments are those of `outgrow.compile`."""
+
+    def __init__(
+        self,
+        memory_budget: int | str,
+        *,
+        offload_dir: str | Path | None = None,
+        disk_budget: int | str | None = None,
+        planner: str = "search",
+    ) -> None:
+        """Raise `InvalidQuantity` for a size that is none, and `TierFailure` for a folder that cannot be used."""
+        self._compiled = compiled_in_place(
+            memory_budget=memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner
+        )
+
+    def on_train_begin(self, *_about: object, **kwargs: object) -> None:
+        """Let the model run by parts."""
+        self._compiled(_model(kwargs))
+
+    def on_train_end(self, *_about: object, **kwargs: object) -> None:
+        """Make the model an ordinary module again."""
+        _model(kwargs)._compiled_call_impl = None
+
+
+def _model(told: Mapping[str, object]) -> nn.Module:
+    model = told["model"]
+    assert isinstance(model, nn.Module), "a trainer tells its callbacks the model"
+    return model

@@ -1,0 +1,67 @@
+"""How does Lightning's `Trainer` keep within a budget? By a strategy.
+
+    Trainer(strategy=BudgetStrategy("8GiB"), ...)
+    Trainer(strategy="outgrow", ...)    # the budget is that of the environment variable OUTGROW_MEMORY_BUDGET
+
+The string is known once this module is imported. The loop is the trainer's own; the module and those that it is made of
+run by parts (`frontends.dynamo`) until the trainer is done.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
+from torch import nn
+
+from outgrow.errors import InvalidQuantity
+from outgrow.frontends.dynamo import compiled_in_place
+
+_VARIABLE = "OUTGROW_MEMORY_BUDGET"
+
+
+class BudgetStrategy(SingleDeviceStrategy):
+    """Train on one device within a memory budget; arguments are those of `outgrow.compile`."""
+
+    strategy_name = "outgrow"
+
+    def __init__(
+        self,
+        memory_budget: int | str | None = None,
+        *,
+        offload_dir: str | Path | None = None,
+        disk_budget: int | str | None = None,
+        planner: str = "search",
+        **kwargs: Any,
+    ) -> None:
+        """Raise `InvalidQuantity` for a size that is none, or if there is none here nor in the environment."""
+        super().__init__(**kwargs)
+        budget = memory_budget if memory_budget is not None else os.environ.get(_VARIABLE)
+        if budget is None:
+            raise InvalidQuantity(
+                f'no memory budget: write BudgetStrategy("8GiB"), or set {_VARIABLE} before strategy="outgrow"'
+            )
+        self._compiled = compiled_in_place(
+            memory_budget=budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner
+        )
+
+    def setup(self, trainer: Trainer) -> None:
+        """Let the module and those that its steps call run by parts."""
+        super().setup(trainer)
+        for module in self._modules():
+            self._compiled(module)
+
+    def teardown(self) -> None:
+        """Make the modules ordinary ones again."""
+        for module in self._modules():
+            module._compiled_call_impl = None
+        super().teardown()
+
+    def _modules(self) -> tuple[nn.Module, ...]:
+        """Return the trainer's module and its children: a step calls either."""
+        module = self.lightning_module
+        return () if module is None else (module, *module.children())
+
+
+StrategyRegistry.register("outgrow", BudgetStrategy, description="trains within a memory budget")
