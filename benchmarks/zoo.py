@@ -164,8 +164,6 @@ def _whole(folder: str) -> Callable[..., object]:
 
 
 def _by_parts(folder: str) -> Callable[..., object]:
-    import torch
-
     from outgrow.frontends import dynamo
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
@@ -180,14 +178,13 @@ def _by_parts(folder: str) -> Callable[..., object]:
             reset_high_water()
             returned = training.step(batch)
             top = high_water_bytes()
-            peaks.extend(top - shared.baseline_bytes for shared in dynamo._SHARED.values())
+            peaks.extend(top - shared.baseline_bytes for shared in dynamo.budgets())
             return returned
 
         try:
             yield Runner(run, lambda: max(peaks), lambda: budget < AMPLE, lambda: 0)
         finally:
-            torch._dynamo.reset()
-            dynamo._SHARED.clear()
+            dynamo.forget()
 
     return loop
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 Batch = Any
@@ -105,42 +106,128 @@ def pictures(torch: Any, size: int = 64, rows: int = 16) -> dict[str, Any]:
 
 LLAMA = {**TEXT, **SMALL, **GROUPED}
 for title, kind in (
-    ("llama", "Llama"), ("mistral", "Mistral"), ("qwen2", "Qwen2"), ("qwen3", "Qwen3"), ("gemma", "Gemma"), ("phi3", "Phi3"),
-    ("olmo2", "Olmo2"), ("smollm3", "SmolLM3"),
-):  # fmt: skip
+    ("llama", "Llama"),
+    ("mistral", "Mistral"),
+    ("qwen2", "Qwen2"),
+    ("qwen3", "Qwen3"),
+    ("gemma", "Gemma"),
+    ("phi3", "Phi3"),
+    ("olmo2", "Olmo2"),
+    ("smollm3", "SmolLM3"),
+):
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     heads = {"head_dim": 32} if title in ("qwen3", "gemma", "mistral") else {}
     of_transformers(title, "text", f"{kind}ForCausalLM", f"{kind}Config", {**LLAMA, **special, **heads}, text)
-of_transformers("gpt2", "text", "GPT2LMHeadModel", "GPT2Config",
-                {"vocab_size": 1000, "n_positions": 256, "n_embd": 128, "n_layer": 4, "n_head": 4}, text)  # fmt: skip
+of_transformers(
+    "gpt2",
+    "text",
+    "GPT2LMHeadModel",
+    "GPT2Config",
+    {"vocab_size": 1000, "n_positions": 256, "n_embd": 128, "n_layer": 4, "n_head": 4},
+    text,
+)
 of_transformers("gpt_neox", "text", "GPTNeoXForCausalLM", "GPTNeoXConfig", {**TEXT, **SMALL}, text)
-of_transformers("opt", "text", "OPTForCausalLM", "OPTConfig",
-                {**TEXT, "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "ffn_dim": 512,
-                 "word_embed_proj_dim": 128}, text)  # fmt: skip
-of_transformers("bloom", "text", "BloomForCausalLM", "BloomConfig",
-                {"vocab_size": 1000, "hidden_size": 128, "n_layer": 4, "n_head": 4}, text)  # fmt: skip
+of_transformers(
+    "opt",
+    "text",
+    "OPTForCausalLM",
+    "OPTConfig",
+    {
+        **TEXT,
+        "hidden_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "ffn_dim": 512,
+        "word_embed_proj_dim": 128,
+    },
+    text,
+)
+of_transformers(
+    "bloom",
+    "text",
+    "BloomForCausalLM",
+    "BloomConfig",
+    {"vocab_size": 1000, "hidden_size": 128, "n_layer": 4, "n_head": 4},
+    text,
+)
 of_transformers("bert", "text", "BertForMaskedLM", "BertConfig", {**TEXT, **SMALL}, text)
-of_transformers("roberta", "text", "RobertaForSequenceClassification", "RobertaConfig",
-                {**TEXT, **SMALL, "max_position_embeddings": 300}, labelled_text)  # fmt: skip
-of_transformers("electra", "text", "ElectraForSequenceClassification", "ElectraConfig",
-                {**TEXT, **SMALL, "embedding_size": 64}, labelled_text)  # fmt: skip
+of_transformers(
+    "roberta",
+    "text",
+    "RobertaForSequenceClassification",
+    "RobertaConfig",
+    {**TEXT, **SMALL, "max_position_embeddings": 300},
+    labelled_text,
+)
+of_transformers(
+    "electra",
+    "text",
+    "ElectraForSequenceClassification",
+    "ElectraConfig",
+    {**TEXT, **SMALL, "embedding_size": 64},
+    labelled_text,
+)
 of_transformers("albert", "text", "AlbertForMaskedLM", "AlbertConfig", {**TEXT, **SMALL, "embedding_size": 64}, text)
-of_transformers("distilbert", "text", "DistilBertForSequenceClassification", "DistilBertConfig",
-                {"vocab_size": 1000, "dim": 128, "n_layers": 4, "n_heads": 4, "hidden_dim": 512}, labelled_text)  # fmt: skip
+of_transformers(
+    "distilbert",
+    "text",
+    "DistilBertForSequenceClassification",
+    "DistilBertConfig",
+    {"vocab_size": 1000, "dim": 128, "n_layers": 4, "n_heads": 4, "hidden_dim": 512},
+    labelled_text,
+)
 of_transformers(
     "deberta_v2", "text", "DebertaV2ForSequenceClassification", "DebertaV2Config", {**TEXT, **SMALL}, labelled_text
 )
-of_transformers("t5", "text", "T5ForConditionalGeneration", "T5Config",
-                {"vocab_size": 1000, "d_model": 128, "d_kv": 32, "d_ff": 512, "num_layers": 3, "num_heads": 4,
-                 "decoder_start_token_id": 0}, text)  # fmt: skip
-of_transformers("bart", "text", "BartForConditionalGeneration", "BartConfig",
-                {**TEXT, "d_model": 128, "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 4,
-                 "decoder_attention_heads": 4, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512}, text)  # fmt: skip
-of_transformers("mixtral", "mixture of experts", "MixtralForCausalLM", "MixtralConfig",
-                {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2}, text)  # fmt: skip
-of_transformers("mamba", "state space", "MambaForCausalLM", "MambaConfig",
-                {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
-                lambda torch: text(torch, 8, 32))  # fmt: skip
+of_transformers(
+    "t5",
+    "text",
+    "T5ForConditionalGeneration",
+    "T5Config",
+    {
+        "vocab_size": 1000,
+        "d_model": 128,
+        "d_kv": 32,
+        "d_ff": 512,
+        "num_layers": 3,
+        "num_heads": 4,
+        "decoder_start_token_id": 0,
+    },
+    text,
+)
+of_transformers(
+    "bart",
+    "text",
+    "BartForConditionalGeneration",
+    "BartConfig",
+    {
+        **TEXT,
+        "d_model": 128,
+        "encoder_layers": 3,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 512,
+        "decoder_ffn_dim": 512,
+    },
+    text,
+)
+of_transformers(
+    "mixtral",
+    "mixture of experts",
+    "MixtralForCausalLM",
+    "MixtralConfig",
+    {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
+    text,
+)
+of_transformers(
+    "mamba",
+    "state space",
+    "MambaForCausalLM",
+    "MambaConfig",
+    {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
+    lambda torch: text(torch, 8, 32),
+)
 of_transformers(
     "vit", "vision", "ViTForImageClassification", "ViTConfig", {**SMALL, "image_size": 64, "patch_size": 8}, pictures
 )
@@ -150,44 +237,110 @@ of_transformers(
 of_transformers(
     "beit", "vision", "BeitForImageClassification", "BeitConfig", {**SMALL, "image_size": 64, "patch_size": 8}, pictures
 )
-of_transformers("swin", "vision", "SwinForImageClassification", "SwinConfig",
-                {"image_size": 64, "patch_size": 4, "embed_dim": 48, "depths": [2, 2], "num_heads": [3, 6], "window_size": 4},
-                pictures)  # fmt: skip
-of_transformers("convnext", "vision", "ConvNextForImageClassification", "ConvNextConfig",
-                {"hidden_sizes": [32, 64, 96, 128], "depths": [2, 2, 2, 2], "drop_path_rate": 0.1}, pictures)  # fmt: skip
-of_transformers("resnet", "vision", "ResNetForImageClassification", "ResNetConfig",
-                {"embedding_size": 32, "hidden_sizes": [64, 96, 128, 160], "depths": [2, 2, 2, 2]}, pictures)  # fmt: skip
+of_transformers(
+    "swin",
+    "vision",
+    "SwinForImageClassification",
+    "SwinConfig",
+    {"image_size": 64, "patch_size": 4, "embed_dim": 48, "depths": [2, 2], "num_heads": [3, 6], "window_size": 4},
+    pictures,
+)
+of_transformers(
+    "convnext",
+    "vision",
+    "ConvNextForImageClassification",
+    "ConvNextConfig",
+    {"hidden_sizes": [32, 64, 96, 128], "depths": [2, 2, 2, 2], "drop_path_rate": 0.1},
+    pictures,
+)
+of_transformers(
+    "resnet",
+    "vision",
+    "ResNetForImageClassification",
+    "ResNetConfig",
+    {"embedding_size": 32, "hidden_sizes": [64, 96, 128, 160], "depths": [2, 2, 2, 2]},
+    pictures,
+)
 of_transformers("mobilenet_v2", "vision", "MobileNetV2ForImageClassification", "MobileNetV2Config", {}, pictures)
-of_transformers("segformer", "vision", "SegformerForSemanticSegmentation", "SegformerConfig",
-                {"hidden_sizes": [32, 64, 96, 128], "depths": [1, 1, 1, 1], "decoder_hidden_size": 64},
-                lambda torch: {"pixel_values": torch.randn(4, 3, 128, 128),
-                               "labels": torch.randint(0, 2, (4, 128, 128))})  # fmt: skip
-of_transformers("wav2vec2", "speech", "Wav2Vec2ForSequenceClassification", "Wav2Vec2Config",
-                {**SMALL, "conv_dim": [64, 64], "conv_kernel": [10, 3], "conv_stride": [5, 2],
-                 "num_feat_extract_layers": 2, "apply_spec_augment": False},
-                lambda torch: {"input_values": torch.randn(4, 4000), "labels": torch.randint(0, 2, (4,))})  # fmt: skip
-of_transformers("whisper", "speech", "WhisperForConditionalGeneration", "WhisperConfig",
-                {"vocab_size": 1000, "d_model": 128, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-                 "decoder_attention_heads": 4, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "max_source_positions": 200,
-                 "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1},
-                lambda torch: {"input_features": torch.randn(4, 80, 400), "labels": torch.randint(5, 1000, (4, 40))})  # fmt: skip
-of_transformers("patchtst", "time series", "PatchTSTForPrediction", "PatchTSTConfig",
-                {"num_input_channels": 4, "context_length": 256, "prediction_length": 24, "patch_length": 8, "patch_stride": 8,
-                 "d_model": 64, "num_hidden_layers": 3, "ffn_dim": 128},
-                lambda torch: {"past_values": torch.randn(16, 256, 4), "future_values": torch.randn(16, 24, 4)})  # fmt: skip
+of_transformers(
+    "segformer",
+    "vision",
+    "SegformerForSemanticSegmentation",
+    "SegformerConfig",
+    {"hidden_sizes": [32, 64, 96, 128], "depths": [1, 1, 1, 1], "decoder_hidden_size": 64},
+    lambda torch: {"pixel_values": torch.randn(4, 3, 128, 128), "labels": torch.randint(0, 2, (4, 128, 128))},
+)
+of_transformers(
+    "wav2vec2",
+    "speech",
+    "Wav2Vec2ForSequenceClassification",
+    "Wav2Vec2Config",
+    {
+        **SMALL,
+        "conv_dim": [64, 64],
+        "conv_kernel": [10, 3],
+        "conv_stride": [5, 2],
+        "num_feat_extract_layers": 2,
+        "apply_spec_augment": False,
+    },
+    lambda torch: {"input_values": torch.randn(4, 4000), "labels": torch.randint(0, 2, (4,))},
+)
+of_transformers(
+    "whisper",
+    "speech",
+    "WhisperForConditionalGeneration",
+    "WhisperConfig",
+    {
+        "vocab_size": 1000,
+        "d_model": 128,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 256,
+        "decoder_ffn_dim": 256,
+        "max_source_positions": 200,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 1,
+    },
+    lambda torch: {"input_features": torch.randn(4, 80, 400), "labels": torch.randint(5, 1000, (4, 40))},
+)
+of_transformers(
+    "patchtst",
+    "time series",
+    "PatchTSTForPrediction",
+    "PatchTSTConfig",
+    {
+        "num_input_channels": 4,
+        "context_length": 256,
+        "prediction_length": 24,
+        "patch_length": 8,
+        "patch_stride": 8,
+        "d_model": 64,
+        "num_hidden_layers": 3,
+        "ffn_dim": 128,
+    },
+    lambda torch: {"past_values": torch.randn(16, 256, 4), "future_values": torch.randn(16, 24, 4)},
+)
 
 
 # monai -----------------------------------------------------------------------------------------------------------
+
+
+def monai_network(name: str) -> Callable[..., Any]:
+    """Return a class of monai's networks."""
+    return getattr(import_module("monai.networks.nets"), name)
 
 
 def of_monai(name: str, options: dict[str, Any], size: int = 32, *, channels: int = 1, first: bool = False) -> None:
     """A network of monai that says what each voxel is."""
 
     def make() -> Training:
-        from monai.networks import nets
-
+        network = monai_network(name)
         torch = seeded()
-        model = getattr(nets, name)(**options)
+        model = network(**options)
 
         def loss(found: Any, given: Any) -> Any:
             said = found(given[0])
@@ -219,11 +372,9 @@ of_monai(
 @entry("monai DenseNet121", "3D")
 def densenet() -> Training:
     """A classifier of volumes."""
-    from monai.networks.nets import DenseNet121
-
     torch = seeded()
 
-    model = DenseNet121(spatial_dims=3, in_channels=1, out_channels=2, init_features=16, growth_rate=8)
+    model = monai_network("DenseNet121")(spatial_dims=3, in_channels=1, out_channels=2, init_features=16, growth_rate=8)
     return trained(
         model,
         lambda found, given: torch.nn.functional.cross_entropy(found(given[0]), given[1]),
@@ -234,14 +385,18 @@ def densenet() -> Training:
 @entry("monai DiffusionModelUNet", "diffusion")
 def diffusion() -> Training:
     """A network that tells noise from a picture, at a random time."""
-    from monai.networks.nets import DiffusionModelUNet
-
     torch = seeded()
 
-    model = DiffusionModelUNet(
-        spatial_dims=2, in_channels=1, out_channels=1, channels=(32, 64), attention_levels=(False, True),
-        num_res_blocks=1, num_head_channels=32, norm_num_groups=16,
-    )  # fmt: skip
+    model = monai_network("DiffusionModelUNet")(
+        spatial_dims=2,
+        in_channels=1,
+        out_channels=1,
+        channels=(32, 64),
+        attention_levels=(False, True),
+        num_res_blocks=1,
+        num_head_channels=32,
+        norm_num_groups=16,
+    )
 
     def loss(found: Any, given: Any) -> Any:
         noise, times = torch.randn_like(given), torch.randint(0, 1000, (given.shape[0],))
@@ -278,10 +433,14 @@ def seq2seq() -> Training:
     """A translator with attention, word by word."""
     torch = seeded()
     nn = torch.nn
-    parts = nn.ModuleDict({
-        "words": nn.Embedding(500, 128), "encoder": nn.GRU(128, 128, batch_first=True),
-        "cell": nn.GRUCell(256, 128), "head": nn.Linear(128, 500),
-    })  # fmt: skip
+    parts = nn.ModuleDict(
+        {
+            "words": nn.Embedding(500, 128),
+            "encoder": nn.GRU(128, 128, batch_first=True),
+            "cell": nn.GRUCell(256, 128),
+            "head": nn.Linear(128, 500),
+        }
+    )
 
     def loss(found: Any, given: Any) -> Any:
         keys, last = found["encoder"](found["words"](given[0]))
@@ -302,14 +461,26 @@ def gan() -> Training:
     torch = seeded()
     nn = torch.nn
     generator = nn.Sequential(
-        nn.ConvTranspose2d(32, 64, 4), nn.BatchNorm2d(64), nn.ReLU(True),
-        nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.BatchNorm2d(32), nn.ReLU(True),
-        nn.ConvTranspose2d(32, 16, 4, 2, 1), nn.BatchNorm2d(16), nn.ReLU(True), nn.ConvTranspose2d(16, 3, 4, 2, 1), nn.Tanh(),
-    )  # fmt: skip
+        nn.ConvTranspose2d(32, 64, 4),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        nn.ConvTranspose2d(64, 32, 4, 2, 1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(inplace=True),
+        nn.ConvTranspose2d(32, 16, 4, 2, 1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.ConvTranspose2d(16, 3, 4, 2, 1),
+        nn.Tanh(),
+    )
     critic = nn.Sequential(
-        nn.Conv2d(3, 32, 4, 2, 1), nn.LeakyReLU(0.2, True), nn.utils.parametrizations.spectral_norm(nn.Conv2d(32, 64, 4, 2, 1)),
-        nn.LeakyReLU(0.2, True), nn.Flatten(), nn.Linear(64 * 64, 1),
-    )  # fmt: skip
+        nn.Conv2d(3, 32, 4, 2, 1),
+        nn.LeakyReLU(0.2, inplace=True),
+        nn.utils.parametrizations.spectral_norm(nn.Conv2d(32, 64, 4, 2, 1)),
+        nn.LeakyReLU(0.2, inplace=True),
+        nn.Flatten(),
+        nn.Linear(64 * 64, 1),
+    )
     both = [torch.optim.Adam(part.parameters(), lr=2e-4, betas=(0.5, 0.999)) for part in (generator, critic)]
 
     def step(real: Any) -> Any:

@@ -164,8 +164,7 @@ def compiled(
         return lambda module: torch.compile(module, backend=dynamo.backend, options=options)
 
     yield make
-    torch._dynamo.reset()
-    dynamo._SHARED.clear()
+    dynamo.forget()
 
 
 def identity(module: nn.Module) -> Model:
@@ -200,7 +199,7 @@ def test_parts_have_the_bits_of_eager(
     assert found.losses == expected.losses
     assert all(map(torch.equal, found.tensors, expected.tensors))
     assert torch.equal(found.generator, expected.generator)
-    (shared,) = dynamo._SHARED.values()
+    (shared,) = dynamo.budgets()
     assert high_water - shared.baseline_bytes <= budget
 
 

@@ -26,13 +26,12 @@ def known_machine(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
     monkeypatch.setattr(dynamo, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
     yield
-    torch._dynamo.reset()
-    dynamo._SHARED.clear()
+    dynamo.forget()
 
 
 def rewritten() -> bool:
     """Whether some part within the budget needed a plan."""
-    return bool(dynamo._SHARED) and all(shared.pauses for shared in dynamo._SHARED.values())
+    return bool(dynamo.budgets()) and all(shared.pauses for shared in dynamo.budgets())
 
 
 def test_hugging_face(disk_folder: Path) -> None:

@@ -155,6 +155,17 @@ def _shared(options: Options) -> Shared:
     return _SHARED[options]
 
 
+def budgets() -> tuple[Shared, ...]:
+    """Return what the parts of each budget share, for every budget that a part has run under."""
+    return tuple(_SHARED.values())
+
+
+def forget() -> None:
+    """Drop compiled parts, Dynamo's and ours; what the process holds when the next one runs is its baseline."""
+    torch._dynamo.reset()
+    _SHARED.clear()
+
+
 def _size(given: object) -> int | str:
     return given if isinstance(given, int | str) else str(given)
 
