@@ -360,7 +360,7 @@ of_monai("UNet", {**PLANES, "channels": (8, 16, 32), "strides": (2, 2), "num_res
 of_monai("BasicUNet", {**PLANES, "features": (8, 8, 16, 32, 64, 8)})
 of_monai("SegResNet", {**PLANES, "init_filters": 8})
 of_monai("UNETR", {**PLANES, "img_size": 32, "feature_size": 8, "hidden_size": 96, "mlp_dim": 192, "num_heads": 4})
-of_monai("SwinUNETR", {**PLANES, "feature_size": 12})
+of_monai("SwinUNETR", {**PLANES, "feature_size": 12}, 64)
 of_monai("VNet", PLANES)
 of_monai("AttentionUnet", {**PLANES, "channels": (8, 16, 32), "strides": (2, 2)})
 of_monai(

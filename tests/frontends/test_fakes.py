@@ -1,11 +1,16 @@
-"""Are tensors with corrected strides still the results of the ops that made them?"""
+"""Are fake results what kernels give, and those that are put right still the results of the ops that made them?"""
+
+from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.frontends import fakes
 from outgrow.frontends.capture import capture
+from outgrow.frontends.fakes import FakeMode
 
 
 def test_a_corrected_layout_is_no_op_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,3 +23,60 @@ def test_a_corrected_layout_is_no_op_of_its_own(monkeypatch: pytest.MonkeyPatch)
     graph = capture(lambda x: torch.relu(x).exp(), [], [], (torch.zeros(4, 1),)).graph
     assert [op.operator for op in graph.ops] == ["aten.relu.default", "aten.exp.default"]
     assert graph.values["exp"].strides == (1, 7)
+
+
+def _permuted() -> Tensor:
+    return torch.randn(4, 32, 6).transpose(1, 2)
+
+
+def _normalised(dtype: torch.dtype) -> Iterator[tuple[str, Tensor, nn.Module]]:
+    yield "batch norm", torch.randn(8, 16, 4, 4).to(dtype), nn.BatchNorm2d(16)
+    yield "batch norm, channels last", _channels_last(dtype), nn.BatchNorm2d(16)
+    yield "batch norm, permuted", _permuted().to(dtype), nn.BatchNorm1d(6)
+    yield "group norm", torch.randn(8, 16, 4, 4).to(dtype), nn.GroupNorm(4, 16)
+    yield "layer norm, permuted", _permuted().to(dtype), nn.LayerNorm(32)
+    yield "mean square", _permuted().to(dtype), _Square()
+
+
+def _channels_last(dtype: torch.dtype) -> Tensor:
+    return torch.randn(8, 16, 4, 4).to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+class _Square(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.mse_loss(x, torch.ones_like(x))
+
+
+class _Compared(TorchDispatchMode):
+    """Repeats every operator on fake tensors and notes where type, shape or strides of a result differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        returned = func(*args, **(kwargs or {}))
+        mode = FakeMode()
+        fake_args, fake_kwargs = pytree.tree_map_only(
+            Tensor, lambda t: mode.from_tensor(t.detach()), (args, kwargs or {})
+        )
+        with mode:
+            fake = func(*fake_args, **fake_kwargs)
+        pairs = zip(pytree.tree_leaves(returned), pytree.tree_leaves(fake), strict=True)
+        self.found += [f"{func}: {_kind(a)}, fake {_kind(b)}" for a, b in pairs if _kind(a) != _kind(b)]
+        return returned
+
+
+def _kind(item: object) -> object:
+    return (item.dtype, tuple(item.shape), item.stride()) if isinstance(item, Tensor) else type(item)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_results_are_of_the_type_and_layout_that_kernels_give(dtype: torch.dtype) -> None:
+    """Normalisations with parameters of 32 bits, and losses, forward and backward, of permuted operands."""
+    torch.manual_seed(0)
+    for name, x, module in _normalised(dtype):
+        x.requires_grad_()
+        with _Compared() as compared:
+            module(x).float().square().sum().backward()
+        assert compared.found == [], name

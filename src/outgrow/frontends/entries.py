@@ -36,7 +36,8 @@ from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeabl
 from outgrow.runtime.spill import Spill
 from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier, offload_folder
 
-_SLACK_BYTES = 8 << 20
+_SLACK_BYTES, _SLACK_SHARE = 8 << 20, 0.25
+"""What a process may take beyond the overhead that a run has shown: the heap is never twice the same."""
 _SURPRISE = 0.05
 _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
@@ -181,7 +182,9 @@ class Entries:
 
     def _overhead(self, captured: Captured, tensors: Mapping[str, Tensor], *, is_new: bool) -> int:
         """The overhead that a run has shown; for a step that has not run yet, at least what is to be expected."""
-        shown = 0 if self._overhead_bytes is None else self._overhead_bytes + _SLACK_BYTES
+        shown = 0
+        if self._overhead_bytes is not None:
+            shown = self._overhead_bytes + max(_SLACK_BYTES, int(self._overhead_bytes * _SLACK_SHARE))
         if not is_new:
             return shown
         going = [read(slot, self._training) for slot in captured.stale]

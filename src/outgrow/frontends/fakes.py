@@ -28,9 +28,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.convert import address
-from outgrow.frontends.layouts import like_a_kernel
+from outgrow.frontends.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.literals import LIFTS, Literals
-from outgrow.frontends.precision import MIXED, in_mixed_precision
+from outgrow.frontends.precision import GROUPED, MIXED, as_bfloat16, in_mixed_precision
 from outgrow.frontends.recurrent import LAYER, with_workspace
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
@@ -51,6 +51,13 @@ class FakeMode(FakeTensorMode):
         return self.literals.followed(func, args, kwargs or {}, fake)
 
     def _as_kernels_would(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
+        if func is GROUPED and args[0].dtype is torch.float32 and args[0].device.type == "cpu":
+            with self:
+                halves = tuple(map(as_bfloat16, args))
+            found = super().__torch_dispatch__(func, types, halves, kwargs)
+            assert isinstance(found, Tensor), "a product is a tensor"
+            with self:
+                return torch.empty_strided(found.shape, found.stride(), dtype=torch.float32)
         returned = super().__torch_dispatch__(func, types, args, kwargs)
         if func is LAYER and isinstance(returned, tuple):
             with self:
@@ -58,6 +65,9 @@ class FakeMode(FakeTensorMode):
         if func in MIXED and isinstance(returned, tuple):
             with self:
                 returned = in_mixed_precision(func, args, returned)
+        if func in LAID_OUT:
+            with self:
+                returned = as_kernels_lay_out(func, returned)
         if func.is_view or func is torch.ops.aten.empty_strided.default:
             return returned
         if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in pytree.tree_leaves(returned)):

@@ -4,11 +4,20 @@ Strides of such a dimension say nothing about bytes, but operators read the memo
 `torch.cat` takes a channels-last volume for a contiguous one. Some abstract implementations (native_group_norm of
 torch 2.11 to 2.13) return odd strides where every kernel returns those of `torch.empty`. A fresh result that is
 channels-last but for dimensions of size 1 is given the strides of `torch.empty(..., memory_format=channels_last)`.
+
+Some kernels return contiguous results where their abstract implementations keep the operand's permutation
+(`as_kernels_lay_out`); batch normalisation keeps channels-last and nothing else.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
+_CONTIGUOUS = (torch.ops.aten.mse_loss_backward.default, torch.ops.aten.native_layer_norm_backward.default)
+_BY_FORMAT = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default)
+LAID_OUT = frozenset((*_CONTIGUOUS, *_BY_FORMAT))
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -21,6 +30,17 @@ def like_a_kernel(fake: Tensor) -> Tensor:
     if fake.stride() == strides or any(size > 1 and found != usual for size, found, usual in pairs):
         return fake
     return torch.empty_strided(fake.shape, strides, dtype=fake.dtype, device=fake.device)
+
+
+def as_kernels_lay_out(func: OpOverload, returned: object) -> object:
+    """Return the fake results of `func`, one of `LAID_OUT`, with the first as its kernel lays it out."""
+    first, *others = returned if isinstance(returned, Sequence) else (returned,)
+    if not isinstance(first, Tensor) or first.is_contiguous():
+        return returned
+    if func in _BY_FORMAT and first.dim() in _FORMATS and first.is_contiguous(memory_format=_FORMATS[first.dim()]):
+        return returned
+    laid_out = torch.empty(first.shape, dtype=first.dtype, device=first.device)
+    return (laid_out, *others) if isinstance(returned, Sequence) else laid_out
 
 
 def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

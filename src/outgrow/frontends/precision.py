@@ -1,7 +1,8 @@
-"""Of which type are the results of a normalisation in mixed precision? Its fake results say another than the kernel.
+"""Of which type are results whose fake results say another than the kernel, or that the fake operator refuses?
 
-Under autocast the input has 16 bits a number and the parameters 32. On the CPU the statistics then have 32, as the
-parameters, and the gradient of the input 16, as the input.
+Normalisations in mixed precision: under autocast the input has 16 bits a number and the parameters 32. On the CPU the
+statistics then have 32, as the parameters, and the gradient of the input 16, as the input. Grouped products, of which
+mixtures of experts are made: the kernel of the CPU takes 32 bits as well, the fake one bfloat16 alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,16 @@ MIXED: Mapping[OpOverload, Mixed] = {
     torch.ops.aten.native_group_norm.default: Mixed(0, (1, 2), like_parameters=(1, 2)),
     torch.ops.aten.native_group_norm_backward.default: Mixed(1, (4,), like_input=(0,)),
 }
+
+
+GROUPED = torch.ops.aten._grouped_mm.default
+
+
+def as_bfloat16(item: object) -> object:
+    """Return a fake tensor of the same layout in bfloat16; anything else, and numbers of no fraction, as they are."""
+    if not isinstance(item, Tensor) or not item.is_floating_point():
+        return item
+    return torch.empty_strided(item.shape, item.stride(), dtype=torch.bfloat16, device=item.device)
 
 
 def in_mixed_precision(func: OpOverload, args: Sequence[object], returned: Sequence[object]) -> tuple[object, ...]:

@@ -22,11 +22,13 @@ from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
 from outgrow.rewriting.derive import Derivation, verified
+from outgrow.runtime.memory import MAPPED_BYTES
 from outgrow.runtime.tiers import offload_folder
 from outgrow.simulation import replay
 
 _UNSEEN_SHARE = 0.01
 _UNSEEN_BYTES = 24 << 20
+_HEAP_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,14 @@ def prepare(
 def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
     """Return what a process is expected to take beyond the timeline's peak, before a run has shown it.
 
-    A share of what the step will hold, and a constant.
+    A share of what the step will hold, a larger share of what it holds in small tensors, which leave holes in the
+    heap, and a constant.
     """
+    small = {name: storage for name, storage in graph.storages.items() if storage.size_bytes < MAPPED_BYTES}
+    large = {name: replace(storage, size_bytes=0) for name, storage in graph.storages.items() if name not in small}
     held = min(budget_bytes, max(live_bytes(graph, {}), default=0))
-    return int(held * _UNSEEN_SHARE) + _UNSEEN_BYTES
+    in_heap = min(held, max(live_bytes(replace(graph, storages={**small, **large}), {}), default=0))
+    return int(held * _UNSEEN_SHARE + in_heap * _HEAP_SHARE) + _UNSEEN_BYTES
 
 
 def capture_workload(function: Callable[..., Workload], settings: Mapping[str, object]) -> Captured:
