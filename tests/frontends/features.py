@@ -22,7 +22,7 @@ from torch.optim import (
 )
 from torch.utils.checkpoint import checkpoint
 
-from tests.frontends.steps import Job
+from tests.frontends.steps import Job, trained
 
 Make = Callable[[], Job]
 ROWS = 200
@@ -62,22 +62,9 @@ def by(make: Callable[..., Optimizer]) -> Make:
 
     def job() -> Job:
         model = net()
-        return trained(model, make(model.parameters()))
+        return trained(model, make(model.parameters()), rows)
 
     return job
-
-
-def trained(model: nn.Module, optimizer: Optimizer, batch: Callable[[], tuple[Tensor, ...]] = rows) -> Job:
-    """The step that most loops have."""
-
-    def step(x: Tensor, y: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Job(step, (model,), (optimizer,), batch)
 
 
 def parameter_groups() -> Job:
@@ -88,7 +75,7 @@ def parameter_groups() -> Job:
         {"params": model[0].parameters(), "lr": 0.1, "weight_decay": 0.0},
         {"params": model[4:].parameters(), "betas": (0.5, 0.6)},
     ]
-    return trained(model, AdamW(groups, lr=0.01))
+    return trained(model, AdamW(groups, lr=0.01), rows)
 
 
 def scheduler_in_the_step() -> Job:
@@ -255,7 +242,7 @@ def hooked() -> Job:
         parameter.grad.mul_(0.5)
 
     last.bias.register_post_accumulate_grad_hook(halve)
-    return trained(model, Adam(model.parameters()))
+    return trained(model, Adam(model.parameters()), rows)
 
 
 def optimizers_in_hooks() -> Job:
@@ -303,7 +290,7 @@ class Cubes(nn.Module):
 
 def custom_function() -> Job:
     model = nn.Sequential(net(), Cubes())
-    return trained(model, Adam(model.parameters()))
+    return trained(model, Adam(model.parameters()), rows)
 
 
 class Checkpointed(nn.Module):
@@ -324,12 +311,12 @@ class Checkpointed(nn.Module):
 
 def checkpointed() -> Job:
     model = Checkpointed(use_reentrant=False)
-    return trained(model, Adam(model.parameters()))
+    return trained(model, Adam(model.parameters()), rows)
 
 
 def checkpointed_reentrant() -> Job:
     model = Checkpointed(use_reentrant=True)
-    return trained(model, Adam(model.parameters()))
+    return trained(model, Adam(model.parameters()), rows)
 
 
 class Recurrent(nn.Module):
@@ -423,7 +410,7 @@ def evaluated() -> Job:
 def nothing_returned() -> Job:
     """A step that ends with the optimizer."""
     model = net()
-    job = trained(model, Adam(model.parameters()))
+    job = trained(model, Adam(model.parameters()), rows)
 
     def step(x: Tensor, y: Tensor) -> None:
         job.step(x, y)

@@ -59,10 +59,8 @@ def sgd() -> Job:
     return mlp(SGD, lr=1e-2, momentum=0.9, weight_decay=1e-3, nesterov=True)
 
 
-def gradients_cleared_first() -> Job:
-    """Gradients stay in `p.grad` after the step."""
-    model = nn.Linear(8, 3)
-    optimizer = SGD(model.parameters(), lr=0.1)
+def trained(model: nn.Module, optimizer: Optimizer, batch: Callable[[], tuple[Any, ...]]) -> Job:
+    """The step that most loops have. Gradients are cleared first, so they stay in `p.grad` after the step."""
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
@@ -71,7 +69,13 @@ def gradients_cleared_first() -> Job:
         optimizer.step()
         return loss
 
-    return Job(step, (model,), (optimizer,), _classes)
+    return Job(step, (model,), (optimizer,), batch)
+
+
+def gradients_cleared_first() -> Job:
+    """Gradients stay in `p.grad` after the step."""
+    model = nn.Linear(8, 3)
+    return trained(model, SGD(model.parameters(), lr=0.1), _classes)
 
 
 def gradients_accumulated() -> Job:

@@ -124,7 +124,8 @@ class Within:
         call = calls.bind(ready.captured, program, training, batch, {})
         self.spill.reserve(program.scratch_bytes, 0)
         capacity = plan.budget.capacity_bytes
-        outcome = calls.run(call, ready.costs, self.spill, capacity, Progress(), observe=False)
+        run = calls.made_ready(call, ready.costs, self.spill, capacity, Progress(), observe=False)
+        outcome = calls.carried_out(call, run)
         assert outcome.trace.peak_bytes <= plan.predicted.peak_bytes <= capacity
         return calls.settle(call, outcome)
 

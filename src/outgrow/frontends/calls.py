@@ -1,8 +1,9 @@
 """How is one call of a captured step fed, and what becomes of its results?
 
-    bind   the tensors of this call (parameters, state, batch) by input storage, and hyper-parameters by value
-    run    `runtime.execute`
-    settle results go where the captured step left them: new optimizer state, gradients, the return value
+    bind        the tensors of this call (parameters, state, batch) by input storage, and hyper-parameters by value
+    made_ready  what is to rest on the disk goes there, and a `Run` knows where everything is
+    carried_out `runtime.execute`
+    settle      results go where the captured step left them: new optimizer state, gradients, the return value
 
 A call that fails before the first update leaves everything as it was: buffers and the generator, which a forward
 pass changes, are copied before and put back; only gradients that the step replaces unread are gone, as after
@@ -44,39 +45,6 @@ def bind(
     return Call(captured, program, training, captured.tensors(training, args, kwargs), hyper)
 
 
-def run(
-    call: Call,
-    costs: Mapping[str, Cost],
-    spill: Spill | None,
-    capacity_bytes: int,
-    progress: Progress,
-    *,
-    observe: bool,
-) -> Outcome:
-    """Run the program on the tensors of the call, within the capacity; what is stowed goes to `spill` before.
-
-    If it fails before the first update, buffers and generator are put back as they were.
-    """
-    for slot in call.captured.stale:
-        put(slot, None, call.training)
-    before = _written_forward(call)
-    generator = torch.get_rng_state()
-    completed = False
-    execution = made_ready(call, costs, spill, capacity_bytes, progress, observe=observe)
-    try:
-        outcome = execution.execute()
-        completed = True
-    finally:
-        if not completed:
-            execution.abandon()
-        if not completed and not progress.updating:
-            for name, copy in before.items():
-                with torch.no_grad():
-                    call.tensors[name].copy_(copy)
-            torch.set_rng_state(generator)
-    return outcome
-
-
 def made_ready(
     call: Call,
     costs: Mapping[str, Cost],
@@ -86,7 +54,9 @@ def made_ready(
     *,
     observe: bool,
 ) -> Run:
-    """Return the run of a call, with what is stowed in `spill`; nothing has happened yet."""
+    """Return the run of a call, within the capacity. Gradients that it replaces go, what is stowed goes to `spill`."""
+    for slot in call.captured.stale:
+        put(slot, None, call.training)
     storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
     extents = {} if spill is None else spill.arrange(storages, call.program.stowed)
     return Run(
@@ -100,6 +70,25 @@ def made_ready(
         observe=observe,
         progress=progress,
     )
+
+
+def carried_out(call: Call, run: Run) -> Outcome:
+    """Carry out a run of the call; if it fails before the first update, put buffers and generator back as they were."""
+    before = _written_forward(call)
+    generator = torch.get_rng_state()
+    completed = False
+    try:
+        outcome = run.execute()
+        completed = True
+    finally:
+        if not completed:
+            run.abandon()
+        if not completed and not run.progress.updating:
+            for name, copy in before.items():
+                with torch.no_grad():
+                    call.tensors[name].copy_(copy)
+            torch.set_rng_state(generator)
+    return outcome
 
 
 def settle(call: Call, outcome: Outcome) -> object:

@@ -92,14 +92,9 @@ class Step(Generic[P, R]):
         progress = Progress()
         completed = False
         try:
-            outcome = calls.run(
-                call,
-                entry.prepared.costs,
-                spill,
-                entry.prepared.plan.budget.capacity_bytes,
-                progress,
-                observe=entry.runs == 0,
-            )
+            capacity = entry.prepared.plan.budget.capacity_bytes
+            run = calls.made_ready(call, entry.prepared.costs, spill, capacity, progress, observe=entry.runs == 0)
+            outcome = calls.carried_out(call, run)
             returned = calls.settle(call, outcome)
             completed = True
         finally:

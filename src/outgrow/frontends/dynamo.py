@@ -231,8 +231,9 @@ class Part:
 
     def _others(self, args: Sequence[object]) -> int:
         """Bytes that the process holds beyond its baseline and the inputs of this call."""
+        baseline = self._shared.baseline_bytes  # asked for first: where it is not known yet, garbage is cleared away
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
-        return max(0, process_bytes() - arena.resting_bytes() - self._shared.baseline_bytes - resident_bytes(tensors))
+        return max(0, process_bytes() - arena.resting_bytes() - baseline - resident_bytes(tensors))
 
     def _planned(self, captured: Captured, others: int, needed: int | None) -> Ready:
         """Plan with as much left for everything else as it needs; while that is unknown, with a share of what is left.

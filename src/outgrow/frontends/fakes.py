@@ -30,12 +30,18 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.convert import address
 from outgrow.frontends.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.literals import LIFTS, Literals
-from outgrow.frontends.precision import GROUPED, MIXED, as_bfloat16, in_mixed_precision
+from outgrow.frontends.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
 from outgrow.frontends.recurrent import LAYER, with_workspace
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
 """Up to here torch follows literals itself; not while we do: it takes a symbol for the number NaN (torch 2.13)."""
 _PLAIN = (Tensor, nn.Parameter, FakeTensor)
+_CORRECTIONS = (
+    (TYPED, as_kernels_type),
+    (LAID_OUT, as_kernels_lay_out),
+    (frozenset((LAYER,)), with_workspace),
+)
+"""Operators, and what turns their fake results into what their kernels give, in this order."""
 
 
 class FakeMode(FakeTensorMode):
@@ -51,23 +57,15 @@ class FakeMode(FakeTensorMode):
         return self.literals.followed(func, args, kwargs or {}, fake)
 
     def _as_kernels_would(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
-        if func is GROUPED and args[0].dtype is torch.float32 and args[0].device.type == "cpu":
+        taken = args
+        if func in RETYPED:
             with self:
-                halves = tuple(map(as_bfloat16, args))
-            found = super().__torch_dispatch__(func, types, halves, kwargs)
-            assert isinstance(found, Tensor), "a product is a tensor"
-            with self:
-                return torch.empty_strided(found.shape, found.stride(), dtype=torch.float32)
-        returned = super().__torch_dispatch__(func, types, args, kwargs)
-        if func is LAYER and isinstance(returned, tuple):
-            with self:
-                return with_workspace(returned, args)
-        if func in MIXED and isinstance(returned, tuple):
-            with self:
-                returned = in_mixed_precision(func, args, returned)
-        if func in LAID_OUT:
-            with self:
-                returned = as_kernels_lay_out(func, returned)
+                taken = as_fakes_take(args)
+        returned = super().__torch_dispatch__(func, types, taken, kwargs)
+        for operators, corrected in _CORRECTIONS:
+            if func in operators and returned is not NotImplemented:
+                with self:
+                    returned = corrected(func, args, returned)
         if func.is_view or func is torch.ops.aten.empty_strided.default:
             return returned
         if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in pytree.tree_leaves(returned)):

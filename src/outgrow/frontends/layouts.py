@@ -32,7 +32,7 @@ def like_a_kernel(fake: Tensor) -> Tensor:
     return torch.empty_strided(fake.shape, strides, dtype=fake.dtype, device=fake.device)
 
 
-def as_kernels_lay_out(func: OpOverload, returned: object) -> object:
+def as_kernels_lay_out(func: OpOverload, _args: Sequence[object], returned: object) -> object:
     """Return the fake results of `func`, one of `LAID_OUT`, with the first as its kernel lays it out."""
     first, *others = returned if isinstance(returned, Sequence) else (returned,)
     if not isinstance(first, Tensor) or first.is_contiguous():

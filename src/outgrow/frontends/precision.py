@@ -16,7 +16,7 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class _Mixed:
     """Positions of the input, of the parameters, and of the results that are of the parameters' or the input's type."""
 
     input: int
@@ -25,35 +25,46 @@ class Mixed:
     like_input: tuple[int, ...] = ()
 
 
-MIXED: Mapping[OpOverload, Mixed] = {
-    torch.ops.aten.native_batch_norm.default: Mixed(0, (1, 2, 3, 4), like_parameters=(1, 2)),
-    torch.ops.aten.native_layer_norm.default: Mixed(0, (2, 3), like_parameters=(1, 2)),
-    torch.ops.aten.native_group_norm.default: Mixed(0, (1, 2), like_parameters=(1, 2)),
-    torch.ops.aten.native_group_norm_backward.default: Mixed(1, (4,), like_input=(0,)),
+_MIXED: Mapping[OpOverload, _Mixed] = {
+    torch.ops.aten.native_batch_norm.default: _Mixed(0, (1, 2, 3, 4), like_parameters=(1, 2)),
+    torch.ops.aten.native_layer_norm.default: _Mixed(0, (2, 3), like_parameters=(1, 2)),
+    torch.ops.aten.native_group_norm.default: _Mixed(0, (1, 2), like_parameters=(1, 2)),
+    torch.ops.aten.native_group_norm_backward.default: _Mixed(1, (4,), like_input=(0,)),
 }
 
+_GROUPED = torch.ops.aten._grouped_mm.default
 
-GROUPED = torch.ops.aten._grouped_mm.default
-
-
-def as_bfloat16(item: object) -> object:
-    """Return a fake tensor of the same layout in bfloat16; anything else, and numbers of no fraction, as they are."""
-    if not isinstance(item, Tensor) or not item.is_floating_point():
-        return item
-    return torch.empty_strided(item.shape, item.stride(), dtype=torch.bfloat16, device=item.device)
+RETYPED = frozenset((_GROUPED,))
+"""Operators whose fake ones refuse types that kernels take."""
+TYPED = frozenset((*_MIXED, _GROUPED))
+"""Operators whose kernels give other types than their fake ones."""
 
 
-def in_mixed_precision(func: OpOverload, args: Sequence[object], returned: Sequence[object]) -> tuple[object, ...]:
-    """Return the fake results of `func`, one of `MIXED`, in the types that its kernel gives them."""
-    rule = MIXED[func]
+def as_fakes_take(args: Sequence[object]) -> tuple[object, ...]:
+    """Return the arguments of an operator of `RETYPED` in types that the fake operator takes."""
+    return tuple(_retyped(arg, torch.bfloat16) if _is_single(arg) else arg for arg in args)
+
+
+def as_kernels_type(func: OpOverload, args: Sequence[object], returned: object) -> object:
+    """Return the fake results of `func`, one of `TYPED`, in the types that its kernel gives them."""
+    if func is _GROUPED:
+        return _retyped(returned, torch.float32) if _is_single(args[0]) else returned
+    assert isinstance(returned, Sequence), "a normalisation has several results"
+    rule = _MIXED[func]
     x = args[rule.input]
     types = {p.dtype for at, p in enumerate(args) if at in rule.parameters and isinstance(p, Tensor)}
-    results = list(returned)
     if not isinstance(x, Tensor) or x.device.type != "cpu" or x.dtype not in _HALVES or torch.float32 not in types:
-        return tuple(results)
-    for positions, dtype in ((rule.like_parameters, torch.float32), (rule.like_input, x.dtype)):
-        for at in positions:
-            result = results[at]
-            if isinstance(result, Tensor) and result.dtype is not dtype:
-                results[at] = torch.empty_strided(result.shape, result.stride(), dtype=dtype)
-    return tuple(results)
+        return returned
+    kernels = dict.fromkeys(rule.like_parameters, torch.float32) | dict.fromkeys(rule.like_input, x.dtype)
+    return tuple(_retyped(item, kernels[at]) if at in kernels else item for at, item in enumerate(returned))
+
+
+def _is_single(item: object) -> bool:
+    return isinstance(item, Tensor) and item.dtype is torch.float32 and item.device.type == "cpu"
+
+
+def _retyped(item: object, dtype: torch.dtype) -> object:
+    """Return a fake tensor of the same layout in another type; what is none, as it is."""
+    if not isinstance(item, Tensor) or item.dtype is dtype:
+        return item
+    return torch.empty_strided(item.shape, item.stride(), dtype=dtype, device=item.device)

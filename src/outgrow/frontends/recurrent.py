@@ -10,6 +10,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
 from outgrow.ir.graph import Op
@@ -19,11 +20,12 @@ _WORKSPACE = 3
 """The place of the workspace among the results."""
 
 
-def with_workspace(returned: Sequence[Tensor], args: Sequence[object]) -> tuple[Tensor | None, ...]:
+def with_workspace(_func: OpOverload, args: Sequence[object], returned: object) -> tuple[object, ...]:
     """Return the fake results of `LAYER` with a workspace of the size that its kernel gives it, or None."""
     kinds = tuple((tuple(x.shape), x.dtype) if isinstance(x, Tensor) else _frozen(x) for x in args)
     size = _workspace_bytes(kinds) if torch.is_grad_enabled() else None
-    results: list[Tensor | None] = list(returned)
+    assert isinstance(returned, Sequence), "a layer has several results"
+    results = list(returned)
     results[_WORKSPACE] = None if size is None else torch.empty(size, dtype=torch.uint8)
     return tuple(results)
 
