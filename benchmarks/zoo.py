@@ -2,29 +2,32 @@
 
     python benchmarks/zoo.py [--only TEXT] [--resume]
 
-Needs the packages of the extras `integrations` and `zoo`. Each architecture takes three steps of AdamW by itself, then
-at three budgets: one that is never reached, one about half between the floor and what the step takes in core, and the
+Needs the packages of the extras `integrations` and `zoo`. An architecture takes three steps of AdamW by itself, twice,
+then at three budgets: one that is never reached, one half between the floor and what the step takes in core, and the
 floor that is named for a budget that is too small. It is captured whole if it can be; otherwise the backend of
-`torch.compile` takes it, and if that cannot either, the reason is kept. Each row is a process of its own.
+`torch.compile` takes it, and if that cannot either, the reason is kept. Each training is a process of its own.
 
-    bitwise    losses, parameters, buffers, gradients and generator equal those of the eager loop
+    bitwise    losses, parameters, buffers, gradients, optimizer state and generator equal those of the eager loop
     peak       high water of the process above its baseline, the largest of all steps
 """
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rows import Row, write_rows
 from zoo_models import ARCHITECTURES, Training
 
 STEPS = 3
-AMPLE = 1 << 40
+AMPLE, TOO_SMALL = 1 << 40, 1 << 20
 SLACK = 8 << 20
 """What a process holds differs a little from one training to the next."""
 TRIES = 5
@@ -40,179 +43,154 @@ class Architecture:
 
 
 @dataclass
-class Trained:
-    """A training at a budget: whether its bits are eager's, and what the process took."""
-
-    budget_bytes: int
-    bitwise: bool
-    peak_bytes: int
-    is_rewritten: bool
-
-
-@dataclass
 class Found:
     """How an architecture trains: "whole", "drop-in" or "refused", with the reason why not whole."""
 
     how: str
     reason: str = ""
-    trainings: list[Trained] = field(default_factory=list[Trained])
+    trainings: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+class Failed(Exception):
+    """A training that ended in no way that is foreseen."""
+
+
+# A row: trainings in processes of their own -----------------------------------------------------------------------
 
 
 def measured(item: Architecture) -> Row:
-    """Train an architecture in a process of its own."""
-    command = [sys.executable, __file__, "--serve", item.name]
+    """Train an architecture in every way."""
+    try:
+        found = _found(item.name)
+    except Failed as failure:
+        found = Found("failed", str(failure))
+    return {**asdict(found), "family": ARCHITECTURES[item.name].family}
+
+
+def _found(name: str) -> Found:
+    expected, again = _side_by_side(lambda: _ended(name, "eager"), lambda: _ended(name, "eager"))
+    if expected["bits"] != again["bits"]:
+        return Found("failed", "eager itself has other bits when it is repeated")
+    reason = ""
+    for how in ("whole", "drop-in"):
+        ample, near = _side_by_side(lambda how=how: _ended(name, how), lambda how=how: _at_floor(name, how, TOO_SMALL))
+        if "refusal" in ample:
+            reason = reason or ample["refusal"]
+            continue
+        in_core = max(near["budget_bytes"], ample["peak_bytes"])
+        trainings = [ample, _at_floor(name, how, (near["budget_bytes"] + in_core) // 2), near]
+        for training in trainings:
+            training["bitwise"] = training.pop("bits") == expected["bits"]
+        return Found(how, reason, trainings)
+    return Found("refused", reason)
+
+
+def _side_by_side(*calls: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
+
+
+def _at_floor(name: str, how: str, budget: int) -> dict[str, Any]:
+    """Train at a budget, or at the next that a refusal names: optimizer state exists from the second step on."""
+    for _ in range(TRIES):
+        ended = _ended(name, how, budget)
+        if "floor_bytes" not in ended:
+            return ended
+        budget = ended["floor_bytes"] + SLACK
+    raise Failed(f"no budget is enough: {budget} is below the floor after {TRIES} floors were named")
+
+
+def _ended(name: str, how: str, budget: int = AMPLE) -> dict[str, Any]:
+    """Return what a training in a process of its own says at its end."""
+    command = [sys.executable, __file__, "--serve", name, how, str(budget)]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
-        return {**asdict(Found("failed", f"more than {LIMIT_SECONDS} s")), "family": ARCHITECTURES[item.name].family}
+        raise Failed(f"{how}: more than {LIMIT_SECONDS} s") from None
     if ended.returncode:
         last = (ended.stderr.strip().splitlines() or ["died"])[-1]
-        return {**asdict(Found("failed", last[:300])), "family": ARCHITECTURES[item.name].family}
-    return {**json.loads(ended.stdout.splitlines()[-1]), "family": ARCHITECTURES[item.name].family}
+        raise Failed(f"{how} at {budget}: {last[:300]}")
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
-def served(name: str) -> Found:
-    """Train an architecture in every way."""
-    from outgrow.errors import Uncapturable
-
-    make = ARCHITECTURES[name].make
-    expected = _eager(make)
-    if not _equal(_eager(make), expected):
-        return Found("failed", "eager itself has other bits when it is repeated")
-    with TemporaryDirectory(dir=Path.home()) as folder:
-        try:
-            return Found("whole", trainings=list(_at_budgets(make, expected, _whole(folder))))
-        except Uncapturable as refusal:
-            reason = str(refusal)
-        try:
-            return Found("drop-in", reason, list(_at_budgets(make, expected, _by_parts(folder))))
-        except Uncapturable as refusal:
-            return Found("refused", str(refusal))
+# A training -------------------------------------------------------------------------------------------------------
 
 
-Left = tuple[list[str], list[object]]
+def served(name: str, how: str, budget: int) -> dict[str, Any]:
+    """Train, and return the bits that are left and the peak; where there is no training, the floor or the refusal."""
+    from outgrow.errors import Infeasible, Uncapturable
+
+    training = ARCHITECTURES[name].make()
+    try:
+        with TemporaryDirectory(dir=Path.home()) as folder, LOOPS[how](training, budget, folder) as step:
+            import torch
+
+            torch.manual_seed(1)
+            taken = [step(batch) for batch in training.batches[:STEPS]]
+            return {
+                "budget_bytes": budget,
+                "bits": _bits(training, [loss for loss, _ in taken]),
+                "peak_bytes": max(peak for _, peak in taken),
+            }
+    except Infeasible as refusal:
+        return {"floor_bytes": refusal.floor_bytes}
+    except Uncapturable as refusal:
+        return {"refusal": str(refusal)}
 
 
-@dataclass
-class Runner:
-    """Takes a step, and says what the process took and whether the step was rewritten."""
-
-    step: Callable[[object], object]
-    peak_bytes: Callable[[], int]
-    is_rewritten: Callable[[], bool]
-    in_core_bytes: Callable[[], int]
+Step = Callable[[object], tuple[float, int]]
+"""Takes a batch, and returns the loss and the process's peak in bytes."""
 
 
-def _at_budgets(make: Callable[[], Training], expected: Left, loop: Callable[..., object]) -> Iterator[Trained]:
-    """Train at three budgets."""
-    ample, in_core = _at(make, expected, loop, AMPLE)
-    yield ample
-    near = _from(make, expected, loop, 1 << 20)
-    yield _from(make, expected, loop, (near.budget_bytes + max(near.budget_bytes, ample.peak_bytes, in_core)) // 2)
-    yield near
+@contextmanager
+def _eager(training: Training, _budget: int, _folder: str) -> Iterator[Step]:
+    yield lambda batch: (float(training.step(batch).detach()), 0)
 
 
-def _from(make: Callable[[], Training], expected: Left, loop: Callable[..., object], budget: int) -> Trained:
-    """Train at a budget, or at the next that a refusal names: optimizer state exists from the second step on."""
-    from outgrow.errors import Infeasible
-
-    for _ in range(TRIES):
-        try:
-            return _at(make, expected, loop, budget)[0]
-        except Infeasible as refusal:
-            budget = refusal.floor_bytes + SLACK
-    raise AssertionError(f"no budget is enough: {budget} is below the floor after {TRIES} floors were named")
-
-
-def _at(make: Callable[[], Training], expected: Left, loop: Callable[..., object], budget: int) -> tuple[Trained, int]:
-    import gc
-
-    gc.collect()
-    training = make()
-    with loop(training, budget) as runner:  # pyright: ignore[reportGeneralTypeIssues]
-        left = _left(training, runner.step)
-        peak = runner.peak_bytes()
-        return Trained(budget, _equal(left, expected), peak, runner.is_rewritten()), runner.in_core_bytes()
-
-
-def _whole(folder: str) -> Callable[..., object]:
+@contextmanager
+def _whole(training: Training, budget: int, folder: str) -> Iterator[Step]:
     import outgrow
 
-    @contextmanager
-    def loop(training: Training, budget: int) -> Iterator[Runner]:
-        step = outgrow.compile(
-            training.step,
-            model=list(training.models),
-            optimizer=list(training.optimizers),
-            memory_budget=budget,
-            offload_dir=folder,
-        )
-        peaks, rewritten = [0], [False]
-
-        def run(batch: object) -> object:
-            returned = step(batch)
-            peaks.append(step.process_bytes)
-            rewritten.append(not step.current.is_empty)
-            return returned
-
-        try:
-            yield Runner(run, lambda: max(peaks), lambda: any(rewritten), lambda: step.plan.in_core_peak_bytes)
-        finally:
-            step.close()
-
-    return loop
+    models, optimizers = list(training.models), list(training.optimizers)
+    step = outgrow.compile(training.step, model=models, optimizer=optimizers, memory_budget=budget, offload_dir=folder)
+    yield lambda batch: (float(step(batch).detach()), step.process_bytes)
+    step.close()
 
 
-def _by_parts(folder: str) -> Callable[..., object]:
+@contextmanager
+def _by_parts(training: Training, budget: int, folder: str) -> Iterator[Step]:
     from outgrow.frontends import dynamo
+    from outgrow.frontends.settings import Settings
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
-    @contextmanager
-    def loop(training: Training, budget: int) -> Iterator[Runner]:
-        compiled = dynamo.compiled_in_place(memory_budget=budget, offload_dir=folder)
-        for model in training.models:
-            compiled(model)
-        peaks = [0]
+    compiled = dynamo.compiled_in_place(Settings.of(budget, offload_dir=folder))
+    for model in training.models:
+        compiled(model)
 
-        def run(batch: object) -> object:
-            reset_high_water()
-            returned = training.step(batch)
-            top = high_water_bytes()
-            peaks.extend(top - shared.baseline_bytes for shared in dynamo.budgets())
-            return returned
+    def step(batch: object) -> tuple[float, int]:
+        reset_high_water()
+        loss = float(training.step(batch).detach())
+        return loss, max((high_water_bytes() - shared.baseline_bytes for shared in dynamo.budgets()), default=0)
 
-        try:
-            yield Runner(run, lambda: max(peaks), lambda: budget < AMPLE, lambda: 0)
-        finally:
-            dynamo.forget()
-
-    return loop
+    yield step
 
 
-def _eager(make: Callable[[], Training]) -> Left:
-    training = make()
-    return _left(training, training.step)
+LOOPS = {"eager": _eager, "whole": _whole, "drop-in": _by_parts}
 
 
-def _left(training: Training, step: Callable[[object], object]) -> Left:
-    """Take the steps and return losses and copies of the state."""
+def _bits(training: Training, losses: Sequence[float]) -> str:
+    """Return a digest of losses, parameters, buffers, gradients, optimizer state and generator."""
     import torch
 
-    torch.manual_seed(1)
-    losses = [float(step(batch).detach()).hex() for batch in training.batches[:STEPS]]  # pyright: ignore[reportAttributeAccessIssue]
-    state = [tensor.detach().clone() for model in training.models for tensor in model.state_dict().values()]
-    state += [p.grad.clone() for model in training.models for p in model.parameters() if p.grad is not None]
-    return losses, [*state, torch.get_rng_state()]
-
-
-def _equal(left: Left, right: Left) -> bool:
-    import torch
-
-    return (
-        left[0] == right[0]
-        and len(left[1]) == len(right[1])
-        and all(torch.equal(ours, theirs) for ours, theirs in zip(left[1], right[1], strict=True))  # pyright: ignore[reportArgumentType]
-    )
+    models, optimizers = training.models, training.optimizers
+    tensors = [tensor for model in models for tensor in model.state_dict().values()]
+    tensors += [p.grad for model in models for p in model.parameters() if p.grad is not None]
+    for optimizer in optimizers:
+        tensors += [value for state in optimizer.state_dict()["state"].values() for value in state.values()]
+    found = sha256(" ".join(loss.hex() for loss in losses).encode())
+    for tensor in (*tensors, torch.get_rng_state()):
+        found.update(torch.as_tensor(tensor).detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def told(row: Row) -> str:
@@ -225,7 +203,8 @@ def told(row: Row) -> str:
 def main() -> None:
     """Train what the command line asks for."""
     if sys.argv[1:2] == ["--serve"]:
-        print(json.dumps(asdict(served(sys.argv[2]))))
+        name, how, budget = sys.argv[2:]
+        print(json.dumps(served(name, how, int(budget))))
     else:
         write_rows("zoo", [Architecture(name) for name in ARCHITECTURES], measured, told)
 

@@ -22,18 +22,18 @@ from torch.optim import Optimizer
 from outgrow.analysis.timeline import Event, Trace
 from outgrow.errors import TornState
 from outgrow.frontends import calls
-from outgrow.frontends.entries import Entries, Entry, Settings
-from outgrow.frontends.state import Training
+from outgrow.frontends.entries import Entries, Entry
+from outgrow.frontends.settings import Settings
+from outgrow.frontends.state import Training, state_tensors
 from outgrow.frontends.warmup import warm_up
 from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.plan import Plan
-from outgrow.planning.planner import PLANNERS
 from outgrow.planning.problem import silent
 from outgrow.report.summary import Measured, Summary, Traces
 from outgrow.runtime.execute import Progress
 from outgrow.runtime.process import high_water_bytes, reset_high_water
-from outgrow.units import parse_bytes
+from outgrow.runtime.resting import resident_bytes
 
 __all__ = ["Step", "compile", "compile_workload", "warm_up"]
 
@@ -49,9 +49,22 @@ class Step(Generic[P, R]):
     frees the spill file, which is also freed when the process ends, however it ends.
     """
 
-    def __init__(self, step: Callable[P, R], training: Training, settings: Settings) -> None:
-        self._step, self._training, self._settings = step, training, settings
-        self._entries = Entries(step, training, settings)
+    def __init__(
+        self,
+        step: Callable[P, R],
+        training: Training,
+        settings: Settings,
+        *,
+        name: str,
+        baseline_bytes: int | None = None,
+        progress: Callable[[str, float], None] = silent,
+    ) -> None:
+        """Without a baseline it is what the process takes now, but for the tensors of the step."""
+        if baseline_bytes is None:
+            baseline_bytes = warm_up() - resident_bytes(state_tensors(training).values())
+        self._step, self._name, self._baseline_bytes, self._progress = step, name, baseline_bytes, progress
+        self._training = training
+        self._entries = Entries(step, training, settings, baseline_bytes, progress)
         self._last: Entry | None = None
         self._measured: Trace | None = None
         self._losses: list[float] = []
@@ -67,7 +80,7 @@ class Step(Generic[P, R]):
         if self._torn:
             raise TornState(self._torn)
         entry = self._last = self._entries.ready(args, kwargs)
-        self._settings.progress("step", 0.0)
+        self._progress("step", 0.0)
         reset_high_water()
         if entry.runs_as_written:
             returned = self._run_as_written(entry, *args, **kwargs)
@@ -81,7 +94,7 @@ class Step(Generic[P, R]):
         begin = perf_counter()
         returned = self._step(*args, **kwargs)
         seconds = perf_counter() - begin
-        self.process_bytes = high_water_bytes() - self._settings.baseline_bytes
+        self.process_bytes = high_water_bytes() - self._baseline_bytes
         self._measured = Trace(seconds, (), (Event(0.0, max(0, self.process_bytes)),))
         self._entries.note_as_written(entry, self.process_bytes)
         return returned
@@ -103,7 +116,7 @@ class Step(Generic[P, R]):
                     "An earlier step failed while parameters were being updated, so model and optimizer are torn: "
                     "some parameters are one step ahead of others. Load the last checkpoint and compile the step anew."
                 )
-        self.process_bytes = outcome.high_water_bytes - self._settings.baseline_bytes
+        self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
         self._measured = outcome.trace
         self._entries.note(entry, outcome, self.process_bytes)
         return returned
@@ -113,9 +126,9 @@ class Step(Generic[P, R]):
         """The figures of the current plan, and of the last step; printed, a table."""
         prepared, trace = self._entry.prepared, self._measured
         if trace is None:
-            return prepared.summary(self._settings.name)
+            return prepared.summary(self._name)
         measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, tuple(self._losses))
-        return prepared.summary(self._settings.name, measured, prepared.replayed(trace))
+        return prepared.summary(self._name, measured, prepared.replayed(trace))
 
     @property
     def current(self) -> Plan:
@@ -211,22 +224,14 @@ def compile(
     model that is no module or an optimizer that is none, and `ValueError` for an unknown planner.
     """
     training = _training(model, optimizer)
+    settings = Settings.of(memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner)
 
     def made(function: Callable[P, R]) -> Step[P, R]:
         if not callable(function):
             raise TypeError(
                 f"step is a {type(function).__name__}, not a function. Give the function that runs one step."
             )
-        return _make(
-            function,
-            training,
-            memory_budget=memory_budget,
-            offload_dir=offload_dir,
-            disk_budget=disk_budget,
-            planner=planner,
-            name=getattr(function, "__name__", "step"),
-            baseline_bytes=None,
-        )
+        return Step(function, training, settings, name=getattr(function, "__name__", "step"))
 
     return made if step is None else made(step)
 
@@ -262,38 +267,9 @@ def compile_workload(
     planner: str = "search",
     name: str = "",
     baseline_bytes: int | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Callable[[str, float], None] = silent,
 ) -> Step[..., Tensor]:
     """Put a workload's step under a memory budget; `baseline_bytes` is what `warm_up` returned before it was built."""
     training = Training((workload.model,), (workload.optimizer,))
-    return _make(
-        workload.step,
-        training,
-        memory_budget=memory_budget,
-        offload_dir=offload_dir,
-        disk_budget=disk_budget,
-        planner=planner,
-        name=name,
-        baseline_bytes=baseline_bytes,
-        progress=progress or silent,
-    )
-
-
-def _make(
-    step: Callable[P, R],
-    training: Training,
-    *,
-    memory_budget: int | str,
-    offload_dir: str | Path | None,
-    disk_budget: int | str | None,
-    planner: str,
-    name: str,
-    baseline_bytes: int | None,
-    progress: Callable[[str, float], None] = silent,
-) -> Step[P, R]:
-    if planner not in PLANNERS:
-        raise ValueError(f"planner {planner!r} is unknown. Choose one of: {', '.join(sorted(PLANNERS))}.")
-    budget_bytes = parse_bytes(memory_budget)
-    disk_bytes = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
-    settings = Settings.make(budget_bytes, disk_bytes, offload_dir, planner, name, progress)
-    return Step(step, training, settings.with_baseline(baseline_bytes, training))
+    settings = Settings.of(memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner)
+    return Step(workload.step, training, settings, name=name, baseline_bytes=baseline_bytes, progress=progress)

@@ -18,7 +18,6 @@ waits alone has seen how much they take. Parameters, their gradients and the opt
 import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from weakref import finalize
 
@@ -37,6 +36,7 @@ from outgrow.frontends.capture import Captured, Result, capture
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
+from outgrow.frontends.settings import Settings
 from outgrow.frontends.signature import signature
 from outgrow.frontends.state import BatchSlot, Training
 from outgrow.frontends.warmup import warm_up
@@ -50,8 +50,6 @@ from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_
 from outgrow.runtime.program import Call, Geometry, Program
 from outgrow.runtime.resting import resident_bytes
 from outgrow.runtime.spill import Spill
-from outgrow.runtime.tiers import offload_folder
-from outgrow.units import parse_bytes
 
 _OPTIONS = {"memory_budget", "offload_dir", "disk_budget", "planner"}
 _ELSEWHERE = "outgrow.elsewhere.default"
@@ -75,7 +73,7 @@ _LIBRARY.impl(
 class Shared:
     """What the parts of one budget share; `pauses` counts how often one of them began to wait."""
 
-    options: "Options"
+    settings: Settings
     baseline_bytes: int
     machine: Machine
     costs: CostCache = field(default_factory=open_cost_cache)
@@ -97,62 +95,36 @@ def backend(
     return Part(module, _checked(dict(options or {})))
 
 
-def compiled_in_place(
-    *,
-    memory_budget: int | str,
-    offload_dir: str | Path | None = None,
-    disk_budget: int | str | None = None,
-    planner: str = "search",
-) -> Callable[[nn.Module], None]:
-    """Return a function that lets a module run by parts from then on; raises what `backend` raises for bad options."""
-    options: dict[str, str | int | bool | Callable[..., object]] = {"memory_budget": memory_budget, "planner": planner}
-    if offload_dir is not None:
-        options["offload_dir"] = str(offload_dir)
-    if disk_budget is not None:
-        options["disk_budget"] = disk_budget
-    _checked(options)
+def compiled_in_place(settings: Settings) -> Callable[[nn.Module], None]:
+    """Return a function that lets a module run by parts from then on."""
+
+    def part(module: fx.GraphModule, _example_inputs: Sequence[object]) -> Part:
+        return Part(module, settings)
 
     def compiled(module: nn.Module) -> None:
         # Dynamo skips the frames of torch.nn's own modules unless they are wrapped; `module.compile` does not wrap them
-        call = wrap_inline(module._call_impl)
-        module._compiled_call_impl = torch.compile(call, backend=backend, options=options)
+        module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl), backend=part)
 
     return compiled
 
 
-@dataclass(frozen=True)
-class Options:
-    """What was asked for, in bytes and paths."""
-
-    budget_bytes: int
-    disk_bytes: int | None
-    folder: Path
-    planner: str
-
-
-def _checked(options: Mapping[str, object]) -> Options:
+def _checked(options: Mapping[str, object]) -> Settings:
     unknown = sorted(options.keys() - _OPTIONS)
     if unknown or "memory_budget" not in options:
         raise TypeError(
             f"options of the backend are {', '.join(sorted(_OPTIONS))}, of which memory_budget is needed; "
             f"given: {', '.join(sorted(options)) or 'none'}"
         )
-    disk, folder = options.get("disk_budget"), options.get("offload_dir")
-    return Options(
-        budget_bytes=parse_bytes(_size(options["memory_budget"])),
-        disk_bytes=None if disk is None else parse_bytes(_size(disk), what="disk budget"),
-        folder=offload_folder(None if folder is None else Path(str(folder))),
-        planner=str(options.get("planner", "search")),
-    )
+    return Settings.of(**options)  # pyright: ignore[reportArgumentType]
 
 
-def _shared(options: Options) -> Shared:
+def _shared(settings: Settings) -> Shared:
     """Return what the parts of one budget share; the first that runs says what the process held before the model."""
-    if options not in _SHARED:
+    if settings not in _SHARED:
         tensors = [item for item in gc.get_objects() if type(item) in (Tensor, nn.Parameter)]
         baseline = warm_up() - resident_bytes(tensors)
-        _SHARED[options] = Shared(options, baseline, this_machine(options.folder))
-    return _SHARED[options]
+        _SHARED[settings] = Shared(settings, baseline, this_machine(settings.folder))
+    return _SHARED[settings]
 
 
 def budgets() -> tuple[Shared, ...]:
@@ -164,10 +136,6 @@ def forget() -> None:
     """Drop compiled parts, Dynamo's and ours; what the process holds when the next one runs is its baseline."""
     torch._dynamo.reset()
     _SHARED.clear()
-
-
-def _size(given: object) -> int | str:
-    return given if isinstance(given, int | str) else str(given)
 
 
 @dataclass
@@ -192,8 +160,8 @@ class Ready:
 class Part:
     """A forward pass and its backward pass, planned together for each kind of inputs when it is first called."""
 
-    def __init__(self, module: fx.GraphModule, options: Options) -> None:
-        self._module, self._options = _with_checkpoints(module), options
+    def __init__(self, module: fx.GraphModule, settings: Settings) -> None:
+        self._module, self._settings = _with_checkpoints(module), settings
         self._ready: dict[Hashable, Ready] = {}
 
     def __call__(self, *args: object) -> object:
@@ -209,7 +177,7 @@ class Part:
 
     @property
     def _shared(self) -> Shared:
-        return _shared(self._options)
+        return _shared(self._settings)
 
     def _prepared(self, args: Sequence[object]) -> Ready:
         """Return the part for these inputs, planned again once more is known of costs or more is held besides."""
@@ -240,36 +208,41 @@ class Part:
 
         Raises `Infeasible` if the part has no plan although nothing is left for others.
         """
-        shared, graph = self._shared, captured.graph
-        budget = Budget(shared.options.budget_bytes, others + unseen_overhead_bytes(graph, shared.options.budget_bytes))
+        graph, budget_bytes = captured.graph, self._settings.budget_bytes
+        budget = Budget(budget_bytes, others + unseen_overhead_bytes(graph, budget_bytes))
         hole = next((op for op in graph.ops if op.operator == _ELSEWHERE), None)
         left = [int(share * max(0, budget.capacity_bytes)) for share in _SHARES]
-        for bytes_left in [0] if hole is None else left if needed is None else [needed + _SLACK_BYTES, *left]:
-            known = dict(shared.costs.known)
-            if hole is not None:
-                known[cost_signature(graph, hole)] = Cost(0.0, bytes_left, measured=True)
-            fixed = frozenset(item.storage for item in captured.inputs)
-            try:
-                prepared = prepare(
-                    graph, known, shared.machine, budget, planner=shared.options.planner, fixed=fixed, prove=False
-                )
-            except Infeasible:
-                if not bytes_left:
-                    raise
-                continue
-            arena.install()
-            fix_mmap_threshold(MAPPED_BYTES)
-            program = lower(prepared.derived)
-            trim()
-            return Ready(captured, prepared, program, _at(program, hole), _open(hole), others, needed_bytes=needed)
-        raise AssertionError("the last share leaves nothing, and has a plan or is refused")
+        if needed is not None:
+            left.insert(0, needed + _SLACK_BYTES)
+        prepared = self._prepared_beside(captured, budget, hole, [0] if hole is None else left)
+        arena.install()
+        fix_mmap_threshold(MAPPED_BYTES)
+        program = lower(prepared.derived)
+        trim()
+        return Ready(captured, prepared, program, _at(program, hole), _open(hole), others, needed_bytes=needed)
+
+    def _prepared_beside(self, captured: Captured, budget: Budget, hole: Op | None, left: Sequence[int]) -> Prepared:
+        """Plan with the first of these bytes left for everything else that allows a plan; the last one must."""
+        shared, graph = self._shared, captured.graph
+        known = dict(shared.costs.known)
+        fixed = frozenset(item.storage for item in captured.inputs)
+        if hole is not None:
+            known[cost_signature(graph, hole)] = Cost(0.0, left[0], measured=True)
+        try:
+            return prepare(
+                graph, known, shared.machine, budget, planner=self._settings.planner, fixed=fixed, prove=False
+            )
+        except Infeasible:
+            if len(left) == 1:
+                raise
+        return self._prepared_beside(captured, budget, hole, left[1:])
 
     def begun(self, ready: Ready, args: Sequence[object]) -> Run:
         """Return a run of the part on its inputs."""
         call = calls.bind(ready.captured, ready.program, _NOBODY, [_plain(arg) for arg in args], {})
         spill = None
         if ready.program.scratch_bytes:
-            spill = ready.idle.pop() if ready.idle else Spill(self._options.folder, self._options.disk_bytes)
+            spill = ready.idle.pop() if ready.idle else Spill(self._settings.folder, self._settings.disk_bytes)
             spill.reserve(ready.program.scratch_bytes, 0)
         capacity = ready.prepared.plan.budget.capacity_bytes
         run = calls.made_ready(call, ready.prepared.costs, spill, capacity, Progress(), observe=ready.runs == 0)

@@ -7,7 +7,6 @@ tensors of the step, plus a share of what the step will hold. It is deducted fro
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import mean
 
 from torch import Tensor
@@ -20,9 +19,9 @@ from outgrow.frontends.capture import Captured, capture
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
+from outgrow.frontends.settings import Settings
 from outgrow.frontends.signature import signature
 from outgrow.frontends.state import Training, read, state_tensors
-from outgrow.frontends.warmup import warm_up
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
@@ -34,7 +33,7 @@ from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Program
 from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
-from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier, offload_folder
+from outgrow.runtime.tiers import ALIGNMENT_BYTES
 
 _SLACK_BYTES, _SLACK_SHARE = 8 << 20, 0.25
 """What a process may take beyond the overhead that a run has shown: the heap is never twice the same."""
@@ -44,39 +43,6 @@ _SURPRISES = 2
 _ROOMY = 2
 """Room is short unless the budget is this many times the peak. Where it is not, the user's function is called as it
 is: Python may hold tensors longer than the graph, and the heap waste what it likes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What was asked for, in bytes and paths."""
-
-    budget_bytes: int
-    disk_bytes: int | None
-    folder: Path
-    planner: str
-    name: str
-    progress: Callable[[str, float], None]
-    baseline_bytes: int = 0
-
-    @staticmethod
-    def make(
-        budget_bytes: int,
-        disk_bytes: int | None,
-        offload_dir: str | Path | None,
-        planner: str,
-        name: str,
-        progress: Callable[[str, float], None],
-    ) -> "Settings":
-        """Return the settings; raises `TierFailure` if the folder cannot be used."""
-        folder = offload_folder(offload_dir)
-        DiskTier(folder, 1 << 20).close()
-        return Settings(budget_bytes, disk_bytes, folder, planner, name, progress)
-
-    def with_baseline(self, baseline_bytes: int | None, training: Training) -> "Settings":
-        """Return the settings with the process's baseline: as given, or as it is now without the step's tensors."""
-        if baseline_bytes is None:
-            baseline_bytes = warm_up() - resident_bytes(state_tensors(training).values())
-        return replace(self, baseline_bytes=baseline_bytes)
 
 
 @dataclass
@@ -94,10 +60,21 @@ class Entry:
 
 
 class Entries:
-    """The entries of one step, and what was learned from running them."""
+    """The entries of one step, and what was learned from running them.
 
-    def __init__(self, step: Callable[..., object], training: Training, settings: Settings) -> None:
+    `baseline_bytes` is what the process takes for other things than the step.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., object],
+        training: Training,
+        settings: Settings,
+        baseline_bytes: int,
+        progress: Callable[[str, float], None],
+    ) -> None:
         self._step, self._training, self._settings = step, training, settings
+        self._baseline_bytes, self._progress = baseline_bytes, progress
         self._by_signature: dict[Hashable, list[Entry]] = {}
         self._cache: CostCache = open_cost_cache()
         self._spill = Spill(settings.folder, settings.disk_bytes)
@@ -113,7 +90,7 @@ class Entries:
                 if entry.runs > 0 and not entry.settled:
                     self._plan_again(entry, args, kwargs)
                 return entry
-        self._settings.progress("capture", 0.0)
+        self._progress("capture", 0.0)
         captured = capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
         trim()
         entry = self._planned(captured, args, kwargs, is_new=True)
@@ -131,7 +108,7 @@ class Entries:
     def _planned(
         self, captured: Captured, args: Sequence[object], kwargs: Mapping[str, object], *, is_new: bool
     ) -> Entry:
-        self._settings.progress("plan", 0.0)
+        self._progress("plan", 0.0)
         if self._machine is None:
             self._machine = this_machine(self._settings.folder)
         tensors = captured.tensors(self._training, args, kwargs)
@@ -143,7 +120,7 @@ class Entries:
             budget,
             planner=self._settings.planner,
             fixed=frozenset(name for name in tensors if not _may_leave(captured.graph, name, tensors[name])),
-            progress=self._settings.progress,
+            progress=self._progress,
             prove=False,
         )
         program = lower(prepared.derived)
@@ -191,7 +168,7 @@ class Entries:
         known = [*tensors.values(), *(gradient for gradient in going if isinstance(gradient, Tensor))]
         for tensor in known:
             forget(tensor.untyped_storage())
-        held = self._settings.baseline_bytes + resident_bytes(known) + arena.resting_bytes()
+        held = self._baseline_bytes + resident_bytes(known) + arena.resting_bytes()
         now = max(0, process_bytes() - held)
         return max(shown, now + unseen_overhead_bytes(captured.graph, self._settings.budget_bytes))
 

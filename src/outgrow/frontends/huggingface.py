@@ -13,6 +13,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from outgrow.frontends.dynamo import compiled_in_place
+from outgrow.frontends.settings import Settings
 
 
 class BudgetCallback(TrainerCallback):
@@ -27,9 +28,8 @@ class BudgetCallback(TrainerCallback):
         planner: str = "search",
     ) -> None:
         """Raise `InvalidQuantity` for a size that is none, and `TierFailure` for a folder that cannot be used."""
-        self._compiled = compiled_in_place(
-            memory_budget=memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner
-        )
+        settings = Settings.of(memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner)
+        self._compiled = compiled_in_place(settings)
 
     def on_train_begin(self, *_about: object, **kwargs: object) -> None:
         """Let the model run by parts."""

@@ -17,6 +17,7 @@ from torch import nn
 
 from outgrow.errors import InvalidQuantity
 from outgrow.frontends.dynamo import compiled_in_place
+from outgrow.frontends.settings import Settings
 
 _VARIABLE = "OUTGROW_MEMORY_BUDGET"
 
@@ -42,9 +43,8 @@ class BudgetStrategy(SingleDeviceStrategy):
             raise InvalidQuantity(
                 f'no memory budget: write BudgetStrategy("8GiB"), or set {_VARIABLE} before strategy="outgrow"'
             )
-        self._compiled = compiled_in_place(
-            memory_budget=budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner
-        )
+        settings = Settings.of(budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner)
+        self._compiled = compiled_in_place(settings)
 
     def setup(self, trainer: Trainer) -> None:
         """Let the module and those that its steps call run by parts."""

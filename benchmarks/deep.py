@@ -1,0 +1,118 @@
+"""Do the deepest steps train here, in a quarter of what they take in core?
+
+    python benchmarks/deep.py [--only TEXT] [--resume]
+
+Each training is a process of its own: `eager`, the plain loop, says what the step takes in core, and its losses and a
+digest of parameters, buffers and optimizer state are compared with those of the same steps within a quarter of it.
+Memory is the high water of the process above its baseline.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from main_job import ROOT, digest
+from rows import Row, spelled, write_rows
+
+STEPS = 3
+SHARE = 4
+LIMIT_SECONDS = 3 * 60 * 60
+
+
+@dataclass(frozen=True)
+class Deep:
+    """A row: a workload of many ops in a chain."""
+
+    workload: str
+    settings: Mapping[str, object]
+    is_large: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the row is called."""
+        return f"{self.workload.split(':')[1]}, {spelled(self.settings)}"
+
+
+DEEP = (
+    Deep("resnet.py:resnet", {"depth": 1001, "batch": 8, "size": 128}),
+    Deep("nmt.py:attention_nmt", {"steps": 400, "batch": 8, "units": 256, "vocabulary": 8000}),
+)
+
+
+def measured(item: Deep) -> Row:
+    """Train in core, then within a share of what that took."""
+    eager = _ended(item, 0)
+    budget = eager["process_bytes"] // SHARE
+    ours = _ended(item, budget)
+    return {
+        **asdict(item),
+        "in_core_bytes": eager["process_bytes"],
+        "budget_bytes": budget,
+        "bitwise": all(eager[key] == ours[key] for key in ("losses", "digest")),
+        "process_bytes": ours["process_bytes"],
+        "ops": ours["ops"],
+        "first_call_seconds": ours["seconds"][0],
+        "step_seconds": ours["seconds"][-1],
+        "eager_seconds": eager["seconds"][-1],
+    }
+
+
+def _ended(item: Deep, budget: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--serve", item.workload, json.dumps(dict(item.settings)), str(budget)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_SECONDS)
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def served(workload: str, settings: Mapping[str, object], budget: int) -> dict[str, Any]:
+    """Take the steps, within a budget if there is one, and say what they left and took."""
+    from outgrow.frontends.compile import compile_workload, warm_up
+    from outgrow.frontends.loading import build, load_workload_function
+    from outgrow.runtime.process import high_water_bytes, reset_high_water
+
+    function = load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / workload}")
+    baseline = warm_up()
+    made = build(function, settings)
+    step = compile_workload(made, memory_budget=budget, baseline_bytes=baseline) if budget else None
+    losses: list[str] = []
+    seconds: list[float] = []
+    peaks: list[int] = []
+    for number in range(STEPS):
+        reset_high_water()
+        begin = time.perf_counter()
+        loss = (step or made.step)(*made.batches[number % len(made.batches)])
+        losses.append(float(loss).hex())
+        seconds.append(time.perf_counter() - begin)
+        peaks.append(step.process_bytes if step else high_water_bytes() - baseline)
+        print(f"{workload}: step {number} took {seconds[-1]:.1f} s, {peaks[-1] >> 20} MiB", file=sys.stderr)
+    return {
+        "losses": losses,
+        "digest": digest(made.model, made.optimizer),
+        "process_bytes": max(peaks),
+        "seconds": seconds,
+        "ops": len(step.captured.ops) if step else 0,
+    }
+
+
+def told(row: Row) -> str:
+    """Return a row in one line."""
+    taken, budget = row["process_bytes"] >> 20, row["budget_bytes"] >> 20
+    return (
+        f"bitwise {row['bitwise']}, {taken} of {budget} MiB, {row['step_seconds'] / row['eager_seconds']:.2f} x eager"
+    )
+
+
+def main() -> None:
+    """Train what the command line asks for."""
+    if sys.argv[1:2] == ["--serve"]:
+        workload, settings, budget = sys.argv[2:]
+        print(json.dumps(served(workload, json.loads(settings), int(budget))))
+    else:
+        write_rows("deep", DEEP, measured, told)
+
+
+if __name__ == "__main__":
+    main()

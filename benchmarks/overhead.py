@@ -1,0 +1,92 @@
+"""What does outgrow cost a step that fits, and the first call?
+
+    python benchmarks/overhead.py [--only TEXT] [--resume]
+
+Needs the packages of the extras `integrations` and `zoo`. Each architecture of the zoo is trained twice in one process,
+by itself and under a budget that is never reached, and the two take turns. Rows are made one after the other.
+
+    overhead    median over the rounds of the seconds of our step over those of the eager one before it, less 1
+    first call  seconds of the first call under the budget: capture, plan, and the step itself
+    eager       seconds of an eager step, the median over the rounds
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from rows import Row, write_rows
+from zoo_models import ARCHITECTURES
+
+ROUNDS, SECONDS = 40, 20.0
+"""As many rounds as fit the seconds, but at least a quarter of them."""
+LIMIT_SECONDS = 400
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A row: a network of `zoo_models`."""
+
+    name: str
+    is_large: bool = False
+
+
+def measured(item: Architecture) -> Row:
+    """Time an architecture in a process of its own."""
+    command = [sys.executable, __file__, "--serve", item.name]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
+    if ended.returncode:
+        return {"reason": (ended.stderr.strip().splitlines() or ["died"])[-1][:300]}
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def served(name: str) -> Row:
+    """Let two trainings take turns."""
+    import outgrow
+    from outgrow.errors import Uncapturable
+
+    plain, ours = ARCHITECTURES[name].make(), ARCHITECTURES[name].make()
+    step = outgrow.compile(ours.step, model=list(ours.models), optimizer=list(ours.optimizers), memory_budget=1 << 40)
+    try:
+        first = _seconds(lambda: step(ours.batches[0]))
+    except Uncapturable as refusal:
+        return {"reason": str(refusal)}
+    _seconds(lambda: plain.step(plain.batches[0]))
+    batch, begin = 1, time.perf_counter()
+    eager: list[float] = []
+    ratios: list[float] = []
+    while len(ratios) < ROUNDS // 4 or (len(ratios) < ROUNDS and time.perf_counter() - begin < SECONDS):
+        at = batch % len(plain.batches)
+        eager.append(_seconds(lambda at=at: plain.step(plain.batches[at])))
+        ratios.append(_seconds(lambda at=at: step(ours.batches[at])) / eager[-1])
+        batch += 1
+    return {"overhead": median(ratios) - 1, "first_call_seconds": first, "eager_seconds": median(eager)}
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def told(row: Row) -> str:
+    """Return a row in one line."""
+    if "reason" in row:
+        return row["reason"]
+    eager, first = row["eager_seconds"], row["first_call_seconds"]
+    return f"overhead {row['overhead']:.2%}, first call {first:.1f} s, eager {eager:.3f} s"
+
+
+def main() -> None:
+    """Time what the command line asks for."""
+    if sys.argv[1:2] == ["--serve"]:
+        print(json.dumps(served(sys.argv[2])))
+    else:
+        write_rows("overhead", [Architecture(name) for name in ARCHITECTURES], measured, told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""What was asked for? Strings become bytes and paths, and what cannot be used is refused at once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from outgrow.planning.planner import PLANNERS
+from outgrow.runtime.tiers import DiskTier, offload_folder
+from outgrow.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Bytes of memory and of disk (None: all there is), the folder of the spill file, and a planner's name."""
+
+    budget_bytes: int
+    disk_bytes: int | None
+    folder: Path
+    planner: str
+
+    @staticmethod
+    def of(
+        memory_budget: int | str,
+        *,
+        offload_dir: str | Path | None = None,
+        disk_budget: int | str | None = None,
+        planner: str = "search",
+    ) -> "Settings":
+        """Return the settings, from arguments as `outgrow.compile` has them.
+
+        Raises `InvalidQuantity` for a size that is none, `ValueError` for an unknown planner, and `TierFailure` if the
+        folder cannot be used.
+        """
+        if planner not in PLANNERS:
+            raise ValueError(f"planner {planner!r} is unknown. Choose one of: {', '.join(sorted(PLANNERS))}.")
+        budget_bytes = parse_bytes(memory_budget)
+        disk_bytes = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
+        folder = offload_folder(offload_dir)
+        DiskTier(folder, 1 << 20).close()
+        return Settings(budget_bytes, disk_bytes, folder, planner)
