@@ -30,7 +30,7 @@ demo: install ## train the 3D U-Net on a whole 192^3 brain in a third of its mem
 		--memory-budget $(BUDGET) --steps $(STEPS) --report demo.html
 
 test: check ## check, and run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: install ## lint, format, types and layers, without running anything
 	$(BIN)/ruff check

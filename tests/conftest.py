@@ -1,5 +1,10 @@
-"""A folder on a real disk, since spill files do not go to memory; and Ctrl-C, whatever started the tests."""
+"""A folder on a real disk, since spill files do not go to memory; Ctrl-C, whatever started the tests; one compiler.
 
+Tests with a cache folder of their own, and processes that they start, still share what numba compiled. Of several
+workers each takes its share of the cores.
+"""
+
+import os
 import shutil
 import signal
 import tempfile
@@ -7,10 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from outgrow.errors import TierFailure
+from outgrow.planning.compiled import folder
 from outgrow.runtime.tiers import DiskTier, default_offload_dir
 
+os.environ.setdefault("NUMBA_CACHE_DIR", str(folder()))
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if WORKERS > 1:
+    torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))
+    os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
 signal.signal(signal.SIGINT, signal.default_int_handler)  # A job in the background inherits that it is ignored.
 
 

@@ -13,7 +13,7 @@ from outgrow.frontends.compile import Step, compile_workload
 from outgrow.frontends.state import StateSlot, Training, state_tensors
 from tests.bitwise.models import MODELS
 
-STEPS = 3
+STEPS, THREADS = 3, 2
 AMPLE = 1 << 40
 SHARES = (0.01, 0.8)
 """Budgets as shares of the peak in core; the first is below any floor, and becomes the floor that is named."""
@@ -49,6 +49,15 @@ def differences(found: Trained, expected: Trained) -> list[object]:
     wrong = [slot for slot in slots if slot not in missing and not torch.equal(found.state[slot], expected.state[slot])]
     losses = [] if found.losses == expected.losses else ["losses"]
     return [*missing, *wrong, *losses, *([] if torch.equal(found.generator, expected.generator) else ["generator"])]
+
+
+@pytest.fixture(autouse=True)
+def several_threads() -> Iterator[None]:
+    """Kernels may share their work among threads, and sum in another order for it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

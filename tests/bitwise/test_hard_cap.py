@@ -23,12 +23,12 @@ the two link threads.
 ROOT = Path(__file__).parents[2]
 
 
-def trained(way: str, folder: Path, *, limit_bytes: int = 0) -> Account:
-    """What a process of its own says of its training."""
+def trained(way: str, folder: Path, cache: Path, *, limit_bytes: int = 0) -> Account:
+    """What a process of its own says of its training; processes with one cache measure the machine once."""
     spill = folder / "spill"
     spill.mkdir(exist_ok=True)
     paths = os.pathsep.join(str(ROOT / name) for name in ("", "src", "examples"))
-    environment = {**os.environ, "PYTHONPATH": paths, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment = {**os.environ, "PYTHONPATH": paths, "XDG_CACHE_HOME": str(cache)}
     arguments = (way, str(limit_bytes), str(BUDGET_BYTES), str(spill))
     ended = subprocess.run(
         [sys.executable, "-m", "tests.bitwise.hard_cap", *arguments],
@@ -39,23 +39,29 @@ def trained(way: str, folder: Path, *, limit_bytes: int = 0) -> Account:
 
 
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the processes know of the machine, and nothing of costs."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[str]:
     """The losses of the eager loop without any limit."""
-    account = trained("eager", tmp_path_factory.mktemp("eager"))
+    account = trained("eager", tmp_path_factory.mktemp("eager"), cache)
     assert account.died_of == ""
     return account.losses
 
 
-def test_the_eager_loop_dies_of_the_limit(disk_folder: Path) -> None:
+def test_the_eager_loop_dies_of_the_limit(disk_folder: Path, cache: Path) -> None:
     """The limit is one: torch's allocator gives up, and not a step is done."""
-    account = trained("eager", disk_folder, limit_bytes=BUDGET_BYTES + COUNTED_BYTES)
+    account = trained("eager", disk_folder, cache, limit_bytes=BUDGET_BYTES + COUNTED_BYTES)
     assert "can't allocate memory" in account.died_of
     assert account.losses == []
 
 
-def test_the_compiled_step_trains_within_the_limit(disk_folder: Path, losses: list[str]) -> None:
+def test_the_compiled_step_trains_within_the_limit(disk_folder: Path, cache: Path, losses: list[str]) -> None:
     """It takes what it was given, gives the bits of eager, and leaves nothing on the disk."""
-    account = trained("outgrow", disk_folder, limit_bytes=BUDGET_BYTES + COUNTED_BYTES)
+    account = trained("outgrow", disk_folder, cache, limit_bytes=BUDGET_BYTES + COUNTED_BYTES)
     assert account.died_of == ""
     assert account.losses == losses
     assert max(account.process_bytes) <= BUDGET_BYTES

@@ -18,7 +18,7 @@ waits alone has seen how much they take. Parameters, their gradients and the opt
 import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import finalize
 
 import torch
@@ -26,6 +26,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch._dynamo.external_utils import wrap_inline
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
+from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.analysis.cost import Cost
@@ -121,10 +122,26 @@ def _checked(options: Mapping[str, object]) -> Settings:
 def _shared(settings: Settings) -> Shared:
     """Return what the parts of one budget share; the first that runs says what the process held before the model."""
     if settings not in _SHARED:
-        tensors = [item for item in gc.get_objects() if type(item) in (Tensor, nn.Parameter)]
-        baseline = warm_up() - resident_bytes(tensors)
+        baseline = warm_up() - resident_bytes(_trained())
         _SHARED[settings] = Shared(settings, baseline, this_machine(settings.folder))
     return _SHARED[settings]
+
+
+def _trained() -> list[Tensor]:
+    """Return what all models and optimizers of the process hold, and every other tensor that wants a gradient."""
+    found: list[object] = []
+    for item in gc.get_objects():
+        if issubclass(type(item), nn.Module):
+            found += vars(item).get("_buffers", {}).values()
+        elif issubclass(type(item), Optimizer):
+            found += pytree.tree_leaves(dict(item.state))
+        elif _is_plain(item) and item.requires_grad:
+            found += [item, item.grad if item.is_leaf else None]
+    return [item for item in found if _is_plain(item)]
+
+
+def _is_plain(item: object) -> TypeGuard[Tensor]:
+    return type(item) in (Tensor, nn.Parameter) and item.layout is torch.strided  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def budgets() -> tuple[Shared, ...]:
@@ -187,6 +204,7 @@ class Part:
         if ready is None:
             captured = capture(_joint(self._module, args), (), (), [_plain(arg) for arg in args])
             _check_writes(captured, args)
+            gc.collect()
             trim()
             self._ready[key] = self._planned(captured, others, None)
         elif ready.runs == 1 or others > ready.overhead_bytes + _SLACK_BYTES:

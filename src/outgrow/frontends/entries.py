@@ -5,6 +5,7 @@ the timeline's peak. Before a run has shown it, it is what the process holds by 
 tensors of the step, plus a share of what the step will hold. It is deducted from the budget before planning.
 """
 
+import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
@@ -92,6 +93,7 @@ class Entries:
                 return entry
         self._progress("capture", 0.0)
         captured = capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
+        gc.collect()  # a capture leaves cycles behind, which would count as overhead
         trim()
         entry = self._planned(captured, args, kwargs, is_new=True)
         candidates.append(entry)

@@ -18,8 +18,8 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
-_MOST_ELEMENTS = 1 << 20
-"""Larger tensors are not followed: they would cost memory, and nobody decides by them."""
+_SMALL_BYTES, _LARGER_BYTES = 1 << 16, 16 << 20
+"""Up to the former a tensor is followed; larger ones as long as they take no more than the latter together."""
 _FILLED = frozenset(
     getattr(torch.ops.aten, name).default
     for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
@@ -35,6 +35,7 @@ class Literals:
     def __init__(self) -> None:
         self._known: MutableMapping[Tensor, Tensor] = WeakIdKeyDictionary()
         self._places: set[int] = set()
+        self._left_bytes = _LARGER_BYTES
 
     def followed(
         self, func: Operator, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
@@ -52,7 +53,7 @@ class Literals:
             return self._real(func, args, kwargs)
         fake = run()
         made = _tensors(pytree.tree_leaves(fake))
-        if sum(tensor.numel() for tensor in made) > _MOST_ELEMENTS and not _writes(func):
+        if not (func.is_view or _writes(func) or self._has_room(made)):
             return fake
         companions = _tensors(pytree.tree_leaves(self._real(func, args, kwargs)))
         for tensor, real in zip(made, companions, strict=True):
@@ -60,11 +61,25 @@ class Literals:
             self._places.add(_place(tensor))
         return fake
 
+    def forget(self) -> None:
+        """Let go of all companions."""
+        self._known.clear()
+        self._places.clear()
+
+    def _has_room(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether companions of these tensors may be made; larger ones take of what is left for such."""
+        needed = sum(tensor.nbytes for tensor in tensors)
+        if needed > _SMALL_BYTES:
+            if needed > self._left_bytes:
+                return False
+            self._left_bytes -= needed
+        return True
+
     def _is_followed(self, func: OpOverload, tensors: Sequence[Tensor], leaves: Sequence[object]) -> bool:
         if torch.Tag.nondeterministic_seeded in func.tags or any(isinstance(leaf, py_sym_types) for leaf in leaves):
             return False
         if func in LIFTS:
-            return tensors[0] in self._known or (type(tensors[0]) is Tensor and tensors[0].numel() <= _MOST_ELEMENTS)
+            return tensors[0] in self._known or type(tensors[0]) is Tensor
         if func in _FILLED:
             return True
         if not tensors:

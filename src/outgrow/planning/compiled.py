@@ -27,7 +27,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     It lets other threads run meanwhile.
     """
     before: str = getattr(config, _WHERE)
-    setattr(config, _WHERE, before or str(_folder()))
+    setattr(config, _WHERE, before or str(folder()))
     try:
         return numba.njit(cache=True, nogil=True)(function)
     finally:
@@ -35,7 +35,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @cache
-def _folder() -> Path:
+def folder() -> Path:
     """The folder for what is compiled from the present state of this package."""
     digest = sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
