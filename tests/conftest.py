@@ -27,6 +27,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # A job in the backgro
 
 
 @pytest.fixture
+def several_threads() -> Iterator[None]:
+    """Threads among which kernels share their work: they sum in another order, and other kernels are chosen."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def disk_folder(tmp_path: Path) -> Iterator[Path]:
     """An empty folder that takes spill files: pytest's own, or one in the default folder if it is memory."""
     try:

@@ -26,7 +26,7 @@ from tests.workloads import DEEP, PERCEPTRON, written
 
 KEYS = [
     "workload", "machine", "planner", "budget_bytes", "floor_bytes", "in_core_peak_bytes", "bound_seconds",
-    "in_core_seconds", "predicted", "simulated", "measured", "overhead_bytes", "bytes_swapped",
+    "in_core_seconds", "predicted", "simulated", "measured", "overhead_bytes", "bytes_swapped", "bytes_written",
     "seconds_recomputed", "ops", "planning_seconds",
 ]  # fmt: skip
 MORE_KEYS = ["settings", "scores", "plan", "account", "derivation"]

@@ -13,7 +13,7 @@ from outgrow.frontends.compile import Step, compile_workload
 from outgrow.frontends.state import StateSlot, Training, state_tensors
 from tests.bitwise.models import MODELS
 
-STEPS, THREADS = 3, 2
+STEPS = 3
 AMPLE = 1 << 40
 SHARES = (0.01, 0.8)
 """Budgets as shares of the peak in core; the first is below any floor, and becomes the floor that is named."""
@@ -51,15 +51,6 @@ def differences(found: Trained, expected: Trained) -> list[object]:
     return [*missing, *wrong, *losses, *([] if torch.equal(found.generator, expected.generator) else ["generator"])]
 
 
-@pytest.fixture(autouse=True)
-def several_threads() -> Iterator[None]:
-    """Kernels may share their work among threads, and sum in another order for it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def compiled(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Workload, int], Step]]:
     """Compile workloads, knowing no costs yet, and give their disk space back."""
@@ -81,6 +72,7 @@ def model(request: pytest.FixtureRequest) -> Callable[[], Workload]:
     return request.param
 
 
+@pytest.mark.usefixtures("several_threads")
 def test_every_budget_gives_the_bits_of_eager(
     model: Callable[[], Workload], compiled: Callable[[Workload, int], Step]
 ) -> None:

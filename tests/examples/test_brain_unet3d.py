@@ -78,6 +78,7 @@ def test_what_is_held_out_does_not_count(loss: Callable[[Tensor, Tensor], Tensor
     assert torch.equal(loss(logits, labels), loss(changed, labels))
 
 
+@pytest.mark.usefixtures("several_threads")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_activation_keeps_its_layout(dtype: str) -> None:
     """At 192^3 every module's output is channels_last_3d: nothing is laid out anew between them."""

@@ -210,6 +210,20 @@ def test_gradients_stay_where_eager_leaves_them(compiled: Compile, short: Callab
     assert all(parameter.grad is not None for parameter in ours.model.parameters())
 
 
+def test_plans_are_counted_and_bounded(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shape that was not asked for the longest is forgotten, and captured anew when it comes back."""
+    monkeypatch.setattr(entries, "_MOST_ENTRIES", 2)
+    job = wide()
+    step = compiled(job, AMPLE)
+    for rows in (8, 16, 8, 24, 8, 16):
+        step(*batch(rows))
+    report = step.plans
+    assert [plan.shapes for plan in report.plans] == [((8, WIDTH), (8,)), ((16, WIDTH), (16,))]
+    assert [plan.calls for plan in report.plans] == [3, 1]
+    assert report.forgotten == 2
+    assert report.seconds > 0
+
+
 def test_each_shape_is_captured_once(
     compiled: Compile, short: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

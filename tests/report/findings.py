@@ -60,6 +60,7 @@ def findings(
         measured=Measured(measured.peak_bytes, measured.peak_bytes, measured.seconds, losses) if losses else None,
         overhead_bytes=0,
         bytes_swapped=simulated.bytes_in + simulated.bytes_out,
+        bytes_written=simulated.bytes_out,
         seconds_recomputed=0.0,
         ops=len(graph.ops),
         planning_seconds=plan.planning_seconds,

@@ -58,6 +58,7 @@ def test_the_table_has_every_figure() -> None:
         summary.floor_bytes,
         summary.predicted.peak_bytes,
         summary.bytes_swapped,
+        summary.bytes_written,
     ):
         assert format_bytes(size) in text
     for seconds in (summary.bound_seconds, summary.in_core_seconds, summary.measured.seconds):

@@ -30,6 +30,7 @@ from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.plan import Plan
 from outgrow.planning.problem import silent
+from outgrow.report.plans import PlansReport
 from outgrow.report.summary import Measured, Summary, Traces
 from outgrow.runtime.execute import Progress
 from outgrow.runtime.process import high_water_bytes, reset_high_water
@@ -129,6 +130,11 @@ class Step(Generic[P, R]):
             return prepared.summary(self._name)
         measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, tuple(self._losses))
         return prepared.summary(self._name, measured, prepared.replayed(trace))
+
+    @property
+    def plans(self) -> PlansReport:
+        """Which plans there are, one for each kind of batch, and what they cost; printed, a table."""
+        return self._entries.report()
 
     @property
     def current(self) -> Plan:

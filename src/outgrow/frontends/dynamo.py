@@ -248,7 +248,14 @@ class Part:
             known[cost_signature(graph, hole)] = Cost(0.0, left[0], measured=True)
         try:
             return prepare(
-                graph, known, shared.machine, budget, planner=self._settings.planner, fixed=fixed, prove=False
+                graph,
+                known,
+                shared.machine,
+                budget,
+                planner=self._settings.planner,
+                fixed=fixed,
+                prove=False,
+                keep=True,
             )
         except Infeasible:
             if len(left) == 1:

@@ -8,8 +8,11 @@ tensors of the step, plus a share of what the step will hold. It is deducted fro
 import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from statistics import mean
+from time import perf_counter
 
+import torch.utils._pytree as pytree
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost, from_parts
@@ -27,6 +30,7 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
 from outgrow.plan import Budget
+from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
 from outgrow.runtime.memory import MAPPED_BYTES, fix_mmap_threshold, round_up, trim
@@ -41,18 +45,27 @@ _SLACK_BYTES, _SLACK_SHARE = 8 << 20, 0.25
 _SURPRISE = 0.05
 _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
+_MOST_ENTRIES = 32
+"""A step that is called with ever other shapes forgets the one that it was not called with for the longest."""
 _ROOMY = 2
 """Room is short unless the budget is this many times the peak. Where it is not, the user's function is called as it
 is: Python may hold tensors longer than the graph, and the heap waste what it likes."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Entry:
-    """What is kept for one signature: the captured step, its plan and program, and how often it ran."""
+    """What is kept for one signature: the captured step, its plan and program, and how often it ran.
+
+    `shapes` are those of the batch, `seconds` what capturing and planning took, all told. `last_call` is the number of
+    the call that it served last.
+    """
 
     captured: Captured
     prepared: Prepared
     program: Program
+    shapes: tuple[tuple[int, ...], ...] = ()
+    seconds: float = 0.0
+    last_call: int = 0
     runs: int = 0
     process_bytes: int = 0
     settled: bool = False
@@ -77,6 +90,7 @@ class Entries:
         self._step, self._training, self._settings = step, training, settings
         self._baseline_bytes, self._progress = baseline_bytes, progress
         self._by_signature: dict[Hashable, list[Entry]] = {}
+        self._calls = self._dropped = 0
         self._cache: CostCache = open_cost_cache()
         self._spill = Spill(settings.folder, settings.disk_bytes)
         self._machine: Machine | None = None
@@ -86,18 +100,41 @@ class Entries:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
         key = signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
         candidates = self._by_signature.setdefault(key, [])
+        self._calls += 1
         for entry in candidates:
             if self._serves(entry, args, kwargs):
+                entry.last_call = self._calls
                 if entry.runs > 0 and not entry.settled:
                     self._plan_again(entry, args, kwargs)
                 return entry
+        begin = perf_counter()
         self._progress("capture", 0.0)
         captured = capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
         gc.collect()  # a capture leaves cycles behind, which would count as overhead
         trim()
         entry = self._planned(captured, args, kwargs, is_new=True)
+        entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        entry.seconds, entry.last_call = perf_counter() - begin, self._calls
         candidates.append(entry)
+        self._drop_oldest()
         return entry
+
+    def report(self) -> PlansReport:
+        """Return which plans there are, and what they cost."""
+        entries = [entry for found in self._by_signature.values() for entry in found]
+        rows = (
+            PlanReport(entry.shapes, len(entry.captured.graph.ops), entry.runs_as_written, entry.runs, entry.seconds)
+            for entry in entries
+        )
+        return PlansReport(tuple(rows), self._dropped)
+
+    def _drop_oldest(self) -> None:
+        """Forget the entry that was not asked for the longest, if there is one too many."""
+        entries = [(entry.last_call, key, entry) for key, found in self._by_signature.items() for entry in found]
+        if len(entries) > _MOST_ENTRIES:
+            _, key, entry = min(entries, key=itemgetter(0))
+            self._by_signature[key].remove(entry)
+            self._dropped += 1
 
     def _serves(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether an entry of the same signature is right for this call, and can move what it wants to move."""
@@ -124,6 +161,7 @@ class Entries:
             fixed=frozenset(name for name in tensors if not _may_leave(captured.graph, name, tensors[name])),
             progress=self._progress,
             prove=False,
+            keep=True,
         )
         program = lower(prepared.derived)
         is_roomy = prepared.in_core.peak_bytes * _ROOMY <= budget.capacity_bytes
@@ -150,12 +188,15 @@ class Entries:
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Plan from observed costs; where these leave no plan, a plan that kept the budget stays."""
         entry.settled = True
+        begin = perf_counter()
         try:
             again = self._planned(entry.captured, args, kwargs, is_new=False)
         except Infeasible:
             if entry.process_bytes > self._settings.budget_bytes:
                 raise
             return
+        finally:
+            entry.seconds += perf_counter() - begin
         entry.prepared, entry.program = again.prepared, again.program
         entry.runs_as_written = again.runs_as_written
 

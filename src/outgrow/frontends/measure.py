@@ -8,7 +8,6 @@ file is ignored and written anew; it is a cache.
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -19,6 +18,7 @@ from time import perf_counter
 import torch
 
 from outgrow.analysis.cost import Cost
+from outgrow.files import cache_folder, write_atomically
 from outgrow.ir.machine import Device, Machine
 from outgrow.planning.problem import silent
 from outgrow.runtime import arena
@@ -117,29 +117,17 @@ class CostCache:
             old = self.known.get(key)
             workspace = max(cost.workspace_bytes, old.workspace_bytes if old else 0)
             self.known[key] = Cost(cost.seconds, workspace, measured=True)
-        _write_atomically(self.path, json.dumps({key: asdict(cost) for key, cost in self.known.items()}))
+        write_atomically(self.path, json.dumps({key: asdict(cost) for key, cost in self.known.items()}))
 
 
 def open_cost_cache() -> CostCache:
     """Return the cache of this machine's observed costs."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outgrow" / "costs"
     setting = os.environ.get("THP_MEM_ALLOC_ENABLE", "0")
     digest = sha256(f"{machine_name()} {setting}".encode()).hexdigest()[:16]
-    path = folder / f"{digest}.json"
+    path = cache_folder("costs") / f"{digest}.json"
     try:
         entries = json.loads(path.read_text())
         known = {key: Cost(**entry) for key, entry in entries.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         known = {}
     return CostCache(path, known)
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-    except OSError:
-        return  # A cache that cannot be written is measured again next time.
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    Path(name).replace(path)

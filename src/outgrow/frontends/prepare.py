@@ -10,6 +10,7 @@ from outgrow.analysis.liveness import live_bytes
 from outgrow.analysis.timeline import Lane, Trace
 from outgrow.errors import Uncapturable
 from outgrow.frontends.capture import Captured, capture
+from outgrow.frontends.kept import planned_or_kept
 from outgrow.frontends.loading import blamed_on, build
 from outgrow.frontends.measure import open_cost_cache, this_machine
 from outgrow.frontends.unallocated import unallocated
@@ -83,7 +84,8 @@ class Prepared:
             simulated=Estimate(replayed.peak_bytes, replayed.seconds),
             measured=measured,
             overhead_bytes=self.plan.budget.overhead_bytes,
-            bytes_swapped=sum(span.size_bytes for span in self.simulated.spans if span.lane is not Lane.COMPUTE),
+            bytes_swapped=self.simulated.bytes_in + self.simulated.bytes_out,
+            bytes_written=self.simulated.bytes_out,
             seconds_recomputed=self.seconds_recomputed,
             ops=len(self.graph.ops),
             planning_seconds=self.plan.planning_seconds,
@@ -100,17 +102,18 @@ def prepare(
     fixed: frozenset[str] = frozenset(),
     progress: Callable[[str, float], None] = silent,
     prove: bool = True,
+    keep: bool = False,
     solver_seconds: float = SOLVER_SECONDS,
 ) -> Prepared:
     """Plan a captured graph and derive what will run; `known` are measured costs by signature.
 
     Of the storages that outlive the step, those named in `fixed` stay on the device. Without `prove` the bound is the
-    arithmetic alone, which takes no time to find.
+    arithmetic alone, which takes no time to find. With `keep` a plan of an earlier job serves (`frontends.kept`).
     Raises `Infeasible` if the budget is below the floor.
     """
     costs = costs_of(graph, machine.device, known)
     problem = Problem(graph, costs, machine, budget, fixed=fixed, solver_seconds=solver_seconds, progress=progress)
-    found = planned(problem, planner, prove=prove)
+    found = planned_or_kept(problem, planner, prove=prove) if keep else planned(problem, planner, prove=prove)
     derivation = verified(graph, found.plan, found.stages, problem.workspace)
     return Prepared(graph, costs, machine, found.plan, derivation, found.in_core, found.simulated)
 

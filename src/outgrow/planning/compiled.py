@@ -4,7 +4,6 @@ numba looks only at the file of a function to see whether its cache is still rig
 it calls. So what is compiled from one state of this package lies in a folder of its own, below the user's cache.
 """
 
-import os
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
@@ -13,6 +12,8 @@ from typing import ParamSpec, TypeVar
 
 import numba
 from numba.core import config
+
+from outgrow.files import cache_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,5 +41,4 @@ def folder() -> Path:
     digest = sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "outgrow" / "compiled" / digest.hexdigest()[:16]
+    return cache_folder("compiled") / digest.hexdigest()[:16]

@@ -51,17 +51,22 @@ def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True) 
     return planned(problem, planner, prove=prove).plan
 
 
-def planned(problem: Problem, planner: str = "search", *, prove: bool = True) -> Planned:
-    """Return what `make_plan` returns, with the graphs and the simulation that it rests on."""
+def planned(
+    problem: Problem, planner: str = "search", *, prove: bool = True, decisions: tuple[Decision, ...] | None = None
+) -> Planned:
+    """Return what `make_plan` returns, with the graphs and the simulation that it rests on.
+
+    Where `decisions` are given, none are looked for; raises `NotApplicable` where these do not suit the graph.
+    """
     begin = time.perf_counter()
     notes: list[str] = []
     problem = replace(problem, remark=notes.append)
     rewritten, free = free_rewrites(problem)
-    if planner == PLANNERS[0]:
-        decisions = search(problem, rewritten, free)
-    else:  # in the papers, what outlives the step stays on the device
+    if planner != PLANNERS[0]:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
-        decisions = _PUBLISHED[planner](problem)
+    if decisions is None:
+        found = _PUBLISHED.get(planner)
+        decisions = found(problem) if found else search(problem, rewritten, free)
     stages = carried_out(problem.graph, decisions)
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:

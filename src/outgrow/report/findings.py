@@ -108,6 +108,7 @@ def _summary(fields: Fields) -> Summary:
         measured=None if fields.item("measured") is None else _measured(fields.fields("measured")),
         overhead_bytes=fields.integer("overhead_bytes"),
         bytes_swapped=fields.integer("bytes_swapped"),
+        bytes_written=fields.integer("bytes_written"),
         seconds_recomputed=fields.number("seconds_recomputed"),
         ops=fields.integer("ops"),
         planning_seconds=fields.number("planning_seconds"),

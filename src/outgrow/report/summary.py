@@ -12,6 +12,8 @@ from outgrow.plan import Estimate
 from outgrow.report.columns import aligned
 from outgrow.units import format_bytes, format_seconds
 
+SECONDS_A_DAY = 24 * 60 * 60
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -49,6 +51,7 @@ class Summary:
     measured: Measured | None
     overhead_bytes: int
     bytes_swapped: int
+    bytes_written: int
     seconds_recomputed: float
     ops: int
     planning_seconds: float
@@ -72,6 +75,11 @@ class Summary:
     def slowdown(self) -> float:
         """How many times the seconds in core are predicted: 1 is no slower than in core."""
         return 1 / self.speed if self.speed else math.inf
+
+    @property
+    def written_a_day_bytes(self) -> float:
+        """Bytes that a day of such steps writes to the next tier, which wears a disk out."""
+        return self.bytes_written / self.seconds * SECONDS_A_DAY if self.seconds else 0.0
 
     @property
     def share_recomputed(self) -> float:
@@ -132,6 +140,11 @@ class Summary:
                 "swapped",
                 format_bytes(self.bytes_swapped) if self.bytes_swapped else "none",
                 "bytes moved in a step, both ways",
+            ),
+            (
+                "written",
+                format_bytes(self.bytes_written) if self.bytes_written else "none",
+                f"of these, to the next tier: {format_bytes(int(self.written_a_day_bytes))} a day",
             ),
             (
                 "recomputed",

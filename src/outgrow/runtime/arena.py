@@ -20,6 +20,8 @@ from pathlib import Path
 
 import torch
 
+from outgrow.files import cache_folder
+
 CHUNK_BYTES = 2 << 20
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _BUILD_SECONDS = 120
@@ -99,8 +101,7 @@ def _library() -> ctypes.CDLL | None:
     """Return the compiled arena, from the cache folder if it is there; None where it cannot be made."""
     source = _SOURCE.read_bytes()
     digest = sha256(source + torch.__version__.encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outgrow" / "arena"
-    path = folder / f"{digest}.so"
+    path = cache_folder("arena") / f"{digest}.so"
     try:
         if not path.exists():
             _compile(path)

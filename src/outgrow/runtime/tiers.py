@@ -27,6 +27,7 @@ from typing import Self
 import torch
 
 from outgrow.errors import TierFailure
+from outgrow.files import cache_folder
 from outgrow.runtime.memory import Block, bytes_at, mapped, round_up
 from outgrow.units import MIB, format_bytes
 
@@ -42,7 +43,7 @@ _CHOOSE = "Choose a folder on a local disk as offload_dir."
 
 def default_offload_dir() -> Path:
     """Return the folder for spill files where none is given: the user's cache folder, then outgrow/spill."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outgrow" / "spill"
+    return cache_folder("spill")
 
 
 def offload_folder(chosen: str | Path | None) -> Path:

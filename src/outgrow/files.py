@@ -1,0 +1,22 @@
+"""Where does outgrow keep what it may need again? In the user's cache folder; whatever is there may be deleted."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def cache_folder(name: str) -> Path:
+    """Return a folder of outgrow's in XDG_CACHE_HOME, or else in ~/.cache; it need not be there yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outgrow" / name
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file, whole or not at all; where nothing can be written, nothing is: a cache is made again."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+    except OSError:
+        return
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    Path(name).replace(path)
