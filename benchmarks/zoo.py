@@ -68,39 +68,29 @@ def measured(item: Architecture) -> Row:
 
 
 def _found(name: str) -> Found:
-    expected, again = _side_by_side(lambda: _ended(name, "eager"), lambda: _ended(name, "eager"))
-    if expected["bits"] != again["bits"]:
-        return Found("failed", "eager itself has other bits when it is repeated")
     reason = ""
     for how in ("whole", "drop-in"):
-        ample, near = _side_by_side(lambda how=how: _ended(name, how), lambda how=how: _at_floor(name, how, TOO_SMALL))
+        ample, near = _side_by_side((name, how, AMPLE), (name, how, TOO_SMALL))
         if "refusal" in ample:
             reason = reason or ample["refusal"]
             continue
         in_core = max(near["budget_bytes"], ample["peak_bytes"])
-        trainings = [ample, _at_floor(name, how, (near["budget_bytes"] + in_core) // 2), near]
+        half, expected = _side_by_side((name, how, (near["budget_bytes"] + in_core) // 2), (name, "eager", AMPLE))
+        if expected["bits"] != expected["bits_again"]:
+            return Found("failed", "eager itself has other bits when it is repeated")
+        trainings = [ample, half, near]
         for training in trainings:
             training["bitwise"] = training.pop("bits") == expected["bits"]
         return Found(how, reason, trainings)
     return Found("refused", reason)
 
 
-def _side_by_side(*calls: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return [future.result() for future in [pool.submit(call) for call in calls]]
+def _side_by_side(*trainings: tuple[str, str, int]) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(len(trainings)) as pool:
+        return [future.result() for future in [pool.submit(_ended, *training) for training in trainings]]
 
 
-def _at_floor(name: str, how: str, budget: int) -> dict[str, Any]:
-    """Train at a budget, or at the next that a refusal names: optimizer state exists from the second step on."""
-    for _ in range(TRIES):
-        ended = _ended(name, how, budget)
-        if "floor_bytes" not in ended:
-            return ended
-        budget = ended["floor_bytes"] + SLACK
-    raise Failed(f"no budget is enough: {budget} is below the floor after {TRIES} floors were named")
-
-
-def _ended(name: str, how: str, budget: int = AMPLE) -> dict[str, Any]:
+def _ended(name: str, how: str, budget: int) -> dict[str, Any]:
     """Return what a training in a process of its own says at its end."""
     command = [sys.executable, __file__, "--serve", name, how, str(budget)]
     try:
@@ -117,25 +107,34 @@ def _ended(name: str, how: str, budget: int = AMPLE) -> dict[str, Any]:
 
 
 def served(name: str, how: str, budget: int) -> dict[str, Any]:
-    """Train, and return the bits that are left and the peak; where there is no training, the floor or the refusal."""
+    """Train, and return the bits that are left and the peak; or why not.
+
+    Below the floor the training begins anew with what the refusal names: optimizer state exists from the second step.
+    """
     from outgrow.errors import Infeasible, Uncapturable
 
-    training = ARCHITECTURES[name].make()
     try:
-        with TemporaryDirectory(dir=Path.home()) as folder, LOOPS[how](training, budget, folder) as step:
-            import torch
-
-            torch.manual_seed(1)
-            taken = [step(batch) for batch in training.batches[:STEPS]]
-            return {
-                "budget_bytes": budget,
-                "bits": _bits(training, [loss for loss, _ in taken]),
-                "peak_bytes": max(peak for _, peak in taken),
-            }
-    except Infeasible as refusal:
-        return {"floor_bytes": refusal.floor_bytes}
+        if how == "eager":
+            return {**_trained(name, how, budget), "bits_again": _trained(name, how, budget)["bits"]}
+        for _ in range(TRIES):
+            try:
+                return _trained(name, how, budget)
+            except Infeasible as refusal:
+                budget = refusal.floor_bytes + SLACK
     except Uncapturable as refusal:
         return {"refusal": str(refusal)}
+    raise AssertionError(f"no budget is enough: {budget} is below the floor after {TRIES} floors were named")
+
+
+def _trained(name: str, how: str, budget: int) -> dict[str, Any]:
+    import torch
+
+    training = ARCHITECTURES[name].make()
+    with TemporaryDirectory(dir=Path.home()) as folder, LOOPS[how](training, budget, folder) as step:
+        torch.manual_seed(1)
+        taken = [step(batch) for batch in training.batches[:STEPS]]
+        losses, peaks = zip(*taken, strict=True)
+        return {"budget_bytes": budget, "bits": _bits(training, losses), "peak_bytes": max(peaks)}
 
 
 Step = Callable[[object], tuple[float, int]]
@@ -153,8 +152,10 @@ def _whole(training: Training, budget: int, folder: str) -> Iterator[Step]:
 
     models, optimizers = list(training.models), list(training.optimizers)
     step = outgrow.compile(training.step, model=models, optimizer=optimizers, memory_budget=budget, offload_dir=folder)
-    yield lambda batch: (float(step(batch).detach()), step.process_bytes)
-    step.close()
+    try:
+        yield lambda batch: (float(step(batch).detach()), step.process_bytes)
+    finally:
+        step.close()
 
 
 @contextmanager
@@ -172,7 +173,10 @@ def _by_parts(training: Training, budget: int, folder: str) -> Iterator[Step]:
         loss = float(training.step(batch).detach())
         return loss, max((high_water_bytes() - shared.baseline_bytes for shared in dynamo.budgets()), default=0)
 
-    yield step
+    try:
+        yield step
+    finally:
+        dynamo.forget()
 
 
 LOOPS = {"eager": _eager, "whole": _whole, "drop-in": _by_parts}

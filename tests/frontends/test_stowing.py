@@ -4,6 +4,7 @@ import copy
 import errno
 import io
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -135,13 +136,27 @@ def edited(job: Job, step: Step) -> list[object]:
     return returned
 
 
+def loaded(job: Job, step: Step) -> list[object]:
+    """Weights and state come from a file between steps, and what was read is still there."""
+    returned = [step(*pair) for pair in job.batches[:2]]
+    with tempfile.TemporaryFile() as saved:  # in memory it would count as the process's
+        torch.save((job.model.state_dict(), job.optimizer.state_dict()), saved)
+        returned.append(step(*job.batches[2]))
+        saved.seek(0)
+        weights, state = torch.load(saved)
+    job.model.load_state_dict(weights)
+    job.optimizer.load_state_dict(state)
+    del weights
+    return [*returned, step(*job.batches[3])]
+
+
 def eager_between(job: Job, step: Step) -> list[object]:
     """Every second step is an eager one."""
     eager = clearing(job)
     return [(eager if number % 2 else step)(*pair) for number, pair in enumerate(job.batches)]
 
 
-@pytest.mark.parametrize("scenario", [plain, evaluated, edited, eager_between])
+@pytest.mark.parametrize("scenario", [plain, evaluated, edited, loaded, eager_between])
 def test_what_rests_on_the_disk_is_the_model(
     scenario: Callable[[Job, Step], Sequence[object]], compiled: Compile
 ) -> None:

@@ -6,6 +6,7 @@ tensors of the step, plus a share of what the step will hold. It is deducted fro
 """
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -36,7 +37,7 @@ from outgrow.runtime.execute import Outcome
 from outgrow.runtime.memory import MAPPED_BYTES, fix_mmap_threshold, round_up, trim
 from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Program
-from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, is_loaded, resident_bytes
 from outgrow.runtime.spill import Spill
 from outgrow.runtime.tiers import ALIGNMENT_BYTES
 
@@ -101,12 +102,14 @@ class Entries:
         key = signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
         candidates = self._by_signature.setdefault(key, [])
         self._calls += 1
-        for entry in candidates:
-            if self._serves(entry, args, kwargs):
-                entry.last_call = self._calls
-                if entry.runs > 0 and not entry.settled:
-                    self._plan_again(entry, args, kwargs)
-                return entry
+        found = self._serving(candidates, args, kwargs)
+        if found is None and _own_what_was_loaded(self._training):
+            found = self._serving(candidates, args, kwargs)
+        if found is not None:
+            found.last_call = self._calls
+            if found.runs > 0 and not found.settled:
+                self._plan_again(found, args, kwargs)
+            return found
         begin = perf_counter()
         self._progress("capture", 0.0)
         captured = capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
@@ -135,6 +138,12 @@ class Entries:
             _, key, entry = min(entries, key=itemgetter(0))
             self._by_signature[key].remove(entry)
             self._dropped += 1
+
+    def _serving(
+        self, candidates: Sequence[Entry], args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Entry | None:
+        """Return the first of the entries that is right for this call."""
+        return next((entry for entry in candidates if self._serves(entry, args, kwargs)), None)
 
     def _serves(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether an entry of the same signature is right for this call, and can move what it wants to move."""
@@ -272,6 +281,23 @@ def _may_leave(graph: Graph, name: str, tensor: Tensor) -> bool:
     """Whether the storage that a graph knows by this name can be moved without anybody else's notice."""
     storage = tensor.untyped_storage()
     return storage.nbytes() == graph.storages[name].size_bytes and is_exchangeable(storage)
+
+
+def _own_what_was_loaded(training: Training) -> bool:
+    """Give each large tensor of a training that `torch.load` made memory that can be moved; whether there was any.
+
+    The tensor stays the same one. What else was made of it meanwhile, a NumPy array for example, keeps the old memory.
+    """
+    tensors = list(state_tensors(training).values())
+    users = Counter(tensor.untyped_storage().data_ptr() for tensor in tensors)
+    found = False
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        is_whole = users[storage.data_ptr()] == 1 and storage.nbytes() == tensor.nbytes >= MAPPED_BYTES
+        if is_whole and is_loaded(storage):
+            tensor.data = tensor.detach().clone()
+            found = True
+    return found
 
 
 def _missing_bytes(program: Program, tensors: Mapping[str, Tensor]) -> int:

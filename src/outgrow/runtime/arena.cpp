@@ -266,6 +266,14 @@ void arena_exchange(c10::StorageImpl* one, c10::StorageImpl* other) {
   one->set_data_ptr_noswap(other->set_data_ptr(std::move(held)));
 }
 
+// Whether a storage has memory of torch's own that no allocator is noted for: what `torch.load` reads is like that. It
+// cannot be told from memory whose address NumPy has by its being unresizable, which both are.
+bool arena_is_loaded(const c10::StorageImpl* storage) {
+  c10::Allocator* usual = arena.before != nullptr ? arena.before : c10::GetCPUAllocator();
+  const c10::DeleterFnPtr deleter = storage->data_ptr().get_deleter();
+  return storage->allocator() == nullptr && (deleter == &ArenaAllocator::release || deleter == usual->raw_deleter());
+}
+
 // Takes over a region that was filled whole.
 void arena_adopt(void* begin, size_t bytes) {
   const std::lock_guard<std::mutex> lock(guard);

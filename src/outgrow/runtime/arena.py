@@ -90,6 +90,11 @@ def exchange(one: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
     _ready().arena_exchange(one._cdata, other._cdata)  # noqa: SLF001 - the C++ object that tensors refer to
 
 
+def is_loaded(storage: torch.UntypedStorage) -> bool:
+    """Whether a storage is of `torch.load`, which torch marks as it marks one whose address it gave to NumPy."""
+    return _ready().arena_is_loaded(storage._cdata)  # noqa: SLF001 - the C++ object that tensors refer to
+
+
 def _ready() -> ctypes.CDLL:
     library = _library()
     assert library is not None, "only an arena that was installed is used"
@@ -113,6 +118,8 @@ def _library() -> ctypes.CDLL | None:
     library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
     library.arena_expect.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
     library.arena_exchange.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    library.arena_is_loaded.argtypes = (ctypes.c_void_p,)
+    library.arena_is_loaded.restype = ctypes.c_bool
     library.arena_fill.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.arena_adopt.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     return library

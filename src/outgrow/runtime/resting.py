@@ -61,6 +61,12 @@ def is_exchangeable(storage: torch.UntypedStorage) -> bool:
     return storage.device.type == "cpu" and storage.resizable() and not storage.is_shared() and arena.is_available()
 
 
+def is_loaded(storage: torch.UntypedStorage) -> bool:
+    """Whether a storage cannot be exchanged only because `torch.load` made it; a copy of it can be."""
+    is_other = storage.device.type != "cpu" or storage.resizable() or storage.is_shared()
+    return not is_other and arena.is_available() and arena.is_loaded(storage)
+
+
 def rest(storage: torch.UntypedStorage, extent: Extent) -> None:
     """Let a storage, whose bytes are in its extent, rest there: its memory goes back."""
     resting = _Resting(extent)
