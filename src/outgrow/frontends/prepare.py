@@ -29,7 +29,7 @@ from outgrow.simulation import replay
 
 _UNSEEN_SHARE = 0.01
 _UNSEEN_BYTES = 24 << 20
-_HEAP_SHARE = 0.5
+_HEAP_SHARE = 0.75
 
 
 @dataclass(frozen=True)
