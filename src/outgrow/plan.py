@@ -4,9 +4,8 @@ Each decision names ops and storages of the graph as it stands when the decision
 turns decisions into laws. A plan belongs to one captured graph: `fingerprint` is the hash of its text.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +87,6 @@ class Stow:
 
 
 Decision: TypeAlias = Move | TakeApart | ByLayout | Reuse | Recompute | Stow | Swap
-_KINDS: Mapping[str, type[Decision]] = {kind.__name__: kind for kind in get_args(Decision)}
-
-
-def data_of(decision: Decision) -> dict[str, object]:
-    """Return a decision as JSON has it.
-
-    >>> data_of(Recompute("relu", "mm_1"))
-    {'kind': 'Recompute', 'storage': 'relu', 'before': 'mm_1'}
-    """
-    return {"kind": type(decision).__name__, **asdict(decision)}
-
-
-def decision_of(data: Mapping[str, Any]) -> Decision:
-    """Return the decision of `data_of`; raises `KeyError` or `TypeError` for anything else.
-
-    >>> decision_of({"kind": "Move", "ops": ["relu"], "after": "mm"})
-    Move(ops=('relu',), after='mm')
-    """
-    fields: dict[str, Any] = {name: item for name, item in data.items() if name != "kind"}
-    if "ops" in fields:
-        fields["ops"] = tuple(fields["ops"])
-    if "pieces" in fields:
-        fields["pieces"] = tuple(Piece(**piece) for piece in fields["pieces"])
-    return _KINDS[data["kind"]](**fields)
 
 
 @dataclass(frozen=True, slots=True)
