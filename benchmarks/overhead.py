@@ -14,16 +14,17 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from rows import Row, write_rows
+from rows import Goal, Row, write_rows
 from zoo_models import ARCHITECTURES
 
 ROUNDS, SECONDS = 40, 8.0
 """As many rounds as fit the seconds, but at least a quarter of them."""
 LIMIT_SECONDS = 400
+MOST_OVERHEAD = 0.01
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,22 @@ def _seconds(run: Callable[[], object]) -> float:
     begin = time.perf_counter()
     run()
     return time.perf_counter() - begin
+
+
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """Return what is asked of the rows of steps that were captured."""
+    timed = [row for row in rows if "overhead" in row]
+    overhead = median(row["overhead"] for row in timed)
+    late = [row for row in timed if row["first_call_seconds"] >= first_call_limit(row)]
+    return [
+        ("overhead, median", "<= 1 %", f"{overhead:.2%} of {len(timed)}", overhead <= MOST_OVERHEAD),
+        ("first call below 3 eager steps + 20 s", "all", f"{len(timed) - len(late)} of {len(timed)}", not late),
+    ]
+
+
+def first_call_limit(row: Row) -> float:
+    """Return the seconds that a first call may take."""
+    return 3 * row["eager_seconds"] + 20
 
 
 def told(row: Row) -> str:

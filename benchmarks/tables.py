@@ -1,6 +1,6 @@
-"""Write the section "Plans for other machines, in simulation" of docs/results.md from the files of results.
+"""Write the section "Plans for other machines, in simulation" of docs/results.md, and docs/zoo.md, from the results.
 
-    python benchmarks/tables.py [--results benchmarks/results] [--page docs/results.md]
+    python benchmarks/tables.py [--results benchmarks/results] [--page docs/results.md] [--zoo docs/zoo.md]
 
 What lies between the two marks is replaced, the rest of the page is not touched. A file that is not there yet has no
 table; rows that are not there yet are left out.
@@ -15,7 +15,10 @@ import distance
 import fragmentation
 import heavy_state
 import order_alone
+import overhead
 import simulator
+import swapped_op
+import zoo
 from main_job import ROOT
 from rows import GB, RESULTS, Goal, Row, read_rows, spelled
 
@@ -221,6 +224,36 @@ def _heavy_state(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _overhead(rows: Sequence[Row]) -> list[str]:
+    return [
+        goal_table(overhead.goals(rows)),
+        table(
+            "architecture | overhead | eager step | first call",
+            (
+                (
+                    row["name"],
+                    _percent(row["overhead"]),
+                    f"{row['eager_seconds']:.3f} s",
+                    f"{row['first_call_seconds']:.1f} s",
+                )
+                for row in rows
+                if "overhead" in row
+            ),
+        ),
+        *(f"{row['name']} is not captured whole: {row['reason']}" for row in rows if "reason" in row),
+    ]
+
+
+def _swapped_op(rows: Sequence[Row]) -> list[str]:
+    return [
+        goal_table(swapped_op.goals(rows)),
+        table(
+            "chain | swapped in a step | overhead of each",
+            ((row["name"], str(row["swapped"]), f"{row['overhead_seconds'] * 1e6:.0f} us") for row in rows),
+        ),
+    ]
+
+
 PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("claims", "What papers claim", _claims),
     ("largest", "The largest batch", _largest),
@@ -229,7 +262,38 @@ PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("fragmentation", "Fragmentation", _fragmentation),
     ("simulator", "The simulator against this machine", _simulator),
     ("heavy_state", "Weights and optimizer state that do not fit", _heavy_state),
+    ("overhead", "A step that fits", _overhead),
+    ("swapped_op", "A swapped op", _swapped_op),
 )
+
+
+ZOO = """\
+# The zoo
+
+Which architectures train under a budget? Each takes three steps of AdamW, three times: with a budget that is never
+reached, at half between floor and peak, and at the floor. Sizes are what the process takes above its baseline and the
+budget, in MiB, with `*` where the bits are not those of eager, and **bold** where the budget was not kept."""
+
+
+def zoo_page(rows: Sequence[Row]) -> str:
+    """Return the page of the zoo."""
+    parts = [ZOO, f"Written by `benchmarks/tables.py` from `benchmarks/results/zoo.json`, {_commits(rows)}."]
+    parts += [goal_table(zoo.goals(rows))]
+    cells = ((row["family"], row["name"], row["how"], *_trainings(row)) for row in rows)
+    parts += [table("family | architecture | trained | fits | half | floor", cells)]
+    parts += [f"**{row['name']}**: {row['reason']}" for row in rows if row["reason"]]
+    return "\n\n".join(parts) + "\n"
+
+
+def _trainings(row: Row) -> list[str]:
+    return [_training(training) for training in row["trainings"]] or ["-", "-", "-"]
+
+
+def _training(training: Row) -> str:
+    peak, budget = training["peak_bytes"] >> 20, training["budget_bytes"] >> 20
+    of = str(peak) if training["budget_bytes"] >= zoo.AMPLE else f"{peak} of {budget}"
+    marked = of if zoo.is_within(training) else f"**{of}**"
+    return marked if training["bitwise"] else f"{marked} *"
 
 
 # Spelling -----------------------------------------------------------------------------------------------------------
@@ -306,8 +370,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results.md")
+    parser.add_argument("--zoo", type=Path, default=ROOT / "docs" / "zoo.md")
     options = parser.parse_args()
     options.page.write_text(replaced(options.page.read_text(), section(options.results)))
+    animals = read_rows(options.results / "zoo.json")
+    if animals:
+        options.zoo.write_text(zoo_page(animals))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rows import Row, write_rows
+from rows import Goal, Row, write_rows
 from zoo_models import ARCHITECTURES, Training
 
 STEPS = 3
@@ -32,6 +32,7 @@ SLACK = 8 << 20
 """What a process holds differs a little from one training to the next."""
 TRIES = 5
 LIMIT_SECONDS = 400
+LEAST_TRAINED = 0.95
 
 
 @dataclass(frozen=True)
@@ -197,9 +198,27 @@ def _bits(training: Training, losses: Sequence[float]) -> str:
     return found.hexdigest()
 
 
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """Return what is asked of all architectures together."""
+    trained = [row for row in rows if row["trainings"]]
+    bits = [training["bitwise"] for row in trained if row["how"] == "whole" for training in row["trainings"]]
+    kept = [is_within(training) for row in trained for training in row["trainings"]]
+    found = f"{len(trained)} of {len(rows)}"
+    return [
+        ("trained whole or by the drop-in", ">= 95 %", found, len(trained) >= LEAST_TRAINED * len(rows)),
+        ("bitwise equal, of trainings captured whole", "all", f"{sum(bits)} of {len(bits)}", all(bits)),
+        ("peak within the budget", "all", f"{sum(kept)} of {len(kept)}", all(kept)),
+    ]
+
+
+def is_within(training: dict[str, Any]) -> bool:
+    """Whether the process kept its budget."""
+    return training["peak_bytes"] <= training["budget_bytes"]
+
+
 def told(row: Row) -> str:
     """Return a row in one line."""
-    kept = [item["peak_bytes"] <= item["budget_bytes"] for item in row["trainings"]]
+    kept = [is_within(training) for training in row["trainings"]]
     bits = [item["bitwise"] for item in row["trainings"]]
     return f"{row['how']} bitwise {bits} within {kept} {row['reason'][:150]}"
 

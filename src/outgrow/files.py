@@ -17,6 +17,9 @@ def write_atomically(path: Path, text: str) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent)
     except OSError:
         return
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    Path(name).replace(path)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)

@@ -49,11 +49,13 @@ def _parse_text(text: str, what: str) -> int:
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Return a size for people: GiB with two decimals, MiB and KiB with one.
+    """Return a size for people: TiB and GiB with two decimals, MiB and KiB with one.
 
-    >>> format_bytes(5 * 2**30), format_bytes(1536), format_bytes(12)
-    ('5.00 GiB', '1.5 KiB', '12 B')
+    >>> format_bytes(3 * 2**40), format_bytes(5 * 2**30), format_bytes(1536), format_bytes(12)
+    ('3.00 TiB', '5.00 GiB', '1.5 KiB', '12 B')
     """
+    if abs(size_bytes) >= TIB:
+        return f"{size_bytes / TIB:.2f} TiB"
     if abs(size_bytes) >= GIB:
         return f"{size_bytes / GIB:.2f} GiB"
     if abs(size_bytes) >= MIB:

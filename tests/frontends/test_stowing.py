@@ -226,6 +226,26 @@ def test_a_weight_that_others_see_stays(compiled: Compile) -> None:
     assert resting(job) > 0
 
 
+def test_what_was_loaded_and_others_see_stays(compiled: Compile) -> None:
+    """An average that came from a file is moved, unless NumPy shows it: the array goes on showing it."""
+
+    def shown(job: Job, step: Step) -> list[object]:
+        returned = [step(*job.batches[0])]
+        with tempfile.TemporaryFile() as saved:
+            torch.save(job.optimizer.state_dict(), saved)
+            saved.seek(0)
+            job.optimizer.load_state_dict(torch.load(saved))
+        average = job.optimizer.state[next(job.model.parameters())]["exp_avg"]
+        array = average.numpy()
+        returned += [step(*job.batches[1]), step(*job.batches[2])]
+        assert torch.equal(torch.from_numpy(array), average)
+        return returned
+
+    expected, job = by_eager(shown), heavy()
+    assert differences(left_by(shown, job, compiled(job, STATE)), expected) == []
+    assert resting(job) > 0
+
+
 def test_a_weight_that_others_begin_to_see_stays_from_then_on(compiled: Compile) -> None:
     """The address of a weight is given to NumPy between two steps: the next step is planned anew without moving it."""
 

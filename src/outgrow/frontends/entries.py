@@ -6,7 +6,6 @@ tensors of the step, plus a share of what the step will hold. It is deducted fro
 """
 
 import gc
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -286,15 +285,12 @@ def _may_leave(graph: Graph, name: str, tensor: Tensor) -> bool:
 def _own_what_was_loaded(training: Training) -> bool:
     """Give each large tensor of a training that `torch.load` made memory that can be moved; whether there was any.
 
-    The tensor stays the same one. What else was made of it meanwhile, a NumPy array for example, keeps the old memory.
+    The tensor stays the same one. One that others see, by a view or an array of NumPy, is left alone.
     """
-    tensors = list(state_tensors(training).values())
-    users = Counter(tensor.untyped_storage().data_ptr() for tensor in tensors)
     found = False
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        is_whole = users[storage.data_ptr()] == 1 and storage.nbytes() == tensor.nbytes >= MAPPED_BYTES
-        if is_whole and is_loaded(storage):
+    for tensor in state_tensors(training).values():
+        is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes >= MAPPED_BYTES
+        if is_whole and is_loaded(tensor.untyped_storage()):
             tensor.data = tensor.detach().clone()
             found = True
     return found

@@ -62,9 +62,14 @@ def is_exchangeable(storage: torch.UntypedStorage) -> bool:
 
 
 def is_loaded(storage: torch.UntypedStorage) -> bool:
-    """Whether a storage cannot be exchanged only because `torch.load` made it; a copy of it can be."""
+    """Whether a storage cannot be exchanged only because `torch.load` made it; one tensor alone is over it."""
     is_other = storage.device.type != "cpu" or storage.resizable() or storage.is_shared()
-    return not is_other and arena.is_available() and arena.is_loaded(storage)
+    return not is_other and _users(storage) == 1 and arena.is_available() and arena.is_loaded(storage)
+
+
+def _users(storage: torch.UntypedStorage) -> int:
+    """Return how many tensors are over a storage, views and those of NumPy arrays among them."""
+    return torch._C._storage_Use_Count(storage._cdata) - 1  # noqa: SLF001 - `storage` itself is one more
 
 
 def rest(storage: torch.UntypedStorage, extent: Extent) -> None:

@@ -1,0 +1,45 @@
+"""Is a file of the cache there whole or not at all?"""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from outgrow.files import cache_folder, write_atomically
+
+
+def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
+    """And written over."""
+    file = tmp_path / "a" / "b.txt"
+    write_atomically(file, "one")
+    write_atomically(file, "two")
+    assert file.read_text() == "two"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that cannot be written is no reason to stop a training."""
+    file = tmp_path / "b.txt"
+    write_atomically(file, "one")
+
+    def full(_self: Path, _target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    write_atomically(file, "two")
+    assert file.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_folder_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
+    """Here a file is in its place."""
+    (tmp_path / "a").write_text("")
+    write_atomically(tmp_path / "a" / "b.txt", "one")
+    assert (tmp_path / "a").read_text() == ""
+
+
+def test_the_cache_folder_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XDG_CACHE_HOME counts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder("plans") == tmp_path / "outgrow" / "plans"
