@@ -242,7 +242,7 @@ def test_what_was_loaded_and_others_see_stays(compiled: Compile) -> None:
         return returned
 
     expected, job = by_eager(shown), heavy()
-    assert differences(left_by(shown, job, compiled(job, STATE)), expected) == []
+    assert differences(left_by(shown, job, compiled(job)), expected) == []
     assert resting(job) > 0
 
 

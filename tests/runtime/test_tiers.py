@@ -281,7 +281,7 @@ def test_a_folder_in_memory_is_refused() -> None:
 def test_too_little_space_is_refused_with_both_numbers(disk_folder: Path) -> None:
     """What is needed and what is free stand in the message, and no space is taken."""
     before = open_spill_files()
-    with pytest.raises(TierFailure, match=r"1048576\.00 GiB of disk are needed in .*, and [0-9.]+ .iB are free"):
+    with pytest.raises(TierFailure, match=r"1024\.00 TiB of disk are needed in .*, and [0-9.]+ .iB are free"):
         DiskTier(disk_folder, GIB << 20)
     assert open_spill_files() == before
 

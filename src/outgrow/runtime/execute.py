@@ -79,11 +79,12 @@ class Run:
         return self.finish()
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Begin to measure; what was moved to the disk just now leaves no more resting memory than there is room."""
+        there = sum(storage.nbytes() for name, storage in self.storages.items() if name not in self.program.stowed)
+        arena.keep_at_most(self.capacity_bytes - there)
         reset_high_water()
         self.begin = perf_counter()
-        there = (storage.nbytes() for name, storage in self.storages.items() if name not in self.program.stowed)
-        self._hold(sum(there))
+        self._hold(there)
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
