@@ -8,7 +8,6 @@ Memory is the high water of the process above its baseline.
 """
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from main_job import ROOT, digest
-from rows import Row, spelled, write_rows
+from rows import Row, spelled, told_by_a_process, write_rows
 
 STEPS = 3
 SHARE = 4
@@ -62,9 +61,8 @@ def measured(item: Deep) -> Row:
 
 
 def _ended(item: Deep, budget: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--serve", item.workload, json.dumps(dict(item.settings)), str(budget)]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_SECONDS)
-    return json.loads(ended.stdout.splitlines()[-1])
+    settings = json.dumps(dict(item.settings))
+    return told_by_a_process(__file__, item.workload, settings, str(budget), limit_seconds=LIMIT_SECONDS)
 
 
 def served(workload: str, settings: Mapping[str, object], budget: int) -> dict[str, Any]:
@@ -87,7 +85,6 @@ def served(workload: str, settings: Mapping[str, object], budget: int) -> dict[s
         losses.append(float(loss).hex())
         seconds.append(time.perf_counter() - begin)
         peaks.append(step.process_bytes if step else high_water_bytes() - baseline)
-        print(f"{workload}: step {number} took {seconds[-1]:.1f} s, {peaks[-1] >> 20} MiB", file=sys.stderr)
     return {
         "losses": losses,
         "digest": digest(made.model, made.optimizer),

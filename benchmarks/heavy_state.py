@@ -15,7 +15,6 @@ Goals: losses and every bit of weights and averages as in core, and a peak withi
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from importlib import import_module
 from statistics import median
 
 from main_job import ROOT, digest
-from rows import Goal, Row, write_rows
+from rows import Goal, Row, told_by_a_process, write_rows
 
 LENGTH = 128
 STEPS, WARM = 6, 3
@@ -50,9 +49,7 @@ SQUEEZED = tuple(Squeezed(size, share) for size in ("small", "medium") for share
 
 def measured(item: Squeezed) -> Row:
     """Return what the process of a row tells."""
-    command = [sys.executable, __file__, "--serve", item.size, str(item.share)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT / "benchmarks")
-    return {"size": item.size, "share": item.share, **json.loads(told.stdout.splitlines()[-1])}
+    return {"size": item.size, "share": item.share, **told_by_a_process(__file__, item.size, str(item.share))}
 
 
 def serve(size: str, share: int) -> Row:

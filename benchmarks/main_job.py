@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
@@ -107,12 +107,19 @@ def digest(model: Any, optimizer: Any) -> str:
     """Return a hash of every bit of parameters, buffers, optimizer state and generator."""
     import torch
 
-    found = sha256()
     tensors = [*model.parameters(), *model.buffers()]
     for parameter in model.parameters():
         tensors += [value for value in optimizer.state[parameter].values() if isinstance(value, torch.Tensor)]
-    for tensor in (*tensors, torch.get_rng_state()):
-        found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return hash_of([*tensors, torch.get_rng_state()])
+
+
+def hash_of(tensors: Sequence[Any]) -> str:
+    """Return a hash of every bit of some tensors, in this order."""
+    import torch
+
+    found = sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 

@@ -3,23 +3,21 @@
     python benchmarks/overhead.py [--only TEXT] [--resume]
 
 Needs the packages of the extras `integrations` and `zoo`. Each architecture of the zoo is trained twice in one process,
-by itself and under a budget that is never reached, and the two take turns. Rows are made one after the other.
+by itself and under a budget that is never reached; the two take turns, each first in every other round.
 
-    overhead    median over the rounds of the seconds of our step over those of the eager one before it, less 1
+    overhead    median over the rounds of the seconds of our step over those of the eager one beside it, less 1
     first call  seconds of the first call under the budget: capture, plan, and the step itself
     eager       seconds of an eager step, the median over the rounds
 """
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
-from rows import Goal, Row, write_rows
-from zoo_models import ARCHITECTURES
+from rows import Failed, Goal, Row, told_by_a_process, write_rows
+from zoo_models import ARCHITECTURES, Entry
 
 ROUNDS, SECONDS = 40, 8.0
 """As many rounds as fit the seconds, but at least a quarter of them."""
@@ -27,21 +25,12 @@ LIMIT_SECONDS = 400
 MOST_OVERHEAD = 0.01
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """A row: a network of `zoo_models`."""
-
-    name: str
-    is_large: bool = False
-
-
-def measured(item: Architecture) -> Row:
+def measured(item: Entry) -> Row:
     """Time an architecture in a process of its own."""
-    command = [sys.executable, __file__, "--serve", item.name]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
-    if ended.returncode:
-        return {"reason": (ended.stderr.strip().splitlines() or ["died"])[-1][:300]}
-    return json.loads(ended.stdout.splitlines()[-1])
+    try:
+        return told_by_a_process(__file__, item.name, limit_seconds=LIMIT_SECONDS)
+    except Failed as failure:
+        return {"reason": str(failure)}
 
 
 def served(name: str) -> Row:
@@ -61,8 +50,10 @@ def served(name: str) -> Row:
     ratios: list[float] = []
     while len(ratios) < ROUNDS // 4 or (len(ratios) < ROUNDS and time.perf_counter() - begin < SECONDS):
         at = batch % len(plain.batches)
-        eager.append(_seconds(lambda at=at: plain.step(plain.batches[at])))
-        ratios.append(_seconds(lambda at=at: step(ours.batches[at])) / eager[-1])
+        turns = [lambda at=at: plain.step(plain.batches[at]), lambda at=at: step(ours.batches[at])]
+        seconds = {who: _seconds(turns[who]) for who in ((0, 1) if batch % 2 else (1, 0))}
+        eager.append(seconds[0])
+        ratios.append(seconds[1] / seconds[0])
         batch += 1
     return {"overhead": median(ratios) - 1, "first_call_seconds": first, "eager_seconds": median(eager)}
 
@@ -102,7 +93,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
         print(json.dumps(served(sys.argv[2])))
     else:
-        write_rows("overhead", [Architecture(name) for name in ARCHITECTURES], measured, told)
+        write_rows("overhead", tuple(ARCHITECTURES.values()), measured, told)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ as it is there, so a run that is cut off loses the row that it was at.
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -64,6 +66,29 @@ def write_rows(table: str, items: Sequence[I], measured: Callable[[I], Row], tol
         print(f"{item.name}: {told(row)}", flush=True)
         rows = [known[item.name] for item in ordered if item.name in known]
         _replace(options.out, json.dumps({**shared, "rows": rows}, indent=2) + "\n")
+
+
+class Failed(Exception):
+    """A process that ended in no way that is foreseen."""
+
+
+def told_by_a_process(
+    file: str, *request: str, limit_seconds: float | None = None, environment: Mapping[str, str] | None = None
+) -> Any:
+    """Run a benchmark's file with `--serve` and a request in a process of its own; return what its last line says.
+
+    Raises `Failed` with the last line of its errors if it does not end well, or in time.
+    """
+    command = [sys.executable, file, "--serve", *request]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=limit_seconds, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed(f"more than {limit_seconds} s") from None
+    if ended.returncode:
+        raise Failed((ended.stderr.strip().splitlines() or ["died"])[-1][:300])
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
 def read_rows(file: Path) -> list[Row]:

@@ -15,7 +15,6 @@ the speed of the machine drifts.
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from main_job import ROOT
-from rows import Goal, Row, spelled, write_rows
+from rows import Goal, Row, spelled, told_by_a_process, write_rows
 
 WARM_STEPS, TIMED_STEPS = 3, 7
 LEAST, MOST = 0.95, 1.05
@@ -64,9 +63,7 @@ def measured(trial: Trial) -> Row:
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": "1", "XDG_CACHE_HOME": folder}
-        command = [sys.executable, __file__, "--serve", request]
-        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
-    steps = json.loads(ended.stdout)["steps"]
+        steps = told_by_a_process(__file__, request, environment=environment)["steps"]
     timed = steps[WARM_STEPS:]
     ratios = {kind: [_seconds(step, kind) / _seconds(step, "measured") for step in timed] for kind in KINDS}
     return {

@@ -12,19 +12,18 @@ floor that is named for a budget that is too small. It is captured whole if it c
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rows import Goal, Row, write_rows
-from zoo_models import ARCHITECTURES, Training
+from main_job import hash_of
+from rows import Failed, Goal, Row, told_by_a_process, write_rows
+from zoo_models import ARCHITECTURES, Entry, Training
 
 STEPS = 3
 AMPLE, TOO_SMALL = 1 << 40, 1 << 20
@@ -33,14 +32,6 @@ SLACK = 8 << 20
 TRIES = 5
 LIMIT_SECONDS = 400
 LEAST_TRAINED = 0.95
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A row: a network of `zoo_models`."""
-
-    name: str
-    is_large: bool = False
 
 
 @dataclass
@@ -52,20 +43,16 @@ class Found:
     trainings: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
-class Failed(Exception):
-    """A training that ended in no way that is foreseen."""
-
-
 # A row: trainings in processes of their own -----------------------------------------------------------------------
 
 
-def measured(item: Architecture) -> Row:
+def measured(item: Entry) -> Row:
     """Train an architecture in every way."""
     try:
         found = _found(item.name)
     except Failed as failure:
         found = Found("failed", str(failure))
-    return {**asdict(found), "family": ARCHITECTURES[item.name].family}
+    return {**asdict(found), "family": item.family}
 
 
 def _found(name: str) -> Found:
@@ -93,15 +80,10 @@ def _side_by_side(*trainings: tuple[str, str, int]) -> list[dict[str, Any]]:
 
 def _ended(name: str, how: str, budget: int) -> dict[str, Any]:
     """Return what a training in a process of its own says at its end."""
-    command = [sys.executable, __file__, "--serve", name, how, str(budget)]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise Failed(f"{how}: more than {LIMIT_SECONDS} s") from None
-    if ended.returncode:
-        last = (ended.stderr.strip().splitlines() or ["died"])[-1]
-        raise Failed(f"{how} at {budget}: {last[:300]}")
-    return json.loads(ended.stdout.splitlines()[-1])
+        return told_by_a_process(__file__, name, how, str(budget), limit_seconds=LIMIT_SECONDS)
+    except Failed as failure:
+        raise Failed(f"{how} at {budget}: {failure}") from None
 
 
 # A training -------------------------------------------------------------------------------------------------------
@@ -192,10 +174,8 @@ def _bits(training: Training, losses: Sequence[float]) -> str:
     tensors += [p.grad for model in models for p in model.parameters() if p.grad is not None]
     for optimizer in optimizers:
         tensors += [value for state in optimizer.state_dict()["state"].values() for value in state.values()]
-    found = sha256(" ".join(loss.hex() for loss in losses).encode())
-    for tensor in (*tensors, torch.get_rng_state()):
-        found.update(torch.as_tensor(tensor).detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+    tensors += [torch.get_rng_state(), torch.tensor(losses, dtype=torch.float64)]
+    return hash_of([torch.as_tensor(tensor) for tensor in tensors])
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
@@ -229,7 +209,7 @@ def main() -> None:
         name, how, budget = sys.argv[2:]
         print(json.dumps(served(name, how, int(budget))))
     else:
-        write_rows("zoo", [Architecture(name) for name in ARCHITECTURES], measured, told)
+        write_rows("zoo", tuple(ARCHITECTURES.values()), measured, told)
 
 
 if __name__ == "__main__":

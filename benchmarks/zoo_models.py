@@ -20,10 +20,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Entry:
-    """An architecture and the family that it is of."""
+    """An architecture: the family that it is of, and what makes a training of it."""
 
+    name: str
     family: str
     make: Callable[[], Training]
+    is_large: bool = False
 
 
 ARCHITECTURES: dict[str, Entry] = {}
@@ -36,7 +38,7 @@ def entry(name: str, family: str) -> Callable[[Callable[[], Training]], Callable
     """Put what makes a training into the zoo."""
 
     def put(make: Callable[[], Training]) -> Callable[[], Training]:
-        ARCHITECTURES[name] = Entry(family, make)
+        ARCHITECTURES[name] = Entry(name, family, make)
         return make
 
     return put
@@ -83,7 +85,7 @@ def of_transformers(
         model = getattr(transformers, kind)(built)
         return trained(model, lambda found, given: found(**given).loss, lambda: batch(torch))
 
-    ARCHITECTURES[name] = Entry(family, make)
+    ARCHITECTURES[name] = Entry(name, family, make)
 
 
 def text(torch: Any, rows: int = 8, length: int = 128) -> dict[str, Any]:
@@ -352,7 +354,7 @@ def of_monai(name: str, options: dict[str, Any], size: int = 32, *, channels: in
 
         return trained(model, loss, batch)
 
-    ARCHITECTURES[f"monai {name}"] = Entry("3D", make)
+    ARCHITECTURES[f"monai {name}"] = Entry(f"monai {name}", "3D", make)
 
 
 PLANES = {"spatial_dims": 3, "in_channels": 1, "out_channels": 2}

@@ -29,8 +29,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # A job in the backgro
 @pytest.fixture
 def several_threads() -> Iterator[None]:
     """Threads among which kernels share their work: they sum in another order, and other kernels are chosen."""
+    yield from _threads(2)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small tensors are not worth a second thread."""
+    yield from _threads(1)
+
+
+def _threads(number: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(number)
     yield
     torch.set_num_threads(before)
 

@@ -1,6 +1,5 @@
 """The parts of a convolution's backward give the bits of the whole, without the operand that they do not need."""
 
-from collections.abc import Iterator
 from itertools import cycle, product
 
 import pytest
@@ -23,15 +22,6 @@ GEOMETRIES = tuple(product((1, 2), (1, 2), (1, 4), (False, True), (1, 3)))
 BATCHES = (1, 5, 3)
 BIASES = (True, False, False, True, False)
 """Both taken in turn."""
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Small tensors are not worth a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def operands(dimensions: int, dtype: torch.dtype, batch: int, geometry: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
-from outgrow.runtime.memory import MAPPED_BYTES, fix_mmap_threshold, trim
+from outgrow.runtime.memory import MAPPED_BYTES, clear_away, fix_mmap_threshold, trim
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Call, Geometry, Program
 from outgrow.runtime.resting import resident_bytes
@@ -204,8 +204,7 @@ class Part:
         if ready is None:
             captured = capture(_joint(self._module, args), (), (), [_plain(arg) for arg in args])
             _check_writes(captured, args)
-            gc.collect()
-            trim()
+            clear_away()
             self._ready[key] = self._planned(captured, others, None)
         elif ready.runs == 1 or others > ready.overhead_bytes + _SLACK_BYTES:
             again = self._planned(ready.captured, max(others, ready.overhead_bytes), ready.needed_bytes)

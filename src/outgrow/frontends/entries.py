@@ -5,7 +5,6 @@ the timeline's peak. Before a run has shown it, it is what the process holds by 
 tensors of the step, plus a share of what the step will hold. It is deducted from the budget before planning.
 """
 
-import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -33,7 +32,7 @@ from outgrow.plan import Budget
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
-from outgrow.runtime.memory import MAPPED_BYTES, fix_mmap_threshold, round_up, trim
+from outgrow.runtime.memory import MAPPED_BYTES, clear_away, fix_mmap_threshold, round_up, trim
 from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Program
 from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, is_loaded, resident_bytes
@@ -112,8 +111,7 @@ class Entries:
         begin = perf_counter()
         self._progress("capture", 0.0)
         captured = capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
-        gc.collect()  # a capture leaves cycles behind, which would count as overhead
-        trim()
+        clear_away()
         entry = self._planned(captured, args, kwargs, is_new=True)
         entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
         entry.seconds, entry.last_call = perf_counter() - begin, self._calls

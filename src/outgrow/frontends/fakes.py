@@ -83,14 +83,13 @@ def fake_mode(tensors: Sequence[object]) -> Iterator[FakeMode]:
     settings = (mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs)
     mode.shape_env = ShapeEnv(allow_dynamic_output_shape_ops=False)
     mode.static_shapes, mode.allow_non_fake_inputs = True, True
-    mode.literals = literals = Literals()
+    mode.literals = Literals()
     try:
         with patch.object(fake_tensor, _LIMIT, -1), patch.object(proxy_tensor, _LIMIT, -1):
             yield mode
     finally:
         mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs = settings
         mode.literals = None
-        literals.forget()
 
 
 class Twins(TorchDispatchMode):

@@ -1,12 +1,14 @@
 """Which plans were made before? Their decisions are kept on the disk, so that a job that starts again need not search.
 
 A plan is kept under the fingerprint of its graph, the machine, the planner and the state of the planners' own text.
-Decisions alone are kept: they are derived, verified and simulated as if they had just been made. They are made anew
+Of a plan that was kept the decisions alone are used: they are derived, verified and simulated as if they had just been
+made. They are made anew
 
     where they no longer fit the capacity, or move what may not be moved now,
     where there is so much more room, or the costs are so different, that a better plan is to be expected.
 """
 
+import json
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from outgrow.plan import Plan, Stow
 from outgrow.planning.compiled import folder
 from outgrow.planning.planner import Planned, planned
 from outgrow.planning.problem import Problem
-from outgrow.report.planfile import plan_from_json, plan_to_line
+from outgrow.report.planfile import plan_from_json, plan_to_data
 
 _MORE_ROOM, _OTHER_SECONDS = 0.03, 0.05
 """A plan serves for this share more capacity, and while it is predicted to take as long as ever but for this share."""
@@ -35,7 +37,7 @@ def planned_or_kept(problem: Problem, planner: str, *, prove: bool) -> Planned:
     found = planned(problem, planner, prove=prove)
     if not found.plan.is_empty:
         newest = [found.plan, *known][:_MOST_OF_A_GRAPH]
-        write_atomically(file, "".join(plan_to_line(plan) for plan in newest))
+        write_atomically(file, "".join(f"{json.dumps(plan_to_data(plan))}\n" for plan in newest))
         _forget_the_oldest(file.parent)
     return found
 

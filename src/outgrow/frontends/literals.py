@@ -61,11 +61,6 @@ class Literals:
             self._places.add(_place(tensor))
         return fake
 
-    def forget(self) -> None:
-        """Let go of all companions."""
-        self._known.clear()
-        self._places.clear()
-
     def _has_room(self, tensors: Sequence[Tensor]) -> bool:
         """Whether companions of these tensors may be made; larger ones take of what is left for such."""
         needed = sum(tensor.nbytes for tensor in tensors)

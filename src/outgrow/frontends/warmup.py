@@ -4,7 +4,6 @@ Capturing, planning and running load parts of torch on first use (fake tensors, 
 toy step goes the whole way once, so that these are in the baseline and not in the first real step.
 """
 
-import gc
 from dataclasses import replace
 
 import torch
@@ -21,7 +20,7 @@ from outgrow.planning.free import free_rewrites
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.runtime import arena
-from outgrow.runtime.memory import trim
+from outgrow.runtime.memory import clear_away
 from outgrow.runtime.process import process_bytes, reset_high_water
 
 _warm: list[int] = []
@@ -32,9 +31,8 @@ def warm_up() -> int:
     if not _warm:
         _toy_step()
         _warm.append(1)
-    gc.collect()
+    clear_away()
     arena.keep_at_most(0)  # what an earlier step left to rest is no part of the baseline
-    trim()
     reset_high_water()
     return process_bytes()
 

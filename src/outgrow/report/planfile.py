@@ -51,11 +51,6 @@ def plan_to_json(plan: Plan) -> str:
     return json.dumps(plan_to_data(plan), indent=2)
 
 
-def plan_to_line(plan: Plan) -> str:
-    """Return a plan as one line, from which `plan_from_json` makes an equal plan."""
-    return json.dumps(plan_to_data(plan)) + "\n"
-
-
 def plan_from_json(text: str) -> Plan:
     """Return the plan that was written as `text`; raises `InvalidPlan` where it is damaged."""
     return plan_from_data(parsed(text, "plan"))

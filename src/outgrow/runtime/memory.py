@@ -11,11 +11,13 @@ caches.
 
 `unread` gives addresses to tensors that are asked for their layout alone.
 
-`trim` and `fix_mmap_threshold` ask the same of glibc's heap, which serves tensors that the allocator makes.
+`trim` and `fix_mmap_threshold` ask the same of glibc's heap, which serves tensors that the allocator makes;
+`clear_away` collects garbage first.
 """
 
 import ctypes
 import errno
+import gc
 import mmap
 import os
 from dataclasses import dataclass, field
@@ -178,6 +180,12 @@ def trim() -> None:
     """Give the heap's free pages back to the kernel, as far as the C library can (glibc: `malloc_trim`)."""
     if _is_glibc():
         _libc.malloc_trim(ctypes.c_size_t(0))
+
+
+def clear_away() -> None:
+    """Collect garbage, and give back what is free then: cycles of a capture would count as overhead."""
+    gc.collect()
+    trim()
 
 
 MAPPED_BYTES = 1 << 20
