@@ -1,20 +1,22 @@
-"""What does Python cost a swapped op? The processor time of the thread that computes, with swaps and without.
+"""What does Python cost a swapped op? The processor time that a step spends on its transfers.
 
     python benchmarks/swapped_op.py [--resume]
 
-A chain of small layers is trained in core and at the floor of its budget, where most activations leave and come back.
-The tensors are small, so that little else is done; the time that the thread waits for the disk is not counted.
+A chain of layers is trained at the floor of its budget, where most activations leave and come back while others are
+computed. Memory and threads are those of every step under a budget; the time that the thread sleeps is not counted.
 
-    overhead    processor seconds of a step with swaps less those of one without, over the number of swapped storages;
-                the median over the rounds, in which both take turns
+    overhead    processor seconds of the thread that computes in all that a program says of transfers (swap out, swap
+                in, wait, drop), over the number of swapped storages; the median over the rounds
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import torch
 from rows import Goal, Row, write_rows
@@ -32,42 +34,45 @@ from outgrow.plan import Budget
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import verified
-from outgrow.runtime.execute import Progress
+from outgrow.runtime import arena
+from outgrow.runtime.execute import Progress, Run
 from outgrow.runtime.program import Program
 from outgrow.runtime.spill import Spill
 
-ROUNDS = 30
+ROUNDS, WARM = 23, 3
 MOST_SECONDS = 50e-6
 AMPLE = 1 << 40
 MACHINE = Machine("slow to compute", Device("slow", 1.0, 1.0), Link(1e9, 1e9))
 """Nothing is computed twice there, and every transfer is hidden."""
+OF_TRANSFERS = ("_swap_out", "_swap_in", "_wait", "_drop")
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A row: a chain of layers whose activations take so many bytes each."""
+    """A row: a chain of layers of some width whose activations have so many rows."""
 
     layers: int
-    size_bytes: int
+    width: int
+    rows: int
     is_large: bool = False
 
     @property
     def name(self) -> str:
         """What the row is called."""
-        return f"{self.layers} layers, {self.size_bytes >> 10} KiB"
+        return f"{self.layers} layers, {4 * self.width * self.rows >> 20} MiB"
 
 
-CHAINS = tuple(Chain(100, size) for size in (16 << 10, 64 << 10, 256 << 10))
+CHAINS = (Chain(30, 512, 2048), Chain(30, 1024, 2048))
 
 
 def measured(chain: Chain) -> Row:
-    """Let a step in core and one with swaps take turns."""
+    """Take steps with swaps."""
+    arena.install()
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # others would spin while they wait for work, and seem to compute
-    width = 16
-    model = nn.Sequential(*[module for _ in range(chain.layers) for module in (nn.Linear(width, width), nn.Tanh())])
-    training = Training((model,), ())
-    x = torch.randn(chain.size_bytes // 4 // width, width)
+    torch.set_num_threads(1)
+    layers = [(nn.Linear(chain.width, chain.width), nn.Tanh()) for _ in range(chain.layers)]
+    model = nn.Sequential(*[module for layer in layers for module in layer])
+    x = torch.randn(chain.rows, chain.width)
 
     def step(x: Tensor) -> Tensor:
         model.zero_grad()
@@ -76,25 +81,26 @@ def measured(chain: Chain) -> Row:
         return loss
 
     captured = capture(step, [model], [], (x,))
-    with TemporaryDirectory(dir=Path.home()) as folder:
+    program, costs, swaps = _program(captured)
+    with TemporaryDirectory(dir=Path.home()) as folder, _noted() as spent:
         spill = Spill(Path(folder))
-        programs = [_program(captured, AMPLE), _program(captured, 0)]
-        swaps = programs[1][2]
-        spill.reserve(programs[1][0].scratch_bytes, 0)
+        spill.reserve(program.scratch_bytes, 0)
         overheads: list[float] = []
         for _ in range(ROUNDS):
-            seconds = [_seconds(captured, program, costs, training, spill, x) for program, costs, _ in programs]
-            overheads.append((seconds[1] - seconds[0]) / swaps)
+            spent.clear()
+            call = calls.bind(captured, program, Training((model,), ()), (x,), {})
+            calls.carried_out(call, calls.made_ready(call, costs, spill, AMPLE, Progress(), observe=False))
+            overheads.append(sum(spent) / swaps)
         spill.close()
-    return {"swapped": swaps, "overhead_seconds": median(overheads)}
+    return {"swapped": swaps, "overhead_seconds": median(overheads[WARM:])}
 
 
-def _program(captured: Captured, capacity: int) -> tuple[Program, dict[str, Cost], int]:
-    """Return the program at a capacity, or at the floor that is named if it is too small, and how often it swaps."""
+def _program(captured: Captured) -> tuple[Program, dict[str, Cost], int]:
+    """Return the program at the floor, the costs of its ops, and how often it swaps."""
     graph = captured.graph
     costs = {op.name: Cost(1.0) for op in graph.ops}
     fixed = frozenset(name for name, storage in graph.storages.items() if storage.is_persistent)
-    problem = Problem(graph, costs, MACHINE, Budget(capacity), fixed=fixed, minimum_bytes=4096)
+    problem = Problem(graph, costs, MACHINE, Budget(0), fixed=fixed)
     try:
         found = planned(problem, prove=False)
     except Infeasible as refusal:
@@ -104,14 +110,23 @@ def _program(captured: Captured, capacity: int) -> tuple[Program, dict[str, Cost
     return lower(derived), costs, swaps
 
 
-def _seconds(
-    captured: Captured, program: Program, costs: dict[str, Cost], training: Training, spill: Spill, x: Tensor
-) -> float:
-    call = calls.bind(captured, program, training, (x,), {})
-    run = calls.made_ready(call, costs, spill, AMPLE, Progress(), observe=False)
-    begin = time.thread_time()
-    calls.carried_out(call, run)
-    return time.thread_time() - begin
+@contextmanager
+def _noted() -> Iterator[list[float]]:
+    """Yield the processor seconds of every instruction of transfers that is run meanwhile."""
+    spent: list[float] = []
+
+    def timed(run: Callable[..., None]) -> Callable[..., None]:
+        def noted(*arguments: object) -> None:
+            begin = time.thread_time()
+            run(*arguments)
+            spent.append(time.thread_time() - begin)
+
+        return noted
+
+    with ExitStack() as patches:
+        for name in OF_TRANSFERS:
+            patches.enter_context(patch.object(Run, name, timed(getattr(Run, name))))
+        yield spent
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
