@@ -46,9 +46,9 @@ _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
 _MOST_ENTRIES = 32
 """A step that is called with ever other shapes forgets the one that it was not called with for the longest."""
-_ROOMY = 2
-"""Room is short unless the budget is this many times the peak. Where it is not, the user's function is called as it
-is: Python may hold tensors longer than the graph, and the heap waste what it likes."""
+_ROOMY, _ROOMY_BYTES = 2, 64 << 20
+"""Room is short unless the capacity is this many times the peak, and as much more. Where it is not, the user's function
+is called as it is: Python may hold tensors longer than the graph, and the heap waste what it likes."""
 
 
 @dataclass(eq=False)
@@ -170,7 +170,7 @@ class Entries:
             keep=True,
         )
         program = lower(prepared.derived)
-        is_roomy = prepared.in_core.peak_bytes * _ROOMY <= budget.capacity_bytes
+        is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= budget.capacity_bytes
         if not is_roomy:
             arena.install()
             fix_mmap_threshold(MAPPED_BYTES)
