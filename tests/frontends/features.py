@@ -8,18 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import (
+    ASGD,
     SGD,
     Adadelta,
+    Adafactor,
     Adagrad,
     Adam,
     Adamax,
     AdamW,
     NAdam,
     Optimizer,
+    RAdam,
     RMSprop,
     Rprop,
     lr_scheduler,
 )
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from tests.frontends.steps import Job, trained
@@ -39,7 +43,16 @@ OPTIMIZERS: tuple[Callable[..., Optimizer], ...] = (
     partial(Adagrad, lr_decay=0.1),
     partial(Adagrad, fused=True),
     partial(Adadelta, foreach=True, weight_decay=0.1),
+    partial(Adafactor, lr=0.05),
+    partial(Adafactor, foreach=True, weight_decay=0.1),
 )
+BRANCHING = (
+    partial(RAdam),
+    partial(RAdam, foreach=True, weight_decay=0.1),
+    partial(ASGD, t0=5),
+    partial(ASGD, t0=5, foreach=True, weight_decay=0.1),
+)
+"""These ask how many steps there were; what they do changes at the sixth."""
 
 
 def net() -> nn.Sequential:
@@ -63,6 +76,18 @@ def by(make: Callable[..., Optimizer]) -> Make:
     def job() -> Job:
         model = net()
         return trained(model, make(model.parameters()), rows)
+
+    return job
+
+
+def under_way(make: Callable[..., Optimizer]) -> Make:
+    """The same after four steps, since optimizers branch on how many there were."""
+
+    def job() -> Job:
+        made = by(make)()
+        for _ in range(4):
+            made.step(*made.batch())
+        return made
 
     return job
 
@@ -190,6 +215,22 @@ def averaged() -> Job:
                 kept.lerp_(parameter, 0.1)
             for kept, buffer in zip(average.buffers(), model.buffers(), strict=True):
                 kept.copy_(buffer)
+        return loss
+
+    return Job(step, (model, average), (optimizer,), rows)
+
+
+def averaged_by_torch() -> Job:
+    """Torch's own average of a model, which begins as a copy."""
+    model = net()
+    average, optimizer = AveragedModel(model), Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        average.update_parameters(model)
         return loss
 
     return Job(step, (model, average), (optimizer,), rows)
@@ -426,6 +467,7 @@ FEATURES: tuple[Make, ...] = (
     autocast,
     scaled,
     averaged,
+    averaged_by_torch,
     nested,
     hooked,
     optimizers_in_hooks,
@@ -448,3 +490,6 @@ def named() -> Iterator[tuple[str, Make]]:
         assert isinstance(make, partial)
         options = ", ".join(f"{key}={value}" for key, value in make.keywords.items())
         yield f"{make.func.__name__}({options})", by(make)
+    for make in BRANCHING:
+        options = ", ".join(make.keywords)
+        yield f"{make.func.__name__}({options}) under way", under_way(make)

@@ -117,7 +117,7 @@ class Within:
         training = Training(job.models, job.optimizers)
         key = signature(job.step, job.models, job.optimizers, batch, {})
         ready = self.ready.get(key)
-        if ready is None or not ready.captured.guards_hold(ready.captured.hyper_values(training)):
+        if ready is None or not ready.captured.guards_hold(training):
             captured = capture(job.step, job.models, job.optimizers, batch)
             ready = self.ready[key] = Ready(captured, *_planned(captured.graph, self.share))
         program, plan = lower(ready.derived), ready.planned.plan

@@ -11,7 +11,7 @@ the guards.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch.utils._pytree as pytree
@@ -22,7 +22,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.convert import Conversion, address
-from outgrow.frontends.guards import Guards, guards
+from outgrow.frontends.counters import Counted
+from outgrow.frontends.guards import Guards, asked, guards
 from outgrow.frontends.state import (
     BatchSlot,
     BufferSlot,
@@ -102,6 +103,7 @@ class Captured:
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were in place before
     the step and stay there. `stale` gradients are replaced unread: a step that begins with `zero_grad` has them.
     They are no inputs, and can go when the step begins. `schedulers` make a step of their own after every call.
+    `guards` are conditions on the hyper-parameters, and then on `counters`.
     """
 
     graph: Graph
@@ -113,10 +115,18 @@ class Captured:
     guards: Guards
     constants: tuple[Tensor, ...]
     schedulers: tuple[LRScheduler, ...] = ()
+    counters: tuple[Counted, ...] = ()
 
-    def guards_hold(self, hyper_values: Sequence[float]) -> bool:
-        """Whether the step, traced anew with these hyper-parameters, would be this graph."""
-        return self.guards.hold(hyper_values)
+    def guards_hold(self, training: Training) -> bool:
+        """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
+        return self.guards.hold([*self.hyper_values(training), *self._counted(training)])
+
+    def _counted(self, training: Training) -> Iterator[float]:
+        """Yield what the step will find where it looks at its counters."""
+        for counter in self.counters:
+            tensor = read(counter.slot, training)
+            assert isinstance(tensor, Tensor), "the signature says that it is a tensor"
+            yield tensor.item() + counter.added
 
     def hyper_values(self, training: Training) -> list[float]:
         """Return the hyper-parameters as they are now, in the order of `hyper`."""
@@ -189,6 +199,9 @@ class _Assembly:
         self._check_batch()
         results, numbers = self._results()
         values, puts = self.traced.hyper, self._puts(numbers)
+        matters = asked(self.traced.shape_env)
+        counters = {symbol: found for symbol, found in self.traced.counters.items() if symbol in matters}
+        assumed = tuple(values.values()) + tuple(number for _, number in counters.values())
         graph, stale = _without_stale(self.conversion.graph(results), self.inputs, puts)
         return Captured(
             graph=graph,
@@ -197,9 +210,10 @@ class _Assembly:
             puts=puts,
             stale=stale,
             returned=self._returned(numbers),
-            guards=guards(self.traced.shape_env, self.traced.symbols, tuple(values.values())),
+            guards=guards(self.traced.shape_env, (*self.traced.symbols, *counters), assumed),
             constants=tuple(self.constants),
             schedulers=self.traced.schedulers,
+            counters=tuple(counter for counter, _ in counters.values()),
         )
 
     def _bind(self, node: fx.Node, slot: Slot, tensor: Tensor) -> None:

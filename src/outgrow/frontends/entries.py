@@ -145,7 +145,7 @@ class Entries:
     def _serves(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether an entry of the same signature is right for this call, and can move what it wants to move."""
         captured, lasting = entry.captured, entry.program.lasting
-        if not captured.guards_hold(captured.hyper_values(self._training)):
+        if not captured.guards_hold(self._training):
             return False
         tensors = captured.tensors(self._training, args, kwargs) if lasting else {}
         return all(_may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())

@@ -7,7 +7,8 @@
 So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
 than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
 (`frontends.layouts`, `frontends.precision`, `frontends.recurrent`). Small tensors that are made of literals alone are
-the same in every call, so their contents are known (`frontends.literals`), and a step may look at them.
+the same in every call, so their contents are known (`frontends.literals`), and a step may look at them; and at its
+counters (`frontends.counters`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.convert import address
+from outgrow.frontends.counters import Counters
 from outgrow.frontends.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.literals import LIFTS, Literals
 from outgrow.frontends.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
@@ -48,13 +50,15 @@ class FakeMode(FakeTensorMode):
     """Fake tensors with the strides that kernels give. A workload that is only planned is built under it."""
 
     literals: Literals | None = None
+    counters: Counters | None = None
     """What is known of the contents; while a step is traced."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         if self.literals is None:
             return self._as_kernels_would(func, types, args, kwargs)
         fake = partial(self._as_kernels_would, func, types, args, kwargs)
-        return self.literals.followed(func, args, kwargs or {}, fake)
+        followed = partial(self.literals.followed, func, args, kwargs or {}, fake)
+        return followed() if self.counters is None else self.counters.followed(func, args, kwargs or {}, followed)
 
     def _as_kernels_would(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
         taken = args
@@ -89,7 +93,7 @@ def fake_mode(tensors: Sequence[object]) -> Iterator[FakeMode]:
             yield mode
     finally:
         mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs = settings
-        mode.literals = None
+        mode.literals = mode.counters = None
 
 
 class Twins(TorchDispatchMode):

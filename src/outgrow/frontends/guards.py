@@ -1,8 +1,9 @@
 """When does a captured step hold for other hyper-parameters? While the comparisons it made come out as they
 did.
 
-Tracing a step with a symbol for each hyper-parameter leaves a list of conditions, `weight_decay != 0` say,
-and symbols that had to become the number they were. `Guards` is their conjunction as one Python expression.
+Tracing a step with a symbol for each hyper-parameter, and for each counter that it looks at, leaves a list of
+conditions, `weight_decay != 0` say, and symbols that had to become the number they were. `Guards` is their
+conjunction as one Python expression.
 """
 
 import math
@@ -40,6 +41,11 @@ class _Printer(PythonPrinter):
 
     def _print_Float(self, expr: sympy.Float) -> str:  # noqa: N802
         return repr(float(expr))
+
+
+def asked(shape_env: ShapeEnv) -> set[sympy.Basic]:
+    """Return the symbols that the trace assumed something about."""
+    return set(shape_env.replacements).union(*(guard.expr.free_symbols for guard in shape_env.guards))
 
 
 def guards(shape_env: ShapeEnv, symbols: Sequence[sympy.Symbol], values: Sequence[float]) -> Guards:

@@ -61,6 +61,11 @@ class Literals:
             self._places.add(_place(tensor))
         return fake
 
+    def number(self, tensor: Tensor) -> float | None:
+        """Return the content of a tensor of one number; None where it is not known."""
+        real = self._known.get(tensor)
+        return None if real is None or real.numel() != 1 else real.item()
+
     def _has_room(self, tensors: Sequence[Tensor]) -> bool:
         """Whether companions of these tensors may be made; larger ones take of what is left for such."""
         needed = sum(tensor.nbytes for tensor in tensors)

@@ -13,7 +13,8 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 from unittest.mock import patch
 
 import sympy
@@ -25,6 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.amp.grad_scaler import GradScaler
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.optim import _adafactor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.types import py_sym_types
@@ -32,6 +34,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.containers import check_open, open_dataclasses
+from outgrow.frontends.counters import Counted, Counters
 from outgrow.frontends.fakes import Twins, fake_mode, stand_in
 from outgrow.frontends.generator import generator_traced
 from outgrow.frontends.refusals import refusals
@@ -54,6 +57,22 @@ from outgrow.frontends.state import (
 
 _MAKE_SCALE = "_lazy_init_scale_growth_tracker"
 _make_scale = getattr(GradScaler, _MAKE_SCALE)
+_as_tensor: Callable[..., Tensor] = torch.as_tensor
+_full: Callable[..., Tensor] = partial(torch.full, ())
+
+
+def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
+    """As `torch.as_tensor`, which asks a symbol for its number."""
+    make = _full if isinstance(data, torch.SymFloat) else _as_tensor
+    return make(data, **options)
+
+
+_TRACEABLE: tuple[tuple[object, str, object], ...] = (
+    (_adafactor, "max", torch.sym_max),
+    (_adafactor, "min", torch.sym_min),
+    (torch, "as_tensor", _traced_as_tensor),
+)
+"""Functions that optimizers call with numbers of unknown tensors, and what does the same without looking at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +90,8 @@ Output: TypeAlias = Leaf | StateSlot | None
 class Traced:
     """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
 
-    The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `originals` are the
+    The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that the
+    step looked at, and what they were. `originals` are the
     real tensors by the identity of their fake twins. `returned` are the leaves of what the step returns, with
     None for those that are outputs. `born` are tensors that are new in their slots, `emptied` the slots that
     lost theirs, `gradients` the tensors that were in `p.grad` when an optimizer made its step, and `schedulers` those
@@ -82,6 +102,7 @@ class Traced:
     tensors: Mapping[Slot, Tensor]
     hyper: Mapping[GroupSlot, float]
     symbols: tuple[sympy.Symbol, ...]
+    counters: Mapping[sympy.Symbol, tuple[Counted, float]]
     shape_env: ShapeEnv
     originals: Mapping[int, Tensor]
     outputs: tuple[Output, ...]
@@ -117,13 +138,18 @@ def trace(
     with ExitStack() as stack:
         mode = stack.enter_context(fake_mode([*before.values(), *leaves]))
         twins = Twins(mode)
-        tensors: dict[Slot, Tensor] = {slot: twins.twin(tensor) for tensor, slot in _distinct(before)}
+        distinct = _distinct(before)
+        tensors: dict[Slot, Tensor] = {slot: twins.twin(tensor) for slot, tensor in distinct.items()}
         batch = {BatchSlot(at): stand_in(leaf, mode) for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
         tensors |= batch
         fake_leaves = [batch.get(BatchSlot(at), leaf) for at, leaf in enumerate(leaves)]
         call_args, call_kwargs = pytree.tree_unflatten(fake_leaves, call_structure)
         hyper = hyper_parameters(training)
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
+        assert mode.literals is not None, "and follows literals"
+        mode.counters = counters = Counters(mode.shape_env, mode.literals, distinct)
+        for slot, twin in tensors.items():
+            counters.know(slot, twin)
         symbols = [_symbol(mode.shape_env, at, value) for at, value in enumerate(hyper.values())]
         expressions = tuple(symbol.node.expr for symbol in symbols)  # Now: a guard may turn one into a number.
         run = _Run()
@@ -139,6 +165,8 @@ def trace(
         stack.enter_context(_gradients_noted(training, run))
         plain = plain_state(training)
         stack.enter_context(patch.object(GradScaler, _MAKE_SCALE, _made_for_good))
+        for owner, name, function in _TRACEABLE:
+            stack.enter_context(patch.object(owner, name, function, create=True))
         for context in (refusals(), mode, twins, torch.autograd.set_multithreading_enabled(False)):
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
@@ -150,6 +178,7 @@ def trace(
             tensors=tensors,
             hyper=hyper,
             symbols=expressions,
+            counters=counters.seen,
             shape_env=mode.shape_env,
             originals=twins.originals,
             outputs=tuple(run.outputs),
@@ -162,12 +191,12 @@ def trace(
         )
 
 
-def _distinct(before: Mapping[StateSlot, Tensor]) -> list[tuple[Tensor, StateSlot]]:
-    """Return each tensor once, with the first slot that holds it."""
-    first: dict[int, tuple[Tensor, StateSlot]] = {}
+def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:
+    """Return each tensor once, by the first slot that holds it."""
+    first: dict[int, tuple[StateSlot, Tensor]] = {}
     for slot, tensor in before.items():
-        first.setdefault(id(tensor), (tensor, slot))
-    return list(first.values())
+        first.setdefault(id(tensor), (slot, tensor))
+    return dict(first.values())
 
 
 def _observe(returned: object, training: Training, before: Mapping[StateSlot, Tensor], run: _Run) -> list[object]:

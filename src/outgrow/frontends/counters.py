@@ -1,0 +1,137 @@
+"""Which numbers of its state may a step look at while it is captured? Those that are alone in their tensor.
+
+Optimizers count their steps, and averaged models their models, in tensors of one number. Where Python branches on such
+a number (RAdam: were there steps enough?), the answer is that of this call, and a guard: what was asked is asked anew
+before every later call. So the number that the step sees is a symbol, and it is known how much a number has grown in
+the step so far, as long as only literals were added to it.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import sympy
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch._dynamo.source import ConstantSource
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils.weak import WeakIdKeyDictionary
+
+from outgrow.frontends.literals import Literals
+from outgrow.frontends.state import BufferSlot, OptimizerSlot, Slot
+
+aten = torch.ops.aten
+_LOOK = aten._local_scalar_dense.default
+_ADD = (aten.add_.Tensor, aten.add_.Scalar)
+_ADD_TO_EACH = (aten._foreach_add_.Scalar, aten._foreach_add_.Tensor)
+Comparison: TypeAlias = Callable[[torch.SymFloat, float], object]
+_COMPARED: Mapping[object, Comparison] = {
+    aten.eq.Scalar: operator.eq,
+    aten.ne.Scalar: operator.ne,
+    aten.lt.Scalar: operator.lt,
+    aten.le.Scalar: operator.le,
+    aten.gt.Scalar: operator.gt,
+    aten.ge.Scalar: operator.ge,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The number that is in `slot` when the step begins, and `added` to it."""
+
+    slot: BufferSlot | OptimizerSlot
+    added: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a counter is now, at this call."""
+
+    counter: Counted
+    number: float
+
+
+class Counters:
+    """The counters of a step while it is traced; `seen` are those that it looked at, by their symbols."""
+
+    def __init__(self, shape_env: ShapeEnv, literals: Literals, tensors: Mapping[Slot, Tensor]) -> None:
+        """`tensors` are the real ones before the step."""
+        self._shape_env, self._literals = shape_env, literals
+        self._held: MutableMapping[Tensor, _Held] = WeakIdKeyDictionary()
+        self._answers: MutableMapping[Tensor, Callable[[], bool]] = WeakIdKeyDictionary()
+        self._numbers = {slot: tensor.item() for slot, tensor in tensors.items() if _counts(slot, tensor)}
+        self.seen: dict[sympy.Symbol, tuple[Counted, float]] = {}
+
+    def know(self, slot: Slot, twin: Tensor) -> None:
+        """Follow the fake twin of a tensor, if it is a counter."""
+        if slot in self._numbers and isinstance(slot, BufferSlot | OptimizerSlot):
+            self._held[twin] = _Held(Counted(slot, 0.0), float(self._numbers[slot]))
+
+    def followed(
+        self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
+    ) -> object:
+        """Return what `run` returns, the result of `func`; a symbol or an answer where it looks at a counter."""
+        first = args[0] if args else None
+        if func is _LOOK and isinstance(first, Tensor):
+            if first in self._answers:
+                return self._answers[first]()
+            if first in self._held and first.is_floating_point():
+                return self._symbol(self._held[first])
+        if func in _COMPARED and isinstance(first, Tensor) and first in self._held:
+            return self._compared(_COMPARED[func], self._held[first], args[1], run())
+        grown = dict(self._grown(func, args, kwargs))
+        found = run()
+        if isinstance(func, OpOverload) and func._schema.is_mutable:
+            for tensor in pytree.tree_leaves((args, kwargs)):
+                if isinstance(tensor, Tensor):
+                    self._held.pop(tensor, None)
+                    self._answers.pop(tensor, None)
+        self._held.update(grown)
+        return found
+
+    def _grown(
+        self, func: object, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Iterator[tuple[Tensor, _Held]]:
+        """Yield the counters that `func` adds a literal to, and what they are then."""
+        if func not in _ADD and func not in _ADD_TO_EACH:
+            return
+        targets = pytree.tree_leaves(args[0])
+        addend, factor = args[1], kwargs.get("alpha", 1)
+        amount = self._literals.number(addend) if isinstance(addend, Tensor) else addend
+        if not isinstance(amount, int | float) or not isinstance(factor, int | float):
+            return
+        for target in targets:
+            held = self._held.get(target)
+            if held is not None:
+                more = float(amount * factor)
+                yield target, _Held(replace(held.counter, added=held.counter.added + more), held.number + more)
+
+    def _symbol(self, held: _Held) -> torch.SymFloat:
+        source = ConstantSource(f"counter_{len(self.seen)}")
+        symbol = self._shape_env.create_unspecified_symbol(held.number, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+        found = self._shape_env.create_symfloatnode(symbol, hint=held.number, source=source)
+        assert isinstance(found, torch.SymFloat), "an unspecified symbol is no number"
+        self.seen[found.node.expr] = (held.counter, held.number)
+        return found
+
+    def _compared(self, how: Comparison, held: _Held, other: object, found: object) -> object:
+        """Note how to answer whoever looks at `found`, the result of comparing a counter with another number."""
+        assert isinstance(found, Tensor), "a comparison gives a tensor"
+        if isinstance(other, int | float):
+            self._answers[found] = lambda: self._answer(how, held, float(other))
+        return found
+
+    def _answer(self, how: Comparison, held: _Held, other: float) -> bool:
+        with disable_proxy_modes_tracing():
+            return bool(how(self._symbol(held), other))
+
+
+def _counts(slot: Slot, tensor: Tensor) -> bool:
+    """Whether a tensor is a number on the host that a step keeps and does not train."""
+    is_number = tensor.numel() == 1 and tensor.ndim == 0 and not tensor.is_complex() and tensor.device.type == "cpu"
+    return isinstance(slot, BufferSlot | OptimizerSlot) and is_number and not isinstance(tensor, FakeTensor)
