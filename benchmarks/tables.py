@@ -272,14 +272,16 @@ ZOO = """\
 
 Which architectures train under a budget? Each takes three steps of AdamW, three times: with a budget that is never
 reached, at half between floor and peak, and at the floor. Sizes are what the process takes above its baseline and the
-budget, in MiB, with `*` where the bits are not those of eager, and **bold** where the budget was not kept."""
+budget, in MiB, with `*` where the bits are not those of eager, and **bold** where the budget was not kept. †: with
+deterministic algorithms, since without them eager itself leaves other bits when it is repeated."""
 
 
 def zoo_page(rows: Sequence[Row]) -> str:
     """Return the page of the zoo."""
     parts = [ZOO, f"Written by `benchmarks/tables.py` from `benchmarks/results/zoo.json`, {_commits(rows)}."]
     parts += [goal_table(zoo.goals(rows))]
-    cells = ((row["family"], row["name"], row["how"], *_trainings(row)) for row in rows)
+    marks = {row["name"]: " †" if row.get("is_deterministic") else "" for row in rows}
+    cells = ((row["family"], f"{row['name']}{marks[row['name']]}", row["how"], *_trainings(row)) for row in rows)
     parts += [table("family | architecture | trained | fits | half | floor", cells)]
     parts += [f"**{row['name']}**: {row['reason']}" for row in rows if row["reason"]]
     return "\n\n".join(parts) + "\n"

@@ -5,7 +5,8 @@
 Needs the packages of the extras `integrations` and `zoo`. An architecture takes three steps of AdamW by itself, twice,
 then at three budgets: one that is never reached, one half between the floor and what the step takes in core, and the
 floor that is named for a budget that is too small. It is captured whole if it can be; otherwise the backend of
-`torch.compile` takes it, and if that cannot either, the reason is kept. Each training is a process of its own.
+`torch.compile` takes it, and if that cannot either, the reason is kept. Each training is a process of its own. Where
+eager itself leaves other bits when it is repeated, all trainings are made with `torch.use_deterministic_algorithms`.
 
     bitwise    losses, parameters, buffers, gradients, optimizer state and generator equal those of the eager loop
     peak       high water of the process above its baseline, the largest of all steps
@@ -29,18 +30,22 @@ STEPS = 3
 AMPLE, TOO_SMALL = 1 << 40, 1 << 20
 SLACK = 8 << 20
 """What a process holds differs a little from one training to the next."""
-TRIES = 5
+TRIES = 8
 LIMIT_SECONDS = 400
 LEAST_TRAINED = 0.95
 
 
 @dataclass
 class Found:
-    """How an architecture trains: "whole", "drop-in" or "refused", with the reason why not whole."""
+    """How an architecture trains: "whole", "drop-in" or "refused", with the reason why not whole.
+
+    `is_deterministic` where deterministic algorithms were asked for, since eager has other bits when it is repeated.
+    """
 
     how: str
     reason: str = ""
     trainings: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    is_deterministic: bool = False
 
 
 # A row: trainings in processes of their own -----------------------------------------------------------------------
@@ -49,64 +54,74 @@ class Found:
 def measured(item: Entry) -> Row:
     """Train an architecture in every way."""
     try:
-        found = _found(item.name)
+        found = _found(item.name, is_deterministic=False) or _found(item.name, is_deterministic=True)
+        found = found or Found("failed", "eager itself has other bits when it is repeated")
     except Failed as failure:
         found = Found("failed", str(failure))
     return {**asdict(found), "family": item.family}
 
 
-def _found(name: str) -> Found:
+def _found(name: str, *, is_deterministic: bool) -> Found | None:
+    """Return how an architecture trains; None if nobody can say whether the bits are right."""
     reason = ""
     for how in ("whole", "drop-in"):
-        ample, near = _side_by_side((name, how, AMPLE), (name, how, TOO_SMALL))
+        asked = name, how, is_deterministic
+        ample, near = _side_by_side((*asked, AMPLE), (*asked, TOO_SMALL))
         if "refusal" in ample:
             reason = reason or ample["refusal"]
             continue
         in_core = max(near["budget_bytes"], ample["peak_bytes"])
-        half, expected = _side_by_side((name, how, (near["budget_bytes"] + in_core) // 2), (name, "eager", AMPLE))
+        middle = (near["budget_bytes"] + in_core) // 2
+        half, expected = _side_by_side((*asked, middle), (name, "eager", is_deterministic, AMPLE))
         if expected["bits"] != expected["bits_again"]:
-            return Found("failed", "eager itself has other bits when it is repeated")
+            return None
         trainings = [ample, half, near]
         for training in trainings:
             training["bitwise"] = training.pop("bits") == expected["bits"]
-        return Found(how, reason, trainings)
+        return Found(how, reason, trainings, is_deterministic)
     return Found("refused", reason)
 
 
-def _side_by_side(*trainings: tuple[str, str, int]) -> list[dict[str, Any]]:
+def _side_by_side(*trainings: tuple[str, str, bool, int]) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(len(trainings)) as pool:
         return [future.result() for future in [pool.submit(_ended, *training) for training in trainings]]
 
 
-def _ended(name: str, how: str, budget: int) -> dict[str, Any]:
-    """Return what a training in a process of its own says at its end."""
-    try:
-        return told_by_a_process(__file__, name, how, str(budget), limit_seconds=LIMIT_SECONDS)
-    except Failed as failure:
-        raise Failed(f"{how} at {budget}: {failure}") from None
+def _ended(name: str, how: str, is_deterministic: bool, budget: int) -> dict[str, Any]:
+    """Return what a training in a process of its own says at its end.
+
+    Below the floor another process begins anew with what the refusal names: optimizer state exists from the second
+    step, and parts of a step that were not reached yet have floors of their own.
+    """
+    for _ in range(TRIES):
+        request = json.dumps([name, how, is_deterministic, budget])
+        try:
+            told = told_by_a_process(__file__, request, limit_seconds=LIMIT_SECONDS)
+        except Failed as failure:
+            raise Failed(f"{how} at {budget}: {failure}") from None
+        if "floor_bytes" not in told:
+            return told
+        budget = told["floor_bytes"] + SLACK
+    raise Failed(f"{how}: {budget} is below the floor after {TRIES} floors were named")
 
 
 # A training -------------------------------------------------------------------------------------------------------
 
 
-def served(name: str, how: str, budget: int) -> dict[str, Any]:
-    """Train, and return the bits that are left and the peak; or why not.
+def served(name: str, how: str, is_deterministic: bool, budget: int) -> dict[str, Any]:
+    """Train, and return the bits that are left and the peak; or why not."""
+    import torch
 
-    Below the floor the training begins anew with what the refusal names: optimizer state exists from the second step.
-    """
     from outgrow.errors import Infeasible, Uncapturable
 
+    torch.use_deterministic_algorithms(is_deterministic)
     try:
-        if how == "eager":
-            return {**_trained(name, how, budget), "bits_again": _trained(name, how, budget)["bits"]}
-        for _ in range(TRIES):
-            try:
-                return _trained(name, how, budget)
-            except Infeasible as refusal:
-                budget = refusal.floor_bytes + SLACK
+        found = _trained(name, how, budget)
+        return {**found, "bits_again": _trained(name, how, budget)["bits"]} if how == "eager" else found
+    except Infeasible as refusal:
+        return {"floor_bytes": refusal.floor_bytes}
     except Uncapturable as refusal:
         return {"refusal": str(refusal)}
-    raise AssertionError(f"no budget is enough: {budget} is below the floor after {TRIES} floors were named")
 
 
 def _trained(name: str, how: str, budget: int) -> dict[str, Any]:
@@ -206,8 +221,7 @@ def told(row: Row) -> str:
 def main() -> None:
     """Train what the command line asks for."""
     if sys.argv[1:2] == ["--serve"]:
-        name, how, budget = sys.argv[2:]
-        print(json.dumps(served(name, how, int(budget))))
+        print(json.dumps(served(*json.loads(sys.argv[2]))))
     else:
         write_rows("zoo", tuple(ARCHITECTURES.values()), measured, told)
 

@@ -66,7 +66,7 @@ class _Board:
     def affordable(self) -> int:
         """Trials that one search can afford."""
         ops = len(self.costs.op_seconds)
-        return int(_WORK / (ops * (1 + ops / _LARGE)))
+        return int(_WORK / (max(ops, 1) * (1 + ops / _LARGE)))
 
     def tried(self, policy: Policy, headroom: float = 0.0, is_widest: bool = False, lead: float = 0.1) -> Trial:
         """Return what a policy costs."""
