@@ -37,7 +37,7 @@ class Deep:
 
 
 DEEP = (
-    Deep("resnet.py:resnet", {"depth": 1001, "batch": 8, "size": 128}),
+    Deep("resnet.py:resnet", {"depth": 1001, "batch": 24, "size": 128}),
     Deep("nmt.py:attention_nmt", {"steps": 400, "batch": 8, "units": 256, "vocabulary": 8000}),
 )
 
