@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from main_job import hash_of
+from main_job import ROOT, hash_of
 from rows import Failed, Goal, Row, told_by_a_process, write_rows
 from zoo_models import ARCHITECTURES, Entry, Training
 
@@ -121,7 +121,7 @@ def served(name: str, how: str, is_deterministic: bool, budget: int) -> dict[str
     except Infeasible as refusal:
         return {"floor_bytes": refusal.floor_bytes}
     except Uncapturable as refusal:
-        return {"refusal": str(refusal)}
+        return {"refusal": str(refusal).replace(f"{ROOT}/", "")}
 
 
 def _trained(name: str, how: str, budget: int) -> dict[str, Any]:
