@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -151,6 +152,69 @@ def test_the_step_at_which_an_optimizer_branches_trips_the_guard() -> None:
             step = captured(job, *job.batch())
         job.step(*job.batch())
     assert served == [True, True, True, True, False, True, True, True]
+
+
+class Counting(nn.Module):
+    """A model that counts its steps in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.count = nn.Buffer(torch.zeros(()))
+
+
+def counting(change: Callable[[Tensor, Tensor], object]) -> Job:
+    """A step that does something else once its counter, changed in some way, is above 2."""
+    model = Counting()
+
+    def step(x: Tensor) -> Tensor:
+        model.zero_grad()
+        change(model.count, x)
+        loss = model.layer(x).square().sum() if model.count > 2 else model.layer(x).sum()
+        loss.backward()
+        return loss
+
+    return Job(step, (model,), (), lambda: (torch.ones(2, 4),))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda count, _: count.add_(1),
+        lambda count, _: count.view(1).add_(torch.tensor(1.0)),
+        lambda count, _: torch.ops.aten._foreach_add_.Tensor([count], torch.tensor(0.5), alpha=2),
+        lambda count, _: count.add_(1).add_(1),
+    ],
+    ids=["number", "view", "each", "twice"],
+)
+def test_a_step_may_ask_what_it_counts(change: Callable[[Tensor, Tensor], object]) -> None:
+    """The branch is that of eager in every call."""
+    eager, ours = made(partial(counting, change)), made(partial(counting, change))
+    training = Training(ours.models, ours.optimizers)
+    for _ in range(5):
+        step = captured(ours, *ours.batch())
+        assert step.guards_hold(training)
+        found, expected = replay(step, training, ours.batch(), {}), eager.step(*eager.batch())
+        assert same_bits(found, expected)
+        assert_same_state(ours, eager)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda count, x: count.add_(x.sum()),
+        lambda count, x: count.view(1).copy_(x[0, :1]),
+        lambda count, _: count.mul_(2),
+        lambda count, _: count.add_(0.1),
+        lambda count, x: count.set_(x[0, 0].clone()),
+    ],
+    ids=["by contents", "by a view", "multiplied", "not whole", "exchanged"],
+)
+def test_a_counter_that_is_not_counted_is_not_known(change: Callable[[Tensor, Tensor], object]) -> None:
+    """What else is done to a number leaves nobody who could say what it is."""
+    job = made(partial(counting, change))
+    with pytest.raises(Uncapturable):
+        captured(job, *job.batch())
 
 
 def test_roles_say_what_storages_are_to_the_user() -> None:

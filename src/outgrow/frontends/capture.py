@@ -119,14 +119,16 @@ class Captured:
 
     def guards_hold(self, training: Training) -> bool:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
-        return self.guards.hold([*self.hyper_values(training), *self._counted(training)])
+        seen = [counter.seen(number) for counter, number in self._counted(training)]
+        numbers = [number for number in seen if number is not None]
+        return len(numbers) == len(seen) and self.guards.hold([*self.hyper_values(training), *numbers])
 
-    def _counted(self, training: Training) -> Iterator[float]:
-        """Yield what the step will find where it looks at its counters."""
+    def _counted(self, training: Training) -> Iterator[tuple[Counted, float]]:
+        """Yield the counters that the step looks at, and what they are now."""
         for counter in self.counters:
             tensor = read(counter.slot, training)
             assert isinstance(tensor, Tensor), "the signature says that it is a tensor"
-            yield tensor.item() + counter.added
+            yield counter, float(tensor.item())
 
     def hyper_values(self, training: Training) -> list[float]:
         """Return the hyper-parameters as they are now, in the order of `hyper`."""

@@ -3,7 +3,8 @@
 Optimizers count their steps, and averaged models their models, in tensors of one number. Where Python branches on such
 a number (RAdam: were there steps enough?), the answer is that of this call, and a guard: what was asked is asked anew
 before every later call. So the number that the step sees is a symbol, and it is known how much a number has grown in
-the step so far, as long as only literals were added to it.
+the step so far, as long as only whole numbers were added to a whole one. Whatever else may write a counter, by any view
+of it, makes it unknown.
 """
 
 import operator
@@ -16,16 +17,17 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch._dynamo.source import ConstantSource
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils.weak import WeakIdKeyDictionary
 
-from outgrow.frontends.literals import Literals
+from outgrow.frontends.literals import Literals, place, writes
 from outgrow.frontends.state import BufferSlot, OptimizerSlot, Slot
 
 aten = torch.ops.aten
+_LARGEST = 1 << 24
+"""Up to here whole numbers are exact in every type that optimizers count in."""
 _LOOK = aten._local_scalar_dense.default
 _ADD = (aten.add_.Tensor, aten.add_.Scalar)
 _ADD_TO_EACH = (aten._foreach_add_.Scalar, aten._foreach_add_.Tensor)
@@ -45,7 +47,11 @@ class Counted:
     """The number that is in `slot` when the step begins, and `added` to it."""
 
     slot: BufferSlot | OptimizerSlot
-    added: float
+    added: float = 0.0
+
+    def seen(self, number: float) -> float | None:
+        """Return what the step sees where `number` is in the slot; None where sums are not exact."""
+        return number + self.added if not self.added or _is_exact(number) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class _Held:
 
     counter: Counted
     number: float
+    dtype: torch.dtype
 
 
 class Counters:
@@ -62,42 +69,45 @@ class Counters:
     def __init__(self, shape_env: ShapeEnv, literals: Literals, tensors: Mapping[Slot, Tensor]) -> None:
         """`tensors` are the real ones before the step."""
         self._shape_env, self._literals = shape_env, literals
-        self._held: MutableMapping[Tensor, _Held] = WeakIdKeyDictionary()
+        self._held: dict[int, _Held] = {}
         self._answers: MutableMapping[Tensor, Callable[[], bool]] = WeakIdKeyDictionary()
-        self._numbers = {slot: tensor.item() for slot, tensor in tensors.items() if _counts(slot, tensor)}
+        self._numbers = {slot: float(tensor.item()) for slot, tensor in tensors.items() if _counts(slot, tensor)}
         self.seen: dict[sympy.Symbol, tuple[Counted, float]] = {}
 
     def know(self, slot: Slot, twin: Tensor) -> None:
         """Follow the fake twin of a tensor, if it is a counter."""
         if slot in self._numbers and isinstance(slot, BufferSlot | OptimizerSlot):
-            self._held[twin] = _Held(Counted(slot, 0.0), float(self._numbers[slot]))
+            self._held[place(twin)] = _Held(Counted(slot), self._numbers[slot], twin.dtype)
 
     def followed(
         self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
     ) -> object:
         """Return what `run` returns, the result of `func`; a symbol or an answer where it looks at a counter."""
-        first = args[0] if args else None
-        if func is _LOOK and isinstance(first, Tensor):
-            if first in self._answers:
-                return self._answers[first]()
-            if first in self._held and first.is_floating_point():
-                return self._symbol(self._held[first])
-        if func in _COMPARED and isinstance(first, Tensor) and first in self._held:
-            return self._compared(_COMPARED[func], self._held[first], args[1], run())
+        first = args[0] if args and isinstance(args[0], Tensor) else None
+        held = None if first is None else self._of(first)
+        if func is _LOOK and first is not None and first in self._answers:
+            return self._answers[first]()
+        if func is _LOOK and held is not None and held.dtype.is_floating_point:
+            return self._symbol(held)
+        if func in _COMPARED and held is not None:
+            return self._compared(_COMPARED[func], held, args[1], run())
         grown = dict(self._grown(func, args, kwargs))
         found = run()
-        if isinstance(func, OpOverload) and func._schema.is_mutable:
-            for tensor in pytree.tree_leaves((args, kwargs)):
-                if isinstance(tensor, Tensor):
-                    self._held.pop(tensor, None)
-                    self._answers.pop(tensor, None)
-        self._held.update(grown)
+        if writes(func):
+            tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            for written in map(place, tensors):
+                self._held.pop(written, None)
+            self._answers = WeakIdKeyDictionary()
+            self._held |= grown
         return found
 
-    def _grown(
-        self, func: object, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> Iterator[tuple[Tensor, _Held]]:
-        """Yield the counters that `func` adds a literal to, and what they are then."""
+    def _of(self, tensor: Tensor) -> _Held | None:
+        """Return the counter that a tensor is, or views."""
+        held = self._held.get(place(tensor))
+        return held if held is not None and held.dtype is tensor.dtype and tensor.numel() == 1 else None
+
+    def _grown(self, func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[int, _Held]]:
+        """Yield the places of the counters that `func` adds a literal to, and what they are then."""
         if func not in _ADD and func not in _ADD_TO_EACH:
             return
         targets = pytree.tree_leaves(args[0])
@@ -105,11 +115,12 @@ class Counters:
         amount = self._literals.number(addend) if isinstance(addend, Tensor) else addend
         if not isinstance(amount, int | float) or not isinstance(factor, int | float):
             return
+        more = float(amount * factor)
         for target in targets:
-            held = self._held.get(target)
-            if held is not None:
-                more = float(amount * factor)
-                yield target, _Held(replace(held.counter, added=held.counter.added + more), held.number + more)
+            held = self._of(target)
+            if held is not None and all(map(_is_exact, (more, held.number, held.number + more))):
+                counter = replace(held.counter, added=held.counter.added + more)
+                yield place(target), replace(held, counter=counter, number=held.number + more)
 
     def _symbol(self, held: _Held) -> torch.SymFloat:
         source = ConstantSource(f"counter_{len(self.seen)}")
@@ -133,5 +144,12 @@ class Counters:
 
 def _counts(slot: Slot, tensor: Tensor) -> bool:
     """Whether a tensor is a number on the host that a step keeps and does not train."""
-    is_number = tensor.numel() == 1 and tensor.ndim == 0 and not tensor.is_complex() and tensor.device.type == "cpu"
-    return isinstance(slot, BufferSlot | OptimizerSlot) and is_number and not isinstance(tensor, FakeTensor)
+    if not isinstance(slot, BufferSlot | OptimizerSlot) or isinstance(tensor, FakeTensor) or tensor.numel() != 1:
+        return False
+    is_alone = tensor.untyped_storage().nbytes() == tensor.element_size()
+    return is_alone and not tensor.is_complex() and tensor.device.type == "cpu"
+
+
+def _is_exact(number: float) -> bool:
+    """Whether a number is whole, and small enough that the next ones are, too."""
+    return number.is_integer() and abs(number) < _LARGEST

@@ -53,12 +53,12 @@ class Literals:
             return self._real(func, args, kwargs)
         fake = run()
         made = _tensors(pytree.tree_leaves(fake))
-        if not (func.is_view or _writes(func) or self._has_room(made)):
+        if not (func.is_view or writes(func) or self._has_room(made)):
             return fake
         companions = _tensors(pytree.tree_leaves(self._real(func, args, kwargs)))
         for tensor, real in zip(made, companions, strict=True):
             self._known[tensor] = real
-            self._places.add(_place(tensor))
+            self._places.add(place(tensor))
         return fake
 
     def number(self, tensor: Tensor) -> float | None:
@@ -99,10 +99,10 @@ class Literals:
 
     def _forget_written(self, func: Operator, tensors: Sequence[Tensor]) -> None:
         """Forget every tensor that shares memory with one that `func` may write."""
-        if not self._places or not _writes(func):
+        if not self._places or not writes(func):
             return
-        touched = {_place(tensor) for tensor in tensors} & self._places
-        for tensor in [tensor for tensor in self._known if touched and _place(tensor) in touched]:
+        touched = {place(tensor) for tensor in tensors} & self._places
+        for tensor in [tensor for tensor in self._known if touched and place(tensor) in touched]:
             del self._known[tensor]
         self._places -= touched
 
@@ -111,7 +111,8 @@ def _tensors(leaves: Sequence[object]) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
-def _writes(func: Operator) -> bool:
+def writes(func: object) -> bool:
+    """Whether an operator may write what it is given."""
     return not isinstance(func, OpOverload) or func._schema.is_mutable
 
 
@@ -119,6 +120,6 @@ def _of_its_kind(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
-def _place(tensor: Tensor) -> int:
+def place(tensor: Tensor) -> int:
     """Return what tensors of one storage have in common; a sparse tensor shares with nobody."""
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
