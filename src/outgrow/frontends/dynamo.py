@@ -54,7 +54,7 @@ from outgrow.runtime.spill import Spill
 
 _OPTIONS = {"memory_budget", "offload_dir", "disk_budget", "planner"}
 _ELSEWHERE = "outgrow.elsewhere.default"
-_SHARES = (0.75, 0.5, 0.25, 0.0)
+_SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
 """Shares of what is left that a part leaves to others, tried in this order."""
 _SLACK_BYTES = 16 << 20
 _NOBODY = Training((), ())
