@@ -44,11 +44,6 @@ def is_installed() -> bool:
     return bool(_installed)
 
 
-def serves(size_bytes: int) -> bool:
-    """Whether tensors of this size live in the arena."""
-    return bool(_installed) and size_bytes >= CHUNK_BYTES
-
-
 def resting_bytes() -> int:
     """Return the bytes that the arena keeps for later; 0 where it is not installed."""
     return _ready().arena_resting_bytes() if _installed else 0

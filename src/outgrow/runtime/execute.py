@@ -21,7 +21,7 @@ from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
 from outgrow.runtime.links import Ticket
-from outgrow.runtime.memory import Block, Whole, is_on_heap, room, trim, view
+from outgrow.runtime.memory import Block, is_on_heap, trim, view
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Call, Geometry, Item, Program
 from outgrow.runtime.resting import Extent, rest, settle
@@ -61,7 +61,7 @@ class Run:
     extents: dict[str, Extent] = field(default_factory=dict[str, Extent])
     observe: bool = False
     progress: Progress = field(default_factory=Progress)
-    blocks: dict[str, Block | Whole] = field(default_factory=dict[str, Block | Whole])
+    blocks: dict[str, Block] = field(default_factory=dict[str, Block])
     in_flight: dict[str, list[Ticket]] = field(default_factory=dict[str, list[Ticket]])
     cached: dict[str, dict[str, Item]] = field(default_factory=dict[str, dict[str, Item]])
     spans: list[Span] = field(default_factory=list[Span])
@@ -251,7 +251,7 @@ class Run:
         offset, size = self._extent(storage)
         block = self.blocks.get(storage)
         if block is None:
-            block = self.blocks[storage] = room(size, end - begin)
+            block = self.blocks[storage] = Block(size)
         block.commit(begin, end)
         self._hold(end - begin)
         self._submit(Lane.IN, storage, end - begin, offset + begin, block.address + begin)
@@ -296,7 +296,7 @@ class Run:
 
     def _freed(self, size: int, address: int) -> None:
         self._hold(-size)
-        if size >= _LARGE_BYTES and not arena.serves(size) and is_on_heap(address):
+        if size >= _LARGE_BYTES and is_on_heap(address):
             trim()
 
 

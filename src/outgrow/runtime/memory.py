@@ -115,29 +115,6 @@ class Block:
         self._bytes = None
 
 
-class Whole:
-    """What a `Block` is for a storage that comes back in one: memory of torch's own allocator, there at once.
-
-    The arena gives what rests there, without a word to the kernel.
-    """
-
-    def __init__(self, size_bytes: int) -> None:
-        self._storage = torch.UntypedStorage(size_bytes)
-        self.address = self._storage.data_ptr()
-
-    def commit(self, begin: int, end: int) -> None:
-        """All bytes are there."""
-
-    def storage(self) -> torch.UntypedStorage:
-        """Return the storage."""
-        return self._storage
-
-
-def room(size_bytes: int, first_bytes: int) -> Block | Whole:
-    """Return where a storage of this size comes back, of which so many bytes come first."""
-    return Whole(size_bytes) if first_bytes == size_bytes and arena.serves(size_bytes) else Block(size_bytes)
-
-
 def unread(size_bytes: int) -> torch.UntypedStorage:
     """Return a storage that takes no memory, for tensors whose content does not matter.
 

@@ -22,7 +22,7 @@ import torch
 
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
-from outgrow.runtime.memory import Block, Whole, give_back, round_up
+from outgrow.runtime.memory import Block, give_back, round_up
 from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
 from outgrow.units import format_bytes
 
@@ -80,7 +80,7 @@ def rest(storage: torch.UntypedStorage, extent: Extent) -> None:
     arena.exchange(storage, mapping)
 
 
-def settle(storage: torch.UntypedStorage, block: Block | Whole) -> None:
+def settle(storage: torch.UntypedStorage, block: Block) -> None:
     """Let a storage lie in a block that has its bytes."""
     arena.exchange(storage, block.storage())
 
