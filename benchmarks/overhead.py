@@ -50,10 +50,13 @@ def served(name: str) -> Row:
     ratios: list[float] = []
     while len(ratios) < ROUNDS // 4 or (len(ratios) < ROUNDS and time.perf_counter() - begin < SECONDS):
         at = batch % len(plain.batches)
-        turns = [lambda at=at: plain.step(plain.batches[at]), lambda at=at: step(ours.batches[at])]
-        seconds = {who: _seconds(turns[who]) for who in ((0, 1) if batch % 2 else (1, 0))}
-        eager.append(seconds[0])
-        ratios.append(seconds[1] / seconds[0])
+        turns = {
+            "eager": lambda at=at: plain.step(plain.batches[at]),
+            "ours": lambda at=at: step(ours.batches[at]),
+        }
+        seconds = {who: _seconds(turns[who]) for who in sorted(turns, reverse=batch % 2 == 0)}
+        eager.append(seconds["eager"])
+        ratios.append(seconds["ours"] / seconds["eager"])
         batch += 1
     return {"overhead": median(ratios) - 1, "first_call_seconds": first, "eager_seconds": median(eager)}
 

@@ -10,14 +10,13 @@ looks at. Memory is the high water of the process above its imports and its warm
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from main_job import ROOT, setting
+from rows import told_by_a_process
 
 
 @dataclass(frozen=True)
@@ -112,16 +111,14 @@ def main() -> None:
     """Measure every cell in a process of its own and write the table; or measure one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "planning_time.json")
-    parser.add_argument("--cell", choices=CELLS, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=CELLS, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.cell:
-        print(json.dumps(measured(CELLS[options.cell])))
+    if options.serve:
+        print(json.dumps(measured(CELLS[options.serve])))
         return
     rows: dict[str, dict[str, object]] = {}
     for name in CELLS:
-        command = [sys.executable, __file__, "--cell", name]
-        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-        row = json.loads(output.splitlines()[-1])
+        row = told_by_a_process(__file__, name)
         rows[name] = {**row, "goals": goals(row)}
         print(name, json.dumps(rows[name]["goals"], indent=2), flush=True)
         found = {**setting("python benchmarks/planning_time.py"), "rows": rows}

@@ -280,11 +280,14 @@ def zoo_page(rows: Sequence[Row]) -> str:
     """Return the page of the zoo."""
     parts = [ZOO, f"Written by `benchmarks/tables.py` from `benchmarks/results/zoo.json`, {_commits(rows)}."]
     parts += [goal_table(zoo.goals(rows))]
-    marks = {row["name"]: " †" if row.get("is_deterministic") else "" for row in rows}
-    cells = ((row["family"], f"{row['name']}{marks[row['name']]}", row["how"], *_trainings(row)) for row in rows)
+    cells = ((row["family"], _marked_name(row), row["how"], *_trainings(row)) for row in rows)
     parts += [table("family | architecture | trained | fits | half | floor", cells)]
     parts += [f"**{row['name']}**: {row['reason']}" for row in rows if row["reason"]]
     return "\n\n".join(parts) + "\n"
+
+
+def _marked_name(row: Row) -> str:
+    return f"{row['name']} †" if row.get("is_deterministic") else row["name"]
 
 
 def _trainings(row: Row) -> list[str]:

@@ -16,6 +16,7 @@ from torch.optim import (
     Adam,
     Adamax,
     AdamW,
+    Muon,
     NAdam,
     Optimizer,
     RAdam,
@@ -46,7 +47,7 @@ OPTIMIZERS: tuple[Callable[..., Optimizer], ...] = (
     partial(Adafactor, lr=0.05),
     partial(Adafactor, foreach=True, weight_decay=0.1),
 )
-BRANCHING = (
+BRANCHING: tuple[Callable[..., Optimizer], ...] = (
     partial(RAdam),
     partial(RAdam, foreach=True, weight_decay=0.1),
     partial(ASGD, t0=5),
@@ -90,6 +91,24 @@ def under_way(make: Callable[..., Optimizer]) -> Make:
         return made
 
     return job
+
+
+def matrices_by_muon() -> Job:
+    """Muon takes matrices alone, so another optimizer takes the rest."""
+    model = net()
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    others = [parameter for parameter in model.parameters() if parameter.ndim != 2]
+    optimizers = Muon(matrices), Adam(others)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        model.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        return loss
+
+    return Job(step, (model,), optimizers, rows)
 
 
 def parameter_groups() -> Job:
@@ -460,6 +479,7 @@ def nothing_returned() -> Job:
 
 
 FEATURES: tuple[Make, ...] = (
+    matrices_by_muon,
     parameter_groups,
     scheduler_in_the_step,
     clipped,
@@ -486,10 +506,8 @@ FEATURES: tuple[Make, ...] = (
 def named() -> Iterator[tuple[str, Make]]:
     """Yield every feature and every optimizer with its name."""
     yield from ((make.__name__, make) for make in FEATURES)
-    for make in OPTIMIZERS:
-        assert isinstance(make, partial)
-        options = ", ".join(f"{key}={value}" for key, value in make.keywords.items())
-        yield f"{make.func.__name__}({options})", by(make)
-    for make in BRANCHING:
-        options = ", ".join(make.keywords)
-        yield f"{make.func.__name__}({options}) under way", under_way(make)
+    for optimizers, trained_by, when in ((OPTIMIZERS, by, ""), (BRANCHING, under_way, " under way")):
+        for make in optimizers:
+            assert isinstance(make, partial)
+            options = ", ".join(f"{key}={value}" for key, value in make.keywords.items())
+            yield f"{make.func.__name__}({options}){when}", trained_by(make)

@@ -10,19 +10,20 @@ of it, makes it unknown.
 import operator
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import sympy
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
-from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.weak import WeakIdKeyDictionary
 
-from outgrow.frontends.literals import Literals, place, writes
+from outgrow.frontends.guards import symbol
+from outgrow.frontends.literals import Literals, place, tensors_of, writes
 from outgrow.frontends.state import BufferSlot, OptimizerSlot, Slot
 
 aten = torch.ops.aten
@@ -66,39 +67,47 @@ class _Held:
 class Counters:
     """The counters of a step while it is traced; `seen` are those that it looked at, by their symbols."""
 
-    def __init__(self, shape_env: ShapeEnv, literals: Literals, tensors: Mapping[Slot, Tensor]) -> None:
-        """`tensors` are the real ones before the step."""
+    def __init__(
+        self, shape_env: ShapeEnv, literals: Literals, tensors: Mapping[Slot, Tensor], twins: Mapping[Slot, Tensor]
+    ) -> None:
+        """`tensors` are the real ones before the step, `twins` what the step sees in their place."""
         self._shape_env, self._literals = shape_env, literals
-        self._held: dict[int, _Held] = {}
+        self._held = {
+            place(twins[slot]): _Held(Counted(slot), float(tensor.item()), tensor.dtype)
+            for slot, tensor in tensors.items()
+            if isinstance(slot, BufferSlot | OptimizerSlot) and _is_number(tensor)
+        }
         self._answers: MutableMapping[Tensor, Callable[[], bool]] = WeakIdKeyDictionary()
-        self._numbers = {slot: float(tensor.item()) for slot, tensor in tensors.items() if _counts(slot, tensor)}
         self.seen: dict[sympy.Symbol, tuple[Counted, float]] = {}
-
-    def know(self, slot: Slot, twin: Tensor) -> None:
-        """Follow the fake twin of a tensor, if it is a counter."""
-        if slot in self._numbers and isinstance(slot, BufferSlot | OptimizerSlot):
-            self._held[place(twin)] = _Held(Counted(slot), self._numbers[slot], twin.dtype)
 
     def followed(
         self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
     ) -> object:
         """Return what `run` returns, the result of `func`; a symbol or an answer where it looks at a counter."""
-        first = args[0] if args and isinstance(args[0], Tensor) else None
-        held = None if first is None else self._of(first)
-        if func is _LOOK and first is not None and first in self._answers:
-            return self._answers[first]()
-        if func is _LOOK and held is not None and held.dtype.is_floating_point:
-            return self._symbol(held)
-        if func in _COMPARED and held is not None:
-            return self._compared(_COMPARED[func], held, args[1], run())
+        if func is _LOOK or func in _COMPARED:
+            return self._asked(func, args, run)
         grown = dict(self._grown(func, args, kwargs))
         found = run()
         if writes(func):
-            tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-            for written in map(place, tensors):
+            for written in map(place, tensors_of(pytree.tree_leaves((args, kwargs)))):
                 self._held.pop(written, None)
             self._answers = WeakIdKeyDictionary()
             self._held |= grown
+        return found
+
+    def _asked(self, func: object, args: Sequence[object], run: Callable[[], object]) -> object:
+        """Return what the step finds when it looks at a number, or compares one."""
+        tensor = args[0]
+        assert isinstance(tensor, Tensor), "the number lies in a tensor"
+        held = self._of(tensor)
+        if func is _LOOK and tensor in self._answers:
+            return self._answers[tensor]()
+        if func is _LOOK and held is not None and held.dtype.is_floating_point:
+            return self._symbol(held)
+        found = run()
+        if func in _COMPARED and held is not None and isinstance(args[1], int | float):
+            assert isinstance(found, Tensor), "a comparison gives a tensor"
+            self._answers[found] = partial(self._answer, _COMPARED[func], held, float(args[1]))
         return found
 
     def _of(self, tensor: Tensor) -> _Held | None:
@@ -123,18 +132,8 @@ class Counters:
                 yield place(target), replace(held, counter=counter, number=held.number + more)
 
     def _symbol(self, held: _Held) -> torch.SymFloat:
-        source = ConstantSource(f"counter_{len(self.seen)}")
-        symbol = self._shape_env.create_unspecified_symbol(held.number, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-        found = self._shape_env.create_symfloatnode(symbol, hint=held.number, source=source)
-        assert isinstance(found, torch.SymFloat), "an unspecified symbol is no number"
+        found = symbol(self._shape_env, f"counter_{len(self.seen)}", held.number)
         self.seen[found.node.expr] = (held.counter, held.number)
-        return found
-
-    def _compared(self, how: Comparison, held: _Held, other: object, found: object) -> object:
-        """Note how to answer whoever looks at `found`, the result of comparing a counter with another number."""
-        assert isinstance(found, Tensor), "a comparison gives a tensor"
-        if isinstance(other, int | float):
-            self._answers[found] = lambda: self._answer(how, held, float(other))
         return found
 
     def _answer(self, how: Comparison, held: _Held, other: float) -> bool:
@@ -142,9 +141,9 @@ class Counters:
             return bool(how(self._symbol(held), other))
 
 
-def _counts(slot: Slot, tensor: Tensor) -> bool:
-    """Whether a tensor is a number on the host that a step keeps and does not train."""
-    if not isinstance(slot, BufferSlot | OptimizerSlot) or isinstance(tensor, FakeTensor) or tensor.numel() != 1:
+def _is_number(tensor: Tensor) -> bool:
+    """Whether a tensor is one number on the host, alone in its memory."""
+    if isinstance(tensor, FakeTensor) or tensor.numel() != 1:
         return False
     is_alone = tensor.untyped_storage().nbytes() == tensor.element_size()
     return is_alone and not tensor.is_complex() and tensor.device.type == "cpu"

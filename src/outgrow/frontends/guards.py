@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import sympy
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+import torch
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
 
@@ -41,6 +43,15 @@ class _Printer(PythonPrinter):
 
     def _print_Float(self, expr: sympy.Float) -> str:  # noqa: N802
         return repr(float(expr))
+
+
+def symbol(shape_env: ShapeEnv, name: str, value: float) -> torch.SymFloat:
+    """Return a symbol for a number that may be another one at the next call; comparisons come out as for `value`."""
+    source = ConstantSource(name)
+    made = shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    found = shape_env.create_symfloatnode(made, hint=value, source=source)
+    assert isinstance(found, torch.SymFloat), "an unspecified symbol is no number"
+    return found
 
 
 def asked(shape_env: ShapeEnv) -> set[sympy.Basic]:

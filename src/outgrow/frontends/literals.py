@@ -45,17 +45,17 @@ class Literals:
         Where the result is a number, or its shape depends on known contents, it is the real one.
         """
         leaves = pytree.tree_leaves((args, kwargs))
-        tensors = _tensors(leaves)
+        tensors = tensors_of(leaves)
         if not isinstance(func, OpOverload) or not self._is_followed(func, tensors, leaves):
             self._forget_written(func, tensors)
             return run()
         if torch.Tag.data_dependent_output in func.tags:
             return self._real(func, args, kwargs)
         fake = run()
-        made = _tensors(pytree.tree_leaves(fake))
+        made = tensors_of(pytree.tree_leaves(fake))
         if not (func.is_view or writes(func) or self._has_room(made)):
             return fake
-        companions = _tensors(pytree.tree_leaves(self._real(func, args, kwargs)))
+        companions = tensors_of(pytree.tree_leaves(self._real(func, args, kwargs)))
         for tensor, real in zip(made, companions, strict=True):
             self._known[tensor] = real
             self._places.add(place(tensor))
@@ -107,7 +107,8 @@ class Literals:
         self._places -= touched
 
 
-def _tensors(leaves: Sequence[object]) -> list[Tensor]:
+def tensors_of(leaves: Sequence[object]) -> list[Tensor]:
+    """Return the leaves that are tensors."""
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 

@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -21,11 +20,10 @@ import sympy
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
-from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.amp.grad_scaler import GradScaler
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.optim import _adafactor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
@@ -37,6 +35,7 @@ from outgrow.frontends.containers import check_open, open_dataclasses
 from outgrow.frontends.counters import Counted, Counters
 from outgrow.frontends.fakes import Twins, fake_mode, stand_in
 from outgrow.frontends.generator import generator_traced
+from outgrow.frontends.guards import symbol
 from outgrow.frontends.refusals import refusals
 from outgrow.frontends.schedules import schedulers_put_off
 from outgrow.frontends.state import (
@@ -58,13 +57,12 @@ from outgrow.frontends.state import (
 _MAKE_SCALE = "_lazy_init_scale_growth_tracker"
 _make_scale = getattr(GradScaler, _MAKE_SCALE)
 _as_tensor: Callable[..., Tensor] = torch.as_tensor
-_full: Callable[..., Tensor] = partial(torch.full, ())
+_full: Callable[..., Tensor] = torch.full
 
 
 def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
     """As `torch.as_tensor`, which asks a symbol for its number."""
-    make = _full if isinstance(data, torch.SymFloat) else _as_tensor
-    return make(data, **options)
+    return _full((), data, **options) if isinstance(data, torch.SymFloat) else _as_tensor(data, **options)
 
 
 _TRACEABLE: tuple[tuple[object, str, object], ...] = (
@@ -90,10 +88,10 @@ Output: TypeAlias = Leaf | StateSlot | None
 class Traced:
     """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
 
-    The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that the
-    step looked at, and what they were. `originals` are the
-    real tensors by the identity of their fake twins. `returned` are the leaves of what the step returns, with
-    None for those that are outputs. `born` are tensors that are new in their slots, `emptied` the slots that
+    The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that
+    the step looked at, and what they were. `originals` are the real tensors by the identity of their fake twins.
+    `returned` are the leaves of what the step returns, with None for those that are outputs.
+    `born` are tensors that are new in their slots, `emptied` the slots that
     lost theirs, `gradients` the tensors that were in `p.grad` when an optimizer made its step, and `schedulers` those
     whose steps are to follow every call.
     """
@@ -147,11 +145,9 @@ def trace(
         hyper = hyper_parameters(training)
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
         assert mode.literals is not None, "and follows literals"
-        mode.counters = counters = Counters(mode.shape_env, mode.literals, distinct)
-        for slot, twin in tensors.items():
-            counters.know(slot, twin)
-        symbols = [_symbol(mode.shape_env, at, value) for at, value in enumerate(hyper.values())]
-        expressions = tuple(symbol.node.expr for symbol in symbols)  # Now: a guard may turn one into a number.
+        mode.counters = counters = Counters(mode.shape_env, mode.literals, distinct, tensors)
+        symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
+        expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
         run = _Run()
 
         def traced(_inputs: object) -> list[object]:
@@ -223,14 +219,6 @@ def _observe(returned: object, training: Training, before: Mapping[StateSlot, Te
             found.append(tensor)
     run.emptied = tuple(slot for slot in before if slot not in after)
     return [item.detach() if isinstance(item, Tensor) else item for item in found]
-
-
-def _symbol(shape_env: ShapeEnv, at: int, value: float) -> torch.SymFloat:
-    source = ConstantSource(f"hyper_{at}")
-    symbol = shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-    found = shape_env.create_symfloatnode(symbol, hint=value, source=source)
-    assert isinstance(found, torch.SymFloat), "an unspecified symbol is no number"
-    return found
 
 
 @contextmanager

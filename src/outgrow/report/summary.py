@@ -133,7 +133,7 @@ class Summary:
             (
                 "bound",
                 format_seconds(self.bound_seconds),
-                f"no plan is below; this: +{self.distance:.1%}",
+                f"no plan is below; this: {self.distance:+z.1%}",
             ),
             ("speed", f"{self.speed:.3f}", "of the step in core, predicted"),
             (
