@@ -10,12 +10,12 @@ Memory is the high water of the process above its baseline.
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from main_job import ROOT, digest
-from rows import Row, spelled, told_by_a_process, write_rows
+from rows import Goal, Row, spelled, told_by_a_process, write_rows
 
 STEPS = 3
 SHARE = 4
@@ -65,16 +65,17 @@ def _ended(item: Deep, budget: int) -> dict[str, Any]:
     return told_by_a_process(__file__, item.workload, settings, str(budget), limit_seconds=LIMIT_SECONDS)
 
 
-def served(workload: str, settings: Mapping[str, object], budget: int) -> dict[str, Any]:
+def served(workload: str, settings: Mapping[str, object], budget: int, kernels: str = "eager") -> dict[str, Any]:
     """Take the steps, within a budget if there is one, and say what they left and took."""
     from outgrow.frontends.compile import compile_workload, warm_up
     from outgrow.frontends.loading import build, load_workload_function
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
     function = load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / workload}")
-    baseline = warm_up()
+    baseline = warm_up(kernels)
     made = build(function, settings)
-    step = compile_workload(made, memory_budget=budget, baseline_bytes=baseline) if budget else None
+    options: dict[str, Any] = {"memory_budget": budget, "kernels": kernels, "baseline_bytes": baseline}
+    step = compile_workload(made, **options) if budget else None
     losses: list[str] = []
     seconds: list[float] = []
     peaks: list[int] = []
@@ -92,6 +93,16 @@ def served(workload: str, settings: Mapping[str, object], budget: int) -> dict[s
         "seconds": seconds,
         "ops": len(step.captured.ops) if step else 0,
     }
+
+
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """Return what is asked of every row."""
+    same = sum(row["bitwise"] for row in rows)
+    kept = sum(row["process_bytes"] <= row["budget_bytes"] for row in rows)
+    return [
+        ("trains in a quarter, bit for bit", "all", f"{same} of {len(rows)}", same == len(rows)),
+        ("the budget is kept", "all", f"{kept} of {len(rows)}", kept == len(rows)),
+    ]
 
 
 def told(row: Row) -> str:

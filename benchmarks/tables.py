@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+import deep
 import distance
 import fragmentation
 import heavy_state
+import kernels
 import order_alone
 import overhead
 import simulator
@@ -254,6 +256,47 @@ def _swapped_op(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _deep(rows: Sequence[Row]) -> list[str]:
+    return [
+        goal_table(deep.goals(rows)),
+        table(
+            "training | ops | in core | budget | peak | seconds over eager's | first call",
+            (
+                (
+                    row["name"],
+                    f"{row['ops']:,}",
+                    _size(row["in_core_bytes"]),
+                    _size(row["budget_bytes"]),
+                    _size(row["process_bytes"]),
+                    f"{row['step_seconds'] / row['eager_seconds']:.2f}",
+                    f"{row['first_call_seconds']:.0f} s",
+                )
+                for row in rows
+            ),
+        ),
+    ]
+
+
+def _kernels(rows: Sequence[Row]) -> list[str]:
+    return [
+        goal_table(kernels.goals(rows)),
+        table(
+            "training | kernels | peak | first call | step",
+            (
+                (
+                    row["name"],
+                    title,
+                    _size(row[f"{who}_process_bytes"]),
+                    f"{row[f'{who}_first_seconds']:.1f} s",
+                    f"{row[f'{who}_step_seconds']:.2f} s",
+                )
+                for row in rows
+                for who, title in kernels.TRAININGS.items()
+            ),
+        ),
+    ]
+
+
 PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("claims", "What papers claim", _claims),
     ("largest", "The largest batch", _largest),
@@ -262,6 +305,8 @@ PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("fragmentation", "Fragmentation", _fragmentation),
     ("simulator", "The simulator against this machine", _simulator),
     ("heavy_state", "Weights and optimizer state that do not fit", _heavy_state),
+    ("deep", "The deepest steps, in a quarter of their memory", _deep),
+    ("kernels", "Compiled regions", _kernels),
     ("overhead", "A step that fits", _overhead),
     ("swapped_op", "A swapped op", _swapped_op),
 )

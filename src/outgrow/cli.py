@@ -18,7 +18,7 @@ from outgrow.describing import list_machines, measure_machine, show_machine
 from outgrow.errors import InvalidGraph, InvalidMachine, InvalidQuantity, OutgrowError
 from outgrow.frontends.machines import described_machine, machine_names, names_a_file, require_known
 from outgrow.ir.machine import Machine
-from outgrow.planning.names import PLANNER_NAMES, SOLVER_SECONDS
+from outgrow.planning.names import KERNELS, PLANNER_NAMES, SOLVER_SECONDS
 from outgrow.report.output import STDOUT, unwritable
 from outgrow.report.progress import Narrator, narrator
 from outgrow.units import parse_bytes
@@ -98,6 +98,7 @@ def _job(options: argparse.Namespace, machine: Machine | None) -> "Job":
         settings=dict(options.set),
         budget_bytes=options.memory_budget or 0,
         planner=options.planner,
+        kernels=options.kernels,
         machine=machine,
         offload_dir=options.offload_dir,
         disk_budget_bytes=options.disk_budget,
@@ -161,6 +162,7 @@ def _added(
     parser.set_defaults(
         parser=parser,
         planner="search",
+        kernels="eager",
         machine=None,
         disk_budget=None,
         steps=1,
@@ -179,6 +181,9 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=_count, default=1, metavar="N", help="steps to train (default 1)")
     parser.add_argument("--disk-budget", type=_disk_bytes, metavar="SIZE", help="limit of the spill file")
     _add_planner(parser)
+    parser.add_argument(
+        "--kernels", choices=KERNELS, default="eager", help="what runs the arithmetic: torch's operators, or Inductor's"
+    )
     _add_outputs(parser)
 
 

@@ -46,6 +46,7 @@ class Job:
     settings: Mapping[str, object]
     budget_bytes: int
     planner: str = "search"
+    kernels: str = "eager"
     machine: Machine | None = None
     offload_dir: Path | None = None
     disk_budget_bytes: int | None = None
@@ -58,7 +59,7 @@ def train(job: Job, narrator: Narrator) -> None:
     """Train for some steps under the budget and tell what was planned and measured."""
     narrator.stage("warm up")
     function = load_workload_function(job.workload)
-    baseline_bytes = warm_up()
+    baseline_bytes = warm_up(job.kernels)
     narrator.stage("build")
     workload = build(function, job.settings)
     step = compile_workload(
@@ -67,6 +68,7 @@ def train(job: Job, narrator: Narrator) -> None:
         offload_dir=job.offload_dir,
         disk_budget=job.disk_budget_bytes,
         planner=job.planner,
+        kernels=job.kernels,
         name=job.workload,
         baseline_bytes=baseline_bytes,
         progress=narrator.stage,

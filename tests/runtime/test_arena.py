@@ -98,6 +98,52 @@ def test_a_tensor_takes_the_memory_of_the_last_that_died() -> None:
     assert found.stdout == "used again\n", found.stderr
 
 
+SMALL_AFTER_LARGE = """
+import torch
+from outgrow.analysis.liveness import live_bytes
+from outgrow.frontends import calls
+from outgrow.frontends.capture import capture
+from outgrow.frontends.lower import lower
+from outgrow.frontends.state import Training
+from outgrow.runtime import arena
+from outgrow.runtime.execute import Progress, Run
+
+arena.install()
+
+def step(x, small):
+    total = (x * 2).sum()
+    return [small + total for _ in range(40)]
+
+batch = torch.ones(16 << 20), torch.ones(384 << 10)
+captured = capture(step, [], [], batch)
+capacity = max(live_bytes(captured.graph, {}))
+run = calls.made_ready(
+    calls.bind(captured, lower(captured.graph), Training((), ()), batch, {}),
+    {}, None, capacity, Progress(), observe=False,
+)
+record, most = Run._record, []
+
+def noted(self, *arguments):
+    record(self, *arguments)
+    most.append(self.held + arena.resting_bytes())
+
+Run._record = noted
+run.execute()
+assert arena.resting_bytes() > 0, "the large tensor's memory rests"
+assert max(most) <= capacity, (max(most), capacity)
+print("made room")
+"""
+
+
+@needs_compiler
+def test_what_rests_makes_room_for_small_tensors() -> None:
+    """They take other memory than the arena's; both together keep within what the step holds at most."""
+    found = subprocess.run(
+        [sys.executable, "-c", SMALL_AFTER_LARGE], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert found.stdout == "made room\n", found.stderr
+
+
 def test_without_a_compiler_tensors_take_fresh_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """There is no arena then, and nothing fails."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -63,9 +63,16 @@ def from_parts(costs: Sequence[Cost]) -> Cost:
     return Cost(sum(cost.seconds for cost in costs), max(cost.workspace_bytes for cost in costs), measured=True)
 
 
+_OF_NUMBERS = ("operator", "math", "torch")
+"""Where functions on host scalars come from."""
+
+FUSED = "outgrow.fused_"
+"""How the names of operators begin that a compiler made of several."""
+
+
 def modelled(graph: Graph, op: Op, device: Device) -> Cost:
     """Return the roofline seconds of an op and an upper bound of its workspace."""
-    if "." in op.operator and not op.operator.startswith("aten."):
+    if op.operator.partition(".")[0] in _OF_NUMBERS:
         return Cost(1e-6)
     arithmetic = flops(graph, op) / device.flops_per_second
     movement = moved_bytes(graph, op) / device.bytes_per_second
@@ -79,9 +86,12 @@ def workspace_bound(graph: Graph, op: Op) -> int:
     A convolution of tensors that are not channels-last, or that have one channel so that the library cannot tell,
     is reordered inside the library: up to three more tensors like those it touches. A small one is a matrix product
     with the columns of its operand (im2col). In channels-last nearly nothing is, but where one place of the smaller
-    operand meets several of the larger (transposed, or the gradients of a strided one): up to one operand. Other
-    operators keep small buffers for each thread.
+    operand meets several of the larger (transposed, or the gradients of a strided one): up to one operand. What a
+    compiled operator keeps between its loops is no more than it reads and writes. Others keep small buffers for each
+    thread.
     """
+    if op.operator.startswith(FUSED):
+        return moved_bytes(graph, op)
     if "convolution" not in op.operator:
         return min(moved_bytes(graph, op) // 16, 32 << 20)
     reads = [graph.values[name] for name in read_values(op)]

@@ -62,7 +62,7 @@ class Step(Generic[P, R]):
     ) -> None:
         """Without a baseline it is what the process takes now, but for the tensors of the step."""
         if baseline_bytes is None:
-            baseline_bytes = warm_up() - resident_bytes(state_tensors(training).values())
+            baseline_bytes = warm_up(settings.kernels) - resident_bytes(state_tensors(training).values())
         self._step, self._name, self._baseline_bytes, self._progress = step, name, baseline_bytes, progress
         self._training = training
         self._entries = Entries(step, training, settings, baseline_bytes, progress)
@@ -194,6 +194,7 @@ def compile(
     offload_dir: str | Path | None = None,
     disk_budget: int | str | None = None,
     planner: str = "search",
+    kernels: str = "eager",
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 
 
@@ -207,6 +208,7 @@ def compile(
     offload_dir: str | Path | None = None,
     disk_budget: int | str | None = None,
     planner: str = "search",
+    kernels: str = "eager",
 ) -> Step[P, R]: ...
 
 
@@ -219,18 +221,23 @@ def compile(
     offload_dir: str | Path | None = None,
     disk_budget: int | str | None = None,
     planner: str = "search",
+    kernels: str = "eager",
 ) -> Step[P, R] | Callable[[Callable[P, R]], Step[P, R]]:
     """Put a training step under a memory budget; a decorator, or a function of the step.
 
     `memory_budget` limits what the process takes for the step beyond its baseline: parameters, gradients, optimizer
     state, activations, inputs, workspace. Sizes are bytes or strings such as "8GiB". What does not fit rests in a
-    file in `offload_dir` (default: the user's cache folder), of at most `disk_budget` bytes.
+    file in `offload_dir` (default: the user's cache folder), of at most `disk_budget` bytes. With
+    `kernels="inductor"` operators that follow each other are compiled into one where that is possible: a plan then
+    gives the bits of these kernels in core, which are not always those of eager.
 
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if `offload_dir` cannot be used, `TypeError` for a
-    model that is no module or an optimizer that is none, and `ValueError` for an unknown planner.
+    model that is no module or an optimizer that is none, and `ValueError` for an unknown planner or unknown kernels.
     """
     training = _training(model, optimizer)
-    settings = Settings.of(memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner)
+    settings = Settings.of(
+        memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner, kernels=kernels
+    )
 
     def made(function: Callable[P, R]) -> Step[P, R]:
         if not callable(function):
@@ -271,11 +278,14 @@ def compile_workload(
     offload_dir: str | Path | None = None,
     disk_budget: int | str | None = None,
     planner: str = "search",
+    kernels: str = "eager",
     name: str = "",
     baseline_bytes: int | None = None,
     progress: Callable[[str, float], None] = silent,
 ) -> Step[..., Tensor]:
     """Put a workload's step under a memory budget; `baseline_bytes` is what `warm_up` returned before it was built."""
     training = Training((workload.model,), (workload.optimizer,))
-    settings = Settings.of(memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner)
+    settings = Settings.of(
+        memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner, kernels=kernels
+    )
     return Step(workload.step, training, settings, name=name, baseline_bytes=baseline_bytes, progress=progress)

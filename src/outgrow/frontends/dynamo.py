@@ -34,6 +34,7 @@ from outgrow.analysis.cost import signature as cost_signature
 from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends import calls
 from outgrow.frontends.capture import Captured, Result, capture
+from outgrow.frontends.inductor import by_inductor
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
@@ -52,7 +53,7 @@ from outgrow.runtime.program import Call, Geometry, Program
 from outgrow.runtime.resting import resident_bytes
 from outgrow.runtime.spill import Spill
 
-_OPTIONS = {"memory_budget", "offload_dir", "disk_budget", "planner"}
+_OPTIONS = {"memory_budget", "offload_dir", "disk_budget", "planner", "kernels"}
 _ELSEWHERE = "outgrow.elsewhere.default"
 _SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
 """Shares of what is left that a part leaves to others, tried in this order."""
@@ -89,9 +90,10 @@ def backend(
 ) -> Callable[..., object]:
     """Return what runs a part that Dynamo found; a backend of `torch.compile`.
 
-    `options` are `memory_budget` (bytes, or a string such as "8GiB"), and if need be `offload_dir`, `disk_budget` and
-    `planner`, all as for `outgrow.compile`. Raises `TypeError` for other options, `InvalidQuantity` for a size that is
-    none, `TierFailure` for a folder that cannot be used; when it runs `Infeasible` below the floor, and `Uncapturable`.
+    `options` are `memory_budget` (bytes, or a string such as "8GiB"), and if need be `offload_dir`, `disk_budget`,
+    `planner` and `kernels`, all as for `outgrow.compile`. Raises `TypeError` for other options, `InvalidQuantity` for a
+    size that is none, `TierFailure` for a folder that cannot be used; when it runs `Infeasible` below the floor, and
+    `Uncapturable`.
     """
     return Part(module, _checked(dict(options or {})))
 
@@ -122,7 +124,7 @@ def _checked(options: Mapping[str, object]) -> Settings:
 def _shared(settings: Settings) -> Shared:
     """Return what the parts of one budget share; the first that runs says what the process held before the model."""
     if settings not in _SHARED:
-        baseline = warm_up() - resident_bytes(_trained())
+        baseline = warm_up(settings.kernels) - resident_bytes(_trained())
         _SHARED[settings] = Shared(settings, baseline, this_machine(settings.folder))
     return _SHARED[settings]
 
@@ -204,6 +206,8 @@ class Part:
         if ready is None:
             captured = capture(_joint(self._module, args), (), (), [_plain(arg) for arg in args])
             _check_writes(captured, args)
+            if self._settings.kernels == "inductor":
+                captured = by_inductor(captured)
             clear_away()
             self._ready[key] = self._planned(captured, others, None)
         elif ready.runs == 1 or others > ready.overhead_bytes + _SLACK_BYTES:

@@ -19,6 +19,7 @@ from outgrow.analysis.cost import signature as cost_signature
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
 from outgrow.frontends.capture import Captured, capture
+from outgrow.frontends.inductor import by_inductor
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
@@ -88,6 +89,7 @@ class Entries:
     ) -> None:
         self._step, self._training, self._settings = step, training, settings
         self._baseline_bytes, self._progress = baseline_bytes, progress
+        self._is_compiled = settings.kernels == "inductor"
         self._by_signature: dict[Hashable, list[Entry]] = {}
         self._calls = self._dropped = 0
         self._cache: CostCache = open_cost_cache()
@@ -111,6 +113,9 @@ class Entries:
         begin = perf_counter()
         self._progress("capture", 0.0)
         captured = capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
+        if self._is_compiled:
+            self._progress("compile", 0.0)
+            captured = by_inductor(captured)
         clear_away()
         entry = self._planned(captured, args, kwargs, is_new=True)
         entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
@@ -171,12 +176,13 @@ class Entries:
         )
         program = lower(prepared.derived)
         is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= budget.capacity_bytes
-        if not is_roomy:
+        runs_as_written = is_roomy and not self._is_compiled
+        if not runs_as_written:
             arena.install()
             fix_mmap_threshold(MAPPED_BYTES)
         self.spill_for(program, tensors)
         trim()
-        return Entry(captured, prepared, program, runs_as_written=is_roomy)
+        return Entry(captured, prepared, program, runs_as_written=runs_as_written)
 
     def spill_for(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
         """Return the spill file with room for what a program moves; None if it moves nothing."""

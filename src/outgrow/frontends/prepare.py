@@ -17,6 +17,7 @@ from outgrow.frontends.unallocated import unallocated
 from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
+from outgrow.operators.arithmetic import PRODUCTS, value_bytes
 from outgrow.plan import Budget, Estimate, Plan
 from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.planner import planned
@@ -30,6 +31,8 @@ from outgrow.simulation import replay
 _UNSEEN_SHARE = 0.01
 _UNSEEN_BYTES = 24 << 20
 _HEAP_SHARE = 0.75
+_PACKED_BYTES = 32 << 20
+"""The library of matrix products keeps room for parts of an operand, up to this much."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,15 @@ def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
     """Return what a process is expected to take beyond the timeline's peak, before a run has shown it.
 
     A share of what the step will hold, a larger share of what it holds in small tensors, which leave holes in the
-    heap, and a constant.
+    heap, what the library keeps of the operands of matrix products, and a constant.
     """
     small = {name: storage for name, storage in graph.storages.items() if storage.size_bytes < MAPPED_BYTES}
     large = {name: replace(storage, size_bytes=0) for name, storage in graph.storages.items() if name not in small}
     held = min(budget_bytes, max(live_bytes(graph, {}), default=0))
     in_heap = min(held, max(live_bytes(replace(graph, storages={**small, **large}), {}), default=0))
-    return int(held * _UNSEEN_SHARE + in_heap * _HEAP_SHARE) + _UNSEEN_BYTES
+    factors = [graph.values[name] for op in graph.ops if op.operator in PRODUCTS for name in op.operands]
+    packed = min(_PACKED_BYTES, max(map(value_bytes, factors), default=0))
+    return int(held * _UNSEEN_SHARE + in_heap * _HEAP_SHARE) + packed + _UNSEEN_BYTES
 
 
 def capture_workload(function: Callable[..., Workload], settings: Mapping[str, object]) -> Captured:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from outgrow.planning.names import KERNELS
 from outgrow.planning.planner import PLANNERS
 from outgrow.runtime.tiers import DiskTier, offload_folder
 from outgrow.units import parse_bytes
@@ -10,12 +11,13 @@ from outgrow.units import parse_bytes
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Bytes of memory and of disk (None: all there is), the folder of the spill file, and a planner's name."""
+    """Bytes of memory and of disk (None: all there is), the folder of the spill file, and names: a planner, kernels."""
 
     budget_bytes: int
     disk_bytes: int | None
     folder: Path
     planner: str
+    kernels: str = "eager"
 
     @staticmethod
     def of(
@@ -24,16 +26,19 @@ class Settings:
         offload_dir: str | Path | None = None,
         disk_budget: int | str | None = None,
         planner: str = "search",
+        kernels: str = "eager",
     ) -> "Settings":
         """Return the settings, from arguments as `outgrow.compile` has them.
 
-        Raises `InvalidQuantity` for a size that is none, `ValueError` for an unknown planner, and `TierFailure` if the
-        folder cannot be used.
+        Raises `InvalidQuantity` for a size that is none, `ValueError` for an unknown planner or unknown kernels, and
+        `TierFailure` if the folder cannot be used.
         """
         if planner not in PLANNERS:
             raise ValueError(f"planner {planner!r} is unknown. Choose one of: {', '.join(sorted(PLANNERS))}.")
+        if kernels not in KERNELS:
+            raise ValueError(f"kernels {kernels!r} are unknown. Choose one of: {', '.join(KERNELS)}.")
         budget_bytes = parse_bytes(memory_budget)
         disk_bytes = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
         folder = offload_folder(offload_dir)
         DiskTier(folder, 1 << 20).close()
-        return Settings(budget_bytes, disk_bytes, folder, planner)
+        return Settings(budget_bytes, disk_bytes, folder, planner, kernels)

@@ -174,8 +174,8 @@ def plain_state(training: Training) -> dict[str, object]:
 def read(slot: StateSlot, training: Training) -> Tensor | float | None:
     """Return what hangs in `slot` now."""
     match slot:
-        case ParameterSlot(model, name):
-            return training.models[model].get_parameter(name)
+        case ParameterSlot():
+            return _parameter(slot, training)
         case BufferSlot(model, name):
             return training.models[model].get_buffer(name)
         case GradientSlot(parameter):
@@ -206,7 +206,15 @@ def put(slot: StateSlot, tensor: Tensor | None, training: Training) -> None:
 
 
 def _parameter(slot: ParameterSlot, training: Training) -> nn.Parameter:
-    return training.models[slot.model].get_parameter(slot.name)
+    """Return the parameter in a slot; a quicker `nn.Module.get_parameter`."""
+    module: nn.Module | None = training.models[slot.model]
+    *path, name = slot.name.split(".")
+    for part in path:
+        assert module is not None, f"{slot} has a module"
+        module = module._modules[part]
+    found = None if module is None else module._parameters[name]
+    assert found is not None, f"{slot} has a parameter"
+    return found
 
 
 def set_hyper_parameters(training: Training, values: dict[GroupSlot, object]) -> None:

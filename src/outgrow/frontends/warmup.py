@@ -11,6 +11,7 @@ from torch import nn
 
 from outgrow.analysis.cost import costs_of
 from outgrow.frontends.capture import capture
+from outgrow.frontends.inductor import by_inductor
 from outgrow.frontends.lower import lower
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, Link, Machine
@@ -23,14 +24,14 @@ from outgrow.runtime import arena
 from outgrow.runtime.memory import clear_away
 from outgrow.runtime.process import process_bytes, reset_high_water
 
-_warm: list[int] = []
+_warm: set[str] = set()
 
 
-def warm_up() -> int:
-    """Load what a step needs and return the process's bytes then: the baseline."""
-    if not _warm:
-        _toy_step()
-        _warm.append(1)
+def warm_up(kernels: str = "eager") -> int:
+    """Load what a step with such kernels needs and return the process's bytes then: the baseline."""
+    if kernels not in _warm:
+        _toy_step(kernels)
+        _warm.add(kernels)
     clear_away()
     arena.keep_at_most(0)  # what an earlier step left to rest is no part of the baseline
     reset_high_water()
@@ -45,7 +46,7 @@ def _toy_plan(graph: Graph) -> None:
     make_plan(replace(problem, budget=Budget(floor)), prove=False)
 
 
-def _toy_step() -> None:
+def _toy_step(kernels: str) -> None:
     generator = torch.get_rng_state()
     model = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU())
     optimizer = torch.optim.Adam(model.parameters())
@@ -59,6 +60,8 @@ def _toy_step() -> None:
 
     x = torch.ones(1, 2, 8, 8, 8)
     captured = capture(step, [model], [optimizer], (x,), {})
+    if kernels == "inductor":
+        captured = by_inductor(captured)
     _toy_plan(captured.graph)
     lower(captured.graph)
     step(x)

@@ -17,7 +17,8 @@ _BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
     "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
 }  # fmt: skip
-_PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
+PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
+"""Matrix products, and the position of the first factor."""
 
 
 def value_bytes(value: Value) -> int:
@@ -43,8 +44,8 @@ def flops(graph: Graph, op: Op) -> float:
         asked = sum(1 for flag in mask[:2] if flag) if isinstance(mask, tuple) else 2
         spread = operands[1] if op.arguments[7:8] == (True,) else operands[0]
         return asked * _convolution(spread, operands[2])
-    if op.operator in _PRODUCTS:
-        left = operands[_PRODUCTS[op.operator]]
+    if op.operator in PRODUCTS:
+        left = operands[PRODUCTS[op.operator]]
         return 2.0 * prod(results[0].shape) * left.shape[-1] if left and results[0] else 0.0
     if "scaled_dot_product" in op.operator:
         return _attention(operands, backward="backward" in op.operator)

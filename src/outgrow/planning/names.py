@@ -1,4 +1,4 @@
-"""What are the planners called? Told without importing them: they are compiled, and wrong usage is told at once."""
+"""What are planners and kernels called? Told without importing them: it takes time, and wrong usage is told at once."""
 
 PLANNER_NAMES = (
     "search",
@@ -11,6 +11,9 @@ PLANNER_NAMES = (
     "serenity",
     "olla",
 )
+
+KERNELS = ("eager", "inductor")
+"""What runs a step's arithmetic: torch's own operators, or what Inductor makes of those that it can join."""
 
 SOLVER_SECONDS = 60.0
 """How long a planner's solver may take, where nothing else is said."""

@@ -6,7 +6,8 @@ views that are made when they are first read and forgotten with their storage.
 
 While an op runs that has not been measured yet, no copy is in flight and the process's high-water mark is taken
 around it: what it, or the arena, rose above the results is the op's workspace. So that it shows, nothing rests in the
-arena then; otherwise what rests makes room for the workspace of the next op.
+arena then; otherwise what rests makes room for the workspace of the next op, and for what does not come from there:
+small tensors, which the heap serves.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -174,6 +175,8 @@ class Run:
         self.progress.updating = self.progress.updating or call.updates
         self.spans.append(Span(Lane.COMPUTE, call.name, begin, end))
         self.held += born
+        if born:
+            arena.keep_at_most(self.capacity_bytes - self.held)
         if workspace:
             self.events.append(Event(begin, born + workspace))
             self.events.append(Event(end, -workspace))
@@ -254,6 +257,7 @@ class Run:
             block = self.blocks[storage] = Block(size)
         block.commit(begin, end)
         self._hold(end - begin)
+        arena.keep_at_most(self.capacity_bytes - self.held)
         self._submit(Lane.IN, storage, end - begin, offset + begin, block.address + begin)
 
     def _submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> None:

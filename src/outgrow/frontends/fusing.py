@@ -1,0 +1,135 @@
+"""Which ops can become one kernel? Neighbours that go through the same tensors, element by element or summing them up.
+
+    region = fusible ops of which no other op stands between, connected by the storages that they touch
+
+An op is *fusible* if it computes element by element, normalises, or reduces; if it writes nothing but its results,
+draws no random numbers, and takes no number that is known at a call only, as a learning rate is. So an optimizer's
+update, in place and by such numbers, is none.
+
+What two ops of a region have to do with each other passes a storage that both touch, so a path from a region through
+another op and back would make that op one of the region: a region can run in one piece, where its first op stood. It
+reads `operands` and gives `results`, which other ops want; what lies between is never born.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import torch
+from torch._ops import OpOverload
+
+from outgrow.frontends.names import resolve_operator
+from outgrow.ir.graph import Graph, Op, Ref, Role
+
+_FUSIBLE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_log_softmax.default",
+        "_log_softmax_backward_data.default",
+        "_softmax.default",
+        "_softmax_backward_data.default",
+        "_to_copy.default",
+        "amax.default",
+        "amin.default",
+        "full_like.default",
+        "leaky_relu_backward.default",
+        "native_group_norm.default",
+        "native_group_norm_backward.default",
+        "native_layer_norm.default",
+        "native_layer_norm_backward.default",
+        "ones_like.default",
+        "var_mean.correction",
+        "zeros_like.default",
+    )
+)
+"""Operators that a compiler of kernels fuses with others, beside those that torch calls element-wise or a reduction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Ops that become one: the values that they read and do not make, and those of theirs that others read."""
+
+    ops: tuple[Op, ...]
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+def regions(graph: Graph) -> list[Region]:
+    """Return the regions of at least two ops of a captured graph, in the order of their first ops."""
+    users: dict[str, set[str]] = {}
+    for op, touched in zip(graph.ops, graph.touched_at, strict=True):
+        for storage in touched:
+            users.setdefault(storage, set()).add(op.name)
+    runs = (tuple(run) for fusible, run in groupby(graph.ops, lambda op: _is_fusible(graph, op)) if fusible)
+    connected = (ops for run in runs for ops in _connected(graph, run) if len(ops) > 1)
+    return [_region(graph, ops, users) for ops in connected]
+
+
+def fused(graph: Graph, found: Sequence[Region], operator_of: Callable[[Region], str]) -> Graph:
+    """Return a captured graph in which each region is one op: `operator_of` it, of a list of tensors."""
+    first = {region.ops[0].name: region for region in found}
+    gone = {op.name for region in found for op in region.ops}
+    items = [
+        _one_op(first[op.name], operator_of(first[op.name])) if op.name in first else op
+        for op in graph.ops
+        if op.name in first or op.name not in gone
+    ]
+    used = {name for op in items for name in graph.touched(op)}
+    unborn = {name for name in graph.born_at if name not in used and name not in graph.kept}
+    storages = {name: storage for name, storage in graph.storages.items() if name not in unborn}
+    values = {name: value for name, value in graph.values.items() if value.storage not in unborn}
+    return replace(graph, storages=storages, values=values, instructions=tuple(items))
+
+
+def _is_fusible(graph: Graph, op: Op) -> bool:
+    function = resolve_operator(op.operator)
+    if not isinstance(function, OpOverload) or op.writes or function._schema.is_mutable:
+        return False
+    tags = set(function.tags)
+    is_known = op.operator in _FUSIBLE or bool(tags & {torch.Tag.pointwise, torch.Tag.reduction})
+    values = [graph.values[name] for name in (*op.operands, *op.results) if name is not None]
+    is_of_tensors = all(graph.storages[value.storage].role is not Role.SCALAR for value in values)
+    return is_known and is_of_tensors and torch.Tag.nondeterministic_seeded not in tags
+
+
+def _connected(graph: Graph, run: Sequence[Op]) -> list[tuple[Op, ...]]:
+    """Return the ops of a run in groups that share no storage, in the order of the groups' first ops."""
+    groups: list[tuple[set[str], list[int]]] = []
+    for at, op in enumerate(run):
+        storages, members = set(graph.touched(op)), [at]
+        apart: list[tuple[set[str], list[int]]] = []
+        for group in groups:
+            if storages.isdisjoint(group[0]):
+                apart.append(group)
+            else:
+                storages |= group[0]
+                members += group[1]
+        groups = [*apart, (storages, members)]
+    return [tuple(run[at] for at in sorted(members)) for _, members in sorted(groups, key=lambda group: min(group[1]))]
+
+
+def _region(graph: Graph, ops: tuple[Op, ...], users: dict[str, set[str]]) -> Region:
+    names = {op.name for op in ops}
+    made = [name for op in ops for name in op.results if name is not None]
+    born = {graph.values[name].storage for name in made}
+    read = dict.fromkeys(name for op in ops for name in op.operands)
+    return Region(
+        ops,
+        operands=tuple(name for name in read if graph.values[name].storage not in born),
+        results=tuple(name for name in made if _is_wanted(graph, graph.values[name].storage, users, names)),
+    )
+
+
+def _is_wanted(graph: Graph, storage: str, users: dict[str, set[str]], names: set[str]) -> bool:
+    return storage in graph.kept or not users[storage] <= names
+
+
+def _one_op(region: Region, operator: str) -> Op:
+    name = f"{region.ops[0].name}_to_{region.ops[-1].name}"
+    return Op(name, operator, (tuple(Ref(operand) for operand in region.operands),), (), region.results)
+
+
+def defining(graph: Graph, region: Region) -> Iterator[tuple[str, str]]:
+    """Yield each storage that a region brings into being, with the value that is the result."""
+    for op in region.ops:
+        yield from ((graph.values[name].storage, name) for name in op.results if name is not None)
