@@ -1,0 +1,99 @@
+"""Convolutions in one to three dimensions, grouped or not, and their gradients.
+
+With stride s, padding p and dilation l, and `of(co)` for the input channels that the group of an output channel reads,
+
+    y[b, co, i]  = bias[co] + Sum over ci, d of  x[b, of(co) + ci, i s - p + d l] w[co, ci, d]
+    w'[co, ci, d] =           Sum over b, i of   x[b, of(co) + ci, i s - p + d l] y'[b, co, i]
+    x'[b, c, ...] =           Sum over co of a function of y'[b, co, ...] and w[co, c - of(co), ...]
+    bias'[co]     =           Sum over b, i of   y'[b, co, i]
+
+The gradient of the input is not cut in space: the places of y' that matter to one of x' are not affine in it.
+With groups it is described another way, so it is not cut into single groups. Transposed convolutions are not described.
+"""
+
+from collections.abc import Callable, Mapping
+
+from outgrow.operators.catalogue.entry import Entry, whole_number, whole_numbers, with_argument
+from outgrow.operators.tdl import ALL, Call, Operand, Place, Result, Sum, applied, indices, numbered
+
+b, co, ci = indices("b co ci")
+
+_PADDING, _TRANSPOSED, _GROUPS = 4, 6, 8
+"""Positions of arguments of the convolution; those of its backward come one later."""
+_BIAS_SIZES = 3
+
+
+def convolution(call: Call) -> list[Result | None]:
+    """The result from input, weight and bias."""
+    x, w, *bias = call.operands
+    if call.arguments[_TRANSPOSED]:
+        return [None]
+    i, d, window = _space(call, x, 0)
+    value = Sum((ci, *d), x[b, _first_channel(w, call, 0) + ci, *window] * w[co, ci, *d])
+    return [Result.at((b, co, *i), bias[0][co] + value if bias else value)]
+
+
+def convolution_backward(call: Call) -> list[Result | None]:
+    """The gradients of input, weight and bias, those that are asked for."""
+    y, x, w = call.operands
+    if call.arguments[_TRANSPOSED + 1]:
+        return [None, None, None]
+    i, d, window = _space(call, x, 1)
+    of_weight = x[b, _first_channel(w, call, 1) + ci, *window] * y[b, co, *i] * w[co, ci, *d]
+    results = (
+        _of_input(y, x, w, whole_number(call.arguments[_GROUPS + 1])),
+        Result.at((co, ci, *(ALL for _ in d)), Sum((b, *i), of_weight)),
+        Result.at((co,), Sum((b, *i), y[b, co, *i])),
+    )
+    return [result if shape is not None else None for result, shape in zip(results, call.shapes, strict=True)]
+
+
+def _of_input(y: Operand, x: Operand, w: Operand, groups: int) -> Result:
+    """Return the input's gradient; with groups, of a channel all outputs of its group matter, the first to the last."""
+    everywhere = tuple(ALL for _ in x.shape[2:])
+    if groups == 1:
+        value = x[b, ci, *everywhere] * y[b, co, *everywhere] * w[co, ci, *everywhere]
+        return Result.at((b, ci, *everywhere), Sum((co,), value))
+    inputs, outputs = w.shape[1], w.shape[0] // groups
+    (c,) = indices("c")
+    ends = [c // inputs * outputs + output for output in (0, outputs - 1)]
+    parts = [y[b, end, *everywhere] * w[end, c % inputs, *everywhere] for end in ends]
+    return Result.at((b, c, *everywhere), applied(x[b, c, *everywhere], *parts))
+
+
+def _space(call: Call, x: Operand, later: int) -> tuple[tuple[Place, ...], tuple[Place, ...], tuple[Place, ...]]:
+    """Return the variables of the result's places and of the kernel's, and the place of the input that they meet at."""
+    count = len(x.shape) - 2
+    at = _PADDING + later
+    strides, padding, dilation = (whole_numbers(call.arguments[at + step], count) for step in (-1, 0, 1))
+    i, d = numbered("i", count), numbered("d", count)
+    steps = zip(i, d, strides, padding, dilation, strict=True)
+    return i, d, tuple(to * stride - pad + of * apart for to, of, stride, pad, apart in steps)
+
+
+def _first_channel(w: Operand, call: Call, later: int) -> Place | int:
+    """Return the first input channel that an output channel reads."""
+    groups = whole_number(call.arguments[_GROUPS + later])
+    return 0 if groups == 1 else co // (w.shape[0] // groups) * w.shape[1]
+
+
+def _adapted(later: int) -> Callable[[Call, str], Call]:
+    """Return how a part is called: space that was cut has no padding of its own, and whole groups stay groups."""
+
+    def adapt(call: Call, cut: str) -> Call:
+        x, w = call.operands[later : later + 2]
+        count = len(x.shape) - 2
+        padding = whole_numbers(call.arguments[_PADDING + later], count)
+        unpadded = tuple(0 if cut == f"i{axis}" else pad for axis, pad in enumerate(padding))
+        found = with_argument(call, _PADDING + later, unpadded)
+        found = with_argument(found, _GROUPS + later, x.shape[1] // w.shape[1])
+        has_sizes = later and call.arguments[_BIAS_SIZES] is not None
+        return with_argument(found, _BIAS_SIZES, (w.shape[0],)) if has_sizes else found
+
+    return adapt
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "aten.convolution.default": Entry(convolution, _adapted(0)),
+    "aten.convolution_backward.default": Entry(convolution_backward, _adapted(1)),
+}

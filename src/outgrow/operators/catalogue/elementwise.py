@@ -1,0 +1,41 @@
+"""Operators that compute each element of the result from one element of each operand.
+
+An operand of fewer dimensions, or of size one in some, is read at the same place for all (broadcasting).
+"""
+
+from collections.abc import Mapping
+
+from outgrow.operators.catalogue.entry import Entry
+from outgrow.operators.tdl import Call, Element, Operand, Place, Result, applied, numbered
+
+_NAMES = (
+    "abs acos acosh add.Scalar add.Tensor addcdiv addcmul asin asinh atan atan2 atanh bitwise_and.Tensor bitwise_not "
+    "bitwise_or.Tensor ceil clamp clamp.Tensor clamp_max clamp_min clone cos cosh div.Scalar div.Tensor elu eq.Scalar "
+    "eq.Tensor erf exp expm1 fill.Scalar floor fmod.Tensor full_like ge.Scalar ge.Tensor gelu gelu_backward gt.Scalar "
+    "gt.Tensor hardsigmoid hardswish hardtanh isnan le.Scalar le.Tensor leaky_relu leaky_relu_backward lerp.Scalar "
+    "lerp.Tensor log log1p log2 logical_and logical_not logical_or lt.Scalar lt.Tensor masked_fill.Scalar maximum "
+    "minimum mish mul.Scalar mul.Tensor ne.Scalar ne.Tensor neg ones_like pow.Scalar pow.Tensor_Scalar "
+    "pow.Tensor_Tensor reciprocal relu remainder.Tensor round rsqrt rsub.Scalar sgn sigmoid sigmoid_backward sign silu "
+    "silu_backward sin sinh softplus softplus_backward sqrt square sub.Scalar sub.Tensor tan tanh tanh_backward "
+    "threshold threshold_backward trunc where.self zeros_like _to_copy mse_loss_backward"
+)
+
+
+def elementwise(call: Call) -> list[Result | None]:
+    """Describe a result of which each element is made of the operands' elements at the same place."""
+    (shape,) = call.shapes
+    assert shape is not None, "an elementwise operator has one result"
+    at = numbered("i", len(shape))
+    value = applied(*(_aligned(operand, at) for operand in call.operands))
+    return [Result.at(at, value)]
+
+
+def _aligned(operand: Operand, at: tuple[Place, ...]) -> Element:
+    """Return the element of an operand at a place of the result; the last dimensions are the same."""
+    places = at[len(at) - len(operand.shape) :]
+    return operand[tuple(0 if size == 1 else place for place, size in zip(places, operand.shape, strict=True))]
+
+
+ENTRIES: Mapping[str, Entry] = {
+    f"aten.{name if '.' in name else f'{name}.default'}": Entry(elementwise) for name in _NAMES.split()
+}

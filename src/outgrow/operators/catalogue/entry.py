@@ -1,0 +1,53 @@
+"""What does the catalogue say of an operator? What it computes, and how a part of it is called."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from outgrow.operators.tdl import Argument, Call, Result
+
+Describe: TypeAlias = Callable[[Call], Sequence[Result | None]]
+Adapt: TypeAlias = Callable[[Call, str], Call]
+
+
+def as_it_is(call: Call, _cut: str) -> Call:
+    """Return a call on parts of operands with the arguments of the whole one."""
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A description, and what goes with it.
+
+    `adapt` makes of a call on parts, whose other arguments are those of the whole, and of the variable that was cut
+    the call that computes the part: sizes become smaller, and padding that is read as elements is not added again.
+    `fill` is what the operator takes for elements beyond the bounds of an operand.
+    """
+
+    describe: Describe
+    adapt: Adapt = as_it_is
+    fill: float = 0.0
+
+
+def with_argument(call: Call, position: int, argument: Argument) -> Call:
+    """Return a call with another argument at a position."""
+    arguments = (*call.arguments[:position], argument, *call.arguments[position + 1 :])
+    return replace(call, arguments=arguments)
+
+
+def sized(position: int) -> Adapt:
+    """Return an adaption for operators whose argument at a position is the shape of the result."""
+    return lambda call, _cut: with_argument(call, position, call.shapes[0])
+
+
+def whole_number(argument: Argument) -> int:
+    """Return an argument that is a whole number."""
+    assert isinstance(argument, int), f"{argument} is a whole number"
+    return argument
+
+
+def whole_numbers(argument: Argument, count: int) -> tuple[int, ...]:
+    """Return an argument that is a whole number for each of so many dimensions, or one for all."""
+    found = argument if isinstance(argument, tuple) else (argument,)
+    numbers = tuple(whole_number(item) for item in found)
+    return numbers * count if len(numbers) == 1 else numbers

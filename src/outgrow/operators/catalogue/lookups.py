@@ -1,0 +1,31 @@
+"""Operators that find a place in one operand by the numbers in another: embeddings and the loss of classes.
+
+Where such a place may be anywhere, all of the dimension is needed.
+"""
+
+from collections.abc import Mapping
+
+from outgrow.operators.catalogue.entry import Entry
+from outgrow.operators.tdl import ALL, Call, Result, Sum, applied, indices, numbered
+
+b, c = indices("b c")
+
+
+def embedding(call: Call) -> list[Result | None]:
+    """A row of the table for each number."""
+    table, numbers = call.operands
+    i = numbered("i", len(numbers.shape))
+    return [Result.at((*i, c), applied(table[ALL, c], numbers[i]))]
+
+
+def embedding_dense_backward(call: Call) -> list[Result | None]:
+    """The gradient of a table: what arrives for a number is added to its row."""
+    y, numbers = call.operands
+    i = numbered("i", len(numbers.shape))
+    return [Result.at((ALL, c), Sum(i, applied(y[*i, c], numbers[i])))]
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "aten.embedding.default": Entry(embedding),
+    "aten.embedding_dense_backward.default": Entry(embedding_dense_backward),
+}

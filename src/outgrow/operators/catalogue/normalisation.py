@@ -1,0 +1,109 @@
+"""Operators that look at all of a dimension at once: normalisations and softmax. They are cut along the others."""
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+from outgrow.operators.catalogue.entry import Entry, whole_number, with_argument
+from outgrow.operators.tdl import ALL, Call, Result, Sum, applied, indices, numbered
+
+b, c = indices("b c")
+
+
+def softmax(call: Call) -> list[Result | None]:
+    """Along one dimension each element depends on all; the gradient on those of two operands."""
+    x = call.operands[0]
+    axis = whole_number(call.arguments[len(call.operands)]) % len(x.shape)
+    at = [ALL if number == axis else place for number, place in enumerate(numbered("i", len(x.shape)))]
+    return [Result.at(at, applied(*(operand[tuple(at)] for operand in call.operands)))]
+
+
+def layer_norm(call: Call) -> list[Result | None]:
+    """Over the last dimensions; mean and spread are results, too."""
+    x, *scales = call.operands
+    i = numbered("i", len(x.shape) - _normalised(call, 1))
+    inner = (ALL,) * _normalised(call, 1)
+    value = applied(x[*i, *inner], *(scale[inner] for scale in scales))
+    of_each = Result.at((*i, *(0 for _ in inner)), applied(x[*i, *inner]))
+    return [Result.at((*i, *inner), value), of_each, of_each]
+
+
+def layer_norm_backward(call: Call) -> list[Result | None]:
+    """The gradients of the input, and of weight and bias, which are sums over all that was normalised alike."""
+    y, x, mean, spread, *scales = call.operands
+    i = numbered("i", len(x.shape) - _normalised(call, 2))
+    inner = (ALL,) * _normalised(call, 2)
+    at_one = (0,) * len(inner)
+    read = applied(y[*i, *inner], x[*i, *inner], mean[*i, *at_one], spread[*i, *at_one])
+    of_input = Result.at((*i, *inner), applied(read, *(scale[inner] for scale in scales)))
+    of_scale = Result.at(inner, Sum(i, applied(read, *(scale[inner] for scale in scales))))
+    results = (of_input, of_scale, of_scale)
+    return [result if shape is not None else None for result, shape in zip(results, call.shapes, strict=True)]
+
+
+def _normalised(call: Call, position: int) -> int:
+    sizes = call.arguments[position]
+    assert isinstance(sizes, tuple), "the sizes of the dimensions that are normalised"
+    return len(sizes)
+
+
+def group_norm(call: Call) -> list[Result | None]:
+    """Over groups of channels and all of space."""
+    x, *scales = call.operands
+    inner = (ALL,) * (len(x.shape) - 1)
+    of_each = Result.at((b, ALL), applied(x[b, *inner]))
+    return [Result.at((b, *inner), applied(x[b, *inner], *(scale[ALL] for scale in scales))), of_each, of_each]
+
+
+def group_norm_backward(call: Call) -> list[Result | None]:
+    """The gradients of the input, and of weight and bias, which are sums over the batch."""
+    y, x, mean, spread, *scales = call.operands
+    inner = (ALL,) * (len(x.shape) - 1)
+    read = applied(y[b, *inner], x[b, *inner], mean[b, ALL], spread[b, ALL], *(scale[ALL] for scale in scales))
+    of_scale = Result.at((ALL,), Sum((b,), read))
+    results = (Result.at((b, *inner), read), of_scale, of_scale)
+    return [result if shape is not None else None for result, shape in zip(results, call.shapes, strict=True)]
+
+
+def _of_local_sizes(position: int) -> Callable[[Call, str], Call]:
+    """Return how a part of a group norm is called: with its own batch, channels, and places in space."""
+
+    def adapt(call: Call, _cut: str) -> Call:
+        batch, channels, *space = call.operands[position].shape
+        found = call
+        first = next(at for at, argument in enumerate(call.arguments) if isinstance(argument, int))
+        for at, size in enumerate((batch, channels, prod(space))):
+            found = with_argument(found, first + at, size)
+        return found
+
+    return adapt
+
+
+def batch_norm(call: Call) -> list[Result | None]:
+    """Over the batch and all of space, for each channel; its mean and spread are results, too."""
+    x, *scales = call.operands
+    around = (ALL, c, *(ALL,) * (len(x.shape) - 2))
+    value = applied(x[around], *(scale[c] for scale in scales))
+    return [Result.at(around, value), Result.at((c,), value), Result.at((c,), value)]
+
+
+def batch_norm_backward(call: Call) -> list[Result | None]:
+    """The gradients of the input, of weight and bias, channel by channel."""
+    y, x, *scales = call.operands
+    around = (ALL, c, *(ALL,) * (len(x.shape) - 2))
+    value = applied(y[around], x[around], *(scale[c] for scale in scales))
+    results = (Result.at(around, value), Result.at((c,), value), Result.at((c,), value))
+    return [result if shape is not None else None for result, shape in zip(results, call.shapes, strict=True)]
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "aten._softmax.default": Entry(softmax),
+    "aten._log_softmax.default": Entry(softmax),
+    "aten._softmax_backward_data.default": Entry(softmax),
+    "aten._log_softmax_backward_data.default": Entry(softmax),
+    "aten.native_layer_norm.default": Entry(layer_norm),
+    "aten.native_layer_norm_backward.default": Entry(layer_norm_backward),
+    "aten.native_group_norm.default": Entry(group_norm, _of_local_sizes(0)),
+    "aten.native_group_norm_backward.default": Entry(group_norm_backward, _of_local_sizes(1)),
+    "aten.native_batch_norm.default": Entry(batch_norm),
+    "aten.native_batch_norm_backward.default": Entry(batch_norm_backward),
+}

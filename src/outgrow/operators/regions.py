@@ -1,0 +1,94 @@
+"""Which part of each operand does a part of a result need? Interval analysis of the places that it reads.
+
+    box      a range begin:end for each variable
+    region   a range for each dimension of an operand: the hull of all places that are read, also beyond its bounds
+
+A hull may hold places that are not read: every other one, where the stride is two. That only costs bytes, as long as
+the operator finds each element where its own description says (`strategies` checks this).
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from outgrow.operators.tdl import Atom, Description, Element, Floor, Place, Remainder, Variable, elements
+
+Range: TypeAlias = tuple[int, int]
+Box: TypeAlias = Mapping[str, Range]
+Region: TypeAlias = tuple[Range, ...]
+
+
+def hull(place: Place, box: Box) -> Range:
+    """Return the smallest range that holds a place for all values of its variables.
+
+    >>> from outgrow.operators.tdl import indices
+    >>> i, d = indices("i d")
+    >>> hull(2 * i + d - 1, {"i": (0, 4), "d": (0, 3)}), hull((i + 2) % 4, {"i": (0, 2), "d": (0, 3)})
+    ((-1, 8), (2, 4))
+    """
+    low = high = place.constant
+    for atom, factor in place.terms:
+        begin, end = _bounds(atom, box)
+        low += factor * (begin if factor > 0 else end - 1)
+        high += factor * (end - 1 if factor > 0 else begin)
+    return (low, high + 1)
+
+
+def _bounds(atom: Atom, box: Box) -> Range:
+    match atom:
+        case Variable(name):
+            return box[name]
+        case Floor(of, by):
+            begin, end = hull(of, box)
+            return (begin // by, (end - 1) // by + 1)
+        case Remainder(of, by):
+            begin, end = hull(of, box)
+            is_in_one_turn = begin // by == (end - 1) // by
+            return (begin % by, (end - 1) % by + 1) if is_in_one_turn else (0, by)
+
+
+def simplified(place: Place, box: Box) -> Place:
+    """Return a place without variables that have one value in a box, and without `//` and `%` that go nowhere in it.
+
+    >>> from outgrow.operators.tdl import indices
+    >>> (i,) = indices("i")
+    >>> simplified(i // 4 * 3, {"i": (4, 8)}), simplified(i % 4 + 1, {"i": (4, 8)}) == i - 3
+    (Place(terms=(), constant=3), True)
+    """
+    found = Place((), place.constant)
+    for atom, factor in place.terms:
+        found = found + _simplified(atom, box) * factor
+    return found
+
+
+def _simplified(atom: Atom, box: Box) -> Place:
+    if isinstance(atom, Variable):
+        begin, end = box[atom.name]
+        return Place((), begin) if end == begin + 1 else Place(((atom, 1),))
+    of = simplified(atom.of, box)
+    begin, end = hull(of, box)
+    turn = begin // atom.by
+    if turn != (end - 1) // atom.by:
+        return of // atom.by if isinstance(atom, Floor) else of % atom.by
+    return Place((), turn) if isinstance(atom, Floor) else of - atom.by * turn
+
+
+def region(element: Element, shape: tuple[int, ...], box: Box, cut: str) -> Region:
+    """Return what is read of an operand of a shape; all of each dimension that has nothing to do with `cut`."""
+    return tuple(
+        (0, size) if place is None or cut not in place.variables else hull(place, box)
+        for place, size in zip(element.places, shape, strict=True)
+    )
+
+
+def regions(description: Description, shapes: Mapping[int, tuple[int, ...]], box: Box, cut: str) -> dict[int, Region]:
+    """Return, by operand, the hull of all that is read where the variable `cut` is within its range of a box."""
+    found: dict[int, Region] = {}
+    for result in description.results:
+        for element in elements(result.value) if result is not None else ():
+            read = region(element, shapes[element.operand], box, cut)
+            found[element.operand] = _joined(found.get(element.operand, read), read)
+    return found
+
+
+def _joined(one: Region, other: Region) -> Region:
+    return tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))

@@ -1,0 +1,275 @@
+"""In which ways can an operator be computed by several workers, each with parts of the operands? Partition-n-reduce.
+
+A strategy cuts one variable of an operator's description into ranges, one for each worker. A result of which it is a
+coordinate is then *split* along that dimension; one that is a reduction over it is *partial*, and is the reduction of
+what the workers give; one that has nothing to do with it is the *same* everywhere. What each worker needs of the
+operands follows (`regions`), and none of it is written by hand.
+
+A worker runs the operator itself on its parts. Four conditions make that right, and are checked for every piece:
+
+1. Each result is split, partial or the same: the variable is a coordinate, or an outermost reduction is over it.
+2. What is added to a reduction, a bias say, is a bare operand: all workers but the first take zeros for it.
+3. Cuts lie where `//` and `%` allow it: at multiples of what they divide by.
+4. The call on parts, described by itself, reads at every coordinate the element that the whole call reads there:
+   its place in the part, plus where the part begins, is the whole call's place. This is an equation of places.
+
+The fourth finds cuts in the midst of a group of a convolution, and through the inner one of two joined dimensions.
+Source: Tofu (Wang, Huang, Li, EuroSys 2019, section 4), where regions alone decide.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import gcd, lcm
+from typing import TypeAlias
+
+from outgrow.operators.catalogue import CATALOGUE
+from outgrow.operators.regions import Box, Range, Region, regions, simplified
+from outgrow.operators.tdl import (
+    Added,
+    Argument,
+    Atom,
+    Call,
+    Description,
+    Element,
+    Expression,
+    Operand,
+    Place,
+    Reduced,
+    Reducer,
+    Result,
+    Shape,
+    Variable,
+    described,
+    elements,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Each worker gives a part along this dimension."""
+
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Each worker gives a tensor of the whole shape; the result is their reduction."""
+
+    by: Reducer
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """Each worker gives the whole result."""
+
+
+Outcome: TypeAlias = Split | Partial | Same | None
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A variable to cut at multiples of `step`, and what becomes of each result.
+
+    `once` are operands that all workers but the first replace by zeros.
+    """
+
+    cut: str
+    step: int
+    outcomes: tuple[Outcome, ...]
+    once: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one worker does: the range of the variable, what it reads of each operand, and the call that it runs.
+
+    A region may begin before its operand, or end behind it; the elements there are `fill`.
+    """
+
+    bounds: Range
+    regions: Mapping[int, Region]
+    call: Call
+    zeros: tuple[int, ...]
+    fill: float
+
+
+def description(call: Call) -> Description | None:
+    """Return what a call computes; None where the catalogue does not say so of every result."""
+    entry = CATALOGUE.get(call.operator)
+    if entry is None:
+        return None
+    results = entry.describe(call)
+    is_whole = all((result is None) == (shape is None) for result, shape in zip(results, call.shapes, strict=True))
+    return described(call, results) if is_whole else None
+
+
+def strategies(call: Call, workers: int = 2) -> tuple[Strategy, ...]:
+    """Return the ways to compute a call with so many workers, in the order in which its variables are named.
+
+    >>> x, y = Operand(0, (4, 6)), Operand(1, (6, 8))
+    >>> for strategy in strategies(Call("aten.mm.default", (x, y), ((4, 8),))):
+    ...     print(strategy.cut, *strategy.outcomes)
+    i Split(dim=0)
+    j Split(dim=1)
+    k Partial(by=<Reducer.SUM: 'sum'>)
+    """
+    found = description(call)
+    if found is None:
+        return ()
+    candidates = (_strategy(found, cut) for cut in found.extents)
+    return tuple(item for item in candidates if item and _is_right(call, found, item, workers))
+
+
+def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
+    """Return what each of so many workers does."""
+    found = description(call)
+    assert found is not None, "a strategy is one of a described call"
+    return tuple(
+        _piece(call, found, strategy, bounds, at) for at, bounds in enumerate(_ranges(found, strategy, workers))
+    )
+
+
+def _strategy(found: Description, cut: str) -> Strategy | None:
+    """Return the strategy that cuts a variable, by conditions 1 to 3; None if there is none."""
+    outcomes: list[Outcome] = []
+    once: list[int] = []
+    for result in found.results:
+        outcome = None if result is None else _outcome(result, cut)
+        if outcome is None and result is not None:
+            return None
+        outcomes.append(outcome)
+        if result is not None and isinstance(outcome, Partial):
+            addends = _addends(result.value, cut)
+            if addends is None:
+                return None
+            once += addends
+    if all(outcome is None or isinstance(outcome, Same) for outcome in outcomes):
+        return None
+    return Strategy(cut, _step(found, cut), tuple(outcomes), tuple(dict.fromkeys(once)))
+
+
+def _outcome(result: Result, cut: str) -> Outcome:
+    if cut in result.dims:
+        return Split(result.dims.index(cut))
+    if not _mentions(result.value, cut):
+        return Same()
+    parts = result.value.parts if isinstance(result.value, Added) else (result.value,)
+    reducers = {part.by for part in parts if isinstance(part, Reduced) and cut in part.over}
+    if len(reducers) == 1 and (len(parts) == 1 or reducers == {Reducer.SUM}):
+        return Partial(*reducers)
+    return None
+
+
+def _addends(value: Expression, cut: str) -> list[int] | None:
+    """Return the operands that are added to reductions over a variable (condition 2); None where others are."""
+    found: list[int] = []
+    for part in value.parts if isinstance(value, Added) else (value,):
+        if isinstance(part, Reduced) and cut in part.over:
+            continue
+        if not isinstance(part, Element) or _mentions(part, cut):
+            return None
+        found.append(part.operand)
+    read = [element.operand for element in elements(value)]
+    return found if all(read.count(operand) == 1 for operand in found) else None
+
+
+def _mentions(value: Expression, cut: str) -> bool:
+    return any(place is not None and cut in place.variables for item in elements(value) for place in item.places)
+
+
+def _step(found: Description, cut: str) -> int:
+    """Return what cuts are multiples of (condition 3)."""
+    places = (
+        place
+        for result in found.results
+        if result is not None
+        for element in elements(result.value)
+        for place in element.places
+        if place is not None
+    )
+    return lcm(*(step for place in places for step in _steps(place, cut)))
+
+
+def _steps(place: Place, cut: str) -> Iterator[int]:
+    for atom, _ in place.terms:
+        if not isinstance(atom, Variable):
+            factor = dict[Atom, int](atom.of.terms).get(Variable(cut), 0)
+            yield atom.by // gcd(atom.by, factor) if factor else 1
+            yield from _steps(atom.of, cut)
+
+
+def _ranges(found: Description, strategy: Strategy, workers: int) -> list[Range]:
+    """Return the range of each worker, as equal as steps allow."""
+    extent = found.extents[strategy.cut]
+    steps = -(-extent // strategy.step)
+    ends = [min(extent, strategy.step * (steps * worker // workers)) for worker in range(workers + 1)]
+    return list(pairwise(ends))
+
+
+def _piece(call: Call, found: Description, strategy: Strategy, bounds: Range, worker: int) -> Piece:
+    box = {name: (0, extent) for name, extent in found.extents.items()} | {strategy.cut: bounds}
+    shapes = {operand.position: operand.shape for operand in call.operands}
+    whole = {position: tuple((0, size) for size in shape) for position, shape in shapes.items()}
+    needed = whole | regions(found, shapes, box, strategy.cut)
+    sizes = {position: tuple(end - begin for begin, end in region) for position, region in needed.items()}
+    results = tuple(
+        _local(shape, outcome, bounds) for shape, outcome in zip(call.shapes, strategy.outcomes, strict=True)
+    )
+    entry = CATALOGUE[call.operator]
+    local = entry.adapt(Call(call.operator, _with_shapes(call.arguments, sizes), results), strategy.cut)
+    return Piece(bounds, needed, local, strategy.once if worker else (), entry.fill)
+
+
+def _local(shape: Shape | None, outcome: Outcome, bounds: Range) -> Shape | None:
+    if shape is None or not isinstance(outcome, Split):
+        return shape
+    begin, end = bounds
+    return (*shape[: outcome.dim], end - begin, *shape[outcome.dim + 1 :])
+
+
+def _with_shapes(arguments: tuple[Argument, ...], sizes: Mapping[int, Shape]) -> tuple[Argument, ...]:
+    return tuple(
+        Operand(item.position, sizes[item.position])
+        if isinstance(item, Operand)
+        else _with_shapes(item, sizes)
+        if isinstance(item, tuple)
+        else item
+        for item in arguments
+    )
+
+
+def _is_right(call: Call, found: Description, strategy: Strategy, workers: int) -> bool:
+    """Whether every worker has something to do, and its call reads what the whole call reads (condition 4)."""
+    ranges = _ranges(found, strategy, workers)
+    if any(begin == end for begin, end in ranges):
+        return False
+    return all(
+        _reads_the_same(found, _piece(call, found, strategy, bounds, worker), strategy)
+        for worker, bounds in enumerate(ranges)
+    )
+
+
+def _reads_the_same(found: Description, piece: Piece, strategy: Strategy) -> bool:
+    local = description(piece.call)
+    if local is None:
+        return False
+    ours = [element for result in local.results if result is not None for element in elements(result.value)]
+    theirs = [element for result in found.results if result is not None for element in elements(result.value)]
+    shift = {strategy.cut: piece.bounds[0]}
+    box = {name: (0, extent) for name, extent in local.extents.items()}
+    return len(ours) == len(theirs) and all(
+        mine.operand == other.operand and _meets(mine, other, piece.regions[mine.operand], shift, box)
+        for mine, other in zip(ours, theirs, strict=True)
+    )
+
+
+def _meets(mine: Element, other: Element, region: Region, shift: Mapping[str, int], box: Box) -> bool:
+    """Whether an element of a part is the element of the whole that it stands for, at all coordinates of a box."""
+    for place, whole, (begin, _) in zip(mine.places, other.places, region, strict=True):
+        if place is None or whole is None:
+            if place is not whole or begin:
+                return False
+        elif simplified(place + begin, box) != simplified(whole.shifted(shift), box):
+            return False
+    return True

@@ -1,0 +1,351 @@
+"""What does an operator compute? A tensor is a function from coordinates to values, and is written as one.
+
+    place      = variables times whole numbers, place // n, place % n, and a constant, added up      2 * i + d - 1
+    expression = x[place, ...]                      an element of an operand; ALL of a dimension where no place is known
+               | expression + expression
+               | applied(expression, ...)           a function of values that looks at nothing else; so is `*`
+               | Sum((variable, ...), expression)   Max, Min and Prod likewise
+    result     = (variable or ALL, ...) -> expression
+
+A convolution in one dimension, of stride 2 and padding 1, is
+
+    Result.at((b, co, i), Sum((ci, d), x[b, ci, 2 * i + d - 1] * w[co, ci, d]))
+
+A description says where values come from, not what is done to them; the operator itself does that. Results of one
+operator share their variables. A dimension of a result that is ALL, or whose size is one and whose place is 0, cannot
+be cut. What is read beyond the bounds of an operand is the operator's padding.
+
+The language is that of Tofu (M. Wang, C. Huang, J. Li, "Supporting Very Large Models using Automatic Dataflow Graph
+Partitioning", EuroSys 2019, https://arxiv.org/abs/1807.08887, section 4.1), with // and % beside, so that grouped
+convolutions and views are described exactly.
+"""
+
+from abc import ABC
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from outgrow.ir.graph import Symbol
+
+# Places -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A coordinate of a result, or one that a reduction goes over."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A place divided by a number, rounded down."""
+
+    of: "Place"
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What is left of a place when it is divided by a number."""
+
+    of: "Place"
+    by: int
+
+
+Atom: TypeAlias = Variable | Floor | Remainder
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position along a dimension: multiples of atoms, in a fixed order, and a constant.
+
+    Equal places have equal forms as far as `//` and `%` let go of what they divide without remainder.
+
+    >>> i, d = indices("i d")
+    >>> (2 * i + d - 1) - d == 2 * i - 1
+    True
+    >>> (8 * i + d) // 4 == 2 * i + d // 4, (8 * i + d + 5) % 4 == (d + 1) % 4
+    (True, True)
+    """
+
+    terms: tuple[tuple[Atom, int], ...] = ()
+    constant: int = 0
+
+    def __add__(self, other: "Place | int") -> "Place":
+        """Add two places."""
+        given = other if isinstance(other, Place) else Place((), other)
+        factors = dict(self.terms)
+        for atom, factor in given.terms:
+            factors[atom] = factors.get(atom, 0) + factor
+        return Place(_ordered(factors), self.constant + given.constant)
+
+    __radd__ = __add__
+
+    def __mul__(self, factor: int) -> "Place":
+        """Multiply by a number."""
+        return Place(_ordered({atom: factor * old for atom, old in self.terms}), factor * self.constant)
+
+    __rmul__ = __mul__
+
+    def __sub__(self, other: "Place | int") -> "Place":
+        """Subtract a place."""
+        return self + other * -1
+
+    def __floordiv__(self, by: int) -> "Place":
+        """Divide by a positive number and round down."""
+        whole = Place(tuple((atom, factor // by) for atom, factor in self.terms if factor % by == 0))
+        rest = Place(tuple((atom, factor) for atom, factor in self.terms if factor % by), self.constant % by)
+        whole = whole + self.constant // by
+        return whole + Place(((Floor(rest, by), 1),)) if rest.terms else whole
+
+    def __mod__(self, by: int) -> "Place":
+        """Return the remainder of a division by a positive number."""
+        rest = Place(tuple((atom, factor) for atom, factor in self.terms if factor % by), self.constant % by)
+        return Place(((Remainder(rest, by), 1),)) if rest.terms else rest
+
+    @property
+    def variable(self) -> str | None:
+        """The name of the variable that the place is, if it is nothing else."""
+        match self:
+            case Place(((Variable(name), 1),), 0):
+                return name
+            case _:
+                return None
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The names of all variables in it."""
+        return frozenset().union(*(_variables(atom) for atom, _ in self.terms))
+
+    def shifted(self, by: Mapping[str, int]) -> "Place":
+        """Return the place with numbers added to variables."""
+        found = Place((), self.constant)
+        for atom, factor in self.terms:
+            found = found + _shifted(atom, by) * factor
+        return found
+
+
+def _ordered(factors: Mapping[Atom, int]) -> tuple[tuple[Atom, int], ...]:
+    return tuple(sorted(((atom, factor) for atom, factor in factors.items() if factor), key=repr))
+
+
+def _variables(atom: Atom) -> frozenset[str]:
+    return frozenset((atom.name,)) if isinstance(atom, Variable) else atom.of.variables
+
+
+def _shifted(atom: Atom, by: Mapping[str, int]) -> Place:
+    match atom:
+        case Variable(name):
+            return Place(((atom, 1),), by.get(name, 0))
+        case Floor(of, number):
+            return of.shifted(by) // number
+        case Remainder(of, number):
+            return of.shifted(by) % number
+
+
+def indices(names: str) -> tuple[Place, ...]:
+    """Return a variable for each name.
+
+    >>> [place.variable for place in indices("b co ci")]
+    ['b', 'co', 'ci']
+    """
+    return tuple(Place(((Variable(name), 1),)) for name in names.split())
+
+
+def numbered(name: str, count: int) -> tuple[Place, ...]:
+    """Return so many variables, called by a name and a number.
+
+    >>> [place.variable for place in numbered("i", 2)]
+    ['i0', 'i1']
+    """
+    return indices(" ".join(f"{name}{at}" for at in range(count)))
+
+
+# Expressions --------------------------------------------------------------------------------------------------------
+
+
+class All:
+    """All of a dimension; there is one of it, `ALL`."""
+
+
+ALL = All()
+
+
+class Expression(ABC):  # noqa: B024 - what it is for are the signs that its kinds share
+    """A value at some coordinates."""
+
+    def __add__(self, other: "Expression") -> "Expression":
+        """Add values; the one is there without the other."""
+        return Added((self, other))
+
+    def __mul__(self, other: "Expression") -> "Expression":
+        """Make a value of two."""
+        return Applied((self, other))
+
+
+@dataclass(frozen=True, slots=True)
+class Element(Expression):
+    """An element of operand number `operand`, or all elements along the dimensions whose place is None."""
+
+    operand: int
+    places: tuple[Place | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Added(Expression):
+    """A sum of a few values."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Expression):
+    """Some function of values."""
+
+    parts: tuple[Expression, ...]
+
+
+class Reducer(StrEnum):
+    """How values become one, in whatever order."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    PROD = "prod"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced(Expression):
+    """The values at all places of some variables, made one."""
+
+    by: Reducer
+    over: tuple[str, ...]
+    of: Expression
+
+
+def applied(*parts: Expression) -> Expression:
+    """Return some function of values."""
+    return Applied(parts)
+
+
+def reduced(by: Reducer, over: Sequence[Place], of: Expression) -> Expression:
+    """Return values made one over variables; over none, the value itself."""
+    names = tuple(place.variable or "" for place in over)
+    assert all(names), "a reduction goes over variables"
+    return Reduced(by, names, of) if names else of
+
+
+def Sum(over: Sequence[Place], of: Expression) -> Expression:  # noqa: N802 - as the papers write it
+    """Return the sum over variables."""
+    return reduced(Reducer.SUM, over, of)
+
+
+def elements(expression: Expression) -> Iterator[Element]:
+    """Yield every element that an expression reads."""
+    match expression:
+        case Element():
+            yield expression
+        case Added(parts) | Applied(parts):
+            for part in parts:
+                yield from elements(part)
+        case Reduced(_, _, of):
+            yield from elements(of)
+        case _:
+            raise AssertionError(f"{expression} is no expression")
+
+
+# Operators ----------------------------------------------------------------------------------------------------------
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that an operator is called with: the how-manieth, and its shape."""
+
+    position: int
+    shape: Shape
+
+    def __getitem__(self, places: "tuple[Place | All | int, ...] | Place | All | int") -> Element:
+        """Return the element at some places."""
+        given = places if isinstance(places, tuple) else (places,)
+        assert len(given) == len(self.shape), f"operand {self.position} has {len(self.shape)} dimensions"
+        return Element(self.position, tuple(map(_place, given)))
+
+
+def _place(given: Place | All | int) -> Place | None:
+    match given:
+        case All():
+            return None
+        case int():
+            return Place((), given)
+        case Place():
+            return given
+
+
+Argument: TypeAlias = "Operand | Symbol | int | float | bool | str | tuple[Argument, ...] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an operator on tensors of known shapes; `shapes` are those of its results, None for one it has not."""
+
+    operator: str
+    arguments: tuple[Argument, ...]
+    shapes: tuple[Shape | None, ...]
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The tensors among the arguments, in order."""
+        return tuple(_operands(self.arguments))
+
+
+def _operands(arguments: Sequence[Argument]) -> Iterator[Operand]:
+    for argument in arguments:
+        if isinstance(argument, Operand):
+            yield argument
+        elif isinstance(argument, tuple):
+            yield from _operands(argument)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A result: the variable of each of its dimensions, None for one that cannot be cut, and the value there."""
+
+    dims: tuple[str | None, ...]
+    value: Expression
+
+    @staticmethod
+    def at(places: Sequence[Place | All | int], value: Expression) -> "Result":
+        """Return the result whose element at some places is a value."""
+        return Result(tuple(place.variable if isinstance(place, Place) else None for place in places), value)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What an operator computes: its results, None for one it does not give, and how far each variable goes."""
+
+    results: tuple[Result | None, ...]
+    extents: Mapping[str, int]
+
+
+def described(call: Call, results: Sequence[Result | None]) -> Description:
+    """Return a description; a variable goes as far as the dimension goes of which it is the place."""
+    extents: dict[str, int] = {}
+    for result, shape in zip(results, call.shapes, strict=True):
+        if result is not None and shape is not None:
+            _extend(extents, zip(result.dims, shape, strict=True))
+    shapes = {operand.position: operand.shape for operand in call.operands}
+    for element in (e for result in results if result is not None for e in elements(result.value)):
+        names = (None if place is None else place.variable for place in element.places)
+        _extend(extents, zip(names, shapes[element.operand], strict=True))
+    return Description(tuple(results), extents)
+
+
+def _extend(extents: dict[str, int], found: "zip[tuple[str | None, int]]") -> None:
+    for name, size in found:
+        if name is not None:
+            known = extents.setdefault(name, size)
+            assert known == size, f"{name} goes to {known} and to {size}"
