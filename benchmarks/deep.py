@@ -38,7 +38,7 @@ class Deep:
 
 DEEP = (
     Deep("resnet.py:resnet", {"depth": 1001, "batch": 24, "size": 128}),
-    Deep("nmt.py:attention_nmt", {"steps": 400, "batch": 8, "units": 256, "vocabulary": 8000}),
+    Deep("nmt.py:attention_nmt", {"steps": 400, "batch": 16, "units": 256, "vocabulary": 8000}),
 )
 
 

@@ -18,6 +18,7 @@ import heavy_state
 import kernels
 import order_alone
 import overhead
+import partition
 import simulator
 import swapped_op
 import zoo
@@ -297,6 +298,27 @@ def _kernels(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _partition(rows: Sequence[Row]) -> list[str]:
+    return [
+        goal_table(partition.goals(rows)),
+        table(
+            "step | calls | search | exact | a worker's peak | of an equal share | received by all",
+            (
+                (
+                    row["name"],
+                    f"{row['ops']:,}",
+                    f"{row['search_seconds']:.1f} s",
+                    _yes(row["is_exact"]),
+                    _size(row["peak_bytes_per_worker"]),
+                    f"{row['share']:.3f}",
+                    _size(row["communicated_bytes"]),
+                )
+                for row in rows
+            ),
+        ),
+    ]
+
+
 PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("claims", "What papers claim", _claims),
     ("largest", "The largest batch", _largest),
@@ -309,6 +331,7 @@ PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("kernels", "Compiled regions", _kernels),
     ("overhead", "A step that fits", _overhead),
     ("swapped_op", "A swapped op", _swapped_op),
+    ("partition", "A step divided among workers", _partition),
 )
 
 

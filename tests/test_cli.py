@@ -221,8 +221,8 @@ def test_machine_says_what_it_needs(outgrow: Command, arguments: list[str], reas
         (["--memory-budget=8 bananas"], "memory budget '8 bananas' is not a size"),
         (["--memory-budget=0"], "memory budget '0' is not positive"),
         (["--memory-budget", "-1"], "memory budget '-1' is not a size"),
-        (["--memory-budget=1GiB", "--steps=0"], "'0' is not a number of steps"),
-        (["--memory-budget=1GiB", "--steps=many"], "'many' is not a number of steps"),
+        (["--memory-budget=1GiB", "--steps=0"], "'0' is not a whole number"),
+        (["--memory-budget=1GiB", "--steps=many"], "'many' is not a whole number"),
         (["--memory-budget=1GiB", "--planner=oracle"], "invalid choice: 'oracle'"),
         (["--memory-budget=1GiB", "--set", "rows"], "'rows' is not of the form name=value"),
         (["--memory-budget=1GiB", "--disk-budget=none"], "disk budget 'none' is not a size"),
@@ -388,6 +388,21 @@ def test_a_reader_that_goes_away_is_no_error(toy: Path, tmp_path: Path, outgrow:
     os.close(writing)
     assert process.stderr == ""
     assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_step_is_divided_among_workers(outgrow: Command, toy: Path, tmp_path: Path) -> None:
+    """`partition` tells what each worker holds and receives, and that a number of workers is one."""
+    out = tmp_path / "division.json"
+    said = outgrow("partition", f"{toy}:perceptron", *BIG, "--workers=4", "--json", out)
+    assert said.status == 0, said.err
+    found = json.loads(out.read_text())
+    assert found["workers"] == 4
+    assert found["is_exact"]
+    assert found["communicated_bytes"] > 0
+    assert found["lasting_bytes_per_worker"] < found["peak_bytes_per_worker"] < found["in_core_peak_bytes"]
+    assert f"{format_bytes(found['communicated_bytes'])}  received by all workers" in said.out
+    refused = outgrow("partition", f"{toy}:perceptron", "--workers=0")
+    assert (refused.status, "'0' is not a whole number of 1 or more" in refused.err) == (2, True)
 
 
 def test_the_largest_setting_that_fits(outgrow: Command, toy: Path, tmp_path: Path) -> None:

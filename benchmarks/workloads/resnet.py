@@ -54,12 +54,12 @@ def resnet(*, depth: int = 101, batch: int = 32, size: int = 224, dtype: str = "
 
 
 class ResNet(nn.Module):
-    """Logits (N, 1000) of pictures (N, 3, H, W)."""
+    """Logits (N, 1000) of pictures (N, 3, H, W); the stages are `width` times as wide as is usual."""
 
-    def __init__(self, blocks: tuple[int, ...]) -> None:
+    def __init__(self, blocks: tuple[int, ...], width: int = 1) -> None:
         super().__init__()
-        self.stem, self.stages = stem(), stages(blocks)
-        self.head = nn.Linear(EXPANSION * STEM * 2 ** (len(blocks) - 1), CLASSES)
+        self.stem, self.stages = stem(), stages(blocks, width=width)
+        self.head = nn.Linear(EXPANSION * STEM * width * 2 ** (len(blocks) - 1), CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
@@ -73,16 +73,16 @@ def stem() -> nn.Sequential:
     return nn.Sequential(*normed(3, STEM, 7, stride=2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1))
 
 
-def stages(blocks: tuple[int, ...], dilation: int = 1) -> nn.ModuleList:
+def stages(blocks: tuple[int, ...], dilation: int = 1, width: int = 1) -> nn.ModuleList:
     """Return the stages; with a dilation, the last one is dilated by it instead of halving the size again."""
-    widths = [STEM * 2**stage for stage in range(len(blocks))]
-    entries = [STEM, *(EXPANSION * width for width in widths)]
+    widths = [STEM * width * 2**stage for stage in range(len(blocks))]
+    entries = [STEM, *(EXPANSION * wide for wide in widths)]
     found = nn.ModuleList()
-    for at, ((entry, _), width, count) in enumerate(zip(pairwise(entries), widths, blocks, strict=True)):
+    for at, ((entry, _), wide, count) in enumerate(zip(pairwise(entries), widths, blocks, strict=True)):
         dilated = dilation if at == len(blocks) - 1 else 1
         stride = 1 if at == 0 or dilated > 1 else 2
-        first = Bottleneck(entry, width, stride, dilated)
-        rest = (Bottleneck(EXPANSION * width, width, 1, dilated) for _ in range(count - 1))
+        first = Bottleneck(entry, wide, stride, dilated)
+        rest = (Bottleneck(EXPANSION * wide, wide, 1, dilated) for _ in range(count - 1))
         found.append(nn.Sequential(first, *rest))
     return found
 

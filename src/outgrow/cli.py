@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace, tell: Narrator) -> None:
         _run_machine(options, tell)
         return
     machine = None if options.machine is None else described_machine(options.machine)
-    from outgrow import commands, fitting  # noqa: PLC0415  # torch takes seconds, and wrong usage is told without it
+    from outgrow import commands, dividing, fitting  # noqa: PLC0415  # torch takes seconds, and wrong usage is told without it
 
     match options.command:
         case "train":
@@ -86,6 +86,8 @@ def _run(options: argparse.Namespace, tell: Narrator) -> None:
             commands.compare(_job(options, machine), tell)
         case "fit":
             fitting.fit(_job(options, machine), fitting.Wish(options.vary, options.slowdown), tell)
+        case "partition":
+            dividing.divide(_job(options, machine), options.workers, tell)
         case _:
             commands.explain(options.plan, tell)
 
@@ -148,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_plan(_added(commands, "plan", "say what training would take; nothing is run or allocated"))
     _add_compare(_added(commands, "compare", "plan with every planner, side by side"))
     _add_fit(_added(commands, "fit", "find the largest setting that fits, or the smallest budget; nothing is run"))
+    _add_partition(_added(commands, "partition", "say how a step is divided among workers; nothing is run"))
     explain = _added(commands, "explain", "say in words what a plan does")
     explain.add_argument("plan", type=Path, metavar="PLAN.json", help="what --json of train or plan wrote")
     _add_measuring(_added(commands, "machine", "measure this machine, or show one that can be planned for"))
@@ -223,15 +226,15 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", type=Path, metavar="OUT.svg", help="write a picture of seconds against budget")
 
 
-def _add_workload(parser: argparse.ArgumentParser, *, needs_budget: bool = True) -> None:
+def _add_partition(parser: argparse.ArgumentParser) -> None:
+    _add_function(parser)
+    parser.add_argument("--workers", type=_count, required=True, metavar="N", help="how many devices there are")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures; - is stdout")
+    parser.set_defaults(offload_dir=None)
+
+
+def _add_function(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workload", metavar="WORKLOAD", help="path/to/file.py:function")
-    parser.add_argument(
-        "--memory-budget",
-        type=_memory_bytes,
-        required=needs_budget,
-        metavar="SIZE",
-        help='what the step may take: "4GiB"',
-    )
     parser.add_argument(
         "--set",
         type=_setting,
@@ -239,6 +242,17 @@ def _add_workload(parser: argparse.ArgumentParser, *, needs_budget: bool = True)
         default=[],
         metavar="NAME=VALUE",
         help="an argument of the function",
+    )
+
+
+def _add_workload(parser: argparse.ArgumentParser, *, needs_budget: bool = True) -> None:
+    _add_function(parser)
+    parser.add_argument(
+        "--memory-budget",
+        type=_memory_bytes,
+        required=needs_budget,
+        metavar="SIZE",
+        help='what the step may take: "4GiB"',
     )
     parser.add_argument(
         "--offload-dir",
@@ -318,7 +332,7 @@ def _machine(text: str) -> str:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps. Give 1 or more.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more.")
     return int(text)
 
 

@@ -96,6 +96,10 @@ def convolutions() -> Iterator[Case]:
     depthwise = drawn(6, 1, 3, 3)
     yield case("convolution.default", x, depthwise, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 6, cuts="b co i0 i1")
     yield case("convolution.default", drawn(2, 4, 9), drawn(6, 4, 3), None, (2,), (1,), (1,), False, (0,), 1, cuts="i0")
+    spread = ((2, 2), (1, 1), (1, 1), True, (1, 1), 1)
+    y, kernels = drawn(4, 8, 18, 22), drawn(6, 8, 3, 3)
+    yield case("convolution.default", x, kernels, bias, *spread, cuts="b co ci")
+    yield case("convolution_backward.default", y, x, kernels, (8,), *spread, (True, True, True), cuts="b ci co")
     space = (1, 1, 1)
     volume, kernel = drawn(2, 3, 5, 6, 7), drawn(4, 3, 3, 3, 3)
     solid = (space, space, space, False, (0, 0, 0), 1)
@@ -167,7 +171,27 @@ def shapes() -> Iterator[Case]:
     yield case("t.default", drawn(4, 6), cuts="i0 i1")
     yield case("expand.default", drawn(4, 1, 6), (3, 4, 5, 6), cuts="i0 i1 i2 i3")
     yield case("unsqueeze.default", x, 1, cuts="i0 i2 i3")
+
+
+def joining() -> Iterator[Case]:
+    """Parts behind and beside each other, taken apart and put together, and gradients of parts."""
+    x = drawn(4, 6, 10)
     yield case("cat.default", (x, drawn(4, 2, 10), x), 1, cuts="i0 i2")
+    yield case("stack.default", (x, x), -1, cuts="i0 i1 i2")
+    yield case("split.Tensor", x, 4, 1, cuts="i0 i2")
+    yield case("split_with_sizes.default", x, (1, 9), 2, cuts="i0 i1")
+    yield case("unbind.int", x, 1, cuts="i0 i2")
+    yield case("select.int", x, 1, 2, cuts="i0 i2")
+    yield case("slice.Tensor", x, 2, 1, 9223372036854775807, 2, cuts="i0 i1 i2")
+    yield case("slice.Tensor", x, 1, -4, 5, cuts="i0 i1 i2")
+    yield case("slice_backward.default", drawn(4, 3, 10), (4, 6, 10), 1, 2, 5, 1, cuts="i0 i2")
+    yield case("select_backward.default", drawn(4, 10), (4, 6, 10), 1, 2, cuts="i0 i2")
+
+
+def making() -> Iterator[Case]:
+    """One number everywhere."""
+    yield case("full.default", (4, 6), 2.0, cuts="i0 i1")
+    yield case("new_zeros.default", drawn(3), (4, 6), cuts="i0 i1")
 
 
 def lookups() -> Iterator[Case]:
@@ -189,7 +213,42 @@ def pools() -> Iterator[Case]:
     yield case("avg_pool3d.default", drawn(2, 3, 6, 6, 6), (2, 2, 2), cuts="b c")
 
 
-FAMILIES = (elementwise, products, convolutions, reductions, normalisations, shapes, lookups, pools)
+def attention() -> Iterator[Case]:
+    """Several heads, one mask for all, and the gradients."""
+    q, k, v = drawn(2, 3, 5, 4), drawn(2, 3, 7, 4), drawn(2, 3, 7, 4)
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    yield case(f"{name}.default", q, k, v, 0.0, False, cuts="b h")
+    out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False)
+    yield case(f"{name}_backward.default", drawn(2, 3, 5, 4), q, k, v, out, sums, 0.0, False, cuts="b h")
+
+
+def losses() -> Iterator[Case]:
+    """The mean and the sum over examples and over places, some of which do not count; and what is left of each."""
+    x, target = drawn(5, 7).log_softmax(1), torch.tensor([1, 6, -100, 0, 3])
+    plane, classes = drawn(2, 7, 4, 3).log_softmax(1), torch.randint(0, 7, (2, 4, 3))
+    total = torch.tensor(4.0, dtype=torch.float64)
+    for reduction in (0, 1, 2):
+        yield case("nll_loss_forward.default", x, target, None, reduction, -100, cuts="i0")
+    yield case("nll_loss_forward.default", x, target, drawn(7).abs(), 1, -100, cuts="i0")
+    yield case("nll_loss_backward.default", drawn(), x, target, None, 1, -100, total, cuts="i0")
+    yield case("nll_loss2d_forward.default", plane, classes, None, 1, -100, cuts="i0 i1 i2")
+    yield case("nll_loss2d_backward.default", drawn(), plane, classes, None, 1, -100, total, cuts="i0 i1 i2")
+
+
+FAMILIES = (
+    joining,
+    making,
+    attention,
+    losses,
+    elementwise,
+    products,
+    convolutions,
+    reductions,
+    normalisations,
+    shapes,
+    lookups,
+    pools,
+)
 
 
 def cases() -> Iterator[Case]:

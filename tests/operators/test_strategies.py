@@ -86,6 +86,6 @@ def test_what_is_not_described_has_no_way() -> None:
     """An operator that is not in the catalogue, and a form of one that it does not describe."""
     assert strategies(Call("aten.sort.default", (Operand(0, (4,)),), ((4,), (4,)))) == ()
     x, w = Operand(0, (4, 6, 8)), Operand(1, (6, 8, 3))
-    transposed = Call("aten.convolution.default", (x, w, None, (1,), (1,), (1,), True, (0,), 1), ((4, 8, 8),))
+    transposed = Call("aten.convolution.default", (x, w, None, (1,), (1,), (1,), True, (0,), 2), ((4, 16, 8),))
     assert description(transposed) is None
     assert strategies(transposed) == ()

@@ -30,7 +30,7 @@ from outgrow.operators.effects import hidden_writes
 GENERATOR = "generator"
 _SCALAR_DTYPES = {torch.SymFloat: "float", torch.SymInt: "int", torch.SymBool: "bool"}
 _SCALAR_DTYPES |= {float: "float", int: "int", bool: "bool"}
-_NAMED = (torch.dtype, torch.layout, torch.memory_format, torch.device)
+NAMED_LITERALS = (torch.dtype, torch.layout, torch.memory_format, torch.device)
 
 
 def address(tensor: Tensor) -> int:
@@ -202,7 +202,7 @@ class Conversion:
                 return tuple(self._argument(part) for part in item)
             case None | bool() | int() | float() | str():
                 return item
-            case _ if isinstance(item, _NAMED):
+            case _ if isinstance(item, NAMED_LITERALS):
                 return Symbol(symbol_name(item))
             case _:
                 raise Uncapturable(

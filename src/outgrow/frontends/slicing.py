@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import Symbol
+from outgrow.operators.catalogue import entry_of
 from outgrow.operators.regions import Region
 from outgrow.operators.strategies import Partial, Piece, Split, Strategy, pieces
 from outgrow.operators.tdl import Argument, Call, Operand, Reducer
@@ -48,7 +49,8 @@ def _arguments(arguments: Sequence[Argument], operands: Iterator[Tensor]) -> lis
 
 def run_piece(piece: Piece, operands: Sequence[Tensor]) -> list[Tensor | None]:
     """Return what one worker gives, from the whole operands."""
-    parts = [part(tensor, piece.regions[at], piece.fill) for at, tensor in enumerate(operands)]
+    regions = piece.regions
+    parts = [part(item, regions[at], piece.fill) if at in regions else item for at, item in enumerate(operands)]
     return run(piece.call, [torch.zeros_like(item) if at in piece.zeros else item for at, item in enumerate(parts)])
 
 
@@ -62,7 +64,7 @@ def part(tensor: Tensor, region: Region, fill: float) -> Tensor:
     return F.pad(tensor, beyond, value=fill) if any(beyond) else tensor.contiguous()
 
 
-def put_together(strategy: Strategy, given: Sequence[Results]) -> list[Tensor | None]:
+def put_together(call: Call, strategy: Strategy, given: Sequence[Results]) -> list[Tensor | None]:
     """Return the results of a call from what its workers give."""
     found: list[Tensor | None] = []
     for outcome, parts in zip(strategy.outcomes, zip(*given, strict=True), strict=True):
@@ -77,13 +79,20 @@ def put_together(strategy: Strategy, given: Sequence[Results]) -> list[Tensor | 
                 found.append(whole)
             case _:
                 found.append(tensors[0] if tensors else None)
+    entry = entry_of(call.operator)
+    quotient = entry.quotient(call) if entry is not None else None
+    if quotient is not None:
+        upper, lower = (found[at] for at in quotient)
+        assert upper is not None, "a quotient has two results"
+        assert lower is not None, "a quotient has two results"
+        found[quotient[0]] = upper / lower
     return found
 
 
 def worst_error(call: Call, strategy: Strategy, workers: int, operands: Sequence[Tensor]) -> float:
     """Return the largest difference between a call in pieces and as a whole, over the largest element of the result."""
     whole = run(call, operands)
-    together = put_together(strategy, [run_piece(piece, operands) for piece in pieces(call, strategy, workers)])
+    together = put_together(call, strategy, [run_piece(piece, operands) for piece in pieces(call, strategy, workers)])
     errors = [0.0]
     for one, other in zip(together, whole, strict=True):
         assert (one is None) == (other is None), f"{call.operator} gives the same results in pieces"

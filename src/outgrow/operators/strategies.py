@@ -19,11 +19,12 @@ Source: Tofu (Wang, Huang, Li, EuroSys 2019, section 4), where regions alone dec
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import gcd, lcm
 from typing import TypeAlias
 
-from outgrow.operators.catalogue import CATALOGUE
+from outgrow.operators.catalogue import entry_of
 from outgrow.operators.regions import Box, Range, Region, regions, simplified
 from outgrow.operators.tdl import (
     Added,
@@ -84,7 +85,8 @@ class Strategy:
 class Piece:
     """What one worker does: the range of the variable, what it reads of each operand, and the call that it runs.
 
-    A region may begin before its operand, or end behind it; the elements there are `fill`.
+    Operands without a region are not read. A region may begin before its operand, or end behind it; the elements there
+    are `fill`.
     """
 
     bounds: Range
@@ -94,9 +96,10 @@ class Piece:
     fill: float
 
 
+@cache
 def description(call: Call) -> Description | None:
     """Return what a call computes; None where the catalogue does not say so of every result."""
-    entry = CATALOGUE.get(call.operator)
+    entry = entry_of(call.operator)
     if entry is None:
         return None
     results = entry.describe(call)
@@ -104,6 +107,7 @@ def description(call: Call) -> Description | None:
     return described(call, results) if is_whole else None
 
 
+@cache
 def strategies(call: Call, workers: int = 2) -> tuple[Strategy, ...]:
     """Return the ways to compute a call with so many workers, in the order in which its variables are named.
 
@@ -121,6 +125,7 @@ def strategies(call: Call, workers: int = 2) -> tuple[Strategy, ...]:
     return tuple(item for item in candidates if item and _is_right(call, found, item, workers))
 
 
+@cache
 def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
     """Return what each of so many workers does."""
     found = description(call)
@@ -210,13 +215,14 @@ def _ranges(found: Description, strategy: Strategy, workers: int) -> list[Range]
 def _piece(call: Call, found: Description, strategy: Strategy, bounds: Range, worker: int) -> Piece:
     box = {name: (0, extent) for name, extent in found.extents.items()} | {strategy.cut: bounds}
     shapes = {operand.position: operand.shape for operand in call.operands}
-    whole = {position: tuple((0, size) for size in shape) for position, shape in shapes.items()}
-    needed = whole | regions(found, shapes, box, strategy.cut)
-    sizes = {position: tuple(end - begin for begin, end in region) for position, region in needed.items()}
+    needed = regions(found, shapes, box, strategy.cut)
+    parts = {position: tuple(end - begin for begin, end in region) for position, region in needed.items()}
+    sizes = shapes | parts
     results = tuple(
         _local(shape, outcome, bounds) for shape, outcome in zip(call.shapes, strategy.outcomes, strict=True)
     )
-    entry = CATALOGUE[call.operator]
+    entry = entry_of(call.operator)
+    assert entry is not None, "a strategy is one of a described call"
     local = entry.adapt(Call(call.operator, _with_shapes(call.arguments, sizes), results), strategy.cut)
     return Piece(bounds, needed, local, strategy.once if worker else (), entry.fill)
 

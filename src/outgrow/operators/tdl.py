@@ -21,7 +21,7 @@ convolutions and views are described exactly.
 """
 
 from abc import ABC
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -117,7 +117,7 @@ class Place:
     @property
     def variables(self) -> frozenset[str]:
         """The names of all variables in it."""
-        return frozenset().union(*(_variables(atom) for atom, _ in self.terms))
+        return frozenset[str]().union(*(_variables(atom) for atom, _ in self.terms))
 
     def shifted(self, by: Mapping[str, int]) -> "Place":
         """Return the place with numbers added to variables."""
@@ -332,19 +332,21 @@ class Description:
 
 
 def described(call: Call, results: Sequence[Result | None]) -> Description:
-    """Return a description; a variable goes as far as the dimension goes of which it is the place."""
-    extents: dict[str, int] = {}
+    """Return a description. A variable goes as far as the dimension of a result does, else as that of an operand."""
+    of_results: dict[str, int] = {}
     for result, shape in zip(results, call.shapes, strict=True):
         if result is not None and shape is not None:
-            _extend(extents, zip(result.dims, shape, strict=True))
+            _extend(of_results, zip(result.dims, shape, strict=True))
+    of_operands: dict[str, int] = {}
     shapes = {operand.position: operand.shape for operand in call.operands}
     for element in (e for result in results if result is not None for e in elements(result.value)):
-        names = (None if place is None else place.variable for place in element.places)
-        _extend(extents, zip(names, shapes[element.operand], strict=True))
-    return Description(tuple(results), extents)
+        places = zip(element.places, shapes[element.operand], strict=True)
+        names = ((None if place is None else place.variable, size) for place, size in places)
+        _extend(of_operands, ((name, size) for name, size in names if name not in of_results))
+    return Description(tuple(results), of_results | of_operands)
 
 
-def _extend(extents: dict[str, int], found: "zip[tuple[str | None, int]]") -> None:
+def _extend(extents: dict[str, int], found: Iterable[tuple[str | None, int]]) -> None:
     for name, size in found:
         if name is not None:
             known = extents.setdefault(name, size)

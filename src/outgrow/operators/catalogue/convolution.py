@@ -8,7 +8,8 @@ With stride s, padding p and dilation l, and `of(co)` for the input channels tha
     bias'[co]     =           Sum over b, i of   y'[b, co, i]
 
 The gradient of the input is not cut in space: the places of y' that matter to one of x' are not affine in it.
-With groups it is described another way, so it is not cut into single groups. Transposed convolutions are not described.
+With groups it is described another way, so it is not cut into single groups. Transposed convolutions are described
+where they have no groups, and are not cut in space.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +28,7 @@ def convolution(call: Call) -> list[Result | None]:
     """The result from input, weight and bias."""
     x, w, *bias = call.operands
     if call.arguments[_TRANSPOSED]:
-        return [None]
+        return _transposed(call)
     i, d, window = _space(call, x, 0)
     value = Sum((ci, *d), x[b, _first_channel(w, call, 0) + ci, *window] * w[co, ci, *d])
     return [Result.at((b, co, *i), bias[0][co] + value if bias else value)]
@@ -37,7 +38,7 @@ def convolution_backward(call: Call) -> list[Result | None]:
     """The gradients of input, weight and bias, those that are asked for."""
     y, x, w = call.operands
     if call.arguments[_TRANSPOSED + 1]:
-        return [None, None, None]
+        return _transposed_backward(call)
     i, d, window = _space(call, x, 1)
     of_weight = x[b, _first_channel(w, call, 1) + ci, *window] * y[b, co, *i] * w[co, ci, *d]
     results = (
@@ -59,6 +60,30 @@ def _of_input(y: Operand, x: Operand, w: Operand, groups: int) -> Result:
     ends = [c // inputs * outputs + output for output in (0, outputs - 1)]
     parts = [y[b, end, *everywhere] * w[end, c % inputs, *everywhere] for end in ends]
     return Result.at((b, c, *everywhere), applied(x[b, c, *everywhere], *parts))
+
+
+def _transposed(call: Call) -> list[Result | None]:
+    """A convolution whose weight is applied to each place of the input; without groups, and not cut in space."""
+    x, w, *bias = call.operands
+    everywhere = tuple(ALL for _ in x.shape[2:])
+    value = Sum((ci,), x[b, ci, *everywhere] * w[ci, co, *everywhere])
+    is_grouped = call.arguments[_GROUPS] != 1
+    return [None if is_grouped else Result.at((b, co, *everywhere), bias[0][co] + value if bias else value)]
+
+
+def _transposed_backward(call: Call) -> list[Result | None]:
+    """The gradients of input, weight and bias, those that are asked for."""
+    y, x, w = call.operands
+    everywhere = tuple(ALL for _ in x.shape[2:])
+    read = x[b, ci, *everywhere] * y[b, co, *everywhere] * w[ci, co, *everywhere]
+    results = (
+        Result.at((b, ci, *everywhere), Sum((co,), read)),
+        Result.at((ci, co, *everywhere), Sum((b,), read)),
+        Result.at((co,), Sum((b,), y[b, co, *everywhere])),
+    )
+    is_grouped = call.arguments[_GROUPS + 1] != 1
+    shapes = zip(results, call.shapes, strict=True)
+    return [None if is_grouped or shape is None else result for result, shape in shapes]
 
 
 def _space(call: Call, x: Operand, later: int) -> tuple[tuple[Place, ...], tuple[Place, ...], tuple[Place, ...]]:
@@ -86,9 +111,11 @@ def _adapted(later: int) -> Callable[[Call, str], Call]:
         padding = whole_numbers(call.arguments[_PADDING + later], count)
         unpadded = tuple(0 if cut == f"i{axis}" else pad for axis, pad in enumerate(padding))
         found = with_argument(call, _PADDING + later, unpadded)
-        found = with_argument(found, _GROUPS + later, x.shape[1] // w.shape[1])
+        is_transposed = call.arguments[_TRANSPOSED + later] is True
+        if not is_transposed:
+            found = with_argument(found, _GROUPS + later, x.shape[1] // w.shape[1])
         has_sizes = later and call.arguments[_BIAS_SIZES] is not None
-        return with_argument(found, _BIAS_SIZES, (w.shape[0],)) if has_sizes else found
+        return with_argument(found, _BIAS_SIZES, (w.shape[int(is_transposed)],)) if has_sizes else found
 
     return adapt
 

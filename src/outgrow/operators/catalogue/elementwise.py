@@ -9,15 +9,16 @@ from outgrow.operators.catalogue.entry import Entry
 from outgrow.operators.tdl import Call, Element, Operand, Place, Result, applied, numbered
 
 _NAMES = (
-    "abs acos acosh add.Scalar add.Tensor addcdiv addcmul asin asinh atan atan2 atanh bitwise_and.Tensor bitwise_not "
-    "bitwise_or.Tensor ceil clamp clamp.Tensor clamp_max clamp_min clone cos cosh div.Scalar div.Tensor elu eq.Scalar "
-    "eq.Tensor erf exp expm1 fill.Scalar floor fmod.Tensor full_like ge.Scalar ge.Tensor gelu gelu_backward gt.Scalar "
-    "gt.Tensor hardsigmoid hardswish hardtanh isnan le.Scalar le.Tensor leaky_relu leaky_relu_backward lerp.Scalar "
-    "lerp.Tensor log log1p log2 logical_and logical_not logical_or lt.Scalar lt.Tensor masked_fill.Scalar maximum "
-    "minimum mish mul.Scalar mul.Tensor ne.Scalar ne.Tensor neg ones_like pow.Scalar pow.Tensor_Scalar "
-    "pow.Tensor_Tensor reciprocal relu remainder.Tensor round rsqrt rsub.Scalar sgn sigmoid sigmoid_backward sign silu "
-    "silu_backward sin sinh softplus softplus_backward sqrt square sub.Scalar sub.Tensor tan tanh tanh_backward "
-    "threshold threshold_backward trunc where.self zeros_like _to_copy mse_loss_backward"
+    "_to_copy abs acos acosh add.Scalar add.Tensor addcdiv addcmul asin asinh atan atan2 atanh "
+    "bitwise_and.Tensor bitwise_not bitwise_or.Tensor ceil clamp clamp.Tensor clamp_max clamp_min clone copy cos "
+    "cosh detach div.Scalar div.Tensor elu empty_like eq.Scalar eq.Tensor erf exp expm1 fill.Scalar floor "
+    "fmod.Tensor full_like ge.Scalar ge.Tensor gelu gelu_backward gt.Scalar gt.Tensor hardsigmoid hardswish "
+    "hardtanh isnan le.Scalar le.Tensor leaky_relu leaky_relu_backward lerp.Scalar lerp.Tensor log log1p log2 "
+    "logical_and logical_not logical_or lt.Scalar lt.Tensor masked_fill.Scalar maximum minimum mish "
+    "mse_loss_backward mul.Scalar mul.Tensor ne.Scalar ne.Tensor neg ones_like pow.Scalar pow.Tensor_Scalar "
+    "pow.Tensor_Tensor reciprocal relu remainder.Tensor round rsqrt rsub.Scalar sgn sigmoid sigmoid_backward "
+    "sign silu silu_backward sin sinh softplus softplus_backward sqrt square sub.Scalar sub.Tensor tan tanh "
+    "tanh_backward threshold threshold_backward trunc where.self zeros_like"
 )
 
 

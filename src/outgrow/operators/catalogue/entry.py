@@ -15,18 +15,25 @@ def as_it_is(call: Call, _cut: str) -> Call:
     return call
 
 
+def no_quotient(_call: Call) -> tuple[int, int] | None:
+    """Return that nothing is to be done once results are put together."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A description, and what goes with it.
 
     `adapt` makes of a call on parts, whose other arguments are those of the whole, and of the variable that was cut
     the call that computes the part: sizes become smaller, and padding that is read as elements is not added again.
-    `fill` is what the operator takes for elements beyond the bounds of an operand.
+    `fill` is what the operator takes for elements beyond the bounds of an operand. `quotient` names two results of
+    which the first, once put together, is divided by the second.
     """
 
     describe: Describe
     adapt: Adapt = as_it_is
     fill: float = 0.0
+    quotient: Callable[[Call], tuple[int, int] | None] = no_quotient
 
 
 def with_argument(call: Call, position: int, argument: Argument) -> Call:

@@ -79,11 +79,12 @@ def _of_local_sizes(position: int) -> Callable[[Call, str], Call]:
 
 
 def batch_norm(call: Call) -> list[Result | None]:
-    """Over the batch and all of space, for each channel; its mean and spread are results, too."""
+    """Over the batch and all of space, for each channel; mean and spread are results, too, empty where not taken."""
     x, *scales = call.operands
     around = (ALL, c, *(ALL,) * (len(x.shape) - 2))
     value = applied(x[around], *(scale[c] for scale in scales))
-    return [Result.at(around, value), Result.at((c,), value), Result.at((c,), value)]
+    taken = [Result.at((c,) if shape == x.shape[1:2] else (ALL,), value) for shape in call.shapes[1:]]
+    return [Result.at(around, value), *taken]
 
 
 def batch_norm_backward(call: Call) -> list[Result | None]:

@@ -123,18 +123,6 @@ def unsqueeze(call: Call) -> list[Result | None]:
     return [Result.at(at, x[tuple(place for axis, place in enumerate(i) if axis != new)])]
 
 
-def cat(call: Call) -> list[Result | None]:
-    """Operands one behind the other, along a dimension that is not cut."""
-    axis = whole_number(call.arguments[1]) if len(call.arguments) > 1 else 0
-    rank = len(call.operands[0].shape)
-    at = tuple(ALL if number == axis % rank else place for number, place in enumerate(numbered("i", rank)))
-    first, *others = (operand[at] for operand in call.operands)
-    value = first
-    for other in others:
-        value = value * other
-    return [Result.at(at, value)]
-
-
 def _numbers(argument: Argument) -> list[int]:
     assert isinstance(argument, tuple), f"{argument} are whole numbers"
     return [whole_number(item) for item in argument]
@@ -149,5 +137,4 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.t.default": Entry(t),
     "aten.expand.default": Entry(expand, sized(1)),
     "aten.unsqueeze.default": Entry(unsqueeze),
-    "aten.cat.default": Entry(cat),
 }

@@ -1,0 +1,118 @@
+"""How quickly is a division among workers found, and what does each of them hold and receive?
+
+    python benchmarks/partition.py [--only TEXT] [--resume]
+
+Steps are captured without memory, and nothing is run. Each row is a process of its own; the search is timed once, with
+nothing remembered of earlier ones.
+
+    share           peak of a worker, with what it receives for a call, over an equal share of the peak of one device
+    lasting share   the same of weights and optimizer state
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from main_job import ROOT
+from rows import Goal, Row, spelled, told_by_a_process, write_rows
+
+MOST_SHARE = 1.05
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A row: a workload and how many share it, and the seconds that its search may take."""
+
+    workload: str
+    settings: Mapping[str, object]
+    workers: int
+    most_seconds: float | None = None
+    is_large: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the row is called."""
+        return f"{self.workload.split(':')[1]}, {spelled(self.settings)}, {self.workers} workers"
+
+
+_WIDE = {"depth": 152, "width": 10, "batch": 8}
+_RECURRENT = {"layers": 10, "units": 8192, "length": 20, "batch": 128}
+_TEXTS = {"size": "small", "batch": 8, "length": 1024}
+DIVIDED = (
+    *(Divided("wresnet.py:wresnet", _WIDE, workers, 1.0 if workers == 8 else None) for workers in (2, 4, 8)),
+    *(Divided("lstm.py:lstm", _RECURRENT, workers, 3.0 if workers == 8 else None) for workers in (2, 4, 8)),
+    *(Divided("gpt2.py:gpt2", _TEXTS, workers) for workers in (2, 4, 8, 64)),
+)
+
+
+def measured(item: Divided) -> Row:
+    """Divide in a process of its own."""
+    settings = json.dumps(dict(item.settings))
+    return {
+        "most_seconds": item.most_seconds,
+        **told_by_a_process(__file__, item.workload, settings, str(item.workers)),
+    }
+
+
+def served(workload: str, settings: Mapping[str, object], workers: int) -> Row:
+    """Capture and divide."""
+    import time
+
+    from outgrow.frontends.dataflow import workload_dataflow
+    from outgrow.frontends.loading import load_workload_function
+    from outgrow.planning.partition import partition
+    from outgrow.report.division import division_of
+
+    step = workload_dataflow(load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / workload}"), settings)
+    begin = time.perf_counter()
+    found = partition(step, workers)
+    division = division_of(workload, step, found, time.perf_counter() - begin)
+    lasting = sum(tensor.size_bytes for tensor in step.tensors.values() if tensor.lasting)
+    return {
+        **division.to_data(),
+        "share": division.share,
+        "lasting_share": found.lasting_bytes_per_worker * workers / lasting,
+    }
+
+
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """Return what is asked of all rows."""
+    timed = [row for row in rows if row["most_seconds"] is not None]
+    quick = [row for row in timed if row["search_seconds"] <= row["most_seconds"]]
+    least = [row for row in rows if row["lasting_share"] <= MOST_SHARE]
+    most = max(row["share"] for row in rows)
+    return [
+        ("search for 8 workers: WResNet-152-10, LSTM-10-8K", "<= 1 s, 3 s", _seconds(timed), len(quick) == len(timed)),
+        (
+            "weights and optimizer state of a worker",
+            f"<= {MOST_SHARE}/k",
+            f"{len(least)} of {len(rows)}",
+            least == rows,
+        ),
+        ("peak of a worker, with what it receives", f"<= {MOST_SHARE}/k", f"{most:.2f}/k, worst", most <= MOST_SHARE),
+    ]
+
+
+def _seconds(rows: Sequence[Row]) -> str:
+    return ", ".join(f"{row['search_seconds']:.1f} s" for row in rows)
+
+
+def told(row: Row) -> str:
+    """Return a row in one line."""
+    exact = "exact" if row["is_exact"] else "not exact"
+    gigabytes = row["communicated_bytes"] / 1e9
+    return f"{row['ops']} calls, {row['search_seconds']:.1f} s, {exact}, share {row['share']:.3f}, {gigabytes:.2f} GB"
+
+
+def main() -> None:
+    """Divide what the command line asks for."""
+    if sys.argv[1:2] == ["--serve"]:
+        workload, settings, workers = sys.argv[2:]
+        print(json.dumps(served(workload, json.loads(settings), int(workers))))
+    else:
+        write_rows("partition", DIVIDED, measured, told)
+
+
+if __name__ == "__main__":
+    main()

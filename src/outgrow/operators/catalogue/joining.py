@@ -1,0 +1,113 @@
+"""Operators that take tensors apart along one dimension, or put several together there. They are cut along the others.
+
+A slice is cut along its own dimension as well: its elements lie at multiples of its step.
+"""
+
+from collections.abc import Callable, Mapping
+
+from outgrow.operators.catalogue.entry import Entry, sized, whole_number, with_argument
+from outgrow.operators.tdl import ALL, All, Argument, Call, Element, Place, Result, applied, numbered
+
+
+def cat(call: Call) -> list[Result | None]:
+    """Operands one behind the other."""
+    first = call.operands[0]
+    at = _but(_axis(_argument(call, 1), len(first.shape)), len(first.shape))
+    return [Result.at(at, applied(*(operand[at] for operand in call.operands)))]
+
+
+def stack(call: Call) -> list[Result | None]:
+    """Operands beside each other, in a new dimension."""
+    rank = len(call.operands[0].shape) + 1
+    axis = _axis(_argument(call, 1), rank)
+    at = _but(axis, rank)
+    inner = (*at[:axis], *at[axis + 1 :])
+    return [Result.at(at, applied(*(operand[inner] for operand in call.operands)))]
+
+
+def apart(call: Call) -> list[Result | None]:
+    """Parts of the operand that lie behind each other, as long as they may be."""
+    (x,) = call.operands
+    at = _but(_axis(_argument(call, 2), len(x.shape)), len(x.shape))
+    return [None if shape is None else Result.at(at, x[at]) for shape in call.shapes]
+
+
+def unbind(call: Call) -> list[Result | None]:
+    """All parts of length one, without their dimension."""
+    (x,) = call.operands
+    return _without(call, x[_but(_axis(_argument(call, 1), len(x.shape)), len(x.shape))])
+
+
+def select(call: Call) -> list[Result | None]:
+    """One part of length one, without its dimension."""
+    (x,) = call.operands
+    return _without(call, x[_but(_axis(call.arguments[1], len(x.shape)), len(x.shape))])
+
+
+def _without(call: Call, value: Element) -> list[Result | None]:
+    places = [place for place in value.places if place is not None]
+    return [None if shape is None else Result.at(places, value) for shape in call.shapes]
+
+
+def slice_tensor(call: Call) -> list[Result | None]:
+    """Elements from a place on, every so many."""
+    (x,) = call.operands
+    axis, start, step = _axis(_argument(call, 1), len(x.shape)), _start(call), whole_number(_argument(call, 4, 1))
+    i = numbered("i", len(x.shape))
+    return [Result.at(i, x[tuple(place * step + start if at == axis else place for at, place in enumerate(i))])]
+
+
+def _start(call: Call) -> int:
+    (x,) = call.operands
+    size = x.shape[_axis(_argument(call, 1), len(x.shape))]
+    start = whole_number(_argument(call, 2) or 0)
+    return min(max(start + size if start < 0 else start, 0), size)
+
+
+def _sliced(call: Call, cut: str) -> Call:
+    """Return how a part of a slice is called: from its own beginning on, where it is cut."""
+    (x,) = call.operands
+    axis = _axis(_argument(call, 1), len(x.shape))
+    if cut != f"i{axis}":
+        return call
+    return with_argument(with_argument(call, 2, 0), 3, x.shape[axis])
+
+
+def of_a_part(axis_at: int) -> Callable[[Call], list[Result | None]]:
+    """Return the description of a gradient that is zero but for a part; the axis is at a position."""
+
+    def describe(call: Call) -> list[Result | None]:
+        (y,) = call.operands
+        (shape,) = call.shapes
+        assert shape is not None, "a gradient is a result"
+        axis = _axis(call.arguments[axis_at], len(shape))
+        at = _but(axis, len(shape))
+        read = at if len(y.shape) == len(shape) else (*at[:axis], *at[axis + 1 :])
+        return [Result.at(at, applied(y[read]))]
+
+    return describe
+
+
+def _but(axis: int, rank: int) -> tuple[Place | All, ...]:
+    return tuple(ALL if number == axis else place for number, place in enumerate(numbered("i", rank)))
+
+
+def _axis(argument: Argument, rank: int) -> int:
+    return whole_number(argument) % rank
+
+
+def _argument(call: Call, position: int, otherwise: Argument = 0) -> Argument:
+    return call.arguments[position] if len(call.arguments) > position else otherwise
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "aten.cat.default": Entry(cat),
+    "aten.stack.default": Entry(stack),
+    "aten.split.Tensor": Entry(apart),
+    "aten.split_with_sizes.default": Entry(apart),
+    "aten.unbind.int": Entry(unbind),
+    "aten.select.int": Entry(select),
+    "aten.slice.Tensor": Entry(slice_tensor, _sliced),
+    "aten.slice_backward.default": Entry(of_a_part(2), sized(1)),
+    "aten.select_backward.default": Entry(of_a_part(2), sized(1)),
+}

@@ -1,0 +1,49 @@
+"""What is a step to whoever divides it among devices? Calls of operators on named tensors, views among them.
+
+A graph (`ir.graph`) knows storages and bytes in them, and no calls that make views. Whoever cuts tensors has to know
+how a view's dimensions come from those of what it views, so here each call has whole tensors as operands and results.
+A write in place is a call whose result has the name of the operand: both are the same tensor, and are cut alike.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from outgrow.operators.tdl import Call, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the step; one that is `lasting` is there before the step and after it.
+
+    `viewed` is the tensor whose memory it shares: itself, if it is no view.
+    """
+
+    name: str
+    shape: Shape
+    item_bytes: int
+    viewed: str
+    lasting: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its elements."""
+        return prod(self.shape) * self.item_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A call, and the names of its operands, by position, and of its results."""
+
+    name: str
+    call: Call
+    operands: tuple[str, ...]
+    results: tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """The nodes of a step in their order, and its tensors by name."""
+
+    tensors: Mapping[str, Tensor]
+    nodes: tuple[Node, ...]

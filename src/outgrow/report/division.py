@@ -1,0 +1,97 @@
+"""How is a step divided among workers? A table of what each of them holds and receives, and the same as data."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from outgrow.operators.dataflow import Dataflow
+from outgrow.planning.partition import WHOLE, Level, Partition
+from outgrow.report.columns import aligned
+from outgrow.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The figures of a division. Bytes communicated are those that all workers receive in a step.
+
+    `whole_operators` are those of which nothing is known, so that every worker runs them on all of their operands.
+    """
+
+    workload: str
+    workers: int
+    ops: int
+    search_seconds: float
+    communicated_bytes: int
+    lasting_bytes_per_worker: int
+    peak_bytes_per_worker: int
+    in_core_peak_bytes: int
+    is_exact: bool
+    whole_operators: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        """The peak of a worker over its equal share of the peak of one device: 1 is ideal."""
+        return self.peak_bytes_per_worker * self.workers / self.in_core_peak_bytes
+
+    def to_data(self) -> dict[str, object]:
+        """Return the JSON object."""
+        return asdict(self)
+
+
+def division_of(workload: str, step: Dataflow, found: Partition, search_seconds: float) -> Division:
+    """Return the figures of a division."""
+    return Division(
+        workload=workload,
+        workers=found.workers,
+        ops=len(step.nodes),
+        search_seconds=search_seconds,
+        communicated_bytes=round(found.communicated_bytes),
+        lasting_bytes_per_worker=found.lasting_bytes_per_worker,
+        peak_bytes_per_worker=found.peak_bytes_per_worker,
+        in_core_peak_bytes=found.in_core_peak_bytes,
+        is_exact=all(level.is_exact for level in found.levels),
+        whole_operators=found.whole,
+    )
+
+
+def told(division: Division, step: Dataflow, levels: Sequence[Level]) -> str:
+    """Return the figures as a table, and how the largest tensors that last are cut."""
+    rows = [
+        ("on one device", format_bytes(division.in_core_peak_bytes), "the peak of the step as it is"),
+        ("each worker", format_bytes(division.peak_bytes_per_worker), f"{division.share:.3f} of an equal share"),
+        ("of this lasting", format_bytes(division.lasting_bytes_per_worker), "weights and optimizer state"),
+        ("communicated", format_bytes(division.communicated_bytes), "received by all workers in a step"),
+        ("search", format_seconds(division.search_seconds), _proof(division.is_exact)),
+    ]
+    title = f"{division.workload}: {division.ops} calls on {division.workers} workers, predicted"
+    parts = [title, aligned(rows), _ways(levels), _largest(step, levels)]
+    if division.whole_operators:
+        parts.append(f"Not described, so every worker runs all of them: {', '.join(division.whole_operators)}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _proof(is_exact: bool) -> str:
+    return "each division is the cheapest of its kind" if is_exact else "other divisions may communicate less"
+
+
+def _ways(levels: Sequence[Level]) -> str:
+    """Return how often which variable was cut, division by division."""
+    rows = [("division", "communicated", "calls cut along")]
+    for level in levels:
+        cuts = Counter("whole" if strategy is None else strategy.cut for strategy in level.strategies.values())
+        often = ", ".join(f"{name} {count}" for name, count in cuts.most_common(6))
+        rows.append((f"{level.ways} ways", format_bytes(round(level.communicated_bytes)), often))
+    return aligned(rows) if levels else ""
+
+
+def _largest(step: Dataflow, levels: Sequence[Level], count: int = 6) -> str:
+    """Return how the largest lasting tensors are cut: the dimension, division by division."""
+    lasting = sorted(
+        (item for item in step.tensors.values() if item.lasting), key=lambda item: item.size_bytes, reverse=True
+    )
+    rows = [("largest tensors", "bytes", "cut along dimension")]
+    for tensor in lasting[:count]:
+        states = (level.states[tensor.name] for level in levels)
+        cuts = ", ".join("whole" if state == WHOLE else str(state) for state in states)
+        rows.append((f"{tensor.name} {list(tensor.shape)}", format_bytes(tensor.size_bytes), cuts))
+    return aligned(rows) if levels else ""
