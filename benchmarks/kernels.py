@@ -1,8 +1,8 @@
-"""What do compiled regions give? The same steps by torch's operators and by kernels of Inductor.
+"""What do compiled kernels give? The same steps by torch's operators and by kernels of Inductor.
 
     python benchmarks/kernels.py [--only TEXT] [--resume]
 
-Each training is a process of its own: `eager`, torch's operators where the step fits; `inductor`, compiled regions
+Each training is a process of its own: `eager`, torch's operators where the step fits; `inductor`, compiled kernels
 where it fits; and these in half of the memory that they took there. Seconds are those of the last of a few steps. The
 losses and the state that the last two leave are compared bit by bit.
 """
@@ -37,8 +37,8 @@ class Compiled:
 
 TRAININGS = {
     "eager": "torch's operators",
-    "inductor": "compiled regions",
-    "half": "compiled regions, in half of that",
+    "inductor": "compiled kernels",
+    "half": "compiled kernels, in half of that",
 }
 """What a row compares."""
 
@@ -49,7 +49,7 @@ COMPILED = (
 
 
 def measured(item: Compiled) -> Row:
-    """Train by torch's operators, then by compiled regions, in core and in a share of that."""
+    """Train by torch's operators, then by compiled kernels, in core and in a share of that."""
     eager = _ended(item, AMPLE, "eager")
     whole = _ended(item, AMPLE, "inductor")
     budget = whole["process_bytes"] // SHARE
@@ -76,7 +76,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
     same = sum(row["bitwise"] for row in rows)
     kept = sum(row["half_process_bytes"] <= row["budget_bytes"] for row in rows)
     return [
-        ("compiled regions: bits in half of the memory", "those in core", f"{same} of {len(rows)}", same == len(rows)),
+        ("compiled kernels: bits in half of the memory", "those in core", f"{same} of {len(rows)}", same == len(rows)),
         ("the budget is kept", "all", f"{kept} of {len(rows)}", kept == len(rows)),
     ]
 

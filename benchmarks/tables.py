@@ -328,7 +328,7 @@ PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("simulator", "The simulator against this machine", _simulator),
     ("heavy_state", "Weights and optimizer state that do not fit", _heavy_state),
     ("deep", "The deepest steps, in a quarter of their memory", _deep),
-    ("kernels", "Compiled regions", _kernels),
+    ("kernels", "Compiled kernels", _kernels),
     ("overhead", "A step that fits", _overhead),
     ("swapped_op", "A swapped op", _swapped_op),
     ("partition", "A step divided among workers", _partition),

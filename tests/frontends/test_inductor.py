@@ -1,4 +1,4 @@
-"""Are compiled regions what they were made of, and do they give the same bits at every budget?"""
+"""Are compiled kernels what they were made of, and do they give the same bits at every budget?"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ from outgrow.analysis.cost import FUSED
 from outgrow.errors import Uncapturable
 from outgrow.frontends import dynamo
 from outgrow.frontends.capture import capture
-from outgrow.frontends.fusing import regions
+from outgrow.frontends.fusing import fusions
 from outgrow.frontends.inductor import by_inductor, text
 from outgrow.frontends.names import resolve_operator
 from outgrow.frontends.settings import Settings
@@ -35,8 +35,8 @@ def graph_of(function: Callable[..., object], *args: Tensor) -> Graph:
 
 
 def texts(graph: Graph) -> list[str]:
-    """What the regions of a graph compute."""
-    return [text(graph, region) for region in regions(graph)]
+    """What the fusions of a graph compute."""
+    return [text(graph, fusion) for fusion in fusions(graph)]
 
 
 class Block(nn.Module):
@@ -51,8 +51,8 @@ class Block(nn.Module):
         return x + F.gelu(self.linear(self.norm(x)) * 2)
 
 
-def test_alike_regions_have_one_text() -> None:
-    """Whatever their values are called; another layout or another number is another region."""
+def test_alike_fusions_have_one_text() -> None:
+    """Whatever their values are called; another layout or another number is another fusion."""
     x = torch.ones(4, 4)
     first, second = texts(graph_of(lambda x: (((x * 2).relu() @ x) * 2).relu() @ x, x))
     assert first == second
@@ -88,7 +88,7 @@ def test_results_have_memory_of_their_own() -> None:
         assert result.untyped_storage().nbytes() == captured.graph.storages[value.storage].size_bytes
 
 
-def test_a_region_that_cannot_be_compiled_is_refused() -> None:
+def test_a_fusion_that_cannot_be_compiled_is_refused() -> None:
     """In one sentence, with what the compiler says and the remedy."""
 
     def fail(*_args: object) -> None:
@@ -118,7 +118,7 @@ def blocks() -> Job:
     return Job(step, (model,), (optimizer,), lambda: (torch.randn(ROWS, WIDTH),))
 
 
-def test_compiled_regions_have_the_same_bits_at_every_budget(disk_folder: Path) -> None:
+def test_compiled_fusions_have_the_same_bits_at_every_budget(disk_folder: Path) -> None:
     """Those that they have in core, and about the numbers of eager."""
     spill = Spill(disk_folder)
     try:
@@ -133,7 +133,7 @@ def test_compiled_regions_have_the_same_bits_at_every_budget(disk_folder: Path) 
 
 
 def test_a_step_with_kernels_of_inductor(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs its compiled regions, also where it fits; so do the parts of a loop."""
+    """It runs its compiled kernels, also where it fits; so do the parts of a loop."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder))
     torch.manual_seed(0)
     job = blocks()

@@ -148,7 +148,12 @@ class Entries:
         return next((entry for entry in candidates if self._serves(entry, args, kwargs)), None)
 
     def _serves(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-        """Whether an entry of the same signature is right for this call, and can move what it wants to move."""
+        """Whether an entry of the same signature is right for this call, and can move what it wants to move.
+
+        The user's own function is right for all; what a changed hyper-parameter may take more is little beside its room.
+        """
+        if entry.runs_as_written:
+            return True
         captured, lasting = entry.captured, entry.program.lasting
         if not captured.guards_hold(self._training):
             return False

@@ -1,13 +1,13 @@
 """Which ops can become one kernel? Neighbours that go through the same tensors, element by element or summing them up.
 
-    region = fusible ops of which no other op stands between, connected by the storages that they touch
+    fusion = fusible ops of which no other op stands between, connected by the storages that they touch
 
 An op is *fusible* if it computes element by element, normalises, or reduces; if it writes nothing but its results,
 draws no random numbers, and takes no number that is known at a call only, as a learning rate is. So an optimizer's
 update, in place and by such numbers, is none.
 
-What two ops of a region have to do with each other passes a storage that both touch, so a path from a region through
-another op and back would make that op one of the region: a region can run in one piece, where its first op stood. It
+What two ops of a fusion have to do with each other passes a storage that both touch, so a path from a fusion through
+another op and back would make that op one of the fusion: a fusion can run in one piece, where its first op stood. It
 reads `operands` and gives `results`, which other ops want; what lies between is never born.
 """
 
@@ -46,7 +46,7 @@ _FUSIBLE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class Fusion:
     """Ops that become one: the values that they read and do not make, and those of theirs that others read."""
 
     ops: tuple[Op, ...]
@@ -54,21 +54,21 @@ class Region:
     results: tuple[str, ...]
 
 
-def regions(graph: Graph) -> list[Region]:
-    """Return the regions of at least two ops of a captured graph, in the order of their first ops."""
+def fusions(graph: Graph) -> list[Fusion]:
+    """Return the fusions of at least two ops of a captured graph, in the order of their first ops."""
     users: dict[str, set[str]] = {}
     for op, touched in zip(graph.ops, graph.touched_at, strict=True):
         for storage in touched:
             users.setdefault(storage, set()).add(op.name)
     runs = (tuple(run) for fusible, run in groupby(graph.ops, lambda op: _is_fusible(graph, op)) if fusible)
     connected = (ops for run in runs for ops in _connected(graph, run) if len(ops) > 1)
-    return [_region(graph, ops, users) for ops in connected]
+    return [_fusion(graph, ops, users) for ops in connected]
 
 
-def fused(graph: Graph, found: Sequence[Region], operator_of: Callable[[Region], str]) -> Graph:
-    """Return a captured graph in which each region is one op: `operator_of` it, of a list of tensors."""
-    first = {region.ops[0].name: region for region in found}
-    gone = {op.name for region in found for op in region.ops}
+def fused(graph: Graph, found: Sequence[Fusion], operator_of: Callable[[Fusion], str]) -> Graph:
+    """Return a captured graph in which each fusion is one op: `operator_of` it, of a list of tensors."""
+    first = {fusion.ops[0].name: fusion for fusion in found}
+    gone = {op.name for fusion in found for op in fusion.ops}
     items = [
         _one_op(first[op.name], operator_of(first[op.name])) if op.name in first else op
         for op in graph.ops
@@ -108,12 +108,12 @@ def _connected(graph: Graph, run: Sequence[Op]) -> list[tuple[Op, ...]]:
     return [tuple(run[at] for at in sorted(members)) for _, members in sorted(groups, key=lambda group: min(group[1]))]
 
 
-def _region(graph: Graph, ops: tuple[Op, ...], users: dict[str, set[str]]) -> Region:
+def _fusion(graph: Graph, ops: tuple[Op, ...], users: dict[str, set[str]]) -> Fusion:
     names = {op.name for op in ops}
     made = [name for op in ops for name in op.results if name is not None]
     born = {graph.values[name].storage for name in made}
     read = dict.fromkeys(name for op in ops for name in op.operands)
-    return Region(
+    return Fusion(
         ops,
         operands=tuple(name for name in read if graph.values[name].storage not in born),
         results=tuple(name for name in made if _is_wanted(graph, graph.values[name].storage, users, names)),
@@ -124,12 +124,12 @@ def _is_wanted(graph: Graph, storage: str, users: dict[str, set[str]], names: se
     return storage in graph.kept or not users[storage] <= names
 
 
-def _one_op(region: Region, operator: str) -> Op:
-    name = f"{region.ops[0].name}_to_{region.ops[-1].name}"
-    return Op(name, operator, (tuple(Ref(operand) for operand in region.operands),), (), region.results)
+def _one_op(fusion: Fusion, operator: str) -> Op:
+    name = f"{fusion.ops[0].name}_to_{fusion.ops[-1].name}"
+    return Op(name, operator, (tuple(Ref(operand) for operand in fusion.operands),), (), fusion.results)
 
 
-def defining(graph: Graph, region: Region) -> Iterator[tuple[str, str]]:
-    """Yield each storage that a region brings into being, with the value that is the result."""
-    for op in region.ops:
+def defining(graph: Graph, fusion: Fusion) -> Iterator[tuple[str, str]]:
+    """Yield each storage that a fusion brings into being, with the value that is the result."""
+    for op in fusion.ops:
         yield from ((graph.values[name].storage, name) for name in op.results if name is not None)

@@ -1,8 +1,8 @@
-"""How do regions of a captured step become kernels? Inductor compiles each, before anything is planned.
+"""How do fusions of a captured step become kernels? Inductor compiles each, before anything is planned.
 
-A region (`frontends.fusing`) is compiled once for all its repetitions in a model: by what it computes, its `text`. It
+A fusion (`frontends.fusing`) is compiled once for all its repetitions in a model: by what it computes, its `text`. It
 becomes an operator of its own, `outgrow.fused_<digest>`, and so an op like any other: measured, swapped around,
-repeated. Since regions are chosen before the plan, a step under a budget runs the kernels that it runs in core, and
+repeated. Since fusions are chosen before the plan, a step under a budget runs the kernels that it runs in core, and
 gives their bits. They are not always those of eager: a compiler sums up in another order.
 """
 
@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from outgrow.analysis.cost import FUSED
 from outgrow.errors import Uncapturable
 from outgrow.frontends.capture import Captured
-from outgrow.frontends.fusing import Region, defining, fused, regions
+from outgrow.frontends.fusing import Fusion, defining, fused, fusions
 from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import Argument, Graph, Ref, Symbol, Value
 
@@ -31,25 +31,25 @@ _KNOWN: set[str] = set()
 
 
 def by_inductor(captured: Captured) -> Captured:
-    """Return a captured step whose regions are compiled. Raises `Uncapturable` where they cannot be."""
+    """Return a captured step whose fusions are compiled. Raises `Uncapturable` where they cannot be."""
     graph = captured.graph
-    return replace(captured, graph=fused(graph, regions(graph), lambda region: _operator(graph, region)))
+    return replace(captured, graph=fused(graph, fusions(graph), lambda fusion: _operator(graph, fusion)))
 
 
-def _operator(graph: Graph, region: Region) -> str:
-    """Return the name of the operator that a region becomes, which is compiled if it is new."""
-    full_name = f"{FUSED}{sha256(text(graph, region).encode()).hexdigest()[:16]}"
+def _operator(graph: Graph, fusion: Fusion) -> str:
+    """Return the name of the operator that a fusion becomes, which is compiled if it is new."""
+    full_name = f"{FUSED}{sha256(text(graph, fusion).encode()).hexdigest()[:16]}"
     if full_name not in _KNOWN:
         name = full_name.removeprefix("outgrow.")
-        kernel = _compiled(graph, region)
+        kernel = _compiled(graph, fusion)
         _LIBRARY.define(f"{name}{_SCHEMA}")
         _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
         _KNOWN.add(full_name)
     return f"{full_name}.default"
 
 
-def text(graph: Graph, region: Region) -> str:
-    """Return what a region computes, whatever its values are called."""
+def text(graph: Graph, fusion: Fusion) -> str:
+    """Return what a fusion computes, whatever its values are called."""
     numbers: dict[str, int] = {}
 
     def spelled(name: str | None) -> str:
@@ -64,30 +64,30 @@ def text(graph: Graph, region: Region) -> str:
             return f"[{', '.join(map(argument, item))}]"
         return spelled(item.value) if isinstance(item, Ref) else repr(item)
 
-    lines = [f"operands {[*map(spelled, region.operands)]}"]
-    for op in region.ops:
+    lines = [f"operands {[*map(spelled, fusion.operands)]}"]
+    for op in fusion.ops:
         given = [*map(argument, op.arguments), *(f"{key}={argument(item)}" for key, item in op.keywords)]
         lines.append(f"{[*map(spelled, op.results)]} = {op.operator}({', '.join(given)})")
-    return "\n".join([*lines, f"results {[*map(spelled, region.results)]}"])
+    return "\n".join([*lines, f"results {[*map(spelled, fusion.results)]}"])
 
 
-def _compiled(graph: Graph, region: Region) -> Kernel:
-    """Return the kernel of a region. Its results lie in memory of their own, laid out as those of its ops."""
+def _compiled(graph: Graph, fusion: Fusion) -> Kernel:
+    """Return the kernel of a fusion. Its results lie in memory of their own, laid out as those of its ops."""
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415  it takes seconds to load
     from torch._inductor.exc import InductorError  # noqa: PLC0415
 
     with FakeTensorMode():
-        operands = [_empty(graph.values[name]) for name in region.operands]
+        operands = [_empty(graph.values[name]) for name in fusion.operands]
     try:
         with torch.no_grad():
-            kernel: Any = compile_fx(_module(graph, region), operands)
+            kernel: Any = compile_fx(_module(graph, fusion), operands)
     except InductorError as error:
         reason = str(error).strip().splitlines()[0]
         raise Uncapturable(
-            f"Inductor cannot compile {', '.join(op.operator for op in region.ops)}: {reason}. "
+            f"Inductor cannot compile {', '.join(op.operator for op in fusion.ops)}: {reason}. "
             'Leave kernels="inductor" out, so that the operators run one by one'
         ) from error
-    layouts = [graph.values[name] for name in region.results]
+    layouts = [graph.values[name] for name in fusion.results]
     sizes = [graph.storages[layout.storage].size_bytes for layout in layouts]
 
     def run(operands: Sequence[Tensor]) -> list[Tensor]:
@@ -99,11 +99,11 @@ def _compiled(graph: Graph, region: Region) -> Kernel:
     return run
 
 
-def _module(graph: Graph, region: Region) -> fx.GraphModule:
-    """Return a region as what Inductor takes: a node for each op, and one for each view of a result."""
+def _module(graph: Graph, fusion: Fusion) -> fx.GraphModule:
+    """Return a fusion as what Inductor takes: a node for each op, and one for each view of a result."""
     made = fx.Graph()
-    nodes = {name: made.placeholder(f"operand_{at}") for at, name in enumerate(region.operands)}
-    owners = dict(defining(graph, region))
+    nodes = {name: made.placeholder(f"operand_{at}") for at, name in enumerate(fusion.operands)}
+    owners = dict(defining(graph, fusion))
 
     def node(name: str) -> fx.Node:
         if name not in nodes:
@@ -126,7 +126,7 @@ def _module(graph: Graph, region: Region) -> fx.GraphModule:
             case _:
                 raise AssertionError("a captured op asks no layout")
 
-    for op in region.ops:
+    for op in fusion.ops:
         arguments = tuple(map(argument, op.arguments))
         keywords = {key: argument(item) for key, item in op.keywords}
         call = made.call_function(resolve_operator(op.operator), arguments, keywords)
@@ -134,7 +134,7 @@ def _module(graph: Graph, region: Region) -> fx.GraphModule:
         for at, name in enumerate(op.results):
             if name is not None:
                 nodes[name] = made.call_function(operator.getitem, (call, at)) if several else call
-    made.output(tuple(nodes[name] for name in region.results))
+    made.output(tuple(nodes[name] for name in fusion.results))
     return fx.GraphModule(nn.Module(), made)
 
 
