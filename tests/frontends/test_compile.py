@@ -511,6 +511,28 @@ def test_a_step_that_looks_at_data(compiled: Compile) -> None:
         compiled(job, AMPLE, step)(*job.batches[0])
 
 
+def test_in_ample_room_a_change_of_what_is_trained_is_noticed(compiled: Compile) -> None:
+    """The step is captured again where a layer is frozen, or the batch is another; else it is not."""
+    job = wide(layers=2)
+    step = compiled(job, AMPLE)
+    counts: list[int] = []
+    for pair in job.batches * 2:
+        step(*pair)
+    counts.append(len(step.plans.plans))
+    first = job.model[0]
+    assert isinstance(first, nn.Linear)
+    first.weight.requires_grad_(False)
+    for pair in job.batches:
+        step(*pair)
+    counts.append(len(step.plans.plans))
+    step(*batch(WIDTH // 2))
+    counts.append(len(step.plans.plans))
+    first.weight.requires_grad_(True)
+    step(*job.batches[0])
+    counts.append(len(step.plans.plans))
+    assert counts == [1, 2, 3, 3]
+
+
 def test_an_unknown_planner(compiled: Compile) -> None:
     """It is refused when the step is compiled, with the names of those that there are."""
     job = wide(layers=1)

@@ -12,7 +12,7 @@ from statistics import mean
 from time import perf_counter
 
 import torch.utils._pytree as pytree
-from torch import Tensor
+from torch import Tensor, nn
 
 from outgrow.analysis.cost import Cost, from_parts
 from outgrow.analysis.cost import signature as cost_signature
@@ -24,7 +24,7 @@ from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
 from outgrow.frontends.settings import Settings
-from outgrow.frontends.signature import signature
+from outgrow.frontends.signature import glance, signature
 from outgrow.frontends.state import Training, read, state_tensors
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
@@ -73,6 +73,35 @@ class Entry:
     runs_as_written: bool = False
 
 
+@dataclass(frozen=True)
+class Ample:
+    """An entry whose step runs as it is written, in ample room; what would change how much it takes is looked at again.
+
+    That is what is quickly seen (`glance`), which parameters are trained, and what the process held when the call
+    began: new layers and other types show there.
+    """
+
+    entry: Entry
+    seen: Hashable
+    trained: tuple[tuple[nn.Parameter, bool], ...]
+    held_bytes: int
+
+    @staticmethod
+    def of(entry: Entry, seen: Hashable, training: Training) -> "Ample":
+        """Return what is to hold for later calls, from what is there at the first."""
+        parameters = (parameter for model in training.models for parameter in model.parameters())
+        return Ample(entry, seen, tuple((item, item.requires_grad) for item in parameters), process_bytes())
+
+    def still_holds(self, seen: Hashable) -> bool:
+        """Whether the entry is right for a call of which this is quickly seen."""
+        return (
+            self.entry.runs_as_written
+            and self.seen == seen
+            and all(parameter.requires_grad is flag for parameter, flag in self.trained)
+            and process_bytes() <= self.held_bytes + _SLACK_BYTES
+        )
+
+
 class Entries:
     """The entries of one step, and what was learned from running them.
 
@@ -96,9 +125,20 @@ class Entries:
         self._spill = Spill(settings.folder, settings.disk_bytes)
         self._machine: Machine | None = None
         self._overhead_bytes: int | None = None
+        self._ample: Ample | None = None
 
     def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
+        seen = glance(self._training.models, self._training.optimizers, args, kwargs)
+        if self._ample is not None and self._ample.still_holds(seen):
+            self._calls += 1
+            self._ample.entry.last_call = self._calls
+            return self._ample.entry
+        entry = self._examined(args, kwargs)
+        self._ample = Ample.of(entry, seen, self._training) if entry.runs_as_written and entry.settled else None
+        return entry
+
+    def _examined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         key = signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
         candidates = self._by_signature.setdefault(key, [])
         self._calls += 1
@@ -150,7 +190,7 @@ class Entries:
     def _serves(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether an entry of the same signature is right for this call, and can move what it wants to move.
 
-        The user's own function is right for all; what a changed hyper-parameter may take more is little beside its room.
+        The user's own function is right for all; what other hyper-parameters may take more is little beside its room.
         """
         if entry.runs_as_written:
             return True
