@@ -24,7 +24,7 @@ from importlib import import_module
 from statistics import median
 
 from main_job import ROOT, digest
-from rows import Goal, Row, told_by_a_process, write_rows
+from rows import Goal, Row, of_all, told_by_a_process, write_rows
 
 LENGTH = 128
 STEPS, WARM = 6, 3
@@ -128,8 +128,8 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
     same = [all(row[key] == in_core[row["size"]][key] for key in ("losses", "digest")) for row in squeezed]
     within = [row["peak_bytes"] <= row["budget_bytes"] for row in squeezed]
     return [
-        ("bits as in core", "all rows", f"{sum(same)} of {len(same)}", all(same)),
-        ("peak within the budget", "all rows", f"{sum(within)} of {len(within)}", all(within)),
+        of_all("bits as in core", "all rows", same),
+        of_all("peak within the budget", "all rows", within),
     ]
 
 

@@ -7,33 +7,13 @@ where it fits; and these in half of the memory that they took there. Seconds are
 losses and the state that the last two leave are compared bit by bit.
 """
 
-import json
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-from deep import served
-from rows import Goal, Row, spelled, told_by_a_process, write_rows
+from deep import Training, ended
+from rows import Goal, Row, of_all, write_rows
 
 AMPLE = 1 << 40
 SHARE = 2
-LIMIT_SECONDS = 1200
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A row: a workload in which much is done element by element."""
-
-    workload: str
-    settings: Mapping[str, object]
-    is_large: bool = False
-
-    @property
-    def name(self) -> str:
-        """What the row is called."""
-        return f"{self.workload.split(':')[1]}, {spelled(self.settings)}"
-
 
 TRAININGS = {
     "eager": "torch's operators",
@@ -43,41 +23,33 @@ TRAININGS = {
 """What a row compares."""
 
 COMPILED = (
-    Compiled("gpt2.py:gpt2", {"size": "small", "batch": 4, "length": 512}),
-    Compiled("unet3d.py:unet3d", {"size": 96, "batch": 1}),
+    Training("gpt2.py:gpt2", {"size": "small", "batch": 4, "length": 512}),
+    Training("unet3d.py:unet3d", {"size": 96, "batch": 1}),
 )
 
 
-def measured(item: Compiled) -> Row:
+def measured(item: Training) -> Row:
     """Train by torch's operators, then by compiled kernels, in core and in a share of that."""
-    eager = _ended(item, AMPLE, "eager")
-    whole = _ended(item, AMPLE, "inductor")
+    eager = ended(item, AMPLE)
+    whole = ended(item, AMPLE, "inductor")
     budget = whole["process_bytes"] // SHARE
-    half = _ended(item, budget, "inductor")
-    return {
+    half = ended(item, budget, "inductor")
+    found: Row = {
         "bitwise": all(whole[key] == half[key] for key in ("losses", "digest")),
         "budget_bytes": budget,
-        **{
-            f"{who}_{key}": row[key]
-            for who, row in (("eager", eager), ("inductor", whole), ("half", half))
-            for key in ("process_bytes", "step_seconds", "first_seconds")
-        },
     }
-
-
-def _ended(item: Compiled, budget: int, kernels: str) -> dict[str, Any]:
-    settings = json.dumps(dict(item.settings))
-    row = told_by_a_process(__file__, item.workload, settings, str(budget), kernels, limit_seconds=LIMIT_SECONDS)
-    return {**row, "step_seconds": row["seconds"][-1], "first_seconds": row["seconds"][0]}
+    for who, row in zip(TRAININGS, (eager, whole, half), strict=True):
+        first, *_, last = row["seconds"]
+        found |= {f"{who}_process_bytes": row["process_bytes"]}
+        found |= {f"{who}_step_seconds": last, f"{who}_first_seconds": first}
+    return found
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
     """Return what is asked of every row."""
-    same = sum(row["bitwise"] for row in rows)
-    kept = sum(row["half_process_bytes"] <= row["budget_bytes"] for row in rows)
     return [
-        ("compiled kernels: bits in half of the memory", "those in core", f"{same} of {len(rows)}", same == len(rows)),
-        ("the budget is kept", "all", f"{kept} of {len(rows)}", kept == len(rows)),
+        of_all("compiled kernels: bits in half of the memory", "those in core", [row["bitwise"] for row in rows]),
+        of_all("the budget is kept", "all", [row["half_process_bytes"] <= row["budget_bytes"] for row in rows]),
     ]
 
 
@@ -90,14 +62,5 @@ def told(row: Row) -> str:
     )
 
 
-def main() -> None:
-    """Train what the command line asks for."""
-    if sys.argv[1:2] == ["--serve"]:
-        workload, settings, budget, kernels = sys.argv[2:]
-        print(json.dumps(served(workload, json.loads(settings), int(budget), kernels)))
-    else:
-        write_rows("kernels", COMPILED, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("kernels", COMPILED, measured, told)

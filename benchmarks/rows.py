@@ -30,6 +30,11 @@ Goal = tuple[str, str, str, bool | None]
 """What is asked of all rows together, the limit, what was found, and whether it is met (None: nothing is asked)."""
 
 
+def of_all(what: str, asked: str, holds: Sequence[bool]) -> Goal:
+    """Return the goal that something holds of every row, given of which it does."""
+    return (what, asked, f"{sum(holds)} of {len(holds)}", all(holds))
+
+
 class Item(Protocol):
     """What becomes a row."""
 

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from main_job import ROOT, hash_of
-from rows import Failed, Goal, Row, told_by_a_process, write_rows
+from rows import Failed, Goal, Row, of_all, told_by_a_process, write_rows
 from zoo_models import ARCHITECTURES, Entry, Training
 
 STEPS = 3
@@ -201,8 +201,8 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
     found = f"{len(trained)} of {len(rows)}"
     return [
         ("trained whole or by the drop-in", ">= 95 %", found, len(trained) >= LEAST_TRAINED * len(rows)),
-        ("bitwise equal, of trainings captured whole", "all", f"{sum(bits)} of {len(bits)}", all(bits)),
-        ("peak within the budget", "all", f"{sum(kept)} of {len(kept)}", all(kept)),
+        of_all("bitwise equal, of trainings captured whole", "all", bits),
+        of_all("peak within the budget", "all", kept),
     ]
 
 

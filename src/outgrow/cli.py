@@ -167,6 +167,7 @@ def _added(
         planner="search",
         kernels="eager",
         machine=None,
+        offload_dir=None,
         disk_budget=None,
         steps=1,
         solver_seconds=SOLVER_SECONDS,
@@ -230,7 +231,6 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     _add_function(parser)
     parser.add_argument("--workers", type=_count, required=True, metavar="N", help="how many devices there are")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures; - is stdout")
-    parser.set_defaults(offload_dir=None)
 
 
 def _add_function(parser: argparse.ArgumentParser) -> None:

@@ -8,11 +8,11 @@ from torch._ops import OpOverload
 
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import NAMED_LITERALS, address
-from outgrow.frontends.loading import blamed_on, build
+from outgrow.frontends.loading import blamed_on
 from outgrow.frontends.names import operator_name, symbol_name
 from outgrow.frontends.state import BatchSlot, Training
 from outgrow.frontends.trace import Traced, trace
-from outgrow.frontends.unallocated import unallocated
+from outgrow.frontends.unallocated import build_unallocated
 from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Symbol
 from outgrow.operators import dataflow
@@ -25,8 +25,7 @@ _HOST = Symbol("host")
 
 def workload_dataflow(function: Callable[..., Workload], settings: Mapping[str, object]) -> Dataflow:
     """Build a workload without memory and return the dataflow of its step. Nothing is run."""
-    with unallocated():
-        workload = build(function, settings)
+    workload = build_unallocated(function, settings)
     training = Training((workload.model,), (workload.optimizer,))
     with blamed_on("the step cannot be captured"):
         return dataflow_of(trace(workload.step, training, tuple(workload.batches[0]), {}))

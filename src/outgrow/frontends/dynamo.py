@@ -34,7 +34,7 @@ from outgrow.analysis.cost import signature as cost_signature
 from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends import calls
 from outgrow.frontends.capture import Captured, Result, capture
-from outgrow.frontends.inductor import by_inductor
+from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
@@ -206,8 +206,7 @@ class Part:
         if ready is None:
             captured = capture(_joint(self._module, args), (), (), [_plain(arg) for arg in args])
             _check_writes(captured, args)
-            if self._settings.kernels == "inductor":
-                captured = by_inductor(captured)
+            captured = by_kernels(captured, self._settings.kernels)
             clear_away()
             self._ready[key] = self._planned(captured, others, None)
         elif ready.runs == 1 or others > ready.overhead_bytes + _SLACK_BYTES:

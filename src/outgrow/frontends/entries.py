@@ -19,7 +19,7 @@ from outgrow.analysis.cost import signature as cost_signature
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
 from outgrow.frontends.capture import Captured, capture
-from outgrow.frontends.inductor import by_inductor
+from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
@@ -118,7 +118,7 @@ class Entries:
     ) -> None:
         self._step, self._training, self._settings = step, training, settings
         self._baseline_bytes, self._progress = baseline_bytes, progress
-        self._is_compiled = settings.kernels == "inductor"
+        self._is_compiled = settings.kernels != "eager"
         self._by_signature: dict[Hashable, list[Entry]] = {}
         self._calls = self._dropped = 0
         self._cache: CostCache = open_cost_cache()
@@ -129,14 +129,17 @@ class Entries:
 
     def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
-        seen = glance(self._training.models, self._training.optimizers, args, kwargs)
-        if self._ample is not None and self._ample.still_holds(seen):
+        if self._ample is not None and self._ample.still_holds(self._glance(args, kwargs)):
             self._calls += 1
             self._ample.entry.last_call = self._calls
             return self._ample.entry
-        entry = self._examined(args, kwargs)
-        self._ample = Ample.of(entry, seen, self._training) if entry.runs_as_written and entry.settled else None
+        entry, self._ample = self._examined(args, kwargs), None
+        if entry.runs_as_written and entry.settled:
+            self._ample = Ample.of(entry, self._glance(args, kwargs), self._training)
         return entry
+
+    def _glance(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
+        return glance(self._training.models, self._training.optimizers, args, kwargs)
 
     def _examined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         key = signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
@@ -155,7 +158,7 @@ class Entries:
         captured = capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
         if self._is_compiled:
             self._progress("compile", 0.0)
-            captured = by_inductor(captured)
+        captured = by_kernels(captured, self._settings.kernels)
         clear_away()
         entry = self._planned(captured, args, kwargs, is_new=True)
         entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))

@@ -30,6 +30,11 @@ _SCHEMA = "(Tensor[] operands) -> Tensor[]"
 _KNOWN: set[str] = set()
 
 
+def by_kernels(captured: Captured, kernels: str) -> Captured:
+    """Return a captured step as these kernels run it."""
+    return by_inductor(captured) if kernels == "inductor" else captured
+
+
 def by_inductor(captured: Captured) -> Captured:
     """Return a captured step whose fusions are compiled. Raises `Uncapturable` where they cannot be."""
     graph = captured.graph

@@ -8,12 +8,11 @@ from statistics import mean
 from outgrow.analysis.cost import Cost, costs_of
 from outgrow.analysis.liveness import live_bytes
 from outgrow.analysis.timeline import Lane, Trace
-from outgrow.errors import Uncapturable
 from outgrow.frontends.capture import Captured, capture
 from outgrow.frontends.kept import planned_or_kept
-from outgrow.frontends.loading import blamed_on, build
+from outgrow.frontends.loading import blamed_on
 from outgrow.frontends.measure import open_cost_cache, this_machine
-from outgrow.frontends.unallocated import unallocated
+from outgrow.frontends.unallocated import build_unallocated
 from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
@@ -142,11 +141,7 @@ def capture_workload(function: Callable[..., Workload], settings: Mapping[str, o
     Raises `InvalidWorkload` where the workload cannot be built, and `Uncapturable` where its step, or the
     function that builds it, needs the content of a tensor.
     """
-    try:
-        with unallocated():
-            workload = build(function, settings)
-    except Uncapturable as refusal:
-        raise Uncapturable(f"To be planned, the workload is built without data. {refusal}") from refusal
+    workload = build_unallocated(function, settings)
     with blamed_on("the step cannot be captured"):
         return capture(workload.step, [workload.model], [workload.optimizer], tuple(workload.batches[0]), {})
 

@@ -5,14 +5,17 @@ refuses for tensors that somebody observes, and fake tensors always are (torch 2
 built here they put the converted data into the parameter instead, as they do for real tensors.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
+from outgrow.errors import Uncapturable
 from outgrow.frontends.fakes import FakeMode
+from outgrow.frontends.loading import build
+from outgrow.frontends.workload import Workload
 
 
 @contextmanager
@@ -20,6 +23,19 @@ def unallocated() -> Iterator[None]:
     """Within this context new tensors are fake, and modules can still be converted."""
     with FakeMode(), patch.object(nn.Module, "_apply", _apply):
         yield
+
+
+def build_unallocated(function: Callable[..., Workload], settings: Mapping[str, object]) -> Workload:
+    """Build a workload without memory.
+
+    Raises `InvalidWorkload` where it cannot be built, and `Uncapturable` where the function needs the content of a
+    tensor.
+    """
+    try:
+        with unallocated():
+            return build(function, settings)
+    except Uncapturable as refusal:
+        raise Uncapturable(f"To be planned, the workload is built without data. {refusal}") from refusal
 
 
 def _apply(module: nn.Module, convert: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

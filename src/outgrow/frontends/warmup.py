@@ -11,7 +11,7 @@ from torch import nn
 
 from outgrow.analysis.cost import costs_of
 from outgrow.frontends.capture import capture
-from outgrow.frontends.inductor import by_inductor
+from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.lower import lower
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, Link, Machine
@@ -59,9 +59,7 @@ def _toy_step(kernels: str) -> None:
         return loss
 
     x = torch.ones(1, 2, 8, 8, 8)
-    captured = capture(step, [model], [optimizer], (x,), {})
-    if kernels == "inductor":
-        captured = by_inductor(captured)
+    captured = by_kernels(capture(step, [model], [optimizer], (x,), {}), kernels)
     _toy_plan(captured.graph)
     lower(captured.graph)
     step(x)

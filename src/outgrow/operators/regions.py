@@ -10,7 +10,7 @@ the operator finds each element where its own description says (`strategies` che
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from outgrow.operators.tdl import Atom, Description, Element, Floor, Place, Remainder, Variable, elements
+from outgrow.operators.tdl import Atom, Description, Element, Floor, Place, Remainder, Variable
 
 Range: TypeAlias = tuple[int, int]
 Box: TypeAlias = Mapping[str, Range]
@@ -83,10 +83,9 @@ def region(element: Element, shape: tuple[int, ...], box: Box, cut: str) -> Regi
 def regions(description: Description, shapes: Mapping[int, tuple[int, ...]], box: Box, cut: str) -> dict[int, Region]:
     """Return, by operand, the hull of all that is read where the variable `cut` is within its range of a box."""
     found: dict[int, Region] = {}
-    for result in description.results:
-        for element in elements(result.value) if result is not None else ():
-            read = region(element, shapes[element.operand], box, cut)
-            found[element.operand] = _joined(found.get(element.operand, read), read)
+    for element in description.elements:
+        read = region(element, shapes[element.operand], box, cut)
+        found[element.operand] = _joined(found.get(element.operand, read), read)
     return found
 
 

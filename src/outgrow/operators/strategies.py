@@ -185,14 +185,7 @@ def _mentions(value: Expression, cut: str) -> bool:
 
 def _step(found: Description, cut: str) -> int:
     """Return what cuts are multiples of (condition 3)."""
-    places = (
-        place
-        for result in found.results
-        if result is not None
-        for element in elements(result.value)
-        for place in element.places
-        if place is not None
-    )
+    places = (place for element in found.elements for place in element.places if place is not None)
     return lcm(*(step for place in places for step in _steps(place, cut)))
 
 
@@ -260,8 +253,7 @@ def _reads_the_same(found: Description, piece: Piece, strategy: Strategy) -> boo
     local = description(piece.call)
     if local is None:
         return False
-    ours = [element for result in local.results if result is not None for element in elements(result.value)]
-    theirs = [element for result in found.results if result is not None for element in elements(result.value)]
+    ours, theirs = local.elements, found.elements
     shift = {strategy.cut: piece.bounds[0]}
     box = {name: (0, extent) for name, extent in local.extents.items()}
     return len(ours) == len(theirs) and all(

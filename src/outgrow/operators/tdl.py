@@ -330,6 +330,16 @@ class Description:
     results: tuple[Result | None, ...]
     extents: Mapping[str, int]
 
+    @property
+    def elements(self) -> tuple[Element, ...]:
+        """Every element that is read for any of the results, in order."""
+        return tuple(_of_all(self.results))
+
+
+def _of_all(results: Sequence[Result | None]) -> Iterator[Element]:
+    for result in results:
+        yield from () if result is None else elements(result.value)
+
 
 def described(call: Call, results: Sequence[Result | None]) -> Description:
     """Return a description. A variable goes as far as the dimension of a result does, else as that of an operand."""
@@ -339,7 +349,7 @@ def described(call: Call, results: Sequence[Result | None]) -> Description:
             _extend(of_results, zip(result.dims, shape, strict=True))
     of_operands: dict[str, int] = {}
     shapes = {operand.position: operand.shape for operand in call.operands}
-    for element in (e for result in results if result is not None for e in elements(result.value)):
+    for element in _of_all(results):
         places = zip(element.places, shapes[element.operand], strict=True)
         names = ((None if place is None else place.variable, size) for place, size in places)
         _extend(of_operands, ((name, size) for name, size in names if name not in of_results))

@@ -32,7 +32,7 @@ from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region
 from outgrow.operators.strategies import Outcome, Partial, Piece, Split, Strategy, description, pieces, strategies
-from outgrow.operators.tdl import Call, Shape, elements
+from outgrow.operators.tdl import Call, Shape
 from outgrow.planning.elimination import MOST_ENTRIES, Choices, Table
 from outgrow.planning.likeness import kinds
 
@@ -291,8 +291,7 @@ def _read(call: Call) -> frozenset[int]:
     found = description(call)
     if found is None:
         return frozenset(operand.position for operand in call.operands)
-    results = (result for result in found.results if result is not None)
-    return frozenset(element.operand for result in results for element in elements(result.value))
+    return frozenset(element.operand for element in found.elements)
 
 
 @cache

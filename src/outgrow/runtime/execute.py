@@ -82,7 +82,7 @@ class Run:
     def start(self) -> None:
         """Begin to measure; what was moved to the disk just now leaves no more resting memory than there is room."""
         there = sum(storage.nbytes() for name, storage in self.storages.items() if name not in self.program.stowed)
-        arena.keep_at_most(self.capacity_bytes - there)
+        self._make_room(there)
         reset_high_water()
         self.begin = perf_counter()
         self._hold(there)
@@ -144,6 +144,10 @@ class Run:
         self.held += size_bytes
         self.events.append(Event(self._now(), size_bytes))
 
+    def _make_room(self, size_bytes: int = 0) -> None:
+        """Let no more memory rest than leaves room for what is held, and for so many bytes more."""
+        arena.keep_at_most(self.capacity_bytes - self.held - size_bytes)
+
     def _lookup(self, name: str) -> Item:
         scalar = self.scalars.get(name)
         if scalar is not None:
@@ -165,7 +169,7 @@ class Run:
             return
         workspace = cost.workspace_bytes if cost else 0
         if workspace:
-            arena.keep_at_most(self.capacity_bytes - self.held - workspace)
+            self._make_room(workspace)
         begin = self._now()
         born = self._apply(call)
         end = self._now()
@@ -176,7 +180,7 @@ class Run:
         self.spans.append(Span(Lane.COMPUTE, call.name, begin, end))
         self.held += born
         if born:
-            arena.keep_at_most(self.capacity_bytes - self.held)
+            self._make_room()
         if workspace:
             self.events.append(Event(begin, born + workspace))
             self.events.append(Event(end, -workspace))
@@ -257,7 +261,7 @@ class Run:
             block = self.blocks[storage] = Block(size)
         block.commit(begin, end)
         self._hold(end - begin)
-        arena.keep_at_most(self.capacity_bytes - self.held)
+        self._make_room()
         self._submit(Lane.IN, storage, end - begin, offset + begin, block.address + begin)
 
     def _submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> None:

@@ -14,7 +14,7 @@ where they have no groups, and are not cut in space.
 
 from collections.abc import Callable, Mapping
 
-from outgrow.operators.catalogue.entry import Entry, whole_number, whole_numbers, with_argument
+from outgrow.operators.catalogue.entry import Entry, asked, whole_number, whole_numbers, with_argument
 from outgrow.operators.tdl import ALL, Call, Operand, Place, Result, Sum, applied, indices, numbered
 
 b, co, ci = indices("b co ci")
@@ -46,7 +46,7 @@ def convolution_backward(call: Call) -> list[Result | None]:
         Result.at((co, ci, *(ALL for _ in d)), Sum((b, *i), of_weight)),
         Result.at((co,), Sum((b, *i), y[b, co, *i])),
     )
-    return [result if shape is not None else None for result, shape in zip(results, call.shapes, strict=True)]
+    return asked(call, results)
 
 
 def _of_input(y: Operand, x: Operand, w: Operand, groups: int) -> Result:
@@ -81,9 +81,7 @@ def _transposed_backward(call: Call) -> list[Result | None]:
         Result.at((ci, co, *everywhere), Sum((b,), read)),
         Result.at((co,), Sum((b,), y[b, co, *everywhere])),
     )
-    is_grouped = call.arguments[_GROUPS + 1] != 1
-    shapes = zip(results, call.shapes, strict=True)
-    return [None if is_grouped or shape is None else result for result, shape in shapes]
+    return asked(call, results) if call.arguments[_GROUPS + 1] == 1 else [None for _ in results]
 
 
 def _space(call: Call, x: Operand, later: int) -> tuple[tuple[Place, ...], tuple[Place, ...], tuple[Place, ...]]:

@@ -5,8 +5,8 @@ An operand of fewer dimensions, or of size one in some, is read at the same plac
 
 from collections.abc import Mapping
 
-from outgrow.operators.catalogue.entry import Entry
-from outgrow.operators.tdl import Call, Element, Operand, Place, Result, applied, numbered
+from outgrow.operators.catalogue.entry import Entry, broadcast
+from outgrow.operators.tdl import Call, Result, applied, numbered
 
 _NAMES = (
     "_to_copy abs acos acosh add.Scalar add.Tensor addcdiv addcmul asin asinh atan atan2 atanh "
@@ -27,14 +27,8 @@ def elementwise(call: Call) -> list[Result | None]:
     (shape,) = call.shapes
     assert shape is not None, "an elementwise operator has one result"
     at = numbered("i", len(shape))
-    value = applied(*(_aligned(operand, at) for operand in call.operands))
+    value = applied(*(broadcast(operand, at) for operand in call.operands))
     return [Result.at(at, value)]
-
-
-def _aligned(operand: Operand, at: tuple[Place, ...]) -> Element:
-    """Return the element of an operand at a place of the result; the last dimensions are the same."""
-    places = at[len(at) - len(operand.shape) :]
-    return operand[tuple(0 if size == 1 else place for place, size in zip(places, operand.shape, strict=True))]
 
 
 ENTRIES: Mapping[str, Entry] = {

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from outgrow.operators.tdl import Argument, Call, Result
+from outgrow.operators.tdl import Argument, Call, Element, Operand, Place, Result
 
 Describe: TypeAlias = Callable[[Call], Sequence[Result | None]]
 Adapt: TypeAlias = Callable[[Call, str], Call]
@@ -34,6 +34,17 @@ class Entry:
     adapt: Adapt = as_it_is
     fill: float = 0.0
     quotient: Callable[[Call], tuple[int, int] | None] = no_quotient
+
+
+def asked(call: Call, results: Sequence[Result]) -> list[Result | None]:
+    """Return the results of a call that are asked for, None for the others."""
+    return [None if shape is None else result for result, shape in zip(results, call.shapes, strict=True)]
+
+
+def broadcast(operand: Operand, at: Sequence[Place]) -> Element:
+    """Return the element of an operand for a place of the result; a size of one is broadcast."""
+    places = at[len(at) - len(operand.shape) :]
+    return operand[tuple(0 if size == 1 else place for place, size in zip(places, operand.shape, strict=True))]
 
 
 def with_argument(call: Call, position: int, argument: Argument) -> Call:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from math import prod
 
-from outgrow.operators.catalogue.entry import Entry, whole_number, with_argument
+from outgrow.operators.catalogue.entry import Entry, asked, whole_number, with_argument
 from outgrow.operators.tdl import ALL, Call, Result, Sum, applied, indices, numbered
 
 b, c = indices("b c")
@@ -37,7 +37,7 @@ def layer_norm_backward(call: Call) -> list[Result | None]:
     of_input = Result.at((*i, *inner), applied(read, *(scale[inner] for scale in scales)))
     of_scale = Result.at(inner, Sum(i, applied(read, *(scale[inner] for scale in scales))))
     results = (of_input, of_scale, of_scale)
-    return [result if shape is not None else None for result, shape in zip(results, call.shapes, strict=True)]
+    return asked(call, results)
 
 
 def _normalised(call: Call, position: int) -> int:
@@ -61,7 +61,7 @@ def group_norm_backward(call: Call) -> list[Result | None]:
     read = applied(y[b, *inner], x[b, *inner], mean[b, ALL], spread[b, ALL], *(scale[ALL] for scale in scales))
     of_scale = Result.at((ALL,), Sum((b,), read))
     results = (Result.at((b, *inner), read), of_scale, of_scale)
-    return [result if shape is not None else None for result, shape in zip(results, call.shapes, strict=True)]
+    return asked(call, results)
 
 
 def _of_local_sizes(position: int) -> Callable[[Call, str], Call]:
@@ -93,7 +93,7 @@ def batch_norm_backward(call: Call) -> list[Result | None]:
     around = (ALL, c, *(ALL,) * (len(x.shape) - 2))
     value = applied(y[around], x[around], *(scale[c] for scale in scales))
     results = (Result.at(around, value), Result.at((c,), value), Result.at((c,), value))
-    return [result if shape is not None else None for result, shape in zip(results, call.shapes, strict=True)]
+    return asked(call, results)
 
 
 ENTRIES: Mapping[str, Entry] = {

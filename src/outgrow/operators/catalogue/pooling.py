@@ -13,12 +13,9 @@ b, c = indices("b c")
 
 def by_planes(call: Call) -> list[Result | None]:
     """Each plane of a channel by itself, whatever is done to it."""
-    results: list[Result | None] = []
-    for shape in call.shapes:
-        at = None if shape is None else (b, c, *(ALL for _ in shape[2:]))
-        read = (operand[b, c, *(ALL for _ in operand.shape[2:])] for operand in call.operands)
-        results.append(None if at is None else Result.at(at, applied(*read)))
-    return results
+    read = applied(*(operand[b, c, *(ALL for _ in operand.shape[2:])] for operand in call.operands))
+    shapes = call.shapes
+    return [None if shape is None else Result.at((b, c, *(ALL for _ in shape[2:])), read) for shape in shapes]
 
 
 ENTRIES: Mapping[str, Entry] = {

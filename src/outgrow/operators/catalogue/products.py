@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from outgrow.operators.catalogue.entry import Entry
-from outgrow.operators.tdl import Call, Expression, Operand, Place, Result, Sum, indices
+from outgrow.operators.catalogue.entry import Entry, broadcast
+from outgrow.operators.tdl import Call, Result, Sum, indices
 
 n, i, j, k = indices("n i j k")
 
@@ -23,18 +23,13 @@ def bmm(call: Call) -> list[Result | None]:
 def addmm(call: Call) -> list[Result | None]:
     """A product, and something added to it."""
     bias, x, y = call.operands
-    return [Result.at((i, j), _broadcast(bias, (i, j)) + Sum((k,), x[i, k] * y[k, j]))]
+    return [Result.at((i, j), broadcast(bias, (i, j)) + Sum((k,), x[i, k] * y[k, j]))]
 
 
 def baddbmm(call: Call) -> list[Result | None]:
     """A product for each number of a batch, and something added to it."""
     bias, x, y = call.operands
-    return [Result.at((n, i, j), _broadcast(bias, (n, i, j)) + Sum((k,), x[n, i, k] * y[n, k, j]))]
-
-
-def _broadcast(bias: Operand, at: tuple[Place, ...]) -> Expression:
-    places = at[len(at) - len(bias.shape) :]
-    return bias[tuple(0 if size == 1 else place for place, size in zip(places, bias.shape, strict=True))]
+    return [Result.at((n, i, j), broadcast(bias, (n, i, j)) + Sum((k,), x[n, i, k] * y[n, k, j]))]
 
 
 ENTRIES: Mapping[str, Entry] = {

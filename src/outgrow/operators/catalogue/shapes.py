@@ -7,7 +7,7 @@ a joined dimension at multiples of its inner part.
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from outgrow.operators.catalogue.entry import Entry, sized, whole_number
+from outgrow.operators.catalogue.entry import Entry, broadcast, sized, whole_number
 from outgrow.operators.tdl import ALL, All, Argument, Call, Place, Result, numbered
 
 
@@ -108,9 +108,7 @@ def expand(call: Call) -> list[Result | None]:
     (shape,) = call.shapes
     assert shape is not None, "an expanded operand is a result"
     i = numbered("i", len(shape))
-    behind = i[len(shape) - len(x.shape) :]
-    read = tuple(0 if size == 1 else place for place, size in zip(behind, x.shape, strict=True))
-    return [Result.at(i, x[read])]
+    return [Result.at(i, broadcast(x, i))]
 
 
 def unsqueeze(call: Call) -> list[Result | None]:
