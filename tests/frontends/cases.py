@@ -6,7 +6,9 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
+from outgrow.frontends.arguments import completed
 from outgrow.frontends.names import resolve_operator, symbol_name
 from outgrow.ir.graph import Symbol
 from outgrow.operators.tdl import Argument, Call, Operand
@@ -32,23 +34,29 @@ class Case:
 def case(operator: str, *arguments: Given, cuts: str) -> Case:
     """Return the case of an operator on arguments, whose results have the shapes that it gives."""
     operands: list[Tensor] = []
-    described = _described(arguments, operands)
-    found = resolve_operator(f"aten.{operator}")(*_listed(arguments))
+    function = resolve_operator(f"aten.{operator}")
+    assert isinstance(function, OpOverload)
+    given, _ = completed(function, arguments, {})
+    described = _described(given, operands)
+    found = function(*_listed(arguments))
     results: Sequence[object] = found if isinstance(found, tuple | list) else (found,)
     shapes = tuple(tuple(item.shape) if isinstance(item, Tensor) else None for item in results)
     return Case(Call(f"aten.{operator}", described, shapes), tuple(operands), tuple(cuts.split()))
 
 
-def _described(arguments: tuple[Given, ...], operands: list[Tensor]) -> tuple[Argument, ...]:
+def _described(arguments: Sequence[object], operands: list[Tensor]) -> tuple[Argument, ...]:
     found: list[Argument] = []
     for item in arguments:
         if isinstance(item, Tensor):
             found.append(Operand(len(operands), tuple(item.shape)))
             operands.append(item)
-        elif isinstance(item, tuple):
+        elif isinstance(item, tuple | list):
             found.append(_described(item, operands))
+        elif isinstance(item, torch.dtype):
+            found.append(Symbol(symbol_name(item)))
         else:
-            found.append(Symbol(symbol_name(item)) if isinstance(item, torch.dtype) else item)
+            assert item is None or isinstance(item, int | float)
+            found.append(item)
     return tuple(found)
 
 
@@ -128,7 +136,8 @@ def reductions() -> Iterator[Case]:
     yield case("sum.dim_IntList", x, (0, 2), cuts="i0 i1 i2")
     yield case("sum.dim_IntList", x, (-1,), True, cuts="i0 i1 i2")
     yield case("sum.default", x, cuts="i0 i1 i2")
-    yield case("mean.dim", x, (1,), True, cuts="i0 i2")
+    yield case("mean.dim", x, (1,), True, cuts="i0 i1 i2")
+    yield case("mean.default", x, cuts="i0 i1 i2")
     yield case("amax.default", x, (1,), cuts="i0 i1 i2")
     yield case("amin.default", x, (2,), True, cuts="i0 i1 i2")
 
@@ -177,6 +186,7 @@ def joining() -> Iterator[Case]:
     """Parts behind and beside each other, taken apart and put together, and gradients of parts."""
     x = drawn(4, 6, 10)
     yield case("cat.default", (x, drawn(4, 2, 10), x), 1, cuts="i0 i2")
+    yield case("cat.default", (drawn(0), x), 1, cuts="")
     yield case("stack.default", (x, x), -1, cuts="i0 i1 i2")
     yield case("split.Tensor", x, 4, 1, cuts="i0 i2")
     yield case("split_with_sizes.default", x, (1, 9), 2, cuts="i0 i1")
@@ -199,6 +209,7 @@ def lookups() -> Iterator[Case]:
     numbers = torch.randint(0, 9, (4, 5))
     yield case("embedding.default", drawn(9, 6), numbers, cuts="i0 i1 c")
     yield case("embedding_dense_backward.default", drawn(4, 5, 6), numbers, 9, -1, False, cuts="i0 i1 c")
+    yield case("embedding_dense_backward.default", drawn(4, 5, 6), numbers, 9, -1, True, cuts="c")
 
 
 def pools() -> Iterator[Case]:
@@ -227,6 +238,15 @@ def losses() -> Iterator[Case]:
     x, target = drawn(5, 7).log_softmax(1), torch.tensor([1, 6, -100, 0, 3])
     plane, classes = drawn(2, 7, 4, 3).log_softmax(1), torch.randint(0, 7, (2, 4, 3))
     total = torch.tensor(4.0, dtype=torch.float64)
+    y, z = drawn(5, 7), drawn(5, 7)
+    yield case("mse_loss_backward.default", y, z, z + 1, 0, cuts="i0 i1")
+    yield case("mse_loss.default", y, z, cuts="i0 i1")
+    yield case("smooth_l1_loss.default", y, z, 0, 0.5, cuts="i0 i1")
+    yield case("huber_loss.default", y, z, 2, 0.5, cuts="i0 i1")
+    yield case("binary_cross_entropy.default", y.sigmoid(), z.sigmoid(), drawn(7).abs(), 1, cuts="i0 i1")
+    yield case("mse_loss_backward.default", drawn(), y, z, 1, cuts="i0 i1")
+    yield case("smooth_l1_loss_backward.default", drawn(), y, z, 2, 1.0, cuts="i0 i1")
+    yield case("nll_loss_forward.default", x[0], target[0], None, 1, -100, cuts="")
     for reduction in (0, 1, 2):
         yield case("nll_loss_forward.default", x, target, None, reduction, -100, cuts="i0")
     yield case("nll_loss_forward.default", x, target, drawn(7).abs(), 1, -100, cuts="i0")

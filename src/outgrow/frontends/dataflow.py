@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from outgrow.frontends.arguments import completed
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import NAMED_LITERALS, address
 from outgrow.frontends.loading import blamed_on
@@ -75,12 +76,14 @@ class _Reading:
         if not isinstance(node.target, OpOverload) or not any(isinstance(item, Tensor) for item in results):
             return
         operands: list[fx.Node] = []
-        arguments = tuple(self._argument(item, operands) for item in node.args)
+        args, kwargs = completed(node.target, node.args, node.kwargs)
+        arguments = tuple(self._argument(item, operands) for item in args)
+        keywords = tuple((key, self._argument(item, operands)) for key, item in kwargs.items())
         names = [self._result(node, at, item) for at, item in enumerate(results)]
         shapes = tuple(tuple(item.shape) if isinstance(item, Tensor) else None for item in results)
         if not isinstance(found, tuple | list) and names[0] is not None:
             self._names[node] = names[0]
-        call = Call(operator_name(node.target), arguments, shapes)
+        call = Call(operator_name(node.target), arguments, shapes, keywords)
         self._nodes.append(Node(node.name, call, tuple(self._names[item] for item in operands), tuple(names)))
 
     def _result(self, node: fx.Node, at: int, found: object) -> str | None:

@@ -29,29 +29,37 @@ Results = Sequence[Tensor | None]
 
 def run(call: Call, operands: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the results of a call on tensors, None for those that it has not."""
-    found = resolve_operator(call.operator)(*_arguments(call.arguments, iter(operands)))
+    given = iter(operands)
+    arguments = _arguments(call.arguments, given)
+    keywords = {name: _argument(item, given) for name, item in call.keywords}
+    found = resolve_operator(call.operator)(*arguments, **keywords)
     results: Sequence[object] = found if isinstance(found, tuple | list) else (found,)
-    given = zip(results, call.shapes, strict=True)
-    return [item if isinstance(item, Tensor) and shape is not None else None for item, shape in given]
+    shown = zip(results, call.shapes, strict=True)
+    return [item if isinstance(item, Tensor) and shape is not None else None for item, shape in shown]
 
 
 def _arguments(arguments: Sequence[Argument], operands: Iterator[Tensor]) -> list[object]:
-    found: list[object] = []
-    for item in arguments:
-        if isinstance(item, tuple):
-            found.append(_arguments(item, operands))
-        elif isinstance(item, Operand):
-            found.append(next(operands))
-        else:
-            found.append(resolve_symbol(item.name) if isinstance(item, Symbol) else item)
-    return found
+    return [_argument(item, operands) for item in arguments]
+
+
+def _argument(item: Argument, operands: Iterator[Tensor]) -> object:
+    match item:
+        case tuple():
+            return _arguments(item, operands)
+        case Operand():
+            return next(operands)
+        case Symbol(name):
+            return resolve_symbol(name)
+        case _:
+            return item
 
 
 def run_piece(piece: Piece, operands: Sequence[Tensor]) -> list[Tensor | None]:
     """Return what one worker gives, from the whole operands."""
     regions = piece.regions
     parts = [part(item, regions[at], piece.fill) if at in regions else item for at, item in enumerate(operands)]
-    return run(piece.call, [torch.zeros_like(item) if at in piece.zeros else item for at, item in enumerate(parts)])
+    found = run(piece.call, [torch.zeros_like(item) if at in piece.zeros else item for at, item in enumerate(parts)])
+    return found if piece.divisor == 1 else [None if item is None else item / piece.divisor for item in found]
 
 
 def part(tensor: Tensor, region: Region, fill: float) -> Tensor:

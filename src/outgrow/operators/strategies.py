@@ -18,7 +18,7 @@ Source: Tofu (Wang, Huang, Li, EuroSys 2019, section 4), where regions alone dec
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from math import gcd, lcm
@@ -86,7 +86,7 @@ class Piece:
     """What one worker does: the range of the variable, what it reads of each operand, and the call that it runs.
 
     Operands without a region are not read. A region may begin before its operand, or end behind it; the elements there
-    are `fill`.
+    are `fill`. What the call gives is divided by `divisor`.
     """
 
     bounds: Range
@@ -94,13 +94,14 @@ class Piece:
     call: Call
     zeros: tuple[int, ...]
     fill: float
+    divisor: int
 
 
 @cache
 def description(call: Call) -> Description | None:
-    """Return what a call computes; None where the catalogue does not say so of every result."""
+    """Return what a call computes; None where the catalogue does not say so of every result, or of a keyword."""
     entry = entry_of(call.operator)
-    if entry is None:
+    if entry is None or call.named_operands:
         return None
     results = entry.describe(call)
     is_whole = all((result is None) == (shape is None) for result, shape in zip(results, call.shapes, strict=True))
@@ -216,8 +217,9 @@ def _piece(call: Call, found: Description, strategy: Strategy, bounds: Range, wo
     )
     entry = entry_of(call.operator)
     assert entry is not None, "a strategy is one of a described call"
-    local = entry.adapt(Call(call.operator, _with_shapes(call.arguments, sizes), results), strategy.cut)
-    return Piece(bounds, needed, local, strategy.once if worker else (), entry.fill)
+    parted = replace(call, arguments=_with_shapes(call.arguments, sizes), shapes=results)
+    zeros = strategy.once if worker else ()
+    return Piece(bounds, needed, entry.adapt(parted, strategy.cut), zeros, entry.fill, entry.divisor(call))
 
 
 def _local(shape: Shape | None, outcome: Outcome, bounds: Range) -> Shape | None:

@@ -290,16 +290,25 @@ Argument: TypeAlias = "Operand | Symbol | int | float | bool | str | tuple[Argum
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of an operator on tensors of known shapes; `shapes` are those of its results, None for one it has not."""
+    """A call of an operator on tensors of known shapes; `shapes` are those of its results, None for one it has not.
+
+    The arguments are all that the operator has a place for, defaults included; `keywords` have none.
+    """
 
     operator: str
     arguments: tuple[Argument, ...]
     shapes: tuple[Shape | None, ...]
+    keywords: tuple[tuple[str, Argument], ...] = ()
 
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The tensors among the arguments, in order."""
-        return tuple(_operands(self.arguments))
+        return (*_operands(self.arguments), *self.named_operands)
+
+    @property
+    def named_operands(self) -> tuple[Operand, ...]:
+        """Those among them that are given by keyword."""
+        return tuple(_operands([argument for _, argument in self.keywords]))
 
 
 def _operands(arguments: Sequence[Argument]) -> Iterator[Operand]:

@@ -15,7 +15,7 @@ _NAMES = (
     "fmod.Tensor full_like ge.Scalar ge.Tensor gelu gelu_backward gt.Scalar gt.Tensor hardsigmoid hardswish "
     "hardtanh isnan le.Scalar le.Tensor leaky_relu leaky_relu_backward lerp.Scalar lerp.Tensor log log1p log2 "
     "logical_and logical_not logical_or lt.Scalar lt.Tensor masked_fill.Scalar maximum minimum mish "
-    "mse_loss_backward mul.Scalar mul.Tensor ne.Scalar ne.Tensor neg ones_like pow.Scalar pow.Tensor_Scalar "
+    "mul.Scalar mul.Tensor ne.Scalar ne.Tensor neg ones_like pow.Scalar pow.Tensor_Scalar "
     "pow.Tensor_Tensor reciprocal relu remainder.Tensor round rsqrt rsub.Scalar sgn sigmoid sigmoid_backward "
     "sign silu silu_backward sin sinh softplus softplus_backward sqrt square sub.Scalar sub.Tensor tan tanh "
     "tanh_backward threshold threshold_backward trunc where.self zeros_like"

@@ -15,6 +15,11 @@ def as_it_is(call: Call, _cut: str) -> Call:
     return call
 
 
+def undivided(_call: Call) -> int:
+    """Return that what parts give is not divided."""
+    return 1
+
+
 def no_quotient(_call: Call) -> tuple[int, int] | None:
     """Return that nothing is to be done once results are put together."""
     return None
@@ -27,13 +32,15 @@ class Entry:
     `adapt` makes of a call on parts, whose other arguments are those of the whole, and of the variable that was cut
     the call that computes the part: sizes become smaller, and padding that is read as elements is not added again.
     `fill` is what the operator takes for elements beyond the bounds of an operand. `quotient` names two results of
-    which the first, once put together, is divided by the second.
+    which the first, once put together, is divided by the second; a `divisor` divides all results of a part where parts
+    are sums of what the whole call takes the mean of.
     """
 
     describe: Describe
     adapt: Adapt = as_it_is
     fill: float = 0.0
     quotient: Callable[[Call], tuple[int, int] | None] = no_quotient
+    divisor: Callable[[Call], int] = undivided
 
 
 def asked(call: Call, results: Sequence[Result]) -> list[Result | None]:

@@ -10,8 +10,10 @@ from outgrow.operators.tdl import ALL, All, Argument, Call, Element, Place, Resu
 
 
 def cat(call: Call) -> list[Result | None]:
-    """Operands one behind the other."""
+    """Operands one behind the other. Nothing is said where one is the empty tensor that fits to all."""
     first = call.operands[0]
+    if any(len(operand.shape) != len(first.shape) for operand in call.operands):
+        return [None]
     at = _but(_axis(_argument(call, 1), len(first.shape)), len(first.shape))
     return [Result.at(at, applied(*(operand[at] for operand in call.operands)))]
 

@@ -19,8 +19,11 @@ def embedding(call: Call) -> list[Result | None]:
 
 
 def embedding_dense_backward(call: Call) -> list[Result | None]:
-    """The gradient of a table: what arrives for a number is added to its row."""
+    """The gradient of a table: what arrives for a number is added to its row, divided by how often if that is asked."""
     y, numbers = call.operands
+    if call.arguments[4] is True:
+        around = (ALL,) * len(numbers.shape)
+        return [Result.at((ALL, c), applied(y[*around, c], numbers[around]))]
     i = numbered("i", len(numbers.shape))
     return [Result.at((ALL, c), Sum(i, applied(y[*i, c], numbers[i])))]
 

@@ -1,44 +1,57 @@
 """Operators that make many elements one: sums, extremes and means over some dimensions.
 
-A mean is a sum divided by how many there are, so it is not cut where it is taken: the parts would divide by less.
+A mean is computed as a sum, which is partial, divided by how many there are (`Entry.divisor`).
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
 
 from outgrow.operators.catalogue.entry import Entry, whole_number
-from outgrow.operators.tdl import Argument, Call, Expression, Reducer, Result, applied, numbered, reduced
+from outgrow.operators.tdl import Call, Reducer, Result, numbered, reduced
 
 
-def over_dimensions(by: Reducer | None) -> Callable[[Call], list[Result | None]]:
+def over_dimensions(by: Reducer) -> Callable[[Call], list[Result | None]]:
     """Return the description of a reduction over the dimensions that its second argument names; none: over all."""
 
     def describe(call: Call) -> list[Result | None]:
         (x,) = call.operands
         rank = len(x.shape)
-        dims = _dimensions(call.arguments[1] if len(call.arguments) > 1 else None, rank)
+        dims = _reduced(call)
         keeps = len(call.arguments) > 2 and call.arguments[2] is True
         at = numbered("i", rank)
         over = [at[dim] for dim in dims]
-        value: Expression = x[at]
-        value = applied(value) if by is None else reduced(by, over, value)
+        value = reduced(by, over, x[at])
         left = [0 if axis in dims else place for axis, place in enumerate(at) if keeps or axis not in dims]
         return [Result.at(left, value)]
 
     return describe
 
 
-def _dimensions(argument: Argument, rank: int) -> tuple[int, ...]:
+def _as_a_sum(call: Call, _cut: str) -> Call:
+    return replace(call, operator="aten.sum.dim_IntList" if len(call.arguments) > 1 else "aten.sum.default")
+
+
+def _count(call: Call) -> int:
+    (x,) = call.operands
+    return prod(x.shape[dim] for dim in _reduced(call))
+
+
+def _reduced(call: Call) -> tuple[int, ...]:
+    """Return the dimensions that a call reduces over."""
+    (x,) = call.operands
+    argument = call.arguments[1] if len(call.arguments) > 1 else None
     if argument is None or argument == ():
-        return tuple(range(rank))
+        return tuple(range(len(x.shape)))
     found = argument if isinstance(argument, tuple) else (argument,)
-    return tuple(whole_number(item) % rank for item in found)
+    return tuple(whole_number(item) % len(x.shape) for item in found)
 
 
 ENTRIES: Mapping[str, Entry] = {
     "aten.sum.default": Entry(over_dimensions(Reducer.SUM)),
     "aten.sum.dim_IntList": Entry(over_dimensions(Reducer.SUM)),
-    "aten.mean.default": Entry(over_dimensions(None)),
-    "aten.mean.dim": Entry(over_dimensions(None)),
+    "aten.mean.default": Entry(over_dimensions(Reducer.SUM), _as_a_sum, divisor=_count),
+    "aten.mean.dim": Entry(over_dimensions(Reducer.SUM), _as_a_sum, divisor=_count),
     "aten.amax.default": Entry(over_dimensions(Reducer.MAX)),
     "aten.amin.default": Entry(over_dimensions(Reducer.MIN)),
     "aten.prod.default": Entry(over_dimensions(Reducer.PROD)),
