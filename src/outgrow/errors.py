@@ -68,6 +68,14 @@ class TierFailure(OutgrowError, OSError):
     """A memory tier failed: disk full, short read, unwritable folder. Names what and where."""
 
 
+class PeerLost(OutgrowError):
+    """Another worker of the same training has ended, or answers no more."""
+
+
+class Divided(OutgrowError):
+    """Workers of one training do not agree: other code, other seeds, other parameters or batches."""
+
+
 class TornState(OutgrowError):
     """An earlier failure left parameters half updated; the step refuses to go on."""
 

@@ -79,7 +79,7 @@ def test_parts_are_not_smaller_than_nothing() -> None:
     assert "b" in cuts(call, workers=3)
     assert "b" not in cuts(call, workers=4)
     by_space = next(strategy for strategy in strategies(call, 3) if strategy.cut == "i0")
-    assert [piece.bounds for piece in pieces(call, by_space, 3)] == [(0, 2), (2, 5), (5, 8)]
+    assert [piece.bounds for piece in pieces(call, by_space, 3)] == [(0, 3), (3, 6), (6, 8)]
 
 
 def test_what_is_not_described_has_no_way() -> None:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region
-from outgrow.operators.strategies import Partial, Split, pieces, strategies
+from outgrow.operators.strategies import Partial, Split, chunks, pieces, strategies
 from outgrow.operators.tdl import Call, Operand, Reducer, Shape
 from outgrow.planning import partition as module
-from outgrow.planning.partition import WHOLE, Level, factors, fetched, handed_on, own, partition
+from outgrow.planning.partition import WHOLE, Level, factors, fetched, handed_on, partition
 
 ITEM = 4
 
@@ -87,7 +87,7 @@ def counted(shape: Shape, state: int, regions: list[Region] | None, ways: int) -
 
 def owned(shape: Shape, state: int, worker: int, ways: int) -> NDArray[np.bool_]:
     """Which elements a worker has."""
-    return within(shape, {} if state == WHOLE else {state: own(shape[state], ways)[worker]})
+    return within(shape, {} if state == WHOLE else {state: chunks(shape[state], ways)[worker]})
 
 
 def within(shape: Shape, bounds: dict[int, Range]) -> NDArray[np.bool_]:
@@ -103,7 +103,7 @@ shapes = st.lists(st.integers(2, 7), min_size=1, max_size=3).map(tuple)
 @given(shapes, st.data(), st.integers(2, 4))
 def test_what_is_fetched_is_what_is_needed_and_not_there(shape: Shape, data: st.DataObject, ways: int) -> None:
     """Element by element, for any region of each worker, also beyond the bounds."""
-    dims = [dim for dim, size in enumerate(shape) if size >= ways]
+    dims = [dim for dim, size in enumerate(shape) if -(-size // ways) * (ways - 1) < size]
     state = data.draw(st.sampled_from([*dims, WHOLE]))
     ranges = [st.tuples(st.integers(-2, size - 1), st.integers(1, size + 2)).map(_range) for size in shape]
     regions = data.draw(st.none() | st.lists(st.tuples(*ranges), min_size=ways, max_size=ways))
@@ -119,7 +119,7 @@ def _range(pair: tuple[int, int]) -> Range:
 @given(shapes, st.data(), st.integers(2, 4))
 def test_what_is_handed_on_is_what_is_owned_and_not_made(shape: Shape, data: st.DataObject, ways: int) -> None:
     """Element by element, for results that are split; those that are partial come from all others."""
-    dims = [dim for dim, size in enumerate(shape) if size >= ways]
+    dims = [dim for dim, size in enumerate(shape) if -(-size // ways) * (ways - 1) < size]
     state = data.draw(st.sampled_from([*dims, WHOLE]))
     dim = data.draw(st.sampled_from(range(len(shape))))
     cuts = data.draw(st.lists(st.integers(0, shape[dim]), min_size=ways - 1, max_size=ways - 1).map(sorted))

@@ -96,7 +96,8 @@ def settle(call: Call, outcome: Outcome) -> object:
     for item in call.captured.puts:
         result = None if item.result is None else outcome.results[item.result]
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
-        put(item.slot, result, call.training)
+        place = call.captured.places.get(item.slot)
+        put(item.slot, result if result is None or place is None else place.around(result), call.training)
     for scheduler in call.captured.schedulers:
         scheduler.step()
     return call.captured.unflatten(outcome.results)

@@ -12,7 +12,7 @@ the guards.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
@@ -32,9 +32,11 @@ from outgrow.frontends.state import (
     GroupSlot,
     OptimizerSlot,
     ParameterSlot,
+    Place,
     Slot,
     StateSlot,
     Training,
+    local,
     read,
     state_tensors,
 )
@@ -103,7 +105,8 @@ class Captured:
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were in place before
     the step and stay there. `stale` gradients are replaced unread: a step that begins with `zero_grad` has them.
     They are no inputs, and can go when the step begins. `schedulers` make a step of their own after every call.
-    `guards` are conditions on the hyper-parameters, and then on `counters`.
+    `guards` are conditions on the hyper-parameters, and then on `counters`. Tensors with `places` are spread over a
+    mesh, and this process has its part of them.
     """
 
     graph: Graph
@@ -116,6 +119,7 @@ class Captured:
     constants: tuple[Tensor, ...]
     schedulers: tuple[LRScheduler, ...] = ()
     counters: tuple[Counted, ...] = ()
+    places: Mapping[StateSlot, Place] = field(default_factory=dict[StateSlot, Place])
 
     def guards_hold(self, training: Training) -> bool:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
@@ -150,7 +154,7 @@ class Captured:
                 case _:
                     tensor = held[item.slot]
             assert isinstance(tensor, Tensor), f"the signature says that {item.slot} holds a tensor"
-            found[item.storage] = tensor
+            found[item.storage] = local(tensor)
         return found
 
     def unflatten(self, results: Sequence[object]) -> object:
@@ -171,9 +175,12 @@ def capture(
     Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
     it does something that a graph could not repeat. An error of the step itself is raised as it is.
     """
-    training = Training(tuple(models), tuple(optimizers))
-    traced = trace(step, training, args, kwargs or {})
-    leaves = pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+    traced = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
+    return captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
+
+
+def captured_from(traced: Traced, leaves: Sequence[object]) -> Captured:
+    """Return a traced step as a graph; `leaves` are those of the arguments with which it was traced."""
     return _Assembly(traced, leaves).captured()
 
 

@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Generic, ParamSpec, TypeVar, cast, overload
 
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from outgrow.analysis.timeline import Event, Trace
@@ -24,8 +25,9 @@ from outgrow.errors import TornState
 from outgrow.frontends import calls
 from outgrow.frontends.entries import Entries, Entry
 from outgrow.frontends.settings import Settings
-from outgrow.frontends.state import Training, state_tensors
+from outgrow.frontends.state import Training, local, state_tensors
 from outgrow.frontends.warmup import warm_up
+from outgrow.frontends.workers import Workers
 from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.plan import Plan
@@ -59,13 +61,14 @@ class Step(Generic[P, R]):
         name: str,
         baseline_bytes: int | None = None,
         progress: Callable[[str, float], None] = silent,
+        workers: Workers | None = None,
     ) -> None:
         """Without a baseline it is what the process takes now, but for the tensors of the step."""
         if baseline_bytes is None:
-            baseline_bytes = warm_up(settings.kernels) - resident_bytes(state_tensors(training).values())
+            baseline_bytes = warm_up(settings.kernels) - resident_bytes(map(local, state_tensors(training).values()))
         self._step, self._name, self._baseline_bytes, self._progress = step, name, baseline_bytes, progress
         self._training = training
-        self._entries = Entries(step, training, settings, baseline_bytes, progress)
+        self._entries = Entries(step, training, settings, baseline_bytes, progress, workers)
         self._last: Entry | None = None
         self._measured: Trace | None = None
         self._losses: list[float] = []
@@ -195,6 +198,7 @@ def compile(
     disk_budget: int | str | None = None,
     planner: str = "search",
     kernels: str = "eager",
+    mesh: DeviceMesh | None = None,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 
 
@@ -209,6 +213,7 @@ def compile(
     disk_budget: int | str | None = None,
     planner: str = "search",
     kernels: str = "eager",
+    mesh: DeviceMesh | None = None,
 ) -> Step[P, R]: ...
 
 
@@ -222,6 +227,7 @@ def compile(
     disk_budget: int | str | None = None,
     planner: str = "search",
     kernels: str = "eager",
+    mesh: DeviceMesh | None = None,
 ) -> Step[P, R] | Callable[[Callable[P, R]], Step[P, R]]:
     """Put a training step under a memory budget; a decorator, or a function of the step.
 
@@ -231,8 +237,14 @@ def compile(
     `kernels="inductor"` operators that follow each other are compiled into one where that is possible: a plan then
     gives the bits of these kernels in core, which are not always those of eager.
 
+    With a `mesh` of one dimension every process of it runs a part of the step, under a budget of its own, and has part
+    of every tensor: parameters and optimizer state are DTensors after the first call. All processes run the same script
+    with the same seed and pass the whole batch. Results are those of one process up to the order of sums.
+
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if `offload_dir` cannot be used, `TypeError` for a
-    model that is no module or an optimizer that is none, and `ValueError` for an unknown planner or unknown kernels.
+    model that is no module or an optimizer that is none, and `ValueError` for an unknown planner, unknown kernels, or a
+    mesh of several dimensions or without this process. Calls raise `Divided` where processes of the mesh do not agree
+    and `PeerLost` where one has ended.
     """
     training = _training(model, optimizer)
     settings = Settings.of(
@@ -244,7 +256,8 @@ def compile(
             raise TypeError(
                 f"step is a {type(function).__name__}, not a function. Give the function that runs one step."
             )
-        return Step(function, training, settings, name=getattr(function, "__name__", "step"))
+        workers = None if mesh is None else Workers(mesh)
+        return Step(function, training, settings, name=getattr(function, "__name__", "step"), workers=workers)
 
     return made if step is None else made(step)
 

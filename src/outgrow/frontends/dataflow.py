@@ -1,8 +1,15 @@
-"""How does a traced step become calls on named tensors? Node by node, views included; see `operators.dataflow`."""
+"""How does a traced step become calls on named tensors? Node by node, views included; see `operators.dataflow`.
+
+What a worker has of a view is memory of its own if the view is cut otherwise than what it views. So a tensor that is
+written while another view of the same memory is still to be read is whole, and all such views are: then they share
+memory with each worker as they do in the step itself.
+"""
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
@@ -12,16 +19,19 @@ from outgrow.frontends.convert import NAMED_LITERALS, address
 from outgrow.frontends.loading import blamed_on
 from outgrow.frontends.names import operator_name, symbol_name
 from outgrow.frontends.state import BatchSlot, Training
-from outgrow.frontends.trace import Traced, trace
+from outgrow.frontends.trace import Leaf, Traced, trace
 from outgrow.frontends.unallocated import build_unallocated
 from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Symbol
 from outgrow.operators import dataflow
 from outgrow.operators.dataflow import Dataflow, Node
+from outgrow.operators.effects import hidden_writes
 from outgrow.operators.tdl import Argument, Call, Operand
 
-_HOST = Symbol("host")
+HOST = Symbol("host")
 """A number that is known when the step runs."""
+_SAME = ("aten.alias.default", "aten.detach.default")
+"""Operators whose result is the operand."""
 
 
 def workload_dataflow(function: Callable[..., Workload], settings: Mapping[str, object]) -> Dataflow:
@@ -43,6 +53,7 @@ class _Reading:
     def __init__(self, traced: Traced) -> None:
         self._traced = traced
         self._names: dict[fx.Node, str] = {}
+        self._outputs: tuple[str | None, ...] = ()
         self._tensors: dict[str, dataflow.Tensor] = {}
         self._owners: dict[int, str] = {}
         self._nodes: list[Node] = []
@@ -53,16 +64,29 @@ class _Reading:
         for slot, tensor in self._traced.tensors.items():
             node = next(placeholders)
             self._names[node] = storage_name(slot)
-            self._add(storage_name(slot), tensor, lasting=not isinstance(slot, BatchSlot))
+            is_given = isinstance(slot, BatchSlot)
+            self._add(storage_name(slot), tensor, lasting=not is_given, whole=is_given)
         for node in self._traced.module.graph.nodes:
             if node.op == "get_attr":
                 tensor = getattr(self._traced.module, str(node.target))
                 if isinstance(tensor, Tensor):
                     self._names[node] = node.name
-                    self._add(node.name, tensor, lasting=True)
+                    self._add(node.name, tensor, lasting=True, whole=True)
             elif node.op == "call_function":
                 self._call(node)
-        return Dataflow(self._tensors, tuple(self._nodes))
+            elif node.op == "output":
+                self._return(node)
+        return _with_shared_memory_whole(Dataflow(self._tensors, tuple(self._nodes), self._outputs))
+
+    def _return(self, node: fx.Node) -> None:
+        """Note what is there after the step; what it returns is whole."""
+        (outputs,) = node.args
+        assert isinstance(outputs, Sequence), "the outputs of a trace are a list"
+        for item, output in zip(outputs, self._traced.outputs, strict=True):
+            name = self._names.get(item) if isinstance(item, fx.Node) else None
+            self._outputs = (*self._outputs, name)
+            if name is not None and isinstance(output, Leaf):
+                self._tensors[name] = replace(self._tensors[name], whole=True)
 
     def _call(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
@@ -73,7 +97,11 @@ class _Reading:
             return
         found = node.meta.get("val")
         results: Sequence[object] = found if isinstance(found, tuple | list) else (found,)
-        if not isinstance(node.target, OpOverload) or not any(isinstance(item, Tensor) for item in results):
+        given = [item for item in node.all_input_nodes if item in self._names]
+        if not isinstance(node.target, OpOverload) or not (given or any(isinstance(item, Tensor) for item in results)):
+            return
+        if operator_name(node.target) in _SAME:
+            self._names[node] = self._names[given[0]]
             return
         operands: list[fx.Node] = []
         args, kwargs = completed(node.target, node.args, node.kwargs)
@@ -84,7 +112,10 @@ class _Reading:
         if not isinstance(found, tuple | list) and names[0] is not None:
             self._names[node] = names[0]
         call = Call(operator_name(node.target), arguments, shapes, keywords)
-        self._nodes.append(Node(node.name, call, tuple(self._names[item] for item in operands), tuple(names)))
+        written = tuple(
+            at for at, item in enumerate(operands) if item in _written(node) and self._names[item] not in names
+        )
+        self._nodes.append(Node(node.name, call, tuple(self._names[item] for item in operands), tuple(names), written))
 
     def _result(self, node: fx.Node, at: int, found: object) -> str | None:
         """Return the name of a result; one that an operand was written over has the operand's, if it has its shape."""
@@ -104,15 +135,15 @@ class _Reading:
         self._add(name, found, lasting=False)
         return name
 
-    def _add(self, name: str, tensor: Tensor, *, lasting: bool) -> None:
+    def _add(self, name: str, tensor: Tensor, *, lasting: bool, whole: bool = False) -> None:
         viewed = self._owners.setdefault(address(tensor), name)
-        self._tensors[name] = dataflow.Tensor(name, tuple(tensor.shape), tensor.dtype.itemsize, viewed, lasting)
+        self._tensors[name] = dataflow.Tensor(name, tuple(tensor.shape), tensor.dtype.itemsize, viewed, lasting, whole)
 
     def _argument(self, item: object, operands: list[fx.Node]) -> Argument:
         match item:
             case fx.Node():
                 if item not in self._names:
-                    return _HOST
+                    return HOST
                 operands.append(item)
                 return Operand(len(operands) - 1, self._tensors[self._names[item]].shape)
             case tuple() | list():
@@ -120,4 +151,56 @@ class _Reading:
             case None | bool() | int() | float() | str():
                 return item
             case _:
-                return Symbol(symbol_name(item)) if isinstance(item, NAMED_LITERALS) else _HOST
+                return Symbol(symbol_name(item)) if isinstance(item, NAMED_LITERALS) else HOST
+
+
+def _written(node: fx.Node) -> set[fx.Node]:
+    """Return the operands that a call writes, by its schema or by the table of hidden writes."""
+    assert isinstance(node.target, OpOverload), "a call of an operator"
+    given = [*node.args, *(node.kwargs.get(item.name) for item in node.target._schema.arguments[len(node.args) :])]
+    marked = zip(node.target._schema.arguments, given, strict=True)
+    found = [item for argument, item in marked if argument.alias_info is not None and argument.alias_info.is_write]
+    plain = tuple(None if item is None else True for item in node.args)
+    found += [node.args[at] for at in hidden_writes(operator_name(node.target), plain)]
+    return {item for item in pytree.tree_leaves(found) if isinstance(item, fx.Node)}
+
+
+def _with_shared_memory_whole(step: Dataflow) -> Dataflow:
+    """Return a step in which whatever shares memory that is written while a view of it is in use is whole.
+
+    So is what lasts and shares memory.
+    """
+    born: dict[str, int] = {}
+    last = {name: len(step.nodes) for name, tensor in step.tensors.items() if tensor.lasting or name in step.outputs}
+    for at, node in enumerate(step.nodes):
+        for name in (*node.operands, *node.results):
+            if name is not None:
+                last[name] = max(at, last.get(name, 0))
+        for name in node.results:
+            if name is not None and name not in node.operands:
+                born[name] = at
+    sharing: dict[str, list[str]] = {}
+    for name, tensor in step.tensors.items():
+        sharing.setdefault(tensor.viewed, []).append(name)
+    lasting = [[name for name in names if step.tensors[name].lasting] for names in sharing.values()]
+    shared = {name for names in lasting if len(names) > 1 for name in names}
+    for at, node in enumerate(step.nodes):
+        for name in _rewritten(node):
+            viewed = step.tensors[name].viewed
+            if any(born.get(item, -1) < at < last.get(item, -1) for item in sharing[viewed] if item != name):
+                shared.update(sharing[viewed])
+    tensors = {name: replace(tensor, whole=tensor.whole or name in shared) for name, tensor in step.tensors.items()}
+    nodes = tuple(replace(node, whole=_is_bound(node, step, shared)) for node in step.nodes)
+    return Dataflow(tensors, nodes, step.outputs)
+
+
+def _rewritten(node: Node) -> Iterator[str]:
+    """Yield the tensors that a node writes and that were there before."""
+    yield from (name for name in node.results if name is not None and name in node.operands)
+    yield from (node.operands[at] for at in node.written)
+
+
+def _is_bound(node: Node, step: Dataflow, shared: Collection[str]) -> bool:
+    """Whether a node writes shared memory, or makes a view of it."""
+    views = (name for name in node.results if name is not None and step.tensors[name].viewed != name)
+    return any(name in shared for name in (*_rewritten(node), *views))

@@ -18,14 +18,16 @@ from outgrow.analysis.cost import Cost, from_parts
 from outgrow.analysis.cost import signature as cost_signature
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
-from outgrow.frontends.capture import Captured, capture
+from outgrow.frontends.capture import Captured, captured_from
 from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.signature import glance, signature
-from outgrow.frontends.state import Training, read, state_tensors
+from outgrow.frontends.state import Training, local, read, state_tensors
+from outgrow.frontends.trace import trace
+from outgrow.frontends.workers import Workers, check_replaceable
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
@@ -115,7 +117,9 @@ class Entries:
         settings: Settings,
         baseline_bytes: int,
         progress: Callable[[str, float], None],
+        workers: Workers | None = None,
     ) -> None:
+        self.workers = workers
         self._step, self._training, self._settings = step, training, settings
         self._baseline_bytes, self._progress = baseline_bytes, progress
         self._is_compiled = settings.kernels != "eager"
@@ -155,7 +159,7 @@ class Entries:
             return found
         begin = perf_counter()
         self._progress("capture", 0.0)
-        captured = capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
+        captured = self._captured(args, kwargs)
         if self._is_compiled:
             self._progress("compile", 0.0)
         captured = by_kernels(captured, self._settings.kernels)
@@ -166,6 +170,17 @@ class Entries:
         candidates.append(entry)
         self._drop_oldest()
         return entry
+
+    def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
+        """Return the step as a graph: all of it, or the part of this worker."""
+        if self.workers is not None:
+            check_replaceable(self._training)
+        traced = trace(self._step, self._training, args, kwargs)
+        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+        if self.workers is None:
+            return captured_from(traced, leaves)
+        own = self.workers.divided(traced, self._training, leaves)
+        return replace(captured_from(own, leaves), places=self.workers.places)
 
     def report(self) -> PlansReport:
         """Return which plans there are, and what they cost."""
@@ -224,7 +239,7 @@ class Entries:
         )
         program = lower(prepared.derived)
         is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= budget.capacity_bytes
-        runs_as_written = is_roomy and not self._is_compiled
+        runs_as_written = is_roomy and not self._is_compiled and self.workers is None
         if not runs_as_written:
             arena.install()
             fix_mmap_threshold(MAPPED_BYTES)
@@ -243,7 +258,7 @@ class Entries:
     def come_home(self) -> None:
         """Bring what rests on the disk between steps back to memory."""
         for tensor in state_tensors(self._training).values() if self._spill.file is not None else ():
-            come_home(tensor.untyped_storage())
+            come_home(local(tensor).untyped_storage())
 
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Plan from observed costs; where these leave no plan, a plan that kept the budget stays."""
@@ -268,7 +283,7 @@ class Entries:
         if not is_new:
             return shown
         going = [read(slot, self._training) for slot in captured.stale]
-        known = [*tensors.values(), *(gradient for gradient in going if isinstance(gradient, Tensor))]
+        known = [*tensors.values(), *(local(gradient) for gradient in going if isinstance(gradient, Tensor))]
         for tensor in known:
             forget(tensor.untyped_storage())
         held = self._baseline_bytes + resident_bytes(known) + arena.resting_bytes()
@@ -340,7 +355,7 @@ def _own_what_was_loaded(training: Training) -> bool:
     The tensor stays the same one. One that others see, by a view or an array of NumPy, is left alone.
     """
     found = False
-    for tensor in state_tensors(training).values():
+    for tensor in map(local, state_tensors(training).values()):
         is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes >= MAPPED_BYTES
         if is_whole and is_loaded(tensor.untyped_storage()):
             tensor.data = tensor.detach().clone()

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor import DTensor
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -113,12 +114,18 @@ class Twins(TorchDispatchMode):
         if isinstance(tensor, FakeTensor):
             return tensor
         if id(tensor) not in self.fakes:
-            _check_plain(tensor, "a tensor that the step uses")
             with disable_proxy_modes_tracing():
-                fake = self.mode.from_tensor(tensor, static_shapes=True)
+                fake = self._faked(tensor)
             self.fakes[id(tensor)] = fake
             self.originals[id(fake)] = tensor
         return self.fakes[id(tensor)]
+
+    def _faked(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, DTensor):  # As if all of it were here: the step is divided later.
+            with self.mode:
+                return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        _check_plain(tensor, "a tensor that the step uses")
+        return self.mode.from_tensor(tensor, static_shapes=True)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.

@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
@@ -169,6 +171,26 @@ def plain_state(training: Training) -> dict[str, object]:
                 if not isinstance(value, Tensor):
                     found[f"state[{at}][{key!r}] of optimizer {index}"] = value
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How a tensor of a shape is spread over a mesh."""
+
+    mesh: DeviceMesh
+    placements: tuple[Placement, ...]
+    shape: torch.Size
+
+    def around(self, part: Tensor) -> Tensor:
+        """Return the whole tensor of which this worker has a part."""
+        stride = torch.empty(self.shape, device="meta").stride()
+        given = {"run_check": False, "shape": self.shape, "stride": stride}
+        return DTensor.from_local(part, self.mesh, self.placements, **given)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return the memory that this process has of a tensor: its part of one that is spread over a mesh, else itself."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def read(slot: StateSlot, training: Training) -> Tensor | float | None:

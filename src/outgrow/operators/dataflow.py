@@ -16,7 +16,8 @@ from outgrow.operators.tdl import Call, Shape
 class Tensor:
     """A tensor of the step; one that is `lasting` is there before the step and after it.
 
-    `viewed` is the tensor whose memory it shares: itself, if it is no view.
+    `viewed` is the tensor whose memory it shares: itself, if it is no view. One that is `whole` is never cut: a batch,
+    which every worker is given, what the step returns, and what is written while a view of it is in use.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Tensor:
     item_bytes: int
     viewed: str
     lasting: bool = False
+    whole: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -33,17 +35,23 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A call, and the names of its operands, by position, and of its results."""
+    """A call, and the names of its operands, by position, and of its results.
+
+    `written` are the positions of operands that it writes and that are no results. One that is `whole` is never cut.
+    """
 
     name: str
     call: Call
     operands: tuple[str, ...]
     results: tuple[str | None, ...]
+    written: tuple[int, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True)
 class Dataflow:
-    """The nodes of a step in their order, and its tensors by name."""
+    """The nodes of a step in their order, its tensors by name, and those that are its outputs, by number."""
 
     tensors: Mapping[str, Tensor]
     nodes: tuple[Node, ...]
+    outputs: tuple[str | None, ...] = ()

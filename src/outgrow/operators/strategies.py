@@ -199,11 +199,19 @@ def _steps(place: Place, cut: str) -> Iterator[int]:
 
 
 def _ranges(found: Description, strategy: Strategy, workers: int) -> list[Range]:
-    """Return the range of each worker, as equal as steps allow."""
-    extent = found.extents[strategy.cut]
-    steps = -(-extent // strategy.step)
-    ends = [min(extent, strategy.step * (steps * worker // workers)) for worker in range(workers + 1)]
-    return list(pairwise(ends))
+    """Return the range of each worker: all but the last few have the same."""
+    return list(chunks(found.extents[strategy.cut], workers, strategy.step))
+
+
+@cache
+def chunks(size: int, count: int, step: int = 1) -> tuple[Range, ...]:
+    """Return ranges of one length, a multiple of a step; the last ones are shorter, or empty. As `torch.chunk` does.
+
+    >>> chunks(10, 4), chunks(10, 2, step=4)
+    (((0, 3), (3, 6), (6, 9), (9, 10)), ((0, 8), (8, 10)))
+    """
+    length = step * -(-size // (count * step))
+    return tuple(pairwise(min(size, length * at) for at in range(count + 1)))
 
 
 def _piece(call: Call, found: Description, strategy: Strategy, bounds: Range, worker: int) -> Piece:

@@ -41,6 +41,7 @@ class Choices:
     _factors: dict[int, tuple[tuple[str, ...], Table]] = field(default_factory=dict[int, tuple[tuple[str, ...], Table]])
     _of: dict[str, dict[int, None]] = field(default_factory=dict[str, dict[int, None]])
     _count: int = 0
+    _constant: float = 0.0
 
     def add_variable(self, name: str, size: int) -> None:
         """Add a variable of so many choices."""
@@ -50,17 +51,21 @@ class Choices:
         self._of[name] = {}
 
     def add_cost(self, names: Sequence[str], table: Table) -> None:
-        """Add costs of the choices of some different variables, an axis each."""
+        """Add costs of the choices of some different variables, an axis each; one choice is none."""
         assert table.shape == tuple(self.sizes[name] for name in names), f"the axes are the choices of {names}"
-        self._factors[self._count] = (tuple(names), table)
-        for name in names:
+        free = tuple(name for name in names if self.sizes[name] > 1)
+        if not free:
+            self._constant += float(table.sum())
+            return
+        self._factors[self._count] = (free, table.reshape([self.sizes[name] for name in free]))
+        for name in free:
             self._of[name][self._count] = None
         self._count += 1
 
     def cheapest(self, most_entries: int = MOST_ENTRIES) -> Chosen:
         """Return the cheapest choices of all variables; afterwards there are none left to choose."""
         orders: list[tuple[str, tuple[str, ...], NDArray[np.intp]]] = []
-        is_exact, constant = True, 0.0
+        is_exact = True
         waiting = [(self._entries(name), at, name) for at, name in enumerate(self.sizes)]
         heapq.heapify(waiting)
         left = dict.fromkeys(self.sizes)
@@ -81,11 +86,8 @@ class Choices:
             best = table.argmin(axis=-1)
             orders.append((name, names, best))
             lowest = np.take_along_axis(table, best[..., None], axis=-1)[..., 0]
-            if names:
-                self.add_cost(names, lowest)
-            else:
-                constant += float(lowest)
-        return Chosen(_chosen(orders), constant, is_exact)
+            self.add_cost(names, lowest)
+        return Chosen(_chosen(orders), self._constant, is_exact)
 
     def _neighbours(self, name: str) -> dict[str, None]:
         found = dict.fromkeys(other for number in self._of[name] for other in self._factors[number][0])

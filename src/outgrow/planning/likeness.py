@@ -13,8 +13,8 @@ from outgrow.operators.dataflow import Dataflow
 
 def kinds(step: Dataflow, rounds: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Return the number of the kind of each node, and of each tensor; those alike for so many calls have one number."""
-    nodes = _numbered({node.name: (node.call, tuple(name is None for name in node.results)) for node in step.nodes})
-    tensors = _numbered({item.name: (item.shape, item.item_bytes, item.lasting) for item in step.tensors.values()})
+    nodes = _numbered({n.name: (n.call, n.whole, tuple(name is None for name in n.results)) for n in step.nodes})
+    tensors = _numbered({t.name: (t.shape, t.item_bytes, t.lasting, t.whole) for t in step.tensors.values()})
     for _ in range(rounds):
         uses: dict[str, list[tuple[int, int]]] = {name: [] for name in step.tensors}
         for node in step.nodes:

@@ -23,7 +23,6 @@ is, and a region counts what of it is remote, halos included.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -31,7 +30,17 @@ import numpy as np
 from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region
-from outgrow.operators.strategies import Outcome, Partial, Piece, Split, Strategy, description, pieces, strategies
+from outgrow.operators.strategies import (
+    Outcome,
+    Partial,
+    Piece,
+    Split,
+    Strategy,
+    chunks,
+    description,
+    pieces,
+    strategies,
+)
 from outgrow.operators.tdl import Call, Shape
 from outgrow.planning.elimination import MOST_ENTRIES, Choices, Table
 from outgrow.planning.likeness import kinds
@@ -82,14 +91,18 @@ class Partition:
         return sum(level.communicated_bytes for level in self.levels)
 
 
-def partition(step: Dataflow, workers: int) -> Partition:
-    """Return the cheapest division of a step among workers; raises `ValueError` for less than one."""
+def partition(step: Dataflow, workers: int, fixed: Mapping[str, Sequence[int]] | None = None) -> Partition:
+    """Return the cheapest division of a step among workers; raises `ValueError` for less than one.
+
+    The states of tensors that are cut already are `fixed`, division by division.
+    """
     if workers < 1:
         raise ValueError(f"{workers} workers: give one at least")
     levels: list[Level] = []
     groups, part = 1, step
-    for ways in factors(workers):
-        level = _level(part, ways, groups)
+    for depth, ways in enumerate(factors(workers)):
+        given = {name: states[depth] for name, states in (fixed or {}).items() if name in step.tensors}
+        level = _level(part, ways, groups, given)
         levels.append(level)
         part = _of_one_worker(part, level)
         groups *= ways
@@ -151,9 +164,10 @@ def factors(number: int) -> tuple[int, ...]:
 # One division -------------------------------------------------------------------------------------------------------
 
 
-def _level(step: Dataflow, ways: int, groups: int) -> Level:
+def _level(step: Dataflow, ways: int, groups: int, fixed: Mapping[str, int]) -> Level:
     """Return the cheapest way to divide a step, by the only division of as many groups of workers as there are."""
     states = {name: _states(tensor, ways) for name, tensor in step.tensors.items()}
+    states |= {name: (state,) for name, state in fixed.items()}
     tables = {node.name: _tables(node, step.tensors, states, ways) for node in step.nodes}
     chosen = _cheapest(step, states, tables, ways)
     received = {
@@ -163,7 +177,7 @@ def _level(step: Dataflow, ways: int, groups: int) -> Level:
     return Level(
         ways,
         {name: domain[chosen.states[name]] for name, domain in states.items()},
-        {node.name: (None, *strategies(node.call, ways))[chosen.strategies[node.name]] for node in step.nodes},
+        {node.name: (None, *_strategies(node, ways))[chosen.strategies[node.name]] for node in step.nodes},
         {name: received_bytes / ways for name, received_bytes in received.items()},
         groups * chosen.cost,
         chosen.is_exact,
@@ -214,7 +228,7 @@ def _chosen(
     choices = Choices()
     for kind, size in {tensors[name]: len(domain) for name, domain in states.items()}.items():
         choices.add_variable(_state(kind), size)
-    for kind, size in {nodes[node.name]: 1 + len(strategies(node.call, ways)) for node in step.nodes}.items():
+    for kind, size in {nodes[node.name]: 1 + len(_strategies(node, ways)) for node in step.nodes}.items():
         choices.add_variable(_strategy(kind), size)
     costs: dict[tuple[int, int], Table] = {}
     for name, own_tables in tables.items():
@@ -240,9 +254,16 @@ def _strategy(kind: int) -> str:
     return f"strategy {kind}"
 
 
+def _strategies(node: Node, ways: int) -> tuple[Strategy, ...]:
+    """Return the ways to cut a node."""
+    return () if node.whole else strategies(node.call, ways)
+
+
 def _states(tensor: Tensor, ways: int) -> tuple[int, ...]:
     """Return the states that a tensor may have: cut along any dimension that is large enough; whole if it is small."""
-    dims = tuple(dim for dim, size in enumerate(tensor.shape) if size >= ways)
+    if tensor.whole:
+        return (WHOLE,)
+    dims = tuple(dim for dim, size in enumerate(tensor.shape) if all(b < e for b, e in chunks(size, ways)))
     return (*dims, WHOLE) if tensor.size_bytes <= SMALL_BYTES or not dims else dims
 
 
@@ -258,13 +279,13 @@ def _tables(
         if name is not None:
             table = _of_result(node.call, number, states[name], ways)
             found[name] = found.get(name, 0.0) + table * tensors[name].item_bytes
-    return found
+    return {name: table[: 1 + len(_strategies(node, ways))] for name, table in found.items()}
 
 
 @cache
 def _of_operand(call: Call, position: int, states: tuple[int, ...], ways: int) -> Table:
     """Return the elements of an operand that are received: a row for each strategy, whole first, a column a state."""
-    is_read = position in _read(call)
+    is_read = position in read(call)
     shape = next(operand.shape for operand in call.operands if operand.position == position)
     if not is_read:
         return np.zeros((1 + len(strategies(call, ways)), len(states)))
@@ -286,19 +307,12 @@ def _of_result(call: Call, number: int, states: tuple[int, ...], ways: int) -> T
     return np.array(rows, dtype=float)
 
 
-def _read(call: Call) -> frozenset[int]:
+def read(call: Call) -> frozenset[int]:
     """Return the operands whose content a call reads: all, where nothing is known of it."""
     found = description(call)
     if found is None:
         return frozenset(operand.position for operand in call.operands)
     return frozenset(element.operand for element in found.elements)
-
-
-@cache
-def own(size: int, ways: int) -> tuple[Range, ...]:
-    """Return the part of a dimension that each worker has."""
-    ends = [size * worker // ways for worker in range(ways + 1)]
-    return tuple(pairwise(ends))
 
 
 def fetched(shape: Shape, state: int, needed: tuple[Region, ...] | None, ways: int) -> int:
@@ -308,7 +322,7 @@ def fetched(shape: Shape, state: int, needed: tuple[Region, ...] | None, ways: i
     if needed is None:
         return prod(shape) * (ways - 1)
     total = 0
-    for (begin, end), region in zip(own(shape[state], ways), needed, strict=True):
+    for (begin, end), region in zip(chunks(shape[state], ways), needed, strict=True):
         inside = [(max(low, 0), min(high, size)) for (low, high), size in zip(region, shape, strict=True)]
         low, high = inside[state]
         others = prod(b - a for axis, (a, b) in enumerate(inside) if axis != state)
@@ -325,7 +339,7 @@ def handed_on(shape: Shape, outcome: Outcome, bounds: tuple[Range, ...], state: 
         case Split(dim):
             if state == WHOLE:
                 return size * (ways - 1)
-            mine = own(shape[state], ways)
+            mine = chunks(shape[state], ways)
             return sum(
                 size // shape[state] * (end - begin) - _both(shape, (dim, made), (state, (begin, end)))
                 for made, (begin, end) in zip(bounds, mine, strict=True)

@@ -1,0 +1,189 @@
+"""How does one worker's step come from the whole one? The trace runs once more, on that worker's parts.
+
+Each node of the trace fetches what this worker needs of its operands, runs the worker's own call, and hands on what
+others hold of the results (`planning.shares`). That run is traced again, so a worker's step is an ordinary trace: its
+slots are those of the whole step, with parts of tensors in them, and everything after it is as for one device.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from outgrow.frontends.arguments import completed
+from outgrow.frontends.capture import storage_name
+from outgrow.frontends.convert import address
+from outgrow.frontends.dataflow import HOST
+from outgrow.frontends.exchange import Wire
+from outgrow.frontends.fakes import FakeMode, fake_mode
+from outgrow.frontends.guards import symbol
+from outgrow.frontends.names import resolve_operator, resolve_symbol
+from outgrow.frontends.state import GradientSlot, Slot
+from outgrow.frontends.trace import Leaf, Traced
+from outgrow.ir.graph import Symbol
+from outgrow.operators.dataflow import Node
+from outgrow.operators.regions import Region
+from outgrow.operators.tdl import Argument, Operand, Reducer
+from outgrow.planning.shares import Shares, Spread, Task
+
+_RESHAPED = ("aten.view.default", "aten._unsafe_view.default")
+"""Operators that ask for a layout that a part need not have."""
+
+
+def divided(traced: Traced, shares: Shares, worker: int, group: str, counts: Tensor) -> Traced:
+    """Return the trace of what one worker does; it sends and receives in a group, and counts what it receives."""
+    with fake_mode(list(traced.tensors.values())) as mode:
+        assert mode.shape_env is not None, "the mode was given an environment of symbols"
+        twin = mode.from_tensor(counts, static_shapes=True)
+        tensors = {slot: _part(tensor, slot, shares, worker, mode) for slot, tensor in traced.tensors.items()}
+        symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(traced.hyper.values())]
+        run = _Worker(traced.module, shares, worker, Wire(worker, group, twin))
+        found: list[object] = []
+
+        def traced_anew(inputs: Sequence[object]) -> list[object]:
+            found[:] = run.run(*inputs, enable_io_processing=False)
+            return [item.detach() if isinstance(item, Tensor) else item for item in found]
+
+        tracer = make_fx(traced_anew, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
+        with mode, torch.no_grad():
+            module = tracer([*tensors.values(), *symbols])
+    by_slot = {
+        slot: item
+        for slot, item in zip(traced.outputs, found, strict=True)
+        if slot is not None and not isinstance(slot, Leaf) and isinstance(item, Tensor)
+    }
+    return replace(
+        traced,
+        module=module,
+        tensors=tensors,
+        originals={**traced.originals, id(twin): counts},
+        born={slot: by_slot[slot] for slot in traced.born},
+        gradients=tuple(item for slot, item in by_slot.items() if isinstance(slot, GradientSlot)),
+    )
+
+
+def _part(tensor: Tensor, slot: Slot, shares: Shares, worker: int, mode: FakeMode) -> Tensor:
+    """Return a fake tensor like the part of an input that a worker has; the whole is its own part."""
+    (box, shape) = shares.held(storage_name(slot)).boxes[worker], tuple(tensor.shape)
+    own = tuple(end - begin for begin, end in box)
+    if own == shape:
+        return tensor
+    with mode:
+        return torch.empty(own, dtype=tensor.dtype, device=tensor.device)
+
+
+class _Worker(fx.Interpreter):
+    """Runs a trace on one worker's parts."""
+
+    def __init__(self, module: fx.GraphModule, shares: Shares, worker: int, wire: Wire) -> None:
+        super().__init__(module)
+        self._shares, self._worker, self._wire = shares, worker, wire
+        self._nodes = {node.name: node for node in shares.step.nodes}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node of the trace."""
+        node = self._nodes.get(n.name)
+        if node is None:
+            return super().run_node(n)
+        assert isinstance(n.target, OpOverload), "a call of an operator"
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        return self._run(node, *completed(n.target, args, kwargs))
+
+    def _run(self, node: Node, args: list[object], kwargs: dict[str, object]) -> object:
+        """Fetch operands, run the worker's own call, and hand the results on."""
+        shares, task = self._shares, self._shares.tasks(node)[self._worker]
+        given = list(_tensors((*args, *kwargs.values())))
+        operands = [self._fetched(node, task, position, tensor) for position, tensor in enumerate(given)]
+        waiting = iter(operands)
+        arguments = [_filled(item, value, waiting) for item, value in zip(task.call.arguments, args, strict=True)]
+        keywords = {name: _filled(item, kwargs[name], waiting) for name, item in task.call.keywords}
+        results = _function(task.call.operator)(*arguments, **keywords)
+        several = isinstance(results, tuple | list)
+        own = [
+            self._handed_on(node, task, number, item, given) if isinstance(item, Tensor) else item
+            for number, item in enumerate(results if several else (results,))
+        ]
+        for position in node.written:
+            held = shares.rewritten(node, position)
+            self._write(given[position], operands[position], node.operands[position], held)
+        if task.quotient is not None:
+            upper, lower = task.quotient
+            own[upper] = own[upper] / own[lower]
+        return own if several else own[0]
+
+    def _fetched(self, node: Node, task: Task, position: int, tensor: Tensor) -> Tensor:
+        """Return what the worker's call needs of an operand; one that is not read is as it is."""
+        moves, needed = self._shares.fetched(node, position), task.needed.get(position)
+        box = self._box(node.operands[position])
+        if needed is not None and position not in task.zeros:
+            return self._wire.carried(tensor, box, needed, moves, Reducer.SUM, task.fill)
+        self._wire.pieces(tensor, box, moves)
+        (shape,) = (operand.shape for operand in task.call.operands if operand.position == position)
+        if needed is not None:
+            return tensor.new_zeros(shape)
+        return tensor if tuple(tensor.shape) == shape else tensor.new_empty(shape)
+
+    def _handed_on(self, node: Node, task: Task, number: int, result: Tensor, given: list[Tensor]) -> Tensor:
+        """Return what this worker holds of a result; one that is an operand is written there."""
+        name = node.results[number]
+        assert name is not None, "a result has a name"
+        scaled = result if task.divisor == 1 else result / task.divisor
+        made = self._shares.made(node, number)
+        if name not in node.operands:
+            return self._held(scaled, name, made)
+        position = node.operands.index(name)
+        self._write(given[position], scaled, name, made)
+        return given[position]
+
+    def _write(self, held: Tensor, made: Tensor, name: str, spread: Spread) -> None:
+        """Write what was made into what this worker holds; where that is the same memory, it is there already."""
+        found = self._held(made, name, spread)
+        if address(found) != address(held) or found.shape != held.shape:
+            held.copy_(found)
+
+    def _held(self, made: Tensor, name: str, spread: Spread) -> Tensor:
+        """Return what this worker holds of a tensor, from what workers made of it."""
+        moves, box = self._shares.handed_on(name, spread), self._box(name)
+        found = self._wire.carried(made, spread.boxes[self._worker], box, moves, _reducer(spread), 0.0)
+        is_part_of_more = address(found) == address(made) and found.shape != made.shape
+        return found.clone() if is_part_of_more else found
+
+    def _box(self, name: str) -> Region:
+        return self._shares.held(name).boxes[self._worker]
+
+
+def _reducer(spread: Spread) -> Reducer:
+    reducers = {kind for kinds in spread.kinds for kind in kinds if isinstance(kind, Reducer)}
+    return reducers.pop() if reducers else Reducer.SUM
+
+
+def _tensors(values: Sequence[object]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _tensors(value)
+
+
+def _filled(argument: Argument, given: object, operands: Iterator[Tensor]) -> object:
+    """Return an argument of a worker's call: operands in their order, and numbers of the step as they are given."""
+    match argument:
+        case Operand():
+            return next(operands)
+        case tuple():
+            values = given if isinstance(given, tuple | list) and len(given) == len(argument) else argument
+            return [_filled(item, value, operands) for item, value in zip(argument, values, strict=True)]
+        case Symbol():
+            return given if argument == HOST else resolve_symbol(argument.name)
+        case _:
+            return argument
+
+
+def _function(operator: str) -> Callable[..., Any]:
+    if operator in _RESHAPED:
+        return lambda tensor, shape: tensor.reshape(shape)
+    return resolve_operator(operator)

@@ -1,0 +1,189 @@
+"""How do the workers of a mesh train together? Each cuts the state once, and runs its part of every step.
+
+At the first call all tensors of models and optimizers are cut, as the step that was captured then asks for it: a
+parameter becomes a `DTensor` of which this worker has its part, in the module and in the optimizer. Later steps take
+what lasts as it is cut. A division into several levels is one over a mesh of as many dimensions, since a tensor may be
+cut along another dimension at each.
+
+Workers that do not do the same would wait for each other for ever, so they compare what they are about to do first.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from gc import get_referrers
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from outgrow.errors import Divided, Uncapturable
+from outgrow.frontends.capture import storage_name
+from outgrow.frontends.dataflow import dataflow_of
+from outgrow.frontends.divided import divided
+from outgrow.frontends.state import (
+    ParameterSlot,
+    Place,
+    StateSlot,
+    Training,
+    parameters,
+    put,
+    state_tensors,
+)
+from outgrow.frontends.trace import Leaf, Traced
+from outgrow.operators.dataflow import Dataflow
+from outgrow.planning.partition import WHOLE, factors, partition
+from outgrow.planning.shares import Shares
+
+
+class Workers:
+    """The workers of a mesh of one dimension, as one of them sees them.
+
+    Raises `ValueError` for a mesh of more dimensions, or of which this process is no part.
+    """
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        if mesh.ndim != 1:
+            raise ValueError(f"mesh has {mesh.ndim} dimensions. Give one of a single dimension, which outgrow divides.")
+        if mesh.get_coordinate() is None:
+            raise ValueError("This process is no part of the mesh. Give a mesh of all processes that run this script.")
+        self.count, self.number = mesh.size(), mesh.get_local_rank()
+        self.counts = torch.zeros(2, dtype=torch.int64)
+        self._mesh, self._group = mesh, mesh.get_group()
+        self._levels: DeviceMesh | None = None
+        self._states: dict[StateSlot, tuple[int, ...]] = {}
+        self._places: dict[StateSlot, Place] = {}
+        self.shares: Shares | None = None
+
+    @property
+    def places(self) -> Mapping[StateSlot, Place]:
+        """How tensors are spread, by slot."""
+        return dict(self._places)
+
+    def divided(self, traced: Traced, training: Training, batch: Sequence[object]) -> Traced:
+        """Return this worker's part of a step, and cut what lasts of it that is not cut yet.
+
+        Raises `Divided` where workers do not agree on the step, the parameters, the seeds or the batch.
+        """
+        step = dataflow_of(traced)
+        self._check_agreement(step, training, batch)
+        fixed = {storage_name(slot): states for slot, states in self._states.items()}
+        shares = self.shares = Shares(step, partition(step, self.count, fixed))
+        for slot, tensor in state_tensors(training).items():
+            if storage_name(slot) in step.tensors:
+                self._note(slot, tensor.shape, shares.states(storage_name(slot)))
+        for slot, name in zip(traced.outputs, step.outputs, strict=True):
+            if slot is not None and not isinstance(slot, Leaf) and name is not None and slot not in self._states:
+                self._note(slot, torch.Size(step.tensors[name].shape), shares.states(name))
+        found = divided(traced, shares, self.number, self._group.group_name, self.counts)
+        self._cut(training)
+        return found
+
+    def _note(self, slot: StateSlot, shape: torch.Size, states: tuple[int, ...]) -> None:
+        if slot in self._states:
+            return
+        self._states[slot] = states
+        if len(shape) > 0:
+            placements = tuple(Replicate() if state == WHOLE else Shard(state) for state in states) or (Replicate(),)
+            is_even = placements[0] == Replicate() or shape[states[0]] % self.count == 0
+            is_flat = len(set(placements)) == 1 and is_even
+            placed = (self._mesh, placements[:1]) if is_flat else (self._mesh_of_levels(), placements)
+            self._places[slot] = Place(*placed, shape)
+
+    def _mesh_of_levels(self) -> DeviceMesh:
+        """Return the mesh that has a dimension for each division."""
+        if self._levels is None:
+            self._levels = DeviceMesh(self._mesh.device_type, self._mesh.mesh.reshape(factors(self.count)))
+        return self._levels
+
+    def _cut(self, training: Training) -> None:
+        """Replace every tensor that is spread and whole yet by the part of it that this worker has."""
+        held = state_tensors(training)
+        whole = {slot: held[slot] for slot in self._places if slot in held and not isinstance(held[slot], DTensor)}
+        for slot, tensor in whole.items():
+            if not isinstance(slot, ParameterSlot):
+                put(slot, self._around(slot, tensor), training)
+        own = {slot: item for slot, item in parameters(training).items() if slot in whole}
+        exchanged = {
+            id(item): nn.Parameter(self._around(slot, item), requires_grad=item.requires_grad)
+            for slot, item in own.items()
+        }
+        for item in own.values():
+            exchanged[id(item)].grad = item.grad
+        _exchange_parameters(training, exchanged)
+
+    def _around(self, slot: StateSlot, tensor: Tensor) -> Tensor:
+        place = self._places[slot]
+        assert self.shares is not None, "a step was divided"
+        box = self.shares.held(storage_name(slot)).boxes[self.number]
+        part = tensor.detach()
+        for dim, (begin, end) in enumerate(box):
+            part = part.narrow(dim, begin, end - begin)
+        return place.around(part if part.shape == tensor.shape else part.clone(memory_format=torch.contiguous_format))
+
+    def _check_agreement(self, step: Dataflow, training: Training, batch: Sequence[object]) -> None:
+        """Refuse to begin what workers would not end."""
+        calls = repr([(node.call, node.operands, node.results) for node in step.nodes])
+        mine = {
+            "the operators of the step": hashlib.sha256(calls.encode()).hexdigest(),
+            "the state of torch's generator": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(),
+            "the batch": _digest(batch),
+            "parameters": _digest([item for item in parameters(training).values() if not isinstance(item, DTensor)]),
+        }
+        theirs: list[Any] = [None] * self.count
+        dist.all_gather_object(theirs, mine, group=self._group)
+        for what in mine:
+            other = [worker for worker, found in enumerate(theirs) if found[what] != theirs[0][what]]
+            if other:
+                raise Divided(
+                    f"Workers do not agree on {what}: worker {other[0]} has others than worker 0. All run the "
+                    "same script with the same seed, and passes the whole batch."
+                )
+
+
+def _digest(items: Sequence[object]) -> str:
+    """Return a digest of the contents of tensors, as far as sums show them."""
+    sums = (item.detach().double() for item in items if isinstance(item, Tensor))
+    return repr([(tuple(item.shape), item.sum().item(), item.abs().sum().item()) for item in sums])
+
+
+def _exchange_parameters(training: Training, exchanged: Mapping[int, nn.Parameter]) -> None:
+    """Put new parameters where the old ones were, in modules and in optimizers."""
+    modules = (module for model in training.models for module in model.modules())
+    for table in (module._parameters for module in modules):
+        table.update({name: exchanged[id(item)] for name, item in table.items() if id(item) in exchanged})
+    for optimizer in training.optimizers:
+        for group in optimizer.param_groups:
+            group["params"] = [exchanged.get(id(item), item) for item in group["params"]]
+        state = {exchanged.get(id(item), item): entries for item, entries in optimizer.state.items()}
+        optimizer.state.clear()
+        optimizer.state.update(state)
+
+
+def check_replaceable(training: Training) -> None:
+    """Refuse to replace parameters that the script holds elsewhere, since it would go on with the old ones.
+
+    Raises `Uncapturable` for one in a list or dictionary that is no module's and no optimizer's, or with hooks.
+    """
+    items = [item for item in parameters(training).values() if not isinstance(item, DTensor)]
+    known = {id(items), *map(id, _containers(training))}
+    for item in items:
+        has_hooks = item._backward_hooks or getattr(item, "_post_accumulate_grad_hooks", None)
+        held = [r for r in get_referrers(item) if isinstance(r, list | dict | tuple | set) and id(r) not in known]
+        if has_hooks:
+            raise Uncapturable(f"a parameter of shape {tuple(item.shape)} has hooks, which its parts would not have")
+        if held:
+            raise Uncapturable(
+                f"a parameter of shape {tuple(item.shape)} is held in a {type(held[0]).__name__} beside its model and "
+                "optimizer, which would not see the part that replaces it; ask model.parameters() anew in each step"
+            )
+
+
+def _containers(training: Training) -> Iterator[object]:
+    for model in training.models:
+        yield from (module._parameters for module in model.modules())
+    for optimizer in training.optimizers:
+        yield optimizer.state
+        yield from (group["params"] for group in optimizer.param_groups)
