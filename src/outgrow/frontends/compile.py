@@ -27,7 +27,7 @@ from outgrow.frontends.entries import Entries, Entry
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.state import Training, local, state_tensors
 from outgrow.frontends.warmup import warm_up
-from outgrow.frontends.workers import Workers
+from outgrow.frontends.workers import Shared, Workers
 from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.plan import Plan
@@ -164,6 +164,14 @@ class Step(Generic[P, R]):
     def derivation(self) -> str:
         """Every law that was applied, one line each."""
         return str(self._entry.prepared.derivation)
+
+    @property
+    def shared(self) -> Shared:
+        """What the processes of the mesh exchange. Raises `RuntimeError` without a mesh, and before the first call."""
+        workers = self._entries.workers
+        if workers is None or workers.shares is None:
+            raise RuntimeError("The step shares nothing yet. Give compile a mesh, and call the step once.")
+        return workers.shared
 
     @property
     def _entry(self) -> Entry:

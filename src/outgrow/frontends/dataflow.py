@@ -97,11 +97,11 @@ class _Reading:
             return
         found = node.meta.get("val")
         results: Sequence[object] = found if isinstance(found, tuple | list) else (found,)
-        given = [item for item in node.all_input_nodes if item in self._names]
-        if not isinstance(node.target, OpOverload) or not (given or any(isinstance(item, Tensor) for item in results)):
+        read = [item for item in node.all_input_nodes if item in self._names]
+        if not isinstance(node.target, OpOverload) or not (read or any(isinstance(item, Tensor) for item in results)):
             return
         if operator_name(node.target) in _SAME:
-            self._names[node] = self._names[given[0]]
+            self._names[node] = self._names[read[0]]
             return
         operands: list[fx.Node] = []
         args, kwargs = completed(node.target, node.args, node.kwargs)
@@ -112,10 +112,10 @@ class _Reading:
         if not isinstance(found, tuple | list) and names[0] is not None:
             self._names[node] = names[0]
         call = Call(operator_name(node.target), arguments, shapes, keywords)
-        written = tuple(
-            at for at, item in enumerate(operands) if item in _written(node) and self._names[item] not in names
-        )
-        self._nodes.append(Node(node.name, call, tuple(self._names[item] for item in operands), tuple(names), written))
+        given = tuple(self._names[item] for item in operands)
+        changed = {self._names[item] for item in _written(node)}.difference(names)
+        written = tuple(at for at, name in enumerate(given) if name in changed and name not in given[:at])
+        self._nodes.append(Node(node.name, call, given, tuple(names), written))
 
     def _result(self, node: fx.Node, at: int, found: object) -> str | None:
         """Return the name of a result; one that an operand was written over has the operand's, if it has its shape."""
@@ -201,6 +201,8 @@ def _rewritten(node: Node) -> Iterator[str]:
 
 
 def _is_bound(node: Node, step: Dataflow, shared: Collection[str]) -> bool:
-    """Whether a node writes shared memory, or makes a view of it."""
+    """Whether a node writes shared memory, or makes a view of it, or writes an operand that it reads elsewhere, too."""
+    if any(node.operands.count(name) > 1 for name in _rewritten(node)):
+        return True
     views = (name for name in node.results if name is not None and step.tensors[name].viewed != name)
     return any(name in shared for name in (*_rewritten(node), *views))

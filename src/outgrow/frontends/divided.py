@@ -5,11 +5,12 @@ others hold of the results (`planning.shares`). That run is traced again, so a w
 slots are those of the whole step, with parts of tensors in them, and everything after it is as for one device.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -22,30 +23,41 @@ from outgrow.frontends.exchange import Wire
 from outgrow.frontends.fakes import FakeMode, fake_mode
 from outgrow.frontends.guards import symbol
 from outgrow.frontends.names import resolve_operator, resolve_symbol
-from outgrow.frontends.state import GradientSlot, Slot
+from outgrow.frontends.state import GradientSlot, Slot, StateSlot
 from outgrow.frontends.trace import Leaf, Traced
 from outgrow.ir.graph import Symbol
 from outgrow.operators.dataflow import Node
 from outgrow.operators.regions import Region
 from outgrow.operators.tdl import Argument, Operand, Reducer
-from outgrow.planning.shares import Shares, Spread, Task
+from outgrow.planning.shares import Shares, Spread, Task, held, moves
 
 _RESHAPED = ("aten.view.default", "aten._unsafe_view.default")
 """Operators that ask for a layout that a part need not have."""
 
 
-def divided(traced: Traced, shares: Shares, worker: int, group: str, counts: Tensor) -> Traced:
-    """Return the trace of what one worker does; it sends and receives in a group, and counts what it receives."""
+def divided(
+    traced: Traced,
+    shares: Shares,
+    worker: int,
+    group: str,
+    counts: Tensor,
+    states: Mapping[StateSlot, tuple[int, ...]],
+) -> Traced:
+    """Return the trace of what one worker does; it sends and receives in a group, and counts what it receives.
+
+    What hangs in slots after the step is cut as their `states` are.
+    """
     with fake_mode(list(traced.tensors.values())) as mode:
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
         twin = mode.from_tensor(counts, static_shapes=True)
         tensors = {slot: _part(tensor, slot, shares, worker, mode) for slot, tensor in traced.tensors.items()}
         symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(traced.hyper.values())]
-        run = _Worker(traced.module, shares, worker, Wire(worker, group, twin))
+        run = _Worker(traced, shares, worker, Wire(worker, group, twin))
         found: list[object] = []
 
         def traced_anew(inputs: Sequence[object]) -> list[object]:
-            found[:] = run.run(*inputs, enable_io_processing=False)
+            given = run.run(*inputs, enable_io_processing=False)
+            found[:] = [run.put_back(at, item, states) for at, item in enumerate(given)]
             return [item.detach() if isinstance(item, Tensor) else item for item in found]
 
         tracer = make_fx(traced_anew, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
@@ -79,8 +91,9 @@ def _part(tensor: Tensor, slot: Slot, shares: Shares, worker: int, mode: FakeMod
 class _Worker(fx.Interpreter):
     """Runs a trace on one worker's parts."""
 
-    def __init__(self, module: fx.GraphModule, shares: Shares, worker: int, wire: Wire) -> None:
-        super().__init__(module)
+    def __init__(self, traced: Traced, shares: Shares, worker: int, wire: Wire) -> None:
+        super().__init__(traced.module)
+        self._slots = traced.outputs
         self._shares, self._worker, self._wire = shares, worker, wire
         self._nodes = {node.name: node for node in shares.step.nodes}
 
@@ -91,13 +104,35 @@ class _Worker(fx.Interpreter):
             return super().run_node(n)
         assert isinstance(n.target, OpOverload), "a call of an operator"
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        return self._run(node, *completed(n.target, args, kwargs))
+        layouts = [tuple(item.stride()) for item in _tensors([item.meta.get("val") for item in _nodes(n)])]
+        return self._run(node, *completed(n.target, args, kwargs), layouts)
 
-    def _run(self, node: Node, args: list[object], kwargs: dict[str, object]) -> object:
-        """Fetch operands, run the worker's own call, and hand the results on."""
+    def put_back(self, at: int, output: object, states: Mapping[StateSlot, tuple[int, ...]]) -> object:
+        """Return an output of the step, cut as what hangs in its slot."""
+        slot, name = self._slots[at], self._shares.step.outputs[at]
+        if slot is None or isinstance(slot, Leaf) or name is None or not isinstance(output, Tensor):
+            return output
+        shares, own = self._shares, self._shares.held(name)
+        wanted = held(shares.step.tensors[name].shape, states[slot], shares.partition.workers)
+        moved = moves(own, wanted.boxes, shares.partition.workers)
+        boxes = own.boxes[self._worker], wanted.boxes[self._worker]
+        return self._wire.carried(output, *boxes, moved, Reducer.SUM, 0.0)
+
+    def _run(
+        self, node: Node, args: list[object], kwargs: dict[str, object], layouts: Sequence[tuple[int, ...]]
+    ) -> object:
+        """Fetch operands, run the worker's own call, and hand the results on.
+
+        A call that is not cut finds its operands laid out as in the whole step: it may draw random numbers into them in
+        the order of their memory.
+        """
         shares, task = self._shares, self._shares.tasks(node)[self._worker]
         given = list(_tensors((*args, *kwargs.values())))
-        operands = [self._fetched(node, task, position, tensor) for position, tensor in enumerate(given)]
+        operands: list[Tensor] = []
+        for position, tensor in enumerate(given):
+            source = shares.source(node, position)
+            is_first, layout = source == position, layouts[position] if task.call == node.call else None
+            operands.append(self._fetched(node, task, position, tensor, layout) if is_first else operands[source])
         waiting = iter(operands)
         arguments = [_filled(item, value, waiting) for item, value in zip(task.call.arguments, args, strict=True)]
         keywords = {name: _filled(item, kwargs[name], waiting) for name, item in task.call.keywords}
@@ -108,23 +143,26 @@ class _Worker(fx.Interpreter):
             for number, item in enumerate(results if several else (results,))
         ]
         for position in node.written:
-            held = shares.rewritten(node, position)
-            self._write(given[position], operands[position], node.operands[position], held)
+            spread = shares.rewritten(node, position)
+            self._write(given[position], operands[position], node.operands[position], spread)
         if task.quotient is not None:
             upper, lower = task.quotient
             own[upper] = own[upper] / own[lower]
         return own if several else own[0]
 
-    def _fetched(self, node: Node, task: Task, position: int, tensor: Tensor) -> Tensor:
+    def _fetched(self, node: Node, task: Task, position: int, tensor: Tensor, layout: tuple[int, ...] | None) -> Tensor:
         """Return what the worker's call needs of an operand; one that is not read is as it is."""
-        moves, needed = self._shares.fetched(node, position), task.needed.get(position)
+        moved, needed = self._shares.fetched(node, position), task.needed.get(position)
         box = self._box(node.operands[position])
         if needed is not None and position not in task.zeros:
-            return self._wire.carried(tensor, box, needed, moves, Reducer.SUM, task.fill)
-        self._wire.pieces(tensor, box, moves)
+            found = self._wire.carried(tensor, box, needed, moved, Reducer.SUM, task.fill)
+            return found if layout in (None, tuple(found.stride())) else _laid_out(found, layout)
+        self._wire.pieces(tensor, box, moved)
         (shape,) = (operand.shape for operand in task.call.operands if operand.position == position)
         if needed is not None:
             return tensor.new_zeros(shape)
+        if layout is not None and (tuple(tensor.shape), tuple(tensor.stride())) != (shape, layout):
+            return tensor.new_empty_strided(shape, layout)
         return tensor if tuple(tensor.shape) == shape else tensor.new_empty(shape)
 
     def _handed_on(self, node: Node, task: Task, number: int, result: Tensor, given: list[Tensor]) -> Tensor:
@@ -139,16 +177,16 @@ class _Worker(fx.Interpreter):
         self._write(given[position], scaled, name, made)
         return given[position]
 
-    def _write(self, held: Tensor, made: Tensor, name: str, spread: Spread) -> None:
+    def _write(self, own: Tensor, made: Tensor, name: str, spread: Spread) -> None:
         """Write what was made into what this worker holds; where that is the same memory, it is there already."""
         found = self._held(made, name, spread)
-        if address(found) != address(held) or found.shape != held.shape:
-            held.copy_(found)
+        if address(found) != address(own) or found.shape != own.shape:
+            own.copy_(found)
 
     def _held(self, made: Tensor, name: str, spread: Spread) -> Tensor:
         """Return what this worker holds of a tensor, from what workers made of it."""
-        moves, box = self._shares.handed_on(name, spread), self._box(name)
-        found = self._wire.carried(made, spread.boxes[self._worker], box, moves, _reducer(spread), 0.0)
+        moved, box = self._shares.handed_on(name, spread), self._box(name)
+        found = self._wire.carried(made, spread.boxes[self._worker], box, moved, _reducer(spread), 0.0)
         is_part_of_more = address(found) == address(made) and found.shape != made.shape
         return found.clone() if is_part_of_more else found
 
@@ -159,6 +197,17 @@ class _Worker(fx.Interpreter):
 def _reducer(spread: Spread) -> Reducer:
     reducers = {kind for kinds in spread.kinds for kind in kinds if isinstance(kind, Reducer)}
     return reducers.pop() if reducers else Reducer.SUM
+
+
+def _laid_out(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+    return tensor.new_empty_strided(tensor.shape, strides).copy_(tensor)
+
+
+def _nodes(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the nodes among the arguments of a call, in the order of its completed arguments."""
+    assert isinstance(node.target, OpOverload), "a call of an operator"
+    args, kwargs = completed(node.target, node.args, node.kwargs)
+    yield from (item for item in pytree.tree_leaves((args, kwargs)) if isinstance(item, fx.Node))
 
 
 def _tensors(values: Sequence[object]) -> Iterator[Tensor]:

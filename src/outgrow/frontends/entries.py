@@ -27,7 +27,7 @@ from outgrow.frontends.settings import Settings
 from outgrow.frontends.signature import glance, signature
 from outgrow.frontends.state import Training, local, read, state_tensors
 from outgrow.frontends.trace import trace
-from outgrow.frontends.workers import Workers, check_replaceable
+from outgrow.frontends.workers import Workers, check_replaceable, one_by_one
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
@@ -173,12 +173,12 @@ class Entries:
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
-        if self.workers is not None:
-            check_replaceable(self._training)
-        traced = trace(self._step, self._training, args, kwargs)
         leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
         if self.workers is None:
-            return captured_from(traced, leaves)
+            return captured_from(trace(self._step, self._training, args, kwargs), leaves)
+        check_replaceable(self._training)
+        with one_by_one(self._training):
+            traced = trace(self._step, self._training, args, kwargs)
         own = self.workers.divided(traced, self._training, leaves)
         return replace(captured_from(own, leaves), places=self.workers.places)
 

@@ -10,6 +10,8 @@ Workers that do not do the same would wait for each other for ever, so they comp
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from gc import get_referrers
 from typing import Any
 
@@ -35,7 +37,15 @@ from outgrow.frontends.state import (
 from outgrow.frontends.trace import Leaf, Traced
 from outgrow.operators.dataflow import Dataflow
 from outgrow.planning.partition import WHOLE, factors, partition
-from outgrow.planning.shares import Shares
+from outgrow.planning.shares import Shares, held
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The bytes that this worker has received in all steps, and those that each worker is to receive in one."""
+
+    received_bytes: int
+    predicted_bytes: tuple[int, ...]
 
 
 class Workers:
@@ -58,6 +68,12 @@ class Workers:
         self.shares: Shares | None = None
 
     @property
+    def shared(self) -> Shared:
+        """What the workers exchange in a step, and what this one has received."""
+        assert self.shares is not None, "a step was divided"
+        return Shared(int(self.counts[1]), self.shares.received_bytes())
+
+    @property
     def places(self) -> Mapping[StateSlot, Place]:
         """How tensors are spread, by slot."""
         return dict(self._places)
@@ -69,17 +85,25 @@ class Workers:
         """
         step = dataflow_of(traced)
         self._check_agreement(step, training, batch)
-        fixed = {storage_name(slot): states for slot, states in self._states.items()}
-        shares = self.shares = Shares(step, partition(step, self.count, fixed))
-        for slot, tensor in state_tensors(training).items():
-            if storage_name(slot) in step.tensors:
-                self._note(slot, tensor.shape, shares.states(storage_name(slot)))
-        for slot, name in zip(traced.outputs, step.outputs, strict=True):
-            if slot is not None and not isinstance(slot, Leaf) and name is not None and slot not in self._states:
-                self._note(slot, torch.Size(step.tensors[name].shape), shares.states(name))
-        found = divided(traced, shares, self.number, self._group.group_name, self.counts)
+        put_back = {
+            slot: name
+            for slot, name in zip(traced.outputs, step.outputs, strict=True)
+            if slot is not None and not isinstance(slot, Leaf) and name is not None
+        }
+        shares = self.shares = Shares(step, partition(step, self.count, self._fixed(put_back)))
+        is_read = {name for node in step.nodes for name in node.operands}
+        there = [slot for slot in state_tensors(training) if storage_name(slot) in step.tensors]
+        lasting = {slot: storage_name(slot) for slot in there if slot not in put_back or storage_name(slot) in is_read}
+        for slot, name in (*lasting.items(), *put_back.items()):
+            self._note(slot, torch.Size(step.tensors[name].shape), shares.states(name))
+        found = divided(traced, shares, self.number, self._group.group_name, self.counts, self._states)
         self._cut(training)
         return found
+
+    def _fixed(self, put_back: Mapping[StateSlot, str]) -> dict[str, tuple[int, ...]]:
+        """Return how tensors of a step are cut that hang in slots which are cut already, before it or after it."""
+        after = {name: self._states[slot] for slot, name in put_back.items() if slot in self._states}
+        return after | {storage_name(slot): states for slot, states in self._states.items()}
 
     def _note(self, slot: StateSlot, shape: torch.Size, states: tuple[int, ...]) -> None:
         if slot in self._states:
@@ -100,8 +124,8 @@ class Workers:
 
     def _cut(self, training: Training) -> None:
         """Replace every tensor that is spread and whole yet by the part of it that this worker has."""
-        held = state_tensors(training)
-        whole = {slot: held[slot] for slot in self._places if slot in held and not isinstance(held[slot], DTensor)}
+        there = state_tensors(training)
+        whole = {slot: there[slot] for slot in self._places if slot in there and not isinstance(there[slot], DTensor)}
         for slot, tensor in whole.items():
             if not isinstance(slot, ParameterSlot):
                 put(slot, self._around(slot, tensor), training)
@@ -116,8 +140,7 @@ class Workers:
 
     def _around(self, slot: StateSlot, tensor: Tensor) -> Tensor:
         place = self._places[slot]
-        assert self.shares is not None, "a step was divided"
-        box = self.shares.held(storage_name(slot)).boxes[self.number]
+        box = held(tuple(tensor.shape), self._states[slot], self.count).boxes[self.number]
         part = tensor.detach()
         for dim, (begin, end) in enumerate(box):
             part = part.narrow(dim, begin, end - begin)
@@ -151,15 +174,32 @@ def _digest(items: Sequence[object]) -> str:
 
 def _exchange_parameters(training: Training, exchanged: Mapping[int, nn.Parameter]) -> None:
     """Put new parameters where the old ones were, in modules and in optimizers."""
-    modules = (module for model in training.models for module in model.modules())
-    for table in (module._parameters for module in modules):
-        table.update({name: exchanged[id(item)] for name, item in table.items() if id(item) in exchanged})
+    for container in _containers(training):
+        if isinstance(container, list):
+            container[:] = [exchanged.get(id(item), item) for item in container]
+        else:
+            container.update({name: exchanged[id(item)] for name, item in container.items() if id(item) in exchanged})
     for optimizer in training.optimizers:
-        for group in optimizer.param_groups:
-            group["params"] = [exchanged.get(id(item), item) for item in group["params"]]
         state = {exchanged.get(id(item), item): entries for item, entries in optimizer.state.items()}
         optimizer.state.clear()
         optimizer.state.update(state)
+
+
+@contextmanager
+def one_by_one(training: Training) -> Iterator[None]:
+    """Let optimizers update one tensor after the other: a call on all of them at once cannot be cut.
+
+    They compute the same, up to rounding.
+    """
+    groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
+    before = [{key: group[key] for key in ("foreach", "fused") if key in group} for group in groups]
+    try:
+        for group, options in zip(groups, before, strict=True):
+            group.update(dict.fromkeys(options, False))
+        yield
+    finally:
+        for group, options in zip(groups, before, strict=True):
+            group.update(options)
 
 
 def check_replaceable(training: Training) -> None:
@@ -168,7 +208,7 @@ def check_replaceable(training: Training) -> None:
     Raises `Uncapturable` for one in a list or dictionary that is no module's and no optimizer's, or with hooks.
     """
     items = [item for item in parameters(training).values() if not isinstance(item, DTensor)]
-    known = {id(items), *map(id, _containers(training))}
+    known = {id(items), *map(id, _containers(training)), *(id(optimizer.state) for optimizer in training.optimizers)}
     for item in items:
         has_hooks = item._backward_hooks or getattr(item, "_post_accumulate_grad_hooks", None)
         held = [r for r in get_referrers(item) if isinstance(r, list | dict | tuple | set) and id(r) not in known]
@@ -181,9 +221,10 @@ def check_replaceable(training: Training) -> None:
             )
 
 
-def _containers(training: Training) -> Iterator[object]:
-    for model in training.models:
-        yield from (module._parameters for module in model.modules())
+def _containers(training: Training) -> Iterator[list[Any] | dict[str, Any]]:
+    """Yield what holds parameters: tables and lists of modules, and lists of optimizers."""
+    for module in (module for model in training.models for module in model.modules()):
+        yield module._parameters
+        yield from (item for item in vars(module).values() if isinstance(item, list))
     for optimizer in training.optimizers:
-        yield optimizer.state
         yield from (group["params"] for group in optimizer.param_groups)

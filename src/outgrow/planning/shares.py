@@ -104,14 +104,22 @@ class Shares:
         chosen = tuple(level.strategies[node.name] for level in self.partition.levels)
         return tasks(node.call, tuple(None if item is None else item.cut for item in chosen), self.partition.workers)
 
+    def source(self, node: Node, position: int) -> int:
+        """Return the first position at which a node has the same operand, and workers need the same of it."""
+        own = self._needed(node, position)
+        same = (at for at, name in enumerate(node.operands[:position]) if name == node.operands[position])
+        return next((at for at in same if self._needed(node, at) == own), position)
+
     def fetched(self, node: Node, position: int) -> Moves:
         """Return how each worker comes to what it needs of an operand."""
-        name, shape = node.operands[position], node.call.operands[position].shape
-        needed = tuple(
+        return moves(self.held(node.operands[position]), self._needed(node, position), self.partition.workers)
+
+    def _needed(self, node: Node, position: int) -> tuple[Region | None, ...]:
+        shape = node.call.operands[position].shape
+        return tuple(
             None if position in task.zeros or position not in task.needed else within(task.needed[position], shape)
             for task in self.tasks(node)
         )
-        return moves(self.held(name), needed, self.partition.workers)
 
     def made(self, node: Node, number: int) -> Spread:
         """Return what each worker has of a result when it has run its call."""
@@ -143,7 +151,8 @@ class Shares:
     def _moves(self, node: Node) -> Iterator[tuple[Tensor, Moves]]:
         tensors = self.step.tensors
         for position, name in enumerate(node.operands):
-            yield tensors[name], self.fetched(node, position)
+            if self.source(node, position) == position:
+                yield tensors[name], self.fetched(node, position)
         for number, name in enumerate(node.results):
             if name is not None:
                 yield tensors[name], self.handed_on(name, self.made(node, number))

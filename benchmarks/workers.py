@@ -1,0 +1,184 @@
+"""Does a step that several processes share compute what one computes, and do they send what was predicted?
+
+    python benchmarks/workers.py [--only TEXT] [--resume]
+
+Each row is a small model of `workloads/families.py`, in double precision, three steps over gloo, on processes of one
+thread. Tensors are cut however small they are, and few of their sizes can be divided evenly.
+
+    losses, parameters   the largest difference from one process, over the largest element of the tensor
+    received             bytes that all workers received in three steps, as counted while they ran, and as predicted
+
+Rows of half the memory train a larger model in single precision, first without want, then with half of what the
+process with most took: the losses of the two are compared to the last bit.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from main_job import ROOT
+from rows import Goal, Row, of_all, told_by_a_process, write_rows
+
+WORKLOADS = ROOT / "benchmarks" / "workloads"
+TOLERANCE = 1e-12
+MOST_BYTES = 0.02
+STEPS = 3
+AMPLE = 1 << 40
+LIMIT_SECONDS = 1200.0
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A row: a workload, how many processes share it, and whether they have half of the memory."""
+
+    workload: str
+    workers: int
+    settings: tuple[tuple[str, object], ...] = ()
+    is_halved: bool = False
+    is_large: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the row is called."""
+        return f"{self.workload.split(':')[1]}, {self.workers} processes{', half the memory' if self.is_halved else ''}"
+
+
+FAMILIES = ("perceptron", "image", "volume", "text", "series")
+_VOLUME = (("size", 48), ("batch", 2), ("channels", 16))
+SHARED = (
+    *(Shared(f"families.py:{family}", workers) for workers in (2, 3, 4, 8) for family in FAMILIES),
+    *(Shared("unet3d.py:unet3d", workers, _VOLUME, is_halved=True) for workers in (2, 4)),
+)
+
+
+def measured(item: Shared) -> Row:
+    """Train in processes, and compare."""
+    request = (item.workload, json.dumps(dict(item.settings)), str(item.workers), str(int(item.is_halved)))
+    return told_by_a_process(__file__, *request, limit_seconds=LIMIT_SECONDS)
+
+
+def served(workload: str, settings: dict[str, Any], workers: int, *, is_halved: bool) -> Row:
+    """Start the processes of a row, once or twice, and return what they found."""
+    if not is_halved:
+        found = _together(workload, settings, workers, AMPLE, compare=True)
+        return {**found[0], "received_bytes": sum(item["received_bytes"] for item in found)}
+    ample = _together(workload, settings, workers, AMPLE, compare=False)
+    budget = max(item["process_bytes"] for item in ample) // 2
+    half = _together(workload, settings, workers, budget, compare=False)
+    return {
+        "bitwise": [item["losses"] for item in half] == [item["losses"] for item in ample],
+        "budget_bytes": budget,
+        "ample_process_bytes": max(item["process_bytes"] for item in ample),
+        "process_bytes": max(item["process_bytes"] for item in half),
+        "ample_step_seconds": max(item["step_seconds"] for item in ample),
+        "step_seconds": max(item["step_seconds"] for item in half),
+    }
+
+
+def _together(
+    workload: str, settings: dict[str, Any], workers: int, budget: int, *, compare: bool
+) -> list[dict[str, Any]]:
+    """Run all workers of a training and return what each found."""
+    from torch.multiprocessing.spawn import spawn
+
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_work, (workload, settings, workers, budget, compare, folder), nprocs=workers)
+        return [json.loads(_told(folder, worker).read_text()) for worker in range(workers)]
+
+
+def _told(folder: str, worker: int) -> Path:
+    return Path(folder) / f"{worker}.json"
+
+
+def _work(
+    worker: int, workload: str, settings: dict[str, Any], workers: int, budget: int, compare: bool, folder: str
+) -> None:
+    import time
+
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+
+    import outgrow
+    from outgrow.frontends.loading import build, load_workload_function
+    from outgrow.planning import partition
+
+    torch.set_num_threads(1)
+    partition.SMALL_BYTES = 0 if compare else partition.SMALL_BYTES
+    dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=worker, world_size=workers)
+    function = load_workload_function(f"{WORKLOADS / workload}")
+    job = build(function, settings)
+    mesh = init_device_mesh("cpu", (workers,))
+    step = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget, mesh=mesh)
+    torch.manual_seed(1)
+    losses: list[Tensor] = []
+    for _ in range(STEPS):
+        begin = time.perf_counter()
+        losses.append(step(*job.batches[0]).detach())
+        seconds = time.perf_counter() - begin
+    shared = step.shared
+    found: dict[str, Any] = {
+        "losses": [loss.item() for loss in losses],
+        "process_bytes": step.process_bytes,
+        "step_seconds": seconds,
+        "received_bytes": shared.received_bytes,
+        "predicted_bytes": STEPS * sum(shared.predicted_bytes),
+    }
+    if compare:
+        parameters = [p.full_tensor() if isinstance(p, DTensor) else p for p in job.model.parameters()]
+        alone = build(function, settings)
+        torch.manual_seed(1)
+        expected = [alone.step(*alone.batches[0]).detach() for _ in range(STEPS)]
+        pairs = zip(parameters, alone.model.parameters(), strict=True)
+        found["losses_error"] = max(_error(one, other) for one, other in zip(losses, expected, strict=True))
+        found["parameters_error"] = max(_error(one, other) for one, other in pairs)
+    _told(folder, worker).write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _error(found: Any, expected: Any) -> float:
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """Return what is asked of all rows."""
+    compared = [row for row in rows if "losses_error" in row]
+    halved = [row for row in rows if "bitwise" in row]
+    same = [max(row["losses_error"], row["parameters_error"]) <= TOLERANCE for row in compared]
+    as_said = [abs(row["received_bytes"] / row["predicted_bytes"] - 1) <= MOST_BYTES for row in compared]
+    return [
+        of_all("losses and parameters, relative to one process", f"<= {TOLERANCE}", same),
+        of_all("bytes received, of those predicted", f"within {MOST_BYTES:.0%}", as_said),
+        of_all("half the memory: the losses of ample memory, bit for bit", "all", [row["bitwise"] for row in halved]),
+        of_all("half the memory: kept", "all", [row["process_bytes"] <= row["budget_bytes"] for row in halved]),
+    ]
+
+
+def told(row: Row) -> str:
+    """Return a row in one line."""
+    if "bitwise" in row:
+        times = row["step_seconds"] / row["ample_step_seconds"]
+        of = f"{row['process_bytes'] >> 20} of {row['budget_bytes'] >> 20} MiB"
+        return f"bitwise {row['bitwise']}, {of}, {times:.2f} x the seconds of ample memory"
+    errors = f"losses {row['losses_error']:.0e}, parameters {row['parameters_error']:.0e}"
+    return f"{errors}, received {row['received_bytes']:,} of {row['predicted_bytes']:,} bytes"
+
+
+def main() -> None:
+    """Train what the command line asks for."""
+    if sys.argv[1:2] == ["--serve"]:
+        workload, settings, workers, is_halved = sys.argv[2:]
+        print(json.dumps(served(workload, json.loads(settings), int(workers), is_halved=is_halved == "1")))
+    else:
+        write_rows("workers", SHARED, measured, told)
+
+
+if __name__ == "__main__":
+    main()
