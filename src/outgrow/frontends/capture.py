@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -123,9 +124,17 @@ class Captured:
 
     def guards_hold(self, training: Training) -> bool:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
+        if not self._is_in_place(training):
+            return False
         seen = [counter.seen(number) for counter, number in self._counted(training)]
         numbers = [number for number in seen if number is not None]
         return len(numbers) == len(seen) and self.guards.hold([*self.hyper_values(training), *numbers])
+
+    def _is_in_place(self, training: Training) -> bool:
+        """Whether what hangs in slots is spread as it was when the step was captured."""
+        there = state_tensors(training) if self.places else {}
+        pairs = ((there.get(slot), place) for slot, place in self.places.items())
+        return all(Place.of(tensor) == place for tensor, place in pairs if isinstance(tensor, DTensor))
 
     def _counted(self, training: Training) -> Iterator[tuple[Counted, float]]:
         """Yield the counters that the step looks at, and what they are now."""

@@ -181,6 +181,11 @@ class Place:
     placements: tuple[Placement, ...]
     shape: torch.Size
 
+    @staticmethod
+    def of(tensor: DTensor) -> "Place":
+        """Return how a tensor is spread that is spread already."""
+        return Place(tensor.device_mesh, tuple(tensor.placements), tensor.shape)
+
     def around(self, part: Tensor) -> Tensor:
         """Return the whole tensor of which this worker has a part."""
         stride = torch.empty(self.shape, device="meta").stride()

@@ -85,6 +85,9 @@ class Workers:
         """
         step = dataflow_of(traced)
         self._check_agreement(step, training, batch)
+        for slot, tensor in state_tensors(training).items():
+            if isinstance(tensor, DTensor):
+                self._states[slot], self._places[slot] = self._found(slot, tensor), Place.of(tensor)
         put_back = {
             slot: name
             for slot, name in zip(traced.outputs, step.outputs, strict=True)
@@ -115,6 +118,22 @@ class Workers:
             is_flat = len(set(placements)) == 1 and is_even
             placed = (self._mesh, placements[:1]) if is_flat else (self._mesh_of_levels(), placements)
             self._places[slot] = Place(*placed, shape)
+
+    def _found(self, slot: StateSlot, tensor: DTensor) -> tuple[int, ...]:
+        """Return how a tensor is cut already, division by division.
+
+        Raises `Uncapturable` for one that is spread in a way, or over a mesh, that is not ours.
+        """
+        dims = [item.dim if isinstance(item, Shard) else WHOLE for item in tensor.placements]
+        levels = factors(self.count)
+        states = tuple(dims) if len(dims) == len(levels) else tuple(dims[0] for _ in levels)
+        own = held(tuple(tensor.shape), states, self.count).boxes[self.number]
+        if tuple(end - begin for begin, end in own) != tuple(tensor.to_local().shape):
+            raise Uncapturable(
+                f"{storage_name(slot)} is spread by {tensor.placements} over {tensor.device_mesh}, which is not how "
+                "this mesh divides it; give the tensor as it is, or spread by the same mesh"
+            )
+        return states
 
     def _mesh_of_levels(self) -> DeviceMesh:
         """Return the mesh that has a dimension for each division."""

@@ -1,0 +1,30 @@
+"""How is a function run by several processes at once? Each is told its mesh, and what it returns is collected."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.multiprocessing.spawn import spawn
+
+Work = Callable[[DeviceMesh, Path], Any]
+"""What each process does with the mesh and a folder of all; a function of a module, that returns plain data."""
+
+
+def together(work: Work, workers: int) -> list[Any]:
+    """Run `work` in so many processes of one thread, over gloo, and return what each returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_one, (work, workers, folder), nprocs=workers)
+        return [json.loads((Path(folder) / f"{worker}.json").read_text()) for worker in range(workers)]
+
+
+def _one(worker: int, work: Work, workers: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=worker, world_size=workers)
+    found = work(init_device_mesh("cpu", (workers,)), Path(folder))
+    (Path(folder) / f"{worker}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
