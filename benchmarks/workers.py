@@ -48,10 +48,11 @@ class Shared:
 
 
 FAMILIES = ("perceptron", "image", "volume", "text", "series")
-_VOLUME = (("size", 48), ("batch", 2), ("channels", 16))
+_TEXTS, _PICTURES = (("size", "small"), ("batch", 2), ("length", 128)), (("batch", 32), ("size", 96))
 SHARED = (
     *(Shared(f"families.py:{family}", workers) for workers in (2, 3, 4, 8) for family in FAMILIES),
-    *(Shared("unet3d.py:unet3d", workers, _VOLUME, is_halved=True) for workers in (2, 4)),
+    Shared("resnet.py:resnet50", 2, _PICTURES, is_halved=True),
+    *(Shared("gpt2.py:gpt2", workers, _TEXTS, is_halved=True) for workers in (2, 4)),
 )
 
 

@@ -250,13 +250,9 @@ def _with_shapes(arguments: tuple[Argument, ...], sizes: Mapping[int, Shape]) ->
 
 def _is_right(call: Call, found: Description, strategy: Strategy, workers: int) -> bool:
     """Whether every worker has something to do, and its call reads what the whole call reads (condition 4)."""
-    ranges = _ranges(found, strategy, workers)
-    if any(begin == end for begin, end in ranges):
+    if any(begin == end for begin, end in _ranges(found, strategy, workers)):
         return False
-    return all(
-        _reads_the_same(found, _piece(call, found, strategy, bounds, worker), strategy)
-        for worker, bounds in enumerate(ranges)
-    )
+    return all(_reads_the_same(found, piece, strategy) for piece in pieces(call, strategy, workers))
 
 
 def _reads_the_same(found: Description, piece: Piece, strategy: Strategy) -> bool:
@@ -278,6 +274,8 @@ def _meets(mine: Element, other: Element, region: Region, shift: Mapping[str, in
         if place is None or whole is None:
             if place is not whole or begin:
                 return False
-        elif simplified(place + begin, box) != simplified(whole.shifted(shift), box):
-            return False
+        else:
+            mine_at, theirs = place + begin, whole.shifted(shift)
+            if mine_at != theirs and simplified(mine_at, box) != simplified(theirs, box):
+                return False
     return True

@@ -24,6 +24,7 @@ from abc import ABC
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import TypeAlias
 
 from outgrow.ir.graph import Symbol
@@ -128,7 +129,15 @@ class Place:
 
 
 def _ordered(factors: Mapping[Atom, int]) -> tuple[tuple[Atom, int], ...]:
-    return tuple(sorted(((atom, factor) for atom, factor in factors.items() if factor), key=repr))
+    found = [(atom, factor) for atom, factor in factors.items() if factor]
+    return tuple(found) if len(found) < 2 else tuple(sorted(found, key=_name))
+
+
+def _name(term: tuple[Atom, int]) -> str:
+    return _names(term[0])
+
+
+_names = cache(repr)
 
 
 def _variables(atom: Atom) -> frozenset[str]:
