@@ -180,7 +180,10 @@ class Entries:
         with one_by_one(self._training):
             traced = trace(self._step, self._training, args, kwargs)
         own = self.workers.divided(traced, self._training, leaves)
-        return replace(captured_from(own, leaves), places=self.workers.places)
+        captured = replace(captured_from(own, leaves), places=self.workers.places)
+        del traced, own  # which would keep all of the tensors that are cut now
+        self.workers.cut(self._training)
+        return captured
 
     def report(self) -> PlansReport:
         """Return which plans there are, and what they cost."""

@@ -32,6 +32,7 @@ from outgrow.frontends.state import (
     Training,
     parameters,
     put,
+    read,
     state_tensors,
 )
 from outgrow.frontends.trace import Leaf, Traced
@@ -79,7 +80,7 @@ class Workers:
         return dict(self._places)
 
     def divided(self, traced: Traced, training: Training, batch: Sequence[object]) -> Traced:
-        """Return this worker's part of a step, and cut what lasts of it that is not cut yet.
+        """Return this worker's part of a step. What lasts of it is still to be `cut`.
 
         Raises `Divided` where workers do not agree on the step, the parameters, the seeds or the batch.
         """
@@ -99,9 +100,7 @@ class Workers:
         lasting = {slot: storage_name(slot) for slot in there if slot not in put_back or storage_name(slot) in is_read}
         for slot, name in (*lasting.items(), *put_back.items()):
             self._note(slot, torch.Size(step.tensors[name].shape), shares.states(name))
-        found = divided(traced, shares, self.number, self._group.group_name, self.counts, self._states)
-        self._cut(training)
-        return found
+        return divided(traced, shares, self.number, self._group.group_name, self.counts, self._states)
 
     def _fixed(self, put_back: Mapping[StateSlot, str]) -> dict[str, tuple[int, ...]]:
         """Return how tensors of a step are cut that hang in slots which are cut already, before it or after it."""
@@ -141,21 +140,26 @@ class Workers:
             self._levels = DeviceMesh(self._mesh.device_type, self._mesh.mesh.reshape(factors(self.count)))
         return self._levels
 
-    def _cut(self, training: Training) -> None:
-        """Replace every tensor that is spread and whole yet by the part of it that this worker has."""
-        there = state_tensors(training)
-        whole = {slot: there[slot] for slot in self._places if slot in there and not isinstance(there[slot], DTensor)}
-        for slot, tensor in whole.items():
-            if not isinstance(slot, ParameterSlot):
+    def cut(self, training: Training) -> None:
+        """Replace every tensor that is spread and whole yet by the part of it that this worker has, one by one."""
+        whole = [slot for slot, tensor in state_tensors(training).items() if not isinstance(tensor, DTensor)]
+        for slot in whole:
+            if slot in self._places and not isinstance(slot, ParameterSlot):
+                tensor = read(slot, training)
+                assert isinstance(tensor, Tensor), "a tensor hangs there"
                 put(slot, self._around(slot, tensor), training)
-        own = {slot: item for slot, item in parameters(training).items() if slot in whole}
-        exchanged = {
-            id(item): nn.Parameter(self._around(slot, item), requires_grad=item.requires_grad)
-            for slot, item in own.items()
-        }
-        for item in own.values():
-            exchanged[id(item)].grad = item.grad
-        _exchange_parameters(training, exchanged)
+        holders = _holders(training)
+        for slot in whole:
+            if slot in self._places and isinstance(slot, ParameterSlot):
+                parameter = read(slot, training)
+                assert isinstance(parameter, nn.Parameter), "a parameter hangs there"
+                part = nn.Parameter(self._around(slot, parameter), requires_grad=parameter.requires_grad)
+                part.grad = parameter.grad
+                for container, key in holders[id(parameter)]:
+                    container[key] = part
+                for optimizer in training.optimizers:
+                    if parameter in optimizer.state:
+                        optimizer.state[part] = optimizer.state.pop(parameter)
 
     def _around(self, slot: StateSlot, tensor: Tensor) -> Tensor:
         place = self._places[slot]
@@ -191,17 +195,14 @@ def _digest(items: Sequence[object]) -> str:
     return repr([(tuple(item.shape), item.sum().item(), item.abs().sum().item()) for item in sums])
 
 
-def _exchange_parameters(training: Training, exchanged: Mapping[int, nn.Parameter]) -> None:
-    """Put new parameters where the old ones were, in modules and in optimizers."""
+def _holders(training: Training) -> dict[int, list[tuple[Any, Any]]]:
+    """Return, by the identity of a parameter, the tables and lists that hold it, and where in them."""
+    found: dict[int, list[tuple[Any, Any]]] = {}
     for container in _containers(training):
-        if isinstance(container, list):
-            container[:] = [exchanged.get(id(item), item) for item in container]
-        else:
-            container.update({name: exchanged[id(item)] for name, item in container.items() if id(item) in exchanged})
-    for optimizer in training.optimizers:
-        state = {exchanged.get(id(item), item): entries for item, entries in optimizer.state.items()}
-        optimizer.state.clear()
-        optimizer.state.update(state)
+        for key, item in enumerate(container) if isinstance(container, list) else container.items():
+            if isinstance(item, nn.Parameter):
+                found.setdefault(id(item), []).append((container, key))
+    return found
 
 
 @contextmanager

@@ -33,7 +33,6 @@ from outgrow.operators.regions import Range, Region
 from outgrow.operators.strategies import (
     Outcome,
     Partial,
-    Piece,
     Split,
     Strategy,
     chunks,
@@ -374,8 +373,5 @@ def _part(tensor: Tensor, state: int, ways: int) -> Tensor:
 
 
 def _local(call: Call, strategy: Strategy | None, ways: int) -> Call:
-    return call if strategy is None else _largest(pieces(call, strategy, ways)).call
-
-
-def _largest(parts: Sequence[Piece]) -> Piece:
-    return max(parts, key=lambda piece: piece.bounds[1] - piece.bounds[0])
+    """Return the call of the first worker, whose part is no smaller than any other's."""
+    return call if strategy is None else pieces(call, strategy, ways)[0].call

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from outgrow.runtime.links import Link
+from outgrow.runtime.memory import trim
 from outgrow.runtime.resting import Extent, SpillFile, come_home, copied_out, extent_of, forget
 
 
@@ -63,13 +64,17 @@ class Spill:
         Returns the extents of those stowed. Raises `TierFailure` if the disk fails.
         """
         found: dict[str, Extent] = {}
+        leaves_holes = False
         for name in stowed & storages.keys():  # others are born in the step
             extent = extent_of(storages[name])
             if extent is None or extent.file is not self.file:
                 extent = self.take(storages[name].nbytes())
                 copied_out(storages[name], extent)
+                leaves_holes = True
             forget(storages[name])
             found[name] = extent
+        if leaves_holes:
+            trim()
         for name, storage in storages.items():
             if name not in found:
                 come_home(storage)
