@@ -18,6 +18,7 @@ from main_job import ROOT
 from rows import Goal, Row, of_all, spelled, told_by_a_process, write_rows
 
 MOST_SHARE = 1.05
+WORKERS = 8
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,13 @@ class Divided:
 
 _WIDE = {"depth": 152, "width": 10, "batch": 8}
 _RECURRENT = {"layers": 10, "units": 8192, "length": 20, "batch": 128}
+_LONG = {"layers": 10, "units": 1024, "length": 52, "batch": 128}
 _TEXTS = {"size": "small", "batch": 8, "length": 1024}
 DIVIDED = (
-    *(Divided("wresnet.py:wresnet", _WIDE, workers, 1.0 if workers == 8 else None) for workers in (2, 4, 8)),
-    *(Divided("lstm.py:lstm", _RECURRENT, workers, 3.0 if workers == 8 else None) for workers in (2, 4, 8)),
+    *(Divided("wresnet.py:wresnet", _WIDE, workers, 1.0 if workers == WORKERS else None) for workers in (2, 4, 8)),
+    *(Divided("lstm.py:lstm", _RECURRENT, workers, 3.0 if workers == WORKERS else None) for workers in (2, 4, 8)),
     *(Divided("gpt2.py:gpt2", _TEXTS, workers) for workers in (2, 4, 8, 64)),
+    Divided("lstm.py:lstm", _LONG, 64, 30.0),
 )
 
 
@@ -78,13 +81,18 @@ def served(workload: str, settings: Mapping[str, object], workers: int) -> Row:
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
     """Return what is asked of all rows."""
-    timed = [row for row in rows if row["most_seconds"] is not None]
+    timed = [row for row in rows if row["most_seconds"] is not None and row["workers"] == WORKERS]
     quick = [row for row in timed if row["search_seconds"] <= row["most_seconds"]]
+    large = [row for row in rows if row["most_seconds"] is not None and row["workers"] > WORKERS]
+    in_time = [row["search_seconds"] <= row["most_seconds"] for row in large]
+    less = [row["communicated_bytes"] <= row["data_parallel_bytes"] for row in rows if row["data_parallel_bytes"]]
     held = [row["lasting_share"] <= MOST_SHARE for row in rows]
-    most = max(row["share"] for row in rows)
+    most = max(row["share"] for row in rows if row["workers"] <= WORKERS)
     return [
         ("search for 8 workers: WResNet-152-10, LSTM-10-8K", "<= 1 s, 3 s", _seconds(timed), len(quick) == len(timed)),
+        ("search for 64 workers, over 20,000 calls", "<= 30 s", _seconds(large), all(in_time)),
         of_all("weights and optimizer state of a worker", f"<= {MOST_SHARE}/k", held),
+        of_all("bytes, of those of data parallel where it is feasible", "never more", less),
         ("peak of a worker, with what it receives", f"<= {MOST_SHARE}/k", f"{most:.2f}/k, worst", most <= MOST_SHARE),
     ]
 

@@ -18,7 +18,7 @@ from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import NAMED_LITERALS, address
 from outgrow.frontends.loading import blamed_on
 from outgrow.frontends.names import operator_name, symbol_name
-from outgrow.frontends.state import BatchSlot, Training
+from outgrow.frontends.state import BatchSlot, ParameterSlot, Training
 from outgrow.frontends.trace import Leaf, Traced, trace
 from outgrow.frontends.unallocated import build_unallocated
 from outgrow.frontends.workload import Workload
@@ -64,8 +64,9 @@ class _Reading:
         for slot, tensor in self._traced.tensors.items():
             node = next(placeholders)
             self._names[node] = storage_name(slot)
-            is_given = isinstance(slot, BatchSlot)
-            self._add(storage_name(slot), tensor, lasting=not is_given, whole=is_given)
+            is_given, name = isinstance(slot, BatchSlot), storage_name(slot)
+            self._add(name, tensor, lasting=not is_given, whole=is_given)
+            self._tensors[name] = replace(self._tensors[name], trained=isinstance(slot, ParameterSlot))
         for node in self._traced.module.graph.nodes:
             if node.op == "get_attr":
                 tensor = getattr(self._traced.module, str(node.target))

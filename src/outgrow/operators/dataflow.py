@@ -17,7 +17,8 @@ class Tensor:
     """A tensor of the step; one that is `lasting` is there before the step and after it.
 
     `viewed` is the tensor whose memory it shares: itself, if it is no view. One that is `whole` is never cut: a batch,
-    which every worker is given, what the step returns, and what is written while a view of it is in use.
+    which every worker is given, what the step returns, and what is written while a view of it is in use. `trained` are
+    parameters.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Tensor:
     viewed: str
     lasting: bool = False
     whole: bool = False
+    trained: bool = False
 
     @property
     def size_bytes(self) -> int:

@@ -110,6 +110,20 @@ def partition(step: Dataflow, workers: int, fixed: Mapping[str, Sequence[int]] |
     return Partition(tuple(levels), tuple(undescribed), lasting, peak_bytes(part, levels), peak_bytes(step, ()))
 
 
+def data_parallel_bytes(step: Dataflow, workers: int) -> int | None:
+    """Return what workers receive that have all parameters and a part of the batch each, and add gradients in a ring.
+
+    None where the first dimension of the batch is too short for so many.
+    """
+    made = {name for node in step.nodes for name in node.results}
+    batch = (item for name, item in step.tensors.items() if item.whole and not item.lasting and name not in made)
+    if any(item.shape and item.shape[0] < workers for item in batch):
+        return None
+    written = {name for node in step.nodes for name in node.results if name in node.operands}
+    trained = (tensor.size_bytes for name, tensor in step.tensors.items() if tensor.trained and name in written)
+    return 2 * (workers - 1) * sum(trained)
+
+
 def peak_bytes(step: Dataflow, levels: Sequence[Level]) -> int:
     """Return the most bytes that are live at once where a step is run, what is received for a node included.
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from outgrow.operators.dataflow import Dataflow
-from outgrow.planning.partition import WHOLE, Level, Partition
+from outgrow.planning.partition import WHOLE, Level, Partition, data_parallel_bytes
+from outgrow.planning.shares import Shares
 from outgrow.report.columns import aligned
 from outgrow.units import format_bytes, format_seconds
 
@@ -13,6 +14,9 @@ from outgrow.units import format_bytes, format_seconds
 @dataclass(frozen=True, slots=True)
 class Division:
     """The figures of a division. Bytes communicated are those that all workers receive in a step.
+
+    Those of data parallel are None where the batch is too small for it; `searched_bytes` is what the search added up,
+    in which halves of halves count as equal.
 
     `whole_operators` are those of which nothing is known, so that every worker runs them on all of their operands.
     """
@@ -22,6 +26,8 @@ class Division:
     ops: int
     search_seconds: float
     communicated_bytes: int
+    searched_bytes: int
+    data_parallel_bytes: int | None
     lasting_bytes_per_worker: int
     peak_bytes_per_worker: int
     in_core_peak_bytes: int
@@ -45,7 +51,9 @@ def division_of(workload: str, step: Dataflow, found: Partition, search_seconds:
         workers=found.workers,
         ops=len(step.nodes),
         search_seconds=search_seconds,
-        communicated_bytes=round(found.communicated_bytes),
+        communicated_bytes=sum(Shares(step, found).received_bytes()),
+        searched_bytes=round(found.communicated_bytes),
+        data_parallel_bytes=data_parallel_bytes(step, found.workers),
         lasting_bytes_per_worker=found.lasting_bytes_per_worker,
         peak_bytes_per_worker=found.peak_bytes_per_worker,
         in_core_peak_bytes=found.in_core_peak_bytes,
@@ -61,6 +69,7 @@ def told(division: Division, step: Dataflow, levels: Sequence[Level]) -> str:
         ("each worker", format_bytes(division.peak_bytes_per_worker), f"{division.share:.3f} of an equal share"),
         ("of this lasting", format_bytes(division.lasting_bytes_per_worker), "weights and optimizer state"),
         ("communicated", format_bytes(division.communicated_bytes), "received by all workers in a step"),
+        ("data parallel", _or_none(division.data_parallel_bytes), "the same where each has all weights"),
         ("search", format_seconds(division.search_seconds), _proof(division.is_exact)),
     ]
     title = f"{division.workload}: {division.ops} calls on {division.workers} workers, predicted"
@@ -68,6 +77,10 @@ def told(division: Division, step: Dataflow, levels: Sequence[Level]) -> str:
     if division.whole_operators:
         parts.append(f"Not described, so every worker runs all of them: {', '.join(division.whole_operators)}")
     return "\n\n".join(part for part in parts if part)
+
+
+def _or_none(size_bytes: int | None) -> str:
+    return "none" if size_bytes is None else format_bytes(size_bytes)
 
 
 def _proof(is_exact: bool) -> str:
