@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from main_job import ROOT
 from rows import Failed, Goal, Row, of_all, told_by_a_process, write_rows
 from zoo_models import ARCHITECTURES, Entry
 
@@ -43,7 +44,7 @@ def served(name: str) -> Row:
     try:
         first = _seconds(lambda: step(ours.batches[0]))
     except Uncapturable as refusal:
-        return {"reason": str(refusal)}
+        return {"reason": str(refusal).replace(f"{ROOT}/", "")}
     _seconds(lambda: plain.step(plain.batches[0]))
     batch, begin = 1, time.perf_counter()
     eager: list[float] = []

@@ -21,6 +21,7 @@ import overhead
 import partition
 import simulator
 import swapped_op
+import workers
 import zoo
 from main_job import ROOT
 from rows import GB, RESULTS, Goal, Row, read_rows, spelled
@@ -302,7 +303,7 @@ def _partition(rows: Sequence[Row]) -> list[str]:
     return [
         goal_table(partition.goals(rows)),
         table(
-            "step | calls | search | exact | a worker's peak | of an equal share | received by all",
+            "step | calls | search | exact | a worker's peak | of an equal share | received by all | data parallel",
             (
                 (
                     row["name"],
@@ -312,11 +313,50 @@ def _partition(rows: Sequence[Row]) -> list[str]:
                     _size(row["peak_bytes_per_worker"]),
                     f"{row['share']:.3f}",
                     _size(row["communicated_bytes"]),
+                    "none" if row["data_parallel_bytes"] is None else _size(row["data_parallel_bytes"]),
                 )
                 for row in rows
             ),
         ),
     ]
+
+
+def _workers(rows: Sequence[Row]) -> list[str]:
+    compared = [row for row in rows if "losses_error" in row]
+    halved = [row for row in rows if "bitwise" in row]
+    return [
+        goal_table(workers.goals(rows)),
+        table(
+            "training | losses | parameters | received in 3 steps | predicted",
+            (
+                (
+                    row["name"],
+                    f"{row['losses_error']:.0e}",
+                    f"{row['parameters_error']:.0e}",
+                    f"{row['received_bytes']:,}",
+                    f"{row['predicted_bytes']:,}",
+                )
+                for row in compared
+            ),
+        ),
+        table(
+            "training in half of the memory | losses bit for bit | budget | a process took | seconds of ample memory",
+            (
+                (
+                    row["name"],
+                    _yes(row["bitwise"]),
+                    _mebibytes(row["budget_bytes"]),
+                    _mebibytes(row["process_bytes"]),
+                    f"{row['step_seconds'] / row['ample_step_seconds']:.2f} x",
+                )
+                for row in halved
+            ),
+        ),
+    ]
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / (1 << 20):.0f} MiB"
 
 
 PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
@@ -332,6 +372,7 @@ PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("overhead", "A step that fits", _overhead),
     ("swapped_op", "A swapped op", _swapped_op),
     ("partition", "A step divided among workers", _partition),
+    ("workers", "A step on several processes", _workers),
 )
 
 

@@ -393,14 +393,16 @@ def test_a_reader_that_goes_away_is_no_error(toy: Path, tmp_path: Path, outgrow:
 def test_a_step_is_divided_among_workers(outgrow: Command, toy: Path, tmp_path: Path) -> None:
     """`partition` tells what each worker holds and receives, and that a number of workers is one."""
     out = tmp_path / "division.json"
-    said = outgrow("partition", f"{toy}:perceptron", *BIG, "--workers=4", "--json", out)
+    said = outgrow("partition", f"{toy}:perceptron", *BIG, "--workers=4", "--verify", "--json", out)
     assert said.status == 0, said.err
     found = json.loads(out.read_text())
     assert found["workers"] == 4
     assert found["is_exact"]
     assert found["communicated_bytes"] > 0
     assert found["lasting_bytes_per_worker"] < found["peak_bytes_per_worker"] < found["in_core_peak_bytes"]
-    assert f"{format_bytes(found['communicated_bytes'])}  received by all workers" in said.out
+    assert re.search(rf"{format_bytes(found['communicated_bytes'])} +received by all workers", said.out)
+    assert found["communicated_bytes"] <= found["data_parallel_bytes"]
+    assert re.search(r"\d+ calls ran in \d+ ways; the worst differs by \de-1\d", said.out)
     refused = outgrow("partition", f"{toy}:perceptron", "--workers=0")
     assert (refused.status, "'0' is not a whole number of 1 or more" in refused.err) == (2, True)
 

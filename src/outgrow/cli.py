@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace, tell: Narrator) -> None:
         case "fit":
             fitting.fit(_job(options, machine), fitting.Wish(options.vary, options.slowdown), tell)
         case "partition":
-            dividing.divide(_job(options, machine), options.workers, tell)
+            dividing.divide(_job(options, machine), options.workers, tell, verify=options.verify)
         case _:
             commands.explain(options.plan, tell)
 
@@ -230,6 +230,7 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
 def _add_partition(parser: argparse.ArgumentParser) -> None:
     _add_function(parser)
     parser.add_argument("--workers", type=_count, required=True, metavar="N", help="how many devices there are")
+    parser.add_argument("--verify", action="store_true", help="first run each operator of the step whole and in pieces")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures; - is stdout")
 
 

@@ -1,23 +1,61 @@
-"""What does `outgrow partition` do? It says how a step would be divided among workers. Nothing is run or allocated."""
+"""What does `outgrow partition` do? It says how a step would be divided among workers.
 
+Nothing is run or allocated; but for `--verify`, which runs each operator of the step in pieces and as a whole.
+"""
+
+from collections.abc import Sequence
 from time import perf_counter
 
+import torch
+
 from outgrow.commands import Job
+from outgrow.errors import WrongInPieces
 from outgrow.frontends.dataflow import workload_dataflow
 from outgrow.frontends.loading import load_workload_function
+from outgrow.frontends.slicing import Checked, checked
 from outgrow.planning.partition import partition
 from outgrow.report.division import division_of, told
 from outgrow.report.output import write_data
 from outgrow.report.progress import Narrator
 
+_TOLERANCE = 1e-12
 
-def divide(job: Job, workers: int, narrator: Narrator) -> None:
-    """Tell what each worker would hold and receive."""
+
+def divide(job: Job, workers: int, narrator: Narrator, *, verify: bool = False) -> None:
+    """Tell what each worker would hold and receive; before it, check the operators of the step in pieces.
+
+    Raises `WrongInPieces` if an operator in pieces does not give what it gives as a whole.
+    """
     narrator.stage("capture")
     step = workload_dataflow(load_workload_function(job.workload), job.settings)
+    if verify:
+        narrator.stage("verify")
+        torch.manual_seed(0)
+        checks = list(checked(step, workers))
+        narrator.say(_told_checks(checks))
+        _require_right(checks)
     narrator.stage("divide")
     begin = perf_counter()
     found = partition(step, workers)
     division = division_of(job.workload, step, found, perf_counter() - begin)
     narrator.say(told(division, step, found.levels))
     write_data(job.outputs.json, division.to_data())
+
+
+def _require_right(checks: Sequence[Checked]) -> None:
+    wrong = [item for item in checks if item.error is not None and not item.error <= _TOLERANCE]
+    if wrong:
+        worst = wrong[0]
+        raise WrongInPieces(
+            f"{worst.operator} in pieces differs from the whole by {worst.error}, so its description is wrong. "
+            "Please report it; a mesh would give wrong results."
+        )
+
+
+def _told_checks(checks: Sequence[Checked]) -> str:
+    """Return how many calls were run in how many ways, the worst difference, and which could not be run."""
+    ran = [item for item in checks if item.error is not None]
+    worst = max((item.error or 0.0 for item in ran), default=0.0)
+    lines = [f"{len(ran)} calls ran in {sum(item.ways for item in ran)} ways; the worst differs by {worst:.0e}."]
+    lines += [f"Not run: {item.operator}: {item.because}" for item in checks if item.error is None]
+    return "\n".join(dict.fromkeys(lines)) + "\n"

@@ -68,6 +68,10 @@ class TierFailure(OutgrowError, OSError):
     """A memory tier failed: disk full, short read, unwritable folder. Names what and where."""
 
 
+class WrongInPieces(OutgrowError):
+    """An operator that is run in pieces does not give what it gives as a whole."""
+
+
 class PeerLost(OutgrowError):
     """Another worker of the same training has ended, or answers no more."""
 

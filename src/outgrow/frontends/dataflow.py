@@ -24,12 +24,10 @@ from outgrow.frontends.unallocated import build_unallocated
 from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Symbol
 from outgrow.operators import dataflow
-from outgrow.operators.dataflow import Dataflow, Node
+from outgrow.operators.dataflow import HOST, Dataflow, Node
 from outgrow.operators.effects import hidden_writes
 from outgrow.operators.tdl import Argument, Call, Operand
 
-HOST = Symbol("host")
-"""A number that is known when the step runs."""
 _SAME = ("aten.alias.default", "aten.detach.default")
 """Operators whose result is the operand."""
 
@@ -138,7 +136,15 @@ class _Reading:
 
     def _add(self, name: str, tensor: Tensor, *, lasting: bool, whole: bool = False) -> None:
         viewed = self._owners.setdefault(address(tensor), name)
-        self._tensors[name] = dataflow.Tensor(name, tuple(tensor.shape), tensor.dtype.itemsize, viewed, lasting, whole)
+        self._tensors[name] = dataflow.Tensor(
+            name,
+            tuple(tensor.shape),
+            tensor.dtype.itemsize,
+            viewed,
+            lasting,
+            whole,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+        )
 
     def _argument(self, item: object, operands: list[fx.Node]) -> Argument:
         match item:

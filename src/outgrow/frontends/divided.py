@@ -18,7 +18,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from outgrow.frontends.arguments import completed
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import address
-from outgrow.frontends.dataflow import HOST
 from outgrow.frontends.exchange import Wire
 from outgrow.frontends.fakes import FakeMode, fake_mode
 from outgrow.frontends.guards import symbol
@@ -26,7 +25,7 @@ from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.frontends.state import GradientSlot, Slot, StateSlot
 from outgrow.frontends.trace import Leaf, Traced
 from outgrow.ir.graph import Symbol
-from outgrow.operators.dataflow import Node
+from outgrow.operators.dataflow import HOST, Node
 from outgrow.operators.regions import Region
 from outgrow.operators.tdl import Argument, Operand, Reducer
 from outgrow.planning.shares import Shares, Spread, Task, held, moves

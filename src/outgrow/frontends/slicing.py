@@ -1,10 +1,12 @@
 """Does an operator in pieces give what it gives as a whole? Pieces run, and what they give is put together.
 
 What the catalogue says of operators is written by hand, so it is checked by running them: every strategy of a call, on
-uneven pieces, in double precision (`worst_error`).
+uneven pieces, in double precision (`worst_error`). `checked` does so for the calls of a user's step.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -12,10 +14,13 @@ from torch.nn import functional as F
 
 from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import Symbol
+from outgrow.operators import dataflow
 from outgrow.operators.catalogue import entry_of
+from outgrow.operators.dataflow import HOST, Dataflow, Node
 from outgrow.operators.regions import Region
-from outgrow.operators.strategies import Partial, Piece, Split, Strategy, pieces
+from outgrow.operators.strategies import Partial, Piece, Split, Strategy, pieces, strategies
 from outgrow.operators.tdl import Argument, Call, Operand, Reducer
+from outgrow.planning.partition import factors
 
 _TOGETHER: Mapping[Reducer, Callable[[Tensor, Tensor], Tensor]] = {
     Reducer.SUM: torch.add,
@@ -23,6 +28,11 @@ _TOGETHER: Mapping[Reducer, Callable[[Tensor, Tensor], Tensor]] = {
     Reducer.MIN: torch.minimum,
     Reducer.PROD: torch.mul,
 }
+
+MOST_ELEMENTS = 1 << 25
+"""Calls on more are not tried."""
+_SOME_NUMBER = 0.5
+"""What stands for a number that is only known when the step runs."""
 
 Results = Sequence[Tensor | None]
 
@@ -49,7 +59,7 @@ def _argument(item: Argument, operands: Iterator[Tensor]) -> object:
         case Operand():
             return next(operands)
         case Symbol(name):
-            return resolve_symbol(name)
+            return _SOME_NUMBER if item == HOST else resolve_symbol(name)
         case _:
             return item
 
@@ -97,15 +107,64 @@ def put_together(call: Call, strategy: Strategy, given: Sequence[Results]) -> li
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An operator in pieces against the same as a whole: along how many variables, and the worst difference.
+
+    The error is None where the operator could not be run on numbers that were drawn, and `because` says why.
+    """
+
+    operator: str
+    ways: int
+    error: float | None
+    because: str = ""
+
+
+def checked(step: Dataflow, workers: int) -> Iterator[Checked]:
+    """Run every different call of a step in all of its ways to be cut, on numbers drawn in double precision.
+
+    Operators that leave what they make as it happens to be are left out.
+    """
+    seen: set[Call] = set()
+    for node in step.nodes:
+        if node.call not in seen and "empty" not in node.call.operator:
+            seen.add(node.call)
+            counts = dict.fromkeys(factors(workers))
+            cuts = [(strategy, ways) for ways in counts for strategy in strategies(node.call, ways)]
+            if cuts:
+                yield _checked(node, step, cuts)
+
+
+def _checked(node: Node, step: Dataflow, cuts: Sequence[tuple[Strategy, int]]) -> Checked:
+    tensors = [step.tensors[name] for name in node.operands]
+    elements = sum(prod(tensor.shape) for tensor in tensors)
+    if elements > MOST_ELEMENTS:
+        return Checked(node.call.operator, len(cuts), None, f"{elements:,} elements are too many to try")
+    try:
+        operands = [_drawn(tensor) for tensor in tensors]
+        errors = [worst_error(node.call, strategy, ways, operands) for strategy, ways in cuts]
+    except (RuntimeError, TypeError) as refusal:
+        return Checked(node.call.operator, len(cuts), None, str(refusal).splitlines()[0])
+    return Checked(node.call.operator, len(cuts), max(errors))
+
+
+def _drawn(tensor: dataflow.Tensor) -> Tensor:
+    """Return numbers like a tensor's: between 0 and 1; whole ones are 0 or 1, which name a place in any dimension."""
+    dtype: torch.dtype = vars(torch)[tensor.dtype]
+    numbers = 0.1 + 0.8 * torch.rand(tensor.shape, dtype=torch.float64)
+    return numbers if dtype.is_floating_point else (numbers > 0.5).to(dtype)
+
+
 def worst_error(call: Call, strategy: Strategy, workers: int, operands: Sequence[Tensor]) -> float:
     """Return the largest difference between a call in pieces and as a whole, over the largest element of the result."""
-    whole = run(call, operands)
-    together = put_together(call, strategy, [run_piece(piece, operands) for piece in pieces(call, strategy, workers)])
+    whole = run(call, [item.clone() for item in operands])
+    given = (run_piece(piece, [item.clone() for item in operands]) for piece in pieces(call, strategy, workers))
+    together = put_together(call, strategy, list(given))
     errors = [0.0]
     for one, other in zip(together, whole, strict=True):
         assert (one is None) == (other is None), f"{call.operator} gives the same results in pieces"
         if one is not None and other is not None:
             assert one.shape == other.shape, f"{call.operator} gives {tuple(one.shape)} in pieces"
-            scale = float(other.abs().max().clamp(min=1.0))
-            errors.append(float((one - other).abs().max()) / scale)
+            scale = float(other.double().abs().max().clamp(min=1.0))
+            errors.append(float((one.double() - other.double()).abs().max()) / scale)
     return max(errors)

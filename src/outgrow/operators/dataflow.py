@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from outgrow.ir.graph import Symbol
 from outgrow.operators.tdl import Call, Shape
+
+HOST = Symbol("host")
+"""Stands in a call for a number that is only known when the step runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Tensor:
     lasting: bool = False
     whole: bool = False
     trained: bool = False
+    dtype: str = "float32"
 
     @property
     def size_bytes(self) -> int:
