@@ -401,7 +401,6 @@ def test_a_step_is_divided_among_workers(outgrow: Command, toy: Path, tmp_path: 
     assert found["communicated_bytes"] > 0
     assert found["lasting_bytes_per_worker"] < found["peak_bytes_per_worker"] < found["in_core_peak_bytes"]
     assert re.search(rf"{format_bytes(found['communicated_bytes'])} +received by all workers", said.out)
-    assert found["communicated_bytes"] <= found["data_parallel_bytes"]
     assert re.search(r"\d+ calls ran in \d+ ways; the worst differs by \de-1\d", said.out)
     refused = outgrow("partition", f"{toy}:perceptron", "--workers=0")
     assert (refused.status, "'0' is not a whole number of 1 or more" in refused.err) == (2, True)
