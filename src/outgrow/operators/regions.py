@@ -75,7 +75,7 @@ def _simplified(atom: Atom, box: Box) -> Place:
 def region(element: Element, shape: tuple[int, ...], box: Box, cut: str) -> Region:
     """Return what is read of an operand of a shape; all of each dimension that has nothing to do with `cut`."""
     return tuple(
-        (0, size) if place is None or cut not in place.variables else hull(place, box)
+        (0, size) if place is None or not place.mentions(cut) else hull(place, box)
         for place, size in zip(element.places, shape, strict=True)
     )
 

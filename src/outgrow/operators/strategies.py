@@ -181,7 +181,7 @@ def _addends(value: Expression, cut: str) -> list[int] | None:
 
 
 def _mentions(value: Expression, cut: str) -> bool:
-    return any(place is not None and cut in place.variables for item in elements(value) for place in item.places)
+    return any(place is not None and place.mentions(cut) for item in elements(value) for place in item.places)
 
 
 def _step(found: Description, cut: str) -> int:

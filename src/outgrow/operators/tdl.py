@@ -76,11 +76,12 @@ class Place:
 
     def __add__(self, other: "Place | int") -> "Place":
         """Add two places."""
-        given = other if isinstance(other, Place) else Place((), other)
+        if isinstance(other, int):
+            return Place(self.terms, self.constant + other) if other else self
         factors = dict(self.terms)
-        for atom, factor in given.terms:
+        for atom, factor in other.terms:
             factors[atom] = factors.get(atom, 0) + factor
-        return Place(_ordered(factors), self.constant + given.constant)
+        return Place(_ordered(factors), self.constant + other.constant)
 
     __radd__ = __add__
 
@@ -115,13 +116,16 @@ class Place:
             case _:
                 return None
 
-    @property
-    def variables(self) -> frozenset[str]:
-        """The names of all variables in it."""
-        return frozenset[str]().union(*(_variables(atom) for atom, _ in self.terms))
+    def mentions(self, name: str) -> bool:
+        """Whether a variable is in it."""
+        return any(
+            atom.name == name if isinstance(atom, Variable) else atom.of.mentions(name) for atom, _ in self.terms
+        )
 
     def shifted(self, by: Mapping[str, int]) -> "Place":
         """Return the place with numbers added to variables."""
+        if all(isinstance(atom, Variable) and atom.name not in by for atom, _ in self.terms):
+            return self
         found = Place((), self.constant)
         for atom, factor in self.terms:
             found = found + _shifted(atom, by) * factor
@@ -138,10 +142,6 @@ def _name(term: tuple[Atom, int]) -> str:
 
 
 _names = cache(repr)
-
-
-def _variables(atom: Atom) -> frozenset[str]:
-    return frozenset((atom.name,)) if isinstance(atom, Variable) else atom.of.variables
 
 
 def _shifted(atom: Atom, by: Mapping[str, int]) -> Place:

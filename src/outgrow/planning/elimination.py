@@ -85,8 +85,7 @@ class Choices:
             names, table = self._joined(name)
             best = table.argmin(axis=-1)
             orders.append((name, names, best))
-            lowest = np.take_along_axis(table, best[..., None], axis=-1)[..., 0]
-            self.add_cost(names, lowest)
+            self.add_cost(names, table.min(axis=-1))
         return Chosen(_chosen(orders), self._constant, is_exact)
 
     def _neighbours(self, name: str) -> dict[str, None]:
