@@ -5,6 +5,9 @@ a tensor of two numbers (how many exchanges there were, how many bytes were rece
 into another order, and workers that plan by themselves meet in the same exchanges.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -23,15 +26,22 @@ _LIBRARY.define("exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] rece
 def _exchange(packed: Tensor, wire: Tensor, sent: list[int], received: list[int], group: str) -> Tensor:
     """Send bytes to each worker of a group, one range after the other, and return what all of them send."""
     found = packed.new_empty(sum(received))
-    try:
+    with peers_missed():
         dist.all_to_all_single(found, packed, received, sent, group=_group(group))
+    wire += torch.tensor((1, sum(received)))
+    return found
+
+
+@contextmanager
+def peers_missed() -> Iterator[None]:
+    """Raise `PeerLost` where talking to the other workers fails."""
+    try:
+        yield
     except (RuntimeError, ValueError) as error:
         raise PeerLost(
             f"An exchange with the other workers failed, so one of them has most likely ended ({error}). "
             "See its own message; start all workers again from the last checkpoint."
         ) from error
-    wire += torch.tensor((1, sum(received)))
-    return found
 
 
 def _group(name: str) -> dist.ProcessGroup:

@@ -25,6 +25,7 @@ from outgrow.errors import Divided, Uncapturable
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.dataflow import dataflow_of
 from outgrow.frontends.divided import divided
+from outgrow.frontends.exchange import peers_missed
 from outgrow.frontends.state import (
     ParameterSlot,
     Place,
@@ -58,6 +59,8 @@ class Workers:
     def __init__(self, mesh: DeviceMesh) -> None:
         if mesh.ndim != 1:
             raise ValueError(f"mesh has {mesh.ndim} dimensions. Give one of a single dimension, which outgrow divides.")
+        if mesh.device_type != "cpu":
+            raise ValueError(f"mesh is one of {mesh.device_type}. Give one of cpu: other devices are not there yet.")
         if mesh.get_coordinate() is None:
             raise ValueError("This process is no part of the mesh. Give a mesh of all processes that run this script.")
         self.count, self.number = mesh.size(), mesh.get_local_rank()
@@ -179,20 +182,22 @@ class Workers:
             "parameters": _digest([item for item in parameters(training).values() if not isinstance(item, DTensor)]),
         }
         theirs: list[Any] = [None] * self.count
-        dist.all_gather_object(theirs, mine, group=self._group)
+        with peers_missed():
+            dist.all_gather_object(theirs, mine, group=self._group)
         for what in mine:
             other = [worker for worker, found in enumerate(theirs) if found[what] != theirs[0][what]]
             if other:
                 raise Divided(
                     f"Workers do not agree on {what}: worker {other[0]} has others than worker 0. All run the "
-                    "same script with the same seed, and passes the whole batch."
+                    "same script with the same seed, and pass the whole batch."
                 )
 
 
 def _digest(items: Sequence[object]) -> str:
-    """Return a digest of the contents of tensors, as far as sums show them."""
-    sums = (item.detach().double() for item in items if isinstance(item, Tensor))
-    return repr([(tuple(item.shape), item.sum().item(), item.abs().sum().item()) for item in sums])
+    """Return a digest of the contents of tensors, as far as their sums show them, and those of their halves."""
+    tensors = [item.detach() for item in items if isinstance(item, Tensor)]
+    halves = ((item, item.flatten()[: item.numel() // 2]) for item in tensors)
+    return repr([(tuple(x.shape), *(part.sum(dtype=torch.float64).item() for part in (x, half))) for x, half in halves])
 
 
 def _holders(training: Training) -> dict[int, list[tuple[Any, Any]]]:
@@ -230,14 +235,16 @@ def check_replaceable(training: Training) -> None:
     items = [item for item in parameters(training).values() if not isinstance(item, DTensor)]
     known = {id(items), *map(id, _containers(training)), *(id(optimizer.state) for optimizer in training.optimizers)}
     for item in items:
-        has_hooks = item._backward_hooks or getattr(item, "_post_accumulate_grad_hooks", None)
-        held = [r for r in get_referrers(item) if isinstance(r, list | dict | tuple | set) and id(r) not in known]
-        if has_hooks:
-            raise Uncapturable(f"a parameter of shape {tuple(item.shape)} has hooks, which its parts would not have")
-        if held:
+        if item._backward_hooks or getattr(item, "_post_accumulate_grad_hooks", None):
             raise Uncapturable(
-                f"a parameter of shape {tuple(item.shape)} is held in a {type(held[0]).__name__} beside its model and "
-                "optimizer, which would not see the part that replaces it; ask model.parameters() anew in each step"
+                f"a parameter of shape {tuple(item.shape)} has hooks, which its parts would not have; do without them "
+                "where the step is divided over a mesh"
+            )
+    for holder in get_referrers(*items) if items else ():
+        if isinstance(holder, list | dict | tuple | set) and id(holder) not in known:
+            raise Uncapturable(
+                f"a parameter is held in a {type(holder).__name__} beside its model and optimizer, which would not see "
+                "the part that replaces it; ask model.parameters() anew in each step"
             )
 
 

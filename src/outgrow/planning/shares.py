@@ -14,7 +14,7 @@ be, the workers of the group all do the same.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache
 from itertools import product
 from math import prod
 from typing import TypeAlias
@@ -85,11 +85,6 @@ class Shares:
 
     step: Dataflow
     partition: Partition
-
-    @cached_property
-    def digits(self) -> tuple[Digits, ...]:
-        """The digits of each worker."""
-        return digits(self.partition.workers)
 
     def states(self, name: str) -> tuple[int, ...]:
         """Return how a tensor is cut, division by division."""
