@@ -40,6 +40,7 @@ from outgrow.frontends.trace import Leaf, Traced
 from outgrow.operators.dataflow import Dataflow
 from outgrow.planning.partition import WHOLE, factors, partition
 from outgrow.planning.shares import Shares, held
+from outgrow.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class Shared:
 
     received_bytes: int
     predicted_bytes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Return both in words."""
+        each = ", ".join(map(format_bytes, self.predicted_bytes))
+        return f"received so far: {format_bytes(self.received_bytes)}; to be received in a step, by worker: {each}"
 
 
 class Workers:
