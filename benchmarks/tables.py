@@ -346,8 +346,8 @@ def _workers(rows: Sequence[Row]) -> list[str]:
                     row["name"],
                     _yes(row["bitwise"]),
                     _mebibytes(row["budget_bytes"]),
-                    _mebibytes(row["process_bytes"]),
-                    f"{row['step_seconds'] / row['ample_step_seconds']:.2f} x",
+                    _mebibytes(row["process_bytes"]) if "process_bytes" in row else "no plan",
+                    f"{row['step_seconds'] / row['ample_step_seconds']:.2f} x" if "step_seconds" in row else "",
                 )
                 for row in halved
             ),
