@@ -13,6 +13,7 @@ process with most took: the losses of the two are compared to the last bit.
 """
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -115,6 +116,7 @@ def _work(
     from outgrow.frontends.loading import build, load_workload_function
     from outgrow.planning import partition
 
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     partition.SMALL_BYTES = 0 if compare else partition.SMALL_BYTES
     dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=worker, world_size=workers)

@@ -1,6 +1,7 @@
 """How is a function run by several processes at once? Each is told its mesh, and what it returns is collected."""
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ def together(work: Work, workers: int) -> list[Any]:
 
 
 def _one(worker: int, work: Work, workers: int, folder: str) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's name need not be one that it knows
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=worker, world_size=workers)
     found = work(init_device_mesh("cpu", (workers,)), Path(folder))
