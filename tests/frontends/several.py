@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.multiprocessing.spawn import spawn
 
+MOST_WAITED = timedelta(seconds=120)
+"""Nobody waits longer for another process."""
 Work = Callable[[DeviceMesh, Path], Any]
 """What each process does with the mesh and a folder of all; a function of a module, that returns plain data."""
 
@@ -26,7 +29,8 @@ def together(work: Work, workers: int) -> list[Any]:
 def _one(worker: int, work: Work, workers: int, folder: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's name need not be one that it knows
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=worker, world_size=workers)
+    met = f"file://{folder}/met"
+    dist.init_process_group("gloo", init_method=met, rank=worker, world_size=workers, timeout=MOST_WAITED)
     found = work(init_device_mesh("cpu", (workers,)), Path(folder))
     (Path(folder) / f"{worker}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
