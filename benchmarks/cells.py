@@ -9,13 +9,11 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from main_job import ROOT
 from patience import within
-from rows import GB, spelled
+from rows import GB, spelled, workload_function
 
 from outgrow import Workload
 from outgrow.errors import Infeasible
-from outgrow.frontends.loading import load_workload_function
 from outgrow.frontends.machines import described_machine
 from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
 from outgrow.ir.machine import Device, Link, Machine
@@ -79,8 +77,7 @@ def machine_of(cell: Cell) -> Machine:
 
 def function_of(cell: Cell) -> Callable[..., Workload]:
     """Return the function that builds a cell's workload."""
-    file, _, function = cell.workload.partition(":")
-    return load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / file}:{function}")
+    return workload_function(cell.workload)
 
 
 def problem_for(cell: Cell, budget_bytes: int = WITHOUT_BUDGET) -> Problem:

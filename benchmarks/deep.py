@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from main_job import ROOT, digest
-from rows import Goal, Row, of_all, spelled, told_by_a_process, write_rows
+from main_job import digest
+from rows import Goal, Row, of_all, spelled, told_by_a_process, workload_function, write_rows
 
 STEPS = 3
 SHARE = 4
@@ -69,10 +69,10 @@ def ended(item: Training, budget: int, kernels: str = "eager") -> dict[str, Any]
 def served(workload: str, settings: Mapping[str, object], budget: int, kernels: str) -> dict[str, Any]:
     """Take the steps, within a budget if there is one, and say what they left and took."""
     from outgrow.frontends.compile import compile_workload, warm_up
-    from outgrow.frontends.loading import build, load_workload_function
+    from outgrow.frontends.loading import build
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
-    function = load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / workload}")
+    function = workload_function(workload)
     baseline = warm_up(kernels)
     made = build(function, settings)
     options: dict[str, Any] = {"memory_budget": budget, "kernels": kernels, "baseline_bytes": baseline}

@@ -14,8 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from main_job import ROOT
-from rows import Goal, Row, of_all, spelled, told_by_a_process, write_rows
+from rows import Goal, Row, of_all, spelled, told_by_a_process, workload_function, write_rows
 
 MOST_SHARE = 1.05
 WORKERS = 8
@@ -63,11 +62,10 @@ def served(workload: str, settings: Mapping[str, object], workers: int) -> Row:
     import time
 
     from outgrow.frontends.dataflow import workload_dataflow
-    from outgrow.frontends.loading import load_workload_function
     from outgrow.planning.partition import partition
     from outgrow.report.division import division_of
 
-    step = workload_dataflow(load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / workload}"), settings)
+    step = workload_dataflow(workload_function(workload), settings)
     begin = time.perf_counter()
     found = partition(step, workers)
     division = division_of(workload, step, found, time.perf_counter() - begin)

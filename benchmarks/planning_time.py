@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from main_job import ROOT, setting
-from rows import told_by_a_process
+from rows import told_by_a_process, workload_function
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ GOAL_MEMORY_BYTES = 2 << 30
 def measured(cell: Cell) -> dict[str, object]:
     """Return the figures of one cell, planned in this process."""
     from outgrow.analysis.liveness import live_bytes
-    from outgrow.frontends.loading import load_workload_function
     from outgrow.frontends.machines import described_machine
     from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
     from outgrow.frontends.warmup import warm_up
@@ -51,8 +50,7 @@ def measured(cell: Cell) -> dict[str, object]:
     from outgrow.rewriting.derive import verified
     from outgrow.runtime.process import high_water_bytes
 
-    file, _, function = cell.workload.partition(":")
-    found = load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / file}:{function}")
+    found = workload_function(cell.workload)
     baseline_bytes = warm_up()
     begin = time.perf_counter()
     graph = capture_workload(found, cell.settings).graph

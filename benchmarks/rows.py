@@ -35,6 +35,13 @@ def of_all(what: str, asked: str, holds: Sequence[bool]) -> Goal:
     return (what, asked, f"{sum(holds)} of {len(holds)}", all(holds))
 
 
+def workload_function(name: str) -> Callable[..., Any]:
+    """Return a function (file:function) of `benchmarks/workloads`."""
+    from outgrow.frontends.loading import load_workload_function
+
+    return load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / name}")
+
+
 class Item(Protocol):
     """What becomes a row."""
 

@@ -21,10 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from main_job import ROOT
-from rows import Goal, Row, of_all, told_by_a_process, write_rows
+from rows import Goal, Row, of_all, told_by_a_process, workload_function, write_rows
 
-WORKLOADS = ROOT / "benchmarks" / "workloads"
 TOLERANCE = 1e-12
 MOST_BYTES = 0.02
 STEPS = 3
@@ -113,14 +111,14 @@ def _work(
     from torch.distributed.tensor import DTensor
 
     import outgrow
-    from outgrow.frontends.loading import build, load_workload_function
+    from outgrow.frontends.loading import build
     from outgrow.planning import partition
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     partition.SMALL_BYTES = 0 if compare else partition.SMALL_BYTES
     dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=worker, world_size=workers)
-    function = load_workload_function(f"{WORKLOADS / workload}")
+    function = workload_function(workload)
     job = build(function, settings)
     mesh = init_device_mesh("cpu", (workers,))
     step = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget, mesh=mesh)

@@ -234,7 +234,7 @@ def test_each_shape_is_captured_once(
         original = getattr(entries, name)
         monkeypatch.setattr(entries, name, lambda *args, **kwargs: (done.append(name), original(*args, **kwargs))[1])
 
-    counted("trace")
+    counted("capture")
     counted("prepare")
     monkeypatch.setattr(entries, "_SURPRISES", 0)  # how long a run takes is no matter of this test
     job = wide()
@@ -243,11 +243,11 @@ def test_each_shape_is_captured_once(
     batches = (job.batches[0], batch(WIDTH + 128))
     for pair in (*batches, *batches, *batches, *batches):
         step(*pair)
-    assert done.count("trace") == 2
+    assert done.count("capture") == 2
     planned = done.count("prepare")
     for pair in (*batches, *batches):
         step(*pair)
-    assert done.count("trace") == 2
+    assert done.count("capture") == 2
     assert done.count("prepare") == planned
 
 

@@ -1,13 +1,13 @@
 """Do the parts of workers, cut level by level, give what the operator gives? Run one by one, without a wire."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
-from outgrow.frontends.slicing import part, run
+from outgrow.frontends.slicing import TOGETHER, part, run
 from outgrow.operators.regions import Region
 from outgrow.operators.strategies import pieces, strategies
 from outgrow.operators.tdl import Call, Reducer
@@ -17,12 +17,6 @@ from tests.frontends.cases import Case, cases
 
 TOLERANCE = 1e-12
 CASES = tuple(cases())
-TOGETHER: Mapping[Reducer, Callable[[Tensor, Tensor], Tensor]] = {
-    Reducer.SUM: torch.add,
-    Reducer.MAX: torch.maximum,
-    Reducer.MIN: torch.minimum,
-    Reducer.PROD: torch.mul,
-}
 
 
 def cuts(call: Call, levels: int) -> Iterator[tuple[str | None, ...]]:

@@ -96,7 +96,7 @@ class Conversion:
         tensors = [item for item in outputs if isinstance(item, Tensor)]
         arguments = tuple(self._argument(item) for item in node.args)
         keywords = tuple((key, self._argument(item)) for key, item in node.kwargs.items())
-        written = dict.fromkeys((*self._written(node, arguments), *self._drawn(node)))
+        written = dict.fromkeys((*(self._meant[item].storage for item in written_nodes(node)), *self._drawn(node)))
         if written or not tensors or not all(map(self.has, tensors)):
             for storage in written:
                 self.versions[storage] += 1
@@ -127,19 +127,6 @@ class Conversion:
                 kept.append(op)
                 needed |= {self.values[name].storage for name in _mentioned(op)}
         return kept[::-1]
-
-    def _written(self, node: fx.Node, arguments: Sequence[Argument]) -> Iterator[str]:
-        """Yield the storages that `node` writes, by its schema or by the table of hidden writes."""
-        if not isinstance(node.target, OpOverload):
-            return
-        targets = [node.args[at] for at in hidden_writes(operator_name(node.target), arguments)]
-        for at, parameter in enumerate(node.target._schema.arguments):
-            if parameter.alias_info is not None and parameter.alias_info.is_write:
-                targets.append(node.args[at] if at < len(node.args) else node.kwargs.get(parameter.name))
-        for target in targets:
-            for item in target if isinstance(target, (tuple, list)) else (target,):
-                if isinstance(item, fx.Node):
-                    yield self._meant[item].storage
 
     def _drawn(self, node: fx.Node) -> Iterator[str]:
         """Yield the generator if `node` draws random numbers."""
@@ -209,6 +196,20 @@ class Conversion:
                     f"the step passes a {type(item).__name__} to an operator, which no plan can hold; "
                     "leave it out (random numbers: use the default generator) or do this outside of the step"
                 )
+
+
+def written_nodes(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the operands that a call writes, by its schema or by the table of hidden writes."""
+    if not isinstance(node.target, OpOverload):
+        return
+    targets = [node.args[at] for at in hidden_writes(operator_name(node.target), node.args)]
+    for at, parameter in enumerate(node.target._schema.arguments):
+        if parameter.alias_info is not None and parameter.alias_info.is_write:
+            targets.append(node.args[at] if at < len(node.args) else node.kwargs.get(parameter.name))
+    for target in targets:
+        for item in target if isinstance(target, (tuple, list)) else (target,):
+            if isinstance(item, fx.Node):
+                yield item
 
 
 def _draws(node: fx.Node) -> bool:

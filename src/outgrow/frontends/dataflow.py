@@ -9,13 +9,12 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from outgrow.frontends.arguments import completed
 from outgrow.frontends.capture import storage_name
-from outgrow.frontends.convert import NAMED_LITERALS, address
+from outgrow.frontends.convert import NAMED_LITERALS, address, written_nodes
 from outgrow.frontends.loading import blamed_on
 from outgrow.frontends.names import operator_name, symbol_name
 from outgrow.frontends.state import BatchSlot, ParameterSlot, Training
@@ -25,7 +24,6 @@ from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Symbol
 from outgrow.operators import dataflow
 from outgrow.operators.dataflow import HOST, Dataflow, Node
-from outgrow.operators.effects import hidden_writes
 from outgrow.operators.tdl import Argument, Call, Operand
 
 _SAME = ("aten.alias.default", "aten.detach.default")
@@ -112,7 +110,7 @@ class _Reading:
             self._names[node] = names[0]
         call = Call(operator_name(node.target), arguments, shapes, keywords)
         given = tuple(self._names[item] for item in operands)
-        changed = {self._names[item] for item in _written(node)}.difference(names)
+        changed = {self._names[item] for item in written_nodes(node)}.difference(names)
         written = tuple(at for at, name in enumerate(given) if name in changed and name not in given[:at])
         self._nodes.append(Node(node.name, call, given, tuple(names), written))
 
@@ -159,17 +157,6 @@ class _Reading:
                 return item
             case _:
                 return Symbol(symbol_name(item)) if isinstance(item, NAMED_LITERALS) else HOST
-
-
-def _written(node: fx.Node) -> set[fx.Node]:
-    """Return the operands that a call writes, by its schema or by the table of hidden writes."""
-    assert isinstance(node.target, OpOverload), "a call of an operator"
-    given = [*node.args, *(node.kwargs.get(item.name) for item in node.target._schema.arguments[len(node.args) :])]
-    marked = zip(node.target._schema.arguments, given, strict=True)
-    found = [item for argument, item in marked if argument.alias_info is not None and argument.alias_info.is_write]
-    plain = tuple(None if item is None else True for item in node.args)
-    found += [node.args[at] for at in hidden_writes(operator_name(node.target), plain)]
-    return {item for item in pytree.tree_leaves(found) if isinstance(item, fx.Node)}
 
 
 def _with_shared_memory_whole(step: Dataflow) -> Dataflow:

@@ -21,13 +21,13 @@ from outgrow.frontends.convert import address
 from outgrow.frontends.exchange import Wire
 from outgrow.frontends.fakes import FakeMode, fake_mode
 from outgrow.frontends.guards import symbol
-from outgrow.frontends.names import resolve_operator, resolve_symbol
+from outgrow.frontends.names import resolve_operator
+from outgrow.frontends.slicing import filled
 from outgrow.frontends.state import GradientSlot, Slot, StateSlot
 from outgrow.frontends.trace import Leaf, Traced
-from outgrow.ir.graph import Symbol
-from outgrow.operators.dataflow import HOST, Node
+from outgrow.operators.dataflow import Node
 from outgrow.operators.regions import Region
-from outgrow.operators.tdl import Argument, Operand, Reducer
+from outgrow.operators.tdl import Reducer
 from outgrow.planning.shares import Shares, Spread, Task, held, moves
 
 _RESHAPED = ("aten.view.default", "aten._unsafe_view.default")
@@ -133,8 +133,8 @@ class _Worker(fx.Interpreter):
             is_first, layout = source == position, layouts[position] if task.call == node.call else None
             operands.append(self._fetched(node, task, position, tensor, layout) if is_first else operands[source])
         waiting = iter(operands)
-        arguments = [_filled(item, value, waiting) for item, value in zip(task.call.arguments, args, strict=True)]
-        keywords = {name: _filled(item, kwargs[name], waiting) for name, item in task.call.keywords}
+        arguments = [filled(item, value, waiting) for item, value in zip(task.call.arguments, args, strict=True)]
+        keywords = {name: filled(item, kwargs[name], waiting) for name, item in task.call.keywords}
         results = _function(task.call.operator)(*arguments, **keywords)
         several = isinstance(results, tuple | list)
         own = [
@@ -215,20 +215,6 @@ def _tensors(values: Sequence[object]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, tuple | list):
             yield from _tensors(value)
-
-
-def _filled(argument: Argument, given: object, operands: Iterator[Tensor]) -> object:
-    """Return an argument of a worker's call: operands in their order, and numbers of the step as they are given."""
-    match argument:
-        case Operand():
-            return next(operands)
-        case tuple():
-            values = given if isinstance(given, tuple | list) and len(given) == len(argument) else argument
-            return [_filled(item, value, operands) for item, value in zip(argument, values, strict=True)]
-        case Symbol():
-            return given if argument == HOST else resolve_symbol(argument.name)
-        case _:
-            return argument
 
 
 def _function(operator: str) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from outgrow.analysis.cost import Cost, from_parts
 from outgrow.analysis.cost import signature as cost_signature
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
-from outgrow.frontends.capture import Captured, captured_from
+from outgrow.frontends.capture import Captured, capture, captured_from
 from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
@@ -173,9 +173,9 @@ class Entries:
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
-        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
         if self.workers is None:
-            return captured_from(trace(self._step, self._training, args, kwargs), leaves)
+            return capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
+        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
         check_replaceable(self._training)
         with one_by_one(self._training):
             traced = trace(self._step, self._training, args, kwargs)

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.nn import functional as F
 
 from outgrow.errors import PeerLost
+from outgrow.frontends.slicing import TOGETHER
 from outgrow.operators.regions import Region
 from outgrow.operators.tdl import Reducer
 from outgrow.planning.shares import Moves, Part, volume
@@ -81,7 +82,7 @@ class Wire:
         found = tensor.new_empty(shape) if is_covered else tensor.new_full(shape, fill)
         for part, piece in zip(mine, pieces, strict=True):
             place = _slice(found, wanted, part.box)
-            place.copy_(piece if part.turn == 0 else _TOGETHER[by](place, piece))
+            place.copy_(piece if part.turn == 0 else TOGETHER[by](place, piece))
         return found
 
     def pieces(self, tensor: Tensor, box: Region, moves: Moves) -> list[Tensor]:
@@ -121,11 +122,3 @@ def _slice(tensor: Tensor, box: Region, wanted: Region) -> Tensor:
         if tensor.shape[dim] != high - low:
             tensor = tensor.narrow(dim, low - begin, high - low)
     return tensor
-
-
-_TOGETHER = {
-    Reducer.SUM: torch.add,
-    Reducer.MAX: torch.maximum,
-    Reducer.MIN: torch.minimum,
-    Reducer.PROD: torch.mul,
-}

@@ -22,7 +22,7 @@ from outgrow.operators.strategies import Partial, Piece, Split, Strategy, pieces
 from outgrow.operators.tdl import Argument, Call, Operand, Reducer
 from outgrow.planning.partition import factors
 
-_TOGETHER: Mapping[Reducer, Callable[[Tensor, Tensor], Tensor]] = {
+TOGETHER: Mapping[Reducer, Callable[[Tensor, Tensor], Tensor]] = {
     Reducer.SUM: torch.add,
     Reducer.MAX: torch.maximum,
     Reducer.MIN: torch.minimum,
@@ -40,28 +40,31 @@ Results = Sequence[Tensor | None]
 def run(call: Call, operands: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the results of a call on tensors, None for those that it has not."""
     given = iter(operands)
-    arguments = _arguments(call.arguments, given)
-    keywords = {name: _argument(item, given) for name, item in call.keywords}
+    arguments = [filled(item, _SOME_NUMBER, given) for item in call.arguments]
+    keywords = {name: filled(item, _SOME_NUMBER, given) for name, item in call.keywords}
     found = resolve_operator(call.operator)(*arguments, **keywords)
     results: Sequence[object] = found if isinstance(found, tuple | list) else (found,)
     shown = zip(results, call.shapes, strict=True)
     return [item if isinstance(item, Tensor) and shape is not None else None for item, shape in shown]
 
 
-def _arguments(arguments: Sequence[Argument], operands: Iterator[Tensor]) -> list[object]:
-    return [_argument(item, operands) for item in arguments]
+def filled(argument: Argument, number: object, operands: Iterator[Tensor]) -> object:
+    """Return an argument as an operator takes it: operands in their order, and for a number of the step what is given.
 
-
-def _argument(item: Argument, operands: Iterator[Tensor]) -> object:
-    match item:
+    For a tuple a number for each of its parts may be given.
+    """
+    match argument:
         case tuple():
-            return _arguments(item, operands)
+            numbers: Sequence[object] = (number,) * len(argument)
+            if isinstance(number, tuple | list) and len(number) == len(argument):
+                numbers = number
+            return [filled(item, one, operands) for item, one in zip(argument, numbers, strict=True)]
         case Operand():
             return next(operands)
         case Symbol(name):
-            return _SOME_NUMBER if item == HOST else resolve_symbol(name)
+            return number if argument == HOST else resolve_symbol(name)
         case _:
-            return item
+            return argument
 
 
 def run_piece(piece: Piece, operands: Sequence[Tensor]) -> list[Tensor | None]:
@@ -93,7 +96,7 @@ def put_together(call: Call, strategy: Strategy, given: Sequence[Results]) -> li
             case Partial(by):
                 whole = tensors[0]
                 for tensor in tensors[1:]:
-                    whole = _TOGETHER[by](whole, tensor)
+                    whole = TOGETHER[by](whole, tensor)
                 found.append(whole)
             case _:
                 found.append(tensors[0] if tensors else None)

@@ -11,7 +11,7 @@ operators return, so a repetition leaves the running ones out (`QUIET`): the sam
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from outgrow.ir.graph import Argument, Op, leaving_out
+from outgrow.ir.graph import Op, leaving_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def quiet(op: Op) -> Op:
     return leaving_out(op, QUIET[op.operator]) if op.writes and op.operator in QUIET else op
 
 
-def hidden_writes(operator: str, arguments: Sequence[Argument]) -> tuple[int, ...]:
+def hidden_writes(operator: str, arguments: Sequence[object]) -> tuple[int, ...]:
     """Return the positions of the arguments that this call writes although its schema does not say so.
 
     >>> hidden_writes("aten.relu.default", ())
