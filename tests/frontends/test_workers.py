@@ -18,9 +18,10 @@ from torch.distributed.tensor import DTensor
 import outgrow
 from outgrow import Step, Workload
 from outgrow.errors import Divided, PeerLost, Uncapturable
+from outgrow.frontends import workers as module
 from outgrow.frontends.loading import load_workload_function
 from outgrow.planning import partition
-from tests.frontends.several import together
+from tests.frontends.several import Work, together
 
 FAMILIES = Path(__file__).parents[2] / "benchmarks" / "workloads" / "families.py"
 NAMES = ("perceptron", "image", "volume", "text", "series")
@@ -72,10 +73,16 @@ def errors(mesh: DeviceMesh, _folder: Path) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_several_compute_what_one_does(workers: int) -> None:
+def errors_in_no_room(mesh: DeviceMesh, folder: Path) -> dict[str, list[float]]:
+    """The same where nothing is held but equal shares."""
+    module.FOR_TENSORS = 0.0
+    return errors(mesh, folder)
+
+
+@pytest.mark.parametrize(("workers", "work"), [(2, errors_in_no_room), (4, errors)])
+def test_several_compute_what_one_does(workers: int, work: Work) -> None:
     """Up to the order of sums, in every family, with dropout, and receive as many bytes as was said."""
-    for found in together(errors, workers):
+    for found in together(work, workers):
         for name, (losses, parameters, received, predicted) in found.items():
             assert losses <= TOLERANCE, name
             assert parameters <= TOLERANCE, name

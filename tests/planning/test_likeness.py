@@ -1,7 +1,16 @@
 """Are calls alike where a step repeats itself, and nowhere else?"""
 
-from outgrow.planning.likeness import kinds
+from collections.abc import Mapping
+
+from outgrow.operators.dataflow import Dataflow
+from outgrow.planning import likeness
 from tests.planning.test_partition import layers
+
+
+def kinds(step: Dataflow, rounds: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """The kinds where all have the same to choose from."""
+    states = dict.fromkeys(step.tensors, (0, 1))
+    return likeness.kinds(step, states, {node.name: 1 for node in step.nodes}, rounds)
 
 
 def test_layers_in_the_midst_are_alike() -> None:
@@ -12,6 +21,15 @@ def test_layers_in_the_midst_are_alike() -> None:
     assert len({nodes["y0"], nodes["y1"], nodes["y4"]}) == len("012")
     assert tensors["w1"] == tensors["w2"]
     assert tensors["w1"] != tensors["y1"]
+
+
+def test_what_may_be_chosen_tells_calls_apart() -> None:
+    """A tensor of other states is of another kind, and so are the calls on it."""
+    step = layers((8, 8, 8, 8, 8, 8), 4)
+    states = dict.fromkeys(step.tensors, (0, 1)) | {"w2": (0,)}
+    nodes, tensors = likeness.kinds(step, states, {node.name: 1 for node in step.nodes}, 1)
+    assert tensors["w1"] != tensors["w2"]
+    assert nodes["y1"] != nodes["y2"]
 
 
 def test_the_further_one_looks_the_less_is_alike() -> None:

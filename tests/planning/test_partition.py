@@ -14,7 +14,9 @@ from outgrow.operators.regions import Range, Region
 from outgrow.operators.strategies import Partial, Split, chunks, pieces, strategies
 from outgrow.operators.tdl import Call, Operand, Reducer, Shape
 from outgrow.planning import partition as module
-from outgrow.planning.partition import WHOLE, Level, factors, fetched, handed_on, partition
+from outgrow.planning.lacking import WHOLE, fetched, handed_on
+from outgrow.planning.partition import Level, factors, partition
+from outgrow.planning.room import room_of
 
 ITEM = 4
 
@@ -39,6 +41,17 @@ def layers(sizes: tuple[int, ...], rows: int) -> Dataflow:
     return Dataflow(tensors, tuple(nodes))
 
 
+def branches(rows: int, inner: int, columns: int) -> Dataflow:
+    """Two products of one matrix, and the sum of both, which is no gradient."""
+    tensors = {"x": Tensor("x", (rows, inner), ITEM, "x")}
+    tensors |= {name: Tensor(name, (inner, columns), ITEM, name, lasting=True) for name in ("a", "b")}
+    nodes = [product_of("u", "x", "a", tensors), product_of("v", "x", "b", tensors)]
+    shape = (rows, columns)
+    tensors["s"] = Tensor("s", shape, ITEM, "s")
+    call = Call("aten.add.Tensor", (Operand(0, shape), Operand(1, shape)), (shape,))
+    return Dataflow(tensors, (*nodes, Node("s", call, ("u", "v"), ("s",))))
+
+
 def received(step: Dataflow, states: dict[str, int], chosen: dict[str, int], ways: int) -> float:
     """The bytes of a choice of states and strategies (0: whole), element by element."""
     total = 0
@@ -61,12 +74,7 @@ def received(step: Dataflow, states: dict[str, int], chosen: dict[str, int], way
                         made = within(shape, {dim: parts[worker].bounds})
                         total += int((mine & ~made).sum())
                     case Partial():
-                        total += (
-                            int(mine.sum())
-                            * (ways - 1)
-                            * (1 if states[name] != WHOLE else 2)
-                            // (1 if states[name] != WHOLE else ways)
-                        )
+                        total += int(mine.sum()) * (ways - 1)
                     case _:
                         pass
     return total * ITEM
@@ -108,7 +116,7 @@ def test_what_is_fetched_is_what_is_needed_and_not_there(shape: Shape, data: st.
     ranges = [st.tuples(st.integers(-2, size - 1), st.integers(1, size + 2)).map(_range) for size in shape]
     regions = data.draw(st.none() | st.lists(st.tuples(*ranges), min_size=ways, max_size=ways))
     given_regions = None if regions is None else tuple(regions)
-    assert fetched(shape, state, given_regions, ways) == counted(shape, state, regions, ways)
+    assert fetched(shape, shape, state, given_regions, 1, ways) == counted(shape, state, regions, ways)
 
 
 def _range(pair: tuple[int, int]) -> Range:
@@ -127,21 +135,21 @@ def test_what_is_handed_on_is_what_is_owned_and_not_made(shape: Shape, data: st.
     expected = sum(
         int((owned(shape, state, worker, ways) & ~within(shape, {dim: bounds[worker]})).sum()) for worker in range(ways)
     )
-    assert handed_on(shape, Split(dim), bounds, state, ways) == expected
-    partial = handed_on(shape, Partial(Reducer.SUM), bounds, state, ways)
-    assert partial == prod(shape) * (ways - 1) * (2 if state == WHOLE else 1)
+    assert handed_on(shape, shape, Split(dim), bounds, state, 1, ways) == expected
+    partial = handed_on(shape, shape, Partial(Reducer.SUM), bounds, state, 1, ways)
+    assert partial == prod(shape) * (ways - 1) * (ways if state == WHOLE else 1)
 
 
 @pytest.mark.parametrize("small", [0, 1 << 20])
-@pytest.mark.parametrize(("sizes", "rows"), [((6, 4, 8), 2), ((2, 9, 3), 12), ((5, 5, 5, 2), 4)])
-def test_no_choice_communicates_less(
-    sizes: tuple[int, ...], rows: int, small: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "step", [layers((6, 4, 8), 2), layers((2, 9, 3), 12), layers((5, 5, 5, 2), 4), branches(6, 4, 8), branches(2, 9, 3)]
+)
+def test_no_choice_communicates_less(step: Dataflow, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all states of all tensors and all strategies of all nodes, counted element by element."""
     monkeypatch.setattr(module, "SMALL_BYTES", small)
-    step = layers(sizes, rows)
     found = partition(step, 2)
-    domains = {name: module._states(tensor, 2) for name, tensor in step.tensors.items()}
+    room = room_of(step)
+    domains = {name: module._states(tensor, 2, room) for name, tensor in step.tensors.items()}
     options = {node.name: range(1 + len(strategies(node.call, 2))) for node in step.nodes}
     least = min(
         received(step, dict(zip(domains, states, strict=True)), dict(zip(options, chosen, strict=True)), 2)

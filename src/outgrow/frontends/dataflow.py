@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from outgrow.frontends.arguments import completed
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import NAMED_LITERALS, address, written_nodes
+from outgrow.frontends.gathers import offer_gathers
 from outgrow.frontends.loading import blamed_on
 from outgrow.frontends.names import operator_name, symbol_name
 from outgrow.frontends.state import BatchSlot, ParameterSlot, Training
@@ -23,7 +24,7 @@ from outgrow.frontends.unallocated import build_unallocated
 from outgrow.frontends.workload import Workload
 from outgrow.ir.graph import Symbol
 from outgrow.operators import dataflow
-from outgrow.operators.dataflow import HOST, Dataflow, Node
+from outgrow.operators.dataflow import GATHERED, HOST, Dataflow, Node
 from outgrow.operators.tdl import Argument, Call, Operand
 
 _SAME = ("aten.alias.default", "aten.detach.default")
@@ -35,7 +36,9 @@ def workload_dataflow(function: Callable[..., Workload], settings: Mapping[str, 
     workload = build_unallocated(function, settings)
     training = Training((workload.model,), (workload.optimizer,))
     with blamed_on("the step cannot be captured"):
-        return dataflow_of(trace(workload.step, training, tuple(workload.batches[0]), {}))
+        traced = trace(workload.step, training, tuple(workload.batches[0]), {})
+    offer_gathers(traced)
+    return dataflow_of(traced)
 
 
 def dataflow_of(traced: Traced) -> Dataflow:
@@ -53,6 +56,7 @@ class _Reading:
         self._tensors: dict[str, dataflow.Tensor] = {}
         self._owners: dict[int, str] = {}
         self._nodes: list[Node] = []
+        self._numbers: set[str] = set()
 
     def dataflow(self) -> Dataflow:
         """Read all nodes."""
@@ -113,6 +117,18 @@ class _Reading:
         changed = {self._names[item] for item in written_nodes(node)}.difference(names)
         written = tuple(at for at, name in enumerate(given) if name in changed and name not in given[:at])
         self._nodes.append(Node(node.name, call, given, tuple(names), written))
+        self._hold(self._nodes[-1])
+
+    def _hold(self, node: Node) -> None:
+        """Mark what is made of one parameter that is held, and of tensors that are made of none, such as positions."""
+        made = [name for name in node.results if name is not None]
+        sources = {self._tensors[name].held for name in node.operands if name not in self._numbers}
+        if not sources:
+            self._numbers.update(made)
+        sources = {node.name} if node.call.operator == GATHERED else sources
+        if len(sources) == 1:
+            (held,) = sources
+            self._tensors |= {name: replace(self._tensors[name], held=held) for name in made}
 
     def _result(self, node: fx.Node, at: int, found: object) -> str | None:
         """Return the name of a result; one that an operand was written over has the operand's, if it has its shape."""

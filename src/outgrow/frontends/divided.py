@@ -25,7 +25,7 @@ from outgrow.frontends.names import resolve_operator
 from outgrow.frontends.slicing import filled
 from outgrow.frontends.state import GradientSlot, Slot, StateSlot
 from outgrow.frontends.trace import Leaf, Traced
-from outgrow.operators.dataflow import Node
+from outgrow.operators.dataflow import GATHERED, Node
 from outgrow.operators.regions import Region
 from outgrow.operators.tdl import Reducer
 from outgrow.planning.shares import Shares, Spread, Task, held, moves
@@ -220,4 +220,6 @@ def _tensors(values: Sequence[object]) -> Iterator[Tensor]:
 def _function(operator: str) -> Callable[..., Any]:
     if operator in _RESHAPED:
         return lambda tensor, shape: tensor.reshape(shape)
+    if operator == GATHERED:
+        return lambda tensor: tensor
     return resolve_operator(operator)

@@ -179,7 +179,7 @@ class Entries:
         check_replaceable(self._training)
         with one_by_one(self._training):
             traced = trace(self._step, self._training, args, kwargs)
-        own = self.workers.divided(traced, self._training, leaves)
+        own = self.workers.divided(traced, self._training, leaves, self._settings.budget_bytes)
         captured = replace(captured_from(own, leaves), places=self.workers.places)
         del traced, own  # which would keep all of the tensors that are cut now
         self.workers.cut(self._training)

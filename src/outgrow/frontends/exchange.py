@@ -18,7 +18,8 @@ from outgrow.errors import PeerLost
 from outgrow.frontends.slicing import TOGETHER
 from outgrow.operators.regions import Region
 from outgrow.operators.tdl import Reducer
-from outgrow.planning.shares import Moves, Part, volume
+from outgrow.planning.lacking import volume
+from outgrow.planning.shares import Moves, Part
 
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define("exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] received, str group) -> Tensor")

@@ -26,6 +26,7 @@ from outgrow.frontends.capture import storage_name
 from outgrow.frontends.dataflow import dataflow_of
 from outgrow.frontends.divided import divided
 from outgrow.frontends.exchange import peers_missed
+from outgrow.frontends.gathers import offer_gathers
 from outgrow.frontends.state import (
     ParameterSlot,
     Place,
@@ -38,9 +39,14 @@ from outgrow.frontends.state import (
 )
 from outgrow.frontends.trace import Leaf, Traced
 from outgrow.operators.dataflow import Dataflow
-from outgrow.planning.partition import WHOLE, factors, partition
+from outgrow.planning.lacking import WHOLE
+from outgrow.planning.partition import factors, partition
 from outgrow.planning.shares import Shares, held
 from outgrow.units import format_bytes
+
+FOR_TENSORS = 0.75
+"""The share of a budget that tensors may fill when a step is divided; the rest is for what else a process takes."""
+_BUDGET = "budget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +94,14 @@ class Workers:
         """How tensors are spread, by slot."""
         return dict(self._places)
 
-    def divided(self, traced: Traced, training: Training, batch: Sequence[object]) -> Traced:
+    def divided(self, traced: Traced, training: Training, batch: Sequence[object], budget_bytes: int) -> Traced:
         """Return this worker's part of a step. What lasts of it is still to be `cut`.
 
         Raises `Divided` where workers do not agree on the step, the parameters, the seeds or the batch.
         """
+        offer_gathers(traced)
         step = dataflow_of(traced)
-        self._check_agreement(step, training, batch)
+        budget_bytes = self._agreed(step, training, batch, budget_bytes)
         for slot, tensor in state_tensors(training).items():
             if isinstance(tensor, DTensor):
                 self._states[slot], self._places[slot] = self._found(slot, tensor), Place.of(tensor)
@@ -103,7 +110,8 @@ class Workers:
             for slot, name in zip(traced.outputs, step.outputs, strict=True)
             if slot is not None and not isinstance(slot, Leaf) and name is not None
         }
-        shares = self.shares = Shares(step, partition(step, self.count, self._fixed(put_back)))
+        found = partition(step, self.count, self._fixed(put_back), memory_bytes=budget_bytes * FOR_TENSORS)
+        shares = self.shares = Shares(step, found)
         is_read = {name for node in step.nodes for name in node.operands}
         there = [slot for slot in state_tensors(training) if storage_name(slot) in step.tensors]
         lasting = {slot: storage_name(slot) for slot in there if slot not in put_back or storage_name(slot) in is_read}
@@ -178,8 +186,8 @@ class Workers:
             part = part.narrow(dim, begin, end - begin)
         return place.around(part if part.shape == tensor.shape else part.clone(memory_format=torch.contiguous_format))
 
-    def _check_agreement(self, step: Dataflow, training: Training, batch: Sequence[object]) -> None:
-        """Refuse to begin what workers would not end."""
+    def _agreed(self, step: Dataflow, training: Training, batch: Sequence[object], budget_bytes: int) -> int:
+        """Refuse to begin what workers would not end; return the smallest of their budgets."""
         calls = repr([(node.call, node.operands, node.results) for node in step.nodes])
         mine = {
             "the operators of the step": hashlib.sha256(calls.encode()).hexdigest(),
@@ -189,7 +197,7 @@ class Workers:
         }
         theirs: list[Any] = [None] * self.count
         with peers_missed():
-            dist.all_gather_object(theirs, mine, group=self._group)
+            dist.all_gather_object(theirs, mine | {_BUDGET: budget_bytes}, group=self._group)
         for what in mine:
             other = [worker for worker, found in enumerate(theirs) if found[what] != theirs[0][what]]
             if other:
@@ -197,6 +205,7 @@ class Workers:
                     f"Workers do not agree on {what}: worker {other[0]} has others than worker 0. All run the "
                     "same script with the same seed, and pass the whole batch."
                 )
+        return min(found[_BUDGET] for found in theirs)
 
 
 def _digest(items: Sequence[object]) -> str:

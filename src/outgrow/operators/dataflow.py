@@ -14,6 +14,8 @@ from outgrow.operators.tdl import Call, Shape
 
 HOST = Symbol("host")
 """Stands in a call for a number that is only known when the step runs."""
+GATHERED = "outgrow.gathered.default"
+"""The operator whose result is a parameter, held for all of its uses in a step; see `frontends.gathers`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Tensor:
 
     `viewed` is the tensor whose memory it shares: itself, if it is no view. One that is `whole` is never cut: a batch,
     which every worker is given, what the step returns, and what is written while a view of it is in use. `trained` are
-    parameters.
+    parameters; one that is `held` is made by that call of `GATHERED`, or of what it made alone.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Tensor:
     lasting: bool = False
     whole: bool = False
     trained: bool = False
+    held: str | None = None
     dtype: str = "float32"
 
     @property

@@ -6,15 +6,20 @@ colour refinement (B. Weisfeiler, A. Leman, "The reduction of a graph to canonic
 at structure alone, not at names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from outgrow.operators.dataflow import Dataflow
 
 
-def kinds(step: Dataflow, rounds: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return the number of the kind of each node, and of each tensor; those alike for so many calls have one number."""
-    nodes = _numbered({n.name: (n.call, n.whole, tuple(name is None for name in n.results)) for n in step.nodes})
-    tensors = _numbered({t.name: (t.shape, t.item_bytes, t.lasting, t.whole) for t in step.tensors.values()})
+def kinds(
+    step: Dataflow, states: Mapping[str, Sequence[int]], ways: Mapping[str, int], rounds: int
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Return the number of the kind of each node, and of each tensor; those alike for so many calls have one number.
+
+    Those of one kind have the same `states`, or number of `ways`, to choose from.
+    """
+    nodes = _numbered({n.name: (n.call, ways[n.name], tuple(name is None for name in n.results)) for n in step.nodes})
+    tensors = _numbered({t.name: (t.shape, t.item_bytes, t.lasting, states[t.name]) for t in step.tensors.values()})
     for _ in range(rounds):
         uses: dict[str, list[tuple[int, int]]] = {name: [] for name in step.tensors}
         for node in step.nodes:

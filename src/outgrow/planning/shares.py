@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from itertools import product
-from math import prod
 from typing import TypeAlias
 
 from outgrow.operators.catalogue import entry_of
@@ -24,7 +23,9 @@ from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region
 from outgrow.operators.strategies import Outcome, Partial, Split, chunks, pieces, strategies
 from outgrow.operators.tdl import Call, Reducer, Shape
-from outgrow.planning.partition import WHOLE, Partition, factors, read
+from outgrow.planning.lacking import WHOLE, read, volume
+from outgrow.planning.partition import Partition, factors
+from outgrow.planning.room import ADDED, ADDENDS
 
 Digits: TypeAlias = tuple[int, ...]
 
@@ -107,7 +108,9 @@ class Shares:
 
     def fetched(self, node: Node, position: int) -> Moves:
         """Return how each worker comes to what it needs of an operand."""
-        return moves(self.held(node.operands[position]), self._needed(node, position), self.partition.workers)
+        adds = tuple(level.adds(node.name) for level in self.partition.levels)
+        own = _with_addends(self.held(node.operands[position]), adds)
+        return moves(own, self._needed(node, position), self.partition.workers)
 
     def _needed(self, node: Node, position: int) -> tuple[Region | None, ...]:
         shape = node.call.operands[position].shape
@@ -131,7 +134,8 @@ class Shares:
 
     def handed_on(self, name: str, made: Spread) -> Moves:
         """Return how each worker comes to what it holds of a tensor, from what they made."""
-        return moves(made, self.held(name).boxes, self.partition.workers)
+        stay = tuple(state == ADDENDS for state in self.states(name))
+        return moves(_with_addends(made, stay), self.held(name).boxes, self.partition.workers)
 
     def received_bytes(self) -> tuple[int, ...]:
         """Return the bytes that each worker receives in a step."""
@@ -156,11 +160,6 @@ class Shares:
             yield tensors[name], self.handed_on(name, self.rewritten(node, position))
 
 
-def volume(box: Region) -> int:
-    """Return how many elements a box has."""
-    return prod(end - begin for begin, end in box)
-
-
 def within(box: Region, shape: Shape) -> Region:
     """Return what of a box lies within a shape."""
     return tuple((max(begin, 0), min(end, size)) for (begin, end), size in zip(box, shape, strict=True))
@@ -183,15 +182,29 @@ def held(shape: Shape, states: tuple[int, ...], workers: int) -> Spread:
     >>> [box[0] for box in held((6,), (0, 0), 4).boxes]
     [(0, 2), (2, 3), (3, 5), (5, 6)]
     """
-    kinds = tuple(Standing.ALIKE if state == WHOLE else Standing.APART for state in states)
+    kinds = tuple(_KINDS.get(state, Standing.APART) for state in states)
     boxes: list[Region] = []
     for own in digits(workers):
         box = [(0, size) for size in shape]
         for state, ways, digit in zip(states, factors(workers), own, strict=True):
-            if state != WHOLE:
+            if state not in _KINDS:
                 box[state] = _inside(box[state], chunks(box[state][1] - box[state][0], ways)[digit])
         boxes.append(tuple(box))
     return Spread(tuple(boxes), (kinds,) * workers)
+
+
+_KINDS: Mapping[int, Kind] = {WHOLE: Standing.ALIKE, ADDENDS: Reducer.SUM}
+"""How what workers have stands to each other, of a tensor that is not cut."""
+
+
+def _with_addends(spread: Spread, stay: tuple[bool, ...]) -> Spread:
+    """Return what each worker has, where at these divisions each goes on with its own addend."""
+    if not any(stay):
+        return spread
+    kinds = (
+        tuple(Standing.ALIKE if own else kind for own, kind in zip(stay, found, strict=True)) for found in spread.kinds
+    )
+    return Spread(spread.boxes, tuple(kinds))
 
 
 def _inside(outer: Range, inner: Range) -> Range:
@@ -215,6 +228,10 @@ def _task(call: Call, cuts: Sequence[str | None], places: Sequence[tuple[int, in
     zeros: tuple[int, ...] = ()
     fill, divisor, quotient = 0.0, 1, None
     for cut, (ways, digit) in zip(cuts, places, strict=True):
+        if cut == ADDED.cut:
+            kinds = [(*found, Reducer.SUM) for found in kinds]
+            operand_kinds = {position: (*found, Reducer.SUM) for position, found in operand_kinds.items()}
+            continue
         strategy = next((item for item in strategies(present, ways) if item.cut == cut), None)
         if strategy is None:
             kinds = [(*found, Standing.ALIKE) for found in kinds]

@@ -6,6 +6,7 @@ An operand of fewer dimensions, or of size one in some, is read at the same plac
 from collections.abc import Mapping
 
 from outgrow.operators.catalogue.entry import Entry, broadcast
+from outgrow.operators.dataflow import GATHERED
 from outgrow.operators.tdl import Call, Result, applied, numbered
 
 _NAMES = (
@@ -33,4 +34,4 @@ def elementwise(call: Call) -> list[Result | None]:
 
 ENTRIES: Mapping[str, Entry] = {
     f"aten.{name if '.' in name else f'{name}.default'}": Entry(elementwise) for name in _NAMES.split()
-}
+} | {GATHERED: Entry(elementwise)}
