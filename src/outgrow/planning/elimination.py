@@ -7,6 +7,8 @@ and what that costs become a table over the neighbours, so an edge of several en
 chosen in the opposite order. This is bucket elimination (R. Dechter, "Bucket Elimination: A Unifying Framework for
 Reasoning", Artificial Intelligence 1999), with the fewest entries of the next table first.
 
+Tables are known by identity, so what is added as one array many times is joined once.
+
 The result is the optimum, unless a table would have more than `most_entries`: then the variable of most neighbours is
 given the choice that costs least by itself and beside each neighbour's best, and the result says that it is not exact.
 """
@@ -15,6 +17,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +36,19 @@ class Chosen:
     is_exact: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """The best choice of a variable for each of its neighbours', what that costs, and the tables that say so."""
+
+    best: NDArray[np.intp]
+    cost: Table
+    tables: tuple[Table, ...]
+
+
+_Key: TypeAlias = tuple[tuple[int, ...], ...]
+"""Of each table its identity, and which variables its axes are."""
+
+
 @dataclass
 class Choices:
     """Variables with some choices each, and costs of one or several of them."""
@@ -40,6 +56,7 @@ class Choices:
     sizes: dict[str, int] = field(default_factory=dict[str, int])
     _factors: dict[int, tuple[tuple[str, ...], Table]] = field(default_factory=dict[int, tuple[tuple[str, ...], Table]])
     _of: dict[str, dict[int, None]] = field(default_factory=dict[str, dict[int, None]])
+    _known: dict[_Key, _Solved] = field(default_factory=dict[_Key, _Solved])
     _count: int = 0
     _constant: float = 0.0
 
@@ -57,7 +74,8 @@ class Choices:
         if not free:
             self._constant += float(table.sum())
             return
-        self._factors[self._count] = (free, table.reshape([self.sizes[name] for name in free]))
+        same = table if len(free) == len(names) else table.reshape([self.sizes[name] for name in free])
+        self._factors[self._count] = (free, same)
         for name in free:
             self._of[name][self._count] = None
         self._count += 1
@@ -82,10 +100,9 @@ class Choices:
                 heapq.heappush(waiting, (self._entries(name), at, name))
                 continue
             del left[name]
-            names, table = self._joined(name)
-            best = table.argmin(axis=-1)
-            orders.append((name, names, best))
-            self.add_cost(names, table.min(axis=-1))
+            names, solved = self._solved(name)
+            orders.append((name, names, solved.best))
+            self.add_cost(names, solved.cost)
         return Chosen(_chosen(orders), self._constant, is_exact)
 
     def _neighbours(self, name: str) -> dict[str, None]:
@@ -96,14 +113,22 @@ class Choices:
     def _entries(self, name: str) -> int:
         return prod(self.sizes[other] for other in self._neighbours(name)) * self.sizes[name]
 
-    def _joined(self, name: str) -> tuple[tuple[str, ...], Table]:
-        """Take away all costs of a variable; return their sum, with its axis last."""
+    def _solved(self, name: str) -> tuple[tuple[str, ...], _Solved]:
+        """Take away all costs of a variable; return its neighbours, and what is best for each choice of theirs.
+
+        Where the same tables meet in the same way, as in a layer that is repeated, that is known already.
+        """
         names = tuple(self._neighbours(name))
-        axes = (*names, name)
-        total = np.zeros([self.sizes[item] for item in axes])
-        for number in list(self._of[name]):
-            total = total + _spread(*self._taken(number), axes)
-        return names, total
+        places = {other: at for at, other in enumerate((*names, name))}
+        taken = [self._taken(number) for number in list(self._of[name])]
+        key = tuple((id(table), *(places[other] for other in others)) for others, table in taken)
+        if key not in self._known:
+            axes = (*names, name)
+            total = np.zeros([self.sizes[item] for item in axes])
+            for others, table in taken:
+                total = total + _spread(others, table, axes)
+            self._known[key] = _Solved(total.argmin(axis=-1), total.min(axis=-1), tuple(table for _, table in taken))
+        return names, self._known[key]
 
     def _taken(self, number: int) -> tuple[tuple[str, ...], Table]:
         names, table = self._factors.pop(number)

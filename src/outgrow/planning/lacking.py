@@ -8,8 +8,10 @@ piece of the whole one. Both begin at the same place with the first group, after
 lack includes what the group lacks, once for each that needs it.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import cache
 from math import inf, prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,36 +29,84 @@ from outgrow.operators.strategies import (
 )
 from outgrow.operators.tdl import Call, Reducer, Shape
 from outgrow.planning.elimination import Table
-from outgrow.planning.room import ADDENDS
+from outgrow.planning.room import ADDED, ADDENDS
 
 WHOLE = -1
 """The state of a tensor of which every worker has all."""
 
 
+class Use(NamedTuple):
+    """Into how many a call is divided; whether it must be whole, and whether it may run on addends."""
+
+    ways: int
+    is_whole: bool
+    adds: bool
+
+
 @cache
-def of_operand(call: Call, position: int, own: Shape, states: tuple[int, ...], addends: int, ways: int) -> Table:
-    """Return the elements of an operand that are lacking: a row for each strategy, whole first, a column a state."""
+def strategies_of(call: Call, use: Use) -> tuple[Strategy | None, ...]:
+    """Return the ways to run a call: whole, cut, and on addends."""
+    cut = () if use.is_whole else strategies(call, use.ways)
+    return (None, *cut, *((ADDED,) if use.adds else ()))
+
+
+@cache
+def lacking(
+    call: Call,
+    numbers: tuple[int | None, ...],
+    addends: tuple[int, ...],
+    places: tuple[tuple[Shape, int, tuple[int, ...]], ...],
+    use: Use,
+) -> tuple[Table, ...]:
+    """Return for each of some tensors a table: the bytes that are lacking for each way to run a call, and each state.
+
+    `numbers` say which tensor each operand and result of the call is, and `addends` of how many they are sums already;
+    `places` have the shape of what a group has of each tensor, the bytes of an element, and its states. An operand that
+    is needed twice in the same way is fetched once.
+    """
+    count = len(call.operands)
+    found: list[list[Table]] = [[] for _ in places]
+    for at, (number, present) in enumerate(zip(numbers, addends, strict=True)):
+        if number is None:
+            continue
+        own, item_bytes, states = places[number]
+        needs = _of_operand(call, at, own, states, present, use) if at < count else None
+        if needs is not None and any(np.array_equal(needs * item_bytes, other) for other in found[number]):
+            continue
+        table = _of_result(call, at - count, own, states, present, use) if needs is None else needs
+        found[number].append(table * item_bytes)
+    return tuple(sum(tables[1:], tables[0]) for tables in found)
+
+
+def _of_operand(call: Call, position: int, own: Shape, states: tuple[int, ...], addends: int, use: Use) -> Table:
+    """Return the elements of an operand that are lacking: a row for each way to run the call, a column a state."""
+    ways = strategies_of(call, use)
     if position not in read(call):
-        return np.zeros((1 + len(strategies(call, ways)), len(states)))
+        return np.zeros((len(ways), len(states)))
     (shape,) = (operand.shape for operand in call.operands if operand.position == position)
-    parts = (pieces(call, strategy, ways) for strategy in strategies(call, ways))
-    needed = (None, *(tuple(piece.regions[position] for piece in found) for found in parts))
-    rows = [[fetched(shape, own, state, regions, addends, ways) for state in states] for regions in needed]
+    rows: list[list[float]] = []
+    for strategy in ways:
+        if strategy is ADDED:
+            rows.append([0.0 if state == ADDENDS else inf for state in states])
+            continue
+        parts = None if strategy is None else pieces(call, strategy, use.ways)
+        needed = None if parts is None else tuple(piece.regions[position] for piece in parts)
+        rows.append(fetched(shape, own, states, needed, addends, use.ways))
     return np.array(rows, dtype=float)
 
 
-@cache
-def of_result(call: Call, number: int, own: Shape, states: tuple[int, ...], addends: int, ways: int) -> Table:
-    """Return the elements of a result that are lacking: a row for each strategy, whole first, a column a state."""
+def _of_result(call: Call, number: int, own: Shape, states: tuple[int, ...], addends: int, use: Use) -> Table:
+    """Return the elements of a result that are lacking: a row for each way to run the call, a column a state."""
     shape = call.shapes[number]
     assert shape is not None, "a result that has a name is there"
-    cuts = [(Same(), ()), *((item.outcomes[number], _bounds(call, item, ways)) for item in strategies(call, ways))]
-    rows = [[handed_on(shape, own, made, bounds, state, addends, ways) for state in states] for made, bounds in cuts]
+    rows: list[list[float]] = []
+    for strategy in strategies_of(call, use):
+        made, bounds = Same() if strategy is None else Partial(Reducer.SUM), ()
+        if strategy is not None and strategy is not ADDED:
+            made = strategy.outcomes[number]
+            bounds = tuple(piece.bounds for piece in pieces(call, strategy, use.ways))
+        rows.append(handed_on(shape, own, made, bounds, states, addends, use.ways))
     return np.array(rows, dtype=float)
-
-
-def _bounds(call: Call, strategy: Strategy, ways: int) -> tuple[Range, ...]:
-    return tuple(piece.bounds for piece in pieces(call, strategy, ways))
 
 
 def read(call: Call) -> frozenset[int]:
@@ -67,46 +117,54 @@ def read(call: Call) -> frozenset[int]:
     return frozenset(element.operand for element in found.elements)
 
 
-def fetched(shape: Shape, own: Shape, state: int, needed: tuple[Region, ...] | None, addends: int, ways: int) -> int:
-    """Return how many elements workers lack that need a region each of an operand in some state; None: all of it.
+def fetched(
+    shape: Shape, own: Shape, states: Sequence[int], needed: Sequence[Region] | None, addends: int, ways: int
+) -> list[float]:
+    """Return how many elements workers lack that need a region each of an operand, for each state; None: all of it.
 
     It is the sum of so many `addends` already, of which each worker has one.
     """
-    total = 0
+    found = [0.0] * len(states)
     for worker in range(ways):
         region = whole(shape) if needed is None else needed[worker]
         inside = tuple((max(low, 0), min(high, size)) for (low, high), size in zip(region, shape, strict=True))
-        times = addends * (ways if state == ADDENDS else 1)
-        total += times * volume(inside) - _both(inside, _held(own, state, worker, ways))
-    return total
+        size, held = addends * volume(inside), _held(own, states, inside, worker, ways)
+        for at, (state, (_, both)) in enumerate(zip(states, held, strict=True)):
+            found[at] += size * (ways if state == ADDENDS else 1) - both
+    return found
 
 
 def handed_on(
-    shape: Shape, own: Shape, outcome: Outcome, bounds: tuple[Range, ...], state: int, addends: int, ways: int
-) -> float:
-    """Return how many elements workers lack of a result that they computed somehow, to have it in some state.
+    shape: Shape, own: Shape, outcome: Outcome, bounds: Sequence[Range], states: Sequence[int], addends: int, ways: int
+) -> list[float]:
+    """Return how many elements workers lack of a result that they computed somehow, for each state.
 
     Each addend lacks so many other `addends` already. Infinite, if what they computed are no addends and the state is
     to be one of addends.
     """
-    is_sum = outcome == Partial(Reducer.SUM)
-    if state == ADDENDS and not is_sum:
-        return inf
-    times = addends * (ways if isinstance(outcome, Partial) and state != ADDENDS else 1)
-    total = 0
+    sums = ways if isinstance(outcome, Partial) else 1
+    found = [inf if state == ADDENDS and outcome != Partial(Reducer.SUM) else 0.0 for state in states]
     for worker in range(ways):
         made = whole(shape)
         if isinstance(outcome, Split):
             made = (*made[: outcome.dim], bounds[worker], *made[outcome.dim + 1 :])
-        held = _held(own, state, worker, ways)
-        total += times * volume(held) - _both(held, made)
-    return total
+        for at, (state, (size, both)) in enumerate(zip(states, _held(own, states, made, worker, ways), strict=True)):
+            found[at] += addends * (1 if state == ADDENDS else sums) * size - both
+    return found
 
 
-def _held(own: Shape, state: int, worker: int, ways: int) -> Region:
-    if state in (WHOLE, ADDENDS):
-        return whole(own)
-    return (*whole(own[:state]), chunks(own[state], ways)[worker], *whole(own[state + 1 :]))
+def _held(own: Shape, states: Sequence[int], box: Region, worker: int, ways: int) -> Iterator[tuple[int, int]]:
+    """Yield how many elements a worker has of what a group has of a tensor, in each state, and how many in a box."""
+    spans = [max(0, min(high, size) - max(low, 0)) for (low, high), size in zip(box, own, strict=True)]
+    size, both = prod(own), prod(spans)
+    for state in states:
+        if state in (WHOLE, ADDENDS):
+            yield size, both
+            continue
+        begin, end = chunks(own[state], ways)[worker]
+        low, high = box[state]
+        across = max(0, min(high, end) - max(low, begin))
+        yield size // own[state] * (end - begin), both // spans[state] * across if across else 0
 
 
 def whole(shape: Shape) -> Region:
@@ -117,8 +175,3 @@ def whole(shape: Shape) -> Region:
 def volume(box: Region) -> int:
     """Return how many elements a box has."""
     return prod(end - begin for begin, end in box)
-
-
-def _both(one: Region, other: Region) -> int:
-    """Return how many elements lie in two boxes."""
-    return prod(max(0, min(b, d) - max(a, c)) for (a, b), (c, d) in zip(one, other, strict=True))

@@ -16,25 +16,17 @@ EuroSys 2019, section 5). Instead of its dynamic programme over a coarsened chai
 is, and a region counts what of it is remote, halos included.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-import numpy as np
-
 from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import GATHERED, Dataflow, Node, Tensor
-from outgrow.operators.strategies import (
-    Partial,
-    Strategy,
-    chunks,
-    pieces,
-    strategies,
-)
-from outgrow.operators.tdl import Call, Reducer
+from outgrow.operators.strategies import Partial, Split, Strategy, chunks, pieces, strategies
+from outgrow.operators.tdl import Call
 from outgrow.planning.elimination import MOST_ENTRIES, Choices, Table
-from outgrow.planning.footprint import peak_bytes
-from outgrow.planning.lacking import WHOLE, handed_on, of_operand, of_result
+from outgrow.planning.footprint import peak_bytes, tensors_of
+from outgrow.planning.lacking import WHOLE, Use, lacking, strategies_of
 from outgrow.planning.likeness import kinds
 from outgrow.planning.room import ADDED, ADDENDS, Room, room_of
 
@@ -127,9 +119,9 @@ def partition(
 def _divided(step: Dataflow, workers: int, fixed: Mapping[str, Sequence[int]], room: Room) -> Partition:
     """Return the cheapest division in which workers may hold so much."""
     levels: list[Level] = []
-    groups, part = 1, step
+    groups, part = 1, _without_gathers(step, room)
     for depth, ways in enumerate(factors(workers)):
-        given = {name: states[depth] for name, states in fixed.items() if name in step.tensors}
+        given = {name: states[depth] for name, states in fixed.items() if name in part.tensors}
         level = _level(part, ways, groups, given, room, levels)
         levels.append(level)
         part = _of_one_worker(part, level)
@@ -137,7 +129,39 @@ def _divided(step: Dataflow, workers: int, fixed: Mapping[str, Sequence[int]], r
     undescribed = dict.fromkeys(node.call.operator for node in step.nodes if entry_of(node.call.operator) is None)
     lasting = sum(tensor.size_bytes for tensor in part.tensors.values() if tensor.lasting)
     received: Mapping[str, float] = levels[-1].received if levels else {}
-    return Partition(tuple(levels), tuple(undescribed), lasting, peak_bytes(part, received), peak_bytes(step, {}))
+    peak = peak_bytes(part, received)
+    found = tuple(_with_gathers(level, step, room) for level in levels)
+    return Partition(found, tuple(undescribed), lasting, peak, peak_bytes(step, {}))
+
+
+def _without_gathers(step: Dataflow, room: Room) -> Dataflow:
+    """Return a step in which parameters that may not be held are used as they are."""
+    same = dict(_not_held(step, room))
+    nodes = (
+        replace(node, operands=tuple(same.get(name, name) for name in node.operands))
+        for node in step.nodes
+        if not same.keys() & set(node.results)
+    )
+    return replace(step, tensors={k: v for k, v in step.tensors.items() if k not in same}, nodes=tuple(nodes))
+
+
+def _with_gathers(level: Level, step: Dataflow, room: Room) -> Level:
+    """Return a division that says of parameters that may not be held, too, that they are as they are cut."""
+    states, ways_of = dict(level.states), dict(level.strategies)
+    calls = {name: node for node in step.nodes for name in node.results}
+    for name, parameter in _not_held(step, room):
+        states[name], node = states[parameter], calls[name]
+        cut = (item for item in strategies(node.call, level.ways) if item.outcomes == (Split(states[name]),))
+        ways_of[node.name] = next(cut, None)
+    return replace(level, states=states, strategies=ways_of)
+
+
+def _not_held(step: Dataflow, room: Room) -> Iterator[tuple[str, str]]:
+    """Yield the results of gathers that are not allowed, and their parameters."""
+    for node in step.nodes:
+        (name, *_) = node.results
+        if node.call.operator == GATHERED and name is not None and name not in room.held:
+            yield name, node.operands[0]
 
 
 def data_parallel_bytes(step: Dataflow, workers: int) -> int | None:
@@ -187,14 +211,12 @@ def _level(
     """Return the cheapest way to divide each of so many groups of workers, to which divisions `before` led."""
     states = {name: _states(tensor, ways, room) for name, tensor in step.tensors.items()}
     states |= {name: (state,) for name, state in fixed.items()}
-    ways_of = {node.name: _ways(node, ways, room) for node in step.nodes}
-    tables = {node.name: _tables(node, step.tensors, states, ways_of[node.name], before, ways) for node in step.nodes}
-    for node in step.nodes:
-        if node.call.operator == GATHERED and node.name not in room.held:
-            tables[node.name] = {name: np.where(table > 0, np.inf, 0.0) for name, table in tables[node.name].items()}
+    uses = {node.name: Use(ways, is_whole=node.whole, adds=node.name in room.adding) for node in step.nodes}
+    tables = {node.name: _tables(node, step.tensors, states, before, uses[node.name]) for node in step.nodes}
+    ways_of = {node.name: strategies_of(node.call, uses[node.name]) for node in step.nodes}
     sizes = {name: len(found) for name, found in ways_of.items()}
     chosen = _cheapest(step, states, tables, sizes)
-    lacking = {
+    lacked = {
         name: sum(float(table[chosen.strategies[name], chosen.states[tensor]]) for tensor, table in own_tables.items())
         for name, own_tables in tables.items()
     }
@@ -202,7 +224,7 @@ def _level(
         ways,
         {name: domain[chosen.states[name]] for name, domain in states.items()},
         {name: found[chosen.strategies[name]] for name, found in ways_of.items()},
-        {name: size_bytes / ways for name, size_bytes in lacking.items()},
+        {name: size_bytes / ways for name, size_bytes in lacked.items()},
         groups * chosen.cost - sum(level.communicated_bytes for level in before),
         chosen.is_exact,
     )
@@ -261,7 +283,7 @@ def _chosen(
     for name, own_tables in tables.items():
         for tensor, table in own_tables.items():
             pair = (nodes[name], tensors[tensor])
-            costs[pair] = costs.get(pair, 0.0) + table
+            costs[pair] = costs[pair] + table if pair in costs else table
     for (node_kind, tensor_kind), table in costs.items():
         choices.add_cost((_strategy(node_kind), _state(tensor_kind)), table)
     found = choices.cheapest(most_entries)
@@ -281,12 +303,6 @@ def _strategy(kind: int) -> str:
     return f"strategy {kind}"
 
 
-def _ways(node: Node, ways: int, room: Room) -> tuple[Strategy | None, ...]:
-    """Return the ways to run a node: whole, cut, and on addends."""
-    cut = () if node.whole else strategies(node.call, ways)
-    return (None, *cut, ADDED) if node.name in room.adding else (None, *cut)
-
-
 def _states(tensor: Tensor, ways: int, room: Room) -> tuple[int, ...]:
     """Return the states that a tensor may have: cut along any dimension that is large enough.
 
@@ -300,38 +316,22 @@ def _states(tensor: Tensor, ways: int, room: Room) -> tuple[int, ...]:
 
 
 def _tables(
-    node: Node,
-    tensors: Mapping[str, Tensor],
-    states: Mapping[str, tuple[int, ...]],
-    rows: Sequence[Strategy | None],
-    before: Sequence[Level],
-    ways: int,
+    node: Node, tensors: Mapping[str, Tensor], states: Mapping[str, tuple[int, ...]], before: Sequence[Level], use: Use
 ) -> dict[str, Table]:
     """Return, by tensor, the bytes that workers lack for each way to run a node, and each of the tensor's states."""
-    call = node.call
-    found: dict[str, Table] = {}
-    for position, name in enumerate(node.operands):
-        addends = prod(level.ways for level in before if level.states[name] == ADDENDS and not level.adds(node.name))
-        table = of_operand(call, position, tensors[name].shape, states[name], addends, ways)
-        if rows[-1] is ADDED:
-            table = np.vstack([table, [0.0 if state == ADDENDS else np.inf for state in states[name]]])
-        if name not in node.operands[:position] or not np.array_equal(table * tensors[name].item_bytes, found[name]):
-            found[name] = found.get(name, 0.0) + table[: len(rows)] * tensors[name].item_bytes
+    names = tuple(dict.fromkeys(tensors_of(node)))
+    addends: list[int] = []
+    for name in node.operands:
+        apart = (level.ways for level in before if level.states[name] == ADDENDS and not level.adds(node.name))
+        addends.append(prod(apart))
     for number, name in enumerate(node.results):
-        if name is not None:
-            own = tensors[name].shape
-            addends = prod(
-                level.ways for level in before if level.sums(node.name, number) and level.states[name] != ADDENDS
-            )
-            table = of_result(call, number, own, states[name], addends, ways)
-            if rows[-1] is ADDED:
-                sums = Partial(Reducer.SUM)
-                row = [
-                    handed_on(call.shapes[number] or (), own, sums, (), state, addends, ways) for state in states[name]
-                ]
-                table = np.vstack([table, row])
-            found[name] = found.get(name, 0.0) + table[: len(rows)] * tensors[name].item_bytes
-    return found
+        apart = (
+            level.ways for level in before if level.sums(node.name, number) and level.states[name or ""] != ADDENDS
+        )
+        addends.append(1 if name is None else prod(apart))
+    numbers = tuple(None if name is None else names.index(name) for name in (*node.operands, *node.results))
+    places = tuple((tensors[name].shape, tensors[name].item_bytes, states[name]) for name in names)
+    return dict(zip(names, lacking(node.call, numbers, tuple(addends), places, use), strict=True))
 
 
 # The next division --------------------------------------------------------------------------------------------------
