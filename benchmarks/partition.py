@@ -61,11 +61,11 @@ def served(workload: str, settings: Mapping[str, object], workers: int) -> Row:
     """Capture and divide."""
     import time
 
-    from outgrow.frontends.dataflow import workload_dataflow
+    from outgrow.frontends.divisible import divisible
     from outgrow.planning.partition import partition
     from outgrow.report.division import division_of
 
-    step = workload_dataflow(workload_function(workload), settings)
+    step = divisible(workload_function(workload), settings).step
     begin = time.perf_counter()
     found = partition(step, workers)
     division = division_of(workload, step, found, time.perf_counter() - begin)

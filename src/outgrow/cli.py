@@ -230,6 +230,13 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
 def _add_partition(parser: argparse.ArgumentParser) -> None:
     _add_function(parser)
     parser.add_argument("--workers", type=_count, required=True, metavar="N", help="how many devices there are")
+    _add_machine(parser, default="none: no seconds are said")
+    parser.add_argument(
+        "--memory-budget",
+        type=_memory_bytes,
+        metavar="SIZE",
+        help='what each device may take: "12GiB" (default: as little as can be, and no plans)',
+    )
     parser.add_argument("--verify", action="store_true", help="first run each operator of the step whole and in pieces")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures; - is stdout")
 
@@ -263,12 +270,12 @@ def _add_workload(parser: argparse.ArgumentParser, *, needs_budget: bool = True)
     )
 
 
-def _add_machine(parser: argparse.ArgumentParser) -> None:
+def _add_machine(parser: argparse.ArgumentParser, default: str = "this machine") -> None:
     parser.add_argument(
         "--machine",
         type=_machine,
         metavar="NAME|FILE",
-        help=f"plan for: {', '.join(machine_names())}, or a file of `outgrow machine` (default: this machine)",
+        help=f"plan for: {', '.join(machine_names())}, or a file of `outgrow machine` (default: {default})",
     )
 
 

@@ -1,6 +1,7 @@
 """What does `outgrow partition` do? It says how a step would be divided among workers.
 
-Nothing is run or allocated; but for `--verify`, which runs each operator of the step in pieces and as a whole.
+With a machine it also says how long a step takes there. Nothing is run or allocated; but for `--verify`, which runs
+each operator of the step in pieces and as a whole.
 """
 
 from collections.abc import Sequence
@@ -9,10 +10,13 @@ from time import perf_counter
 import torch
 
 from outgrow.commands import Job
-from outgrow.errors import WrongInPieces
-from outgrow.frontends.dataflow import workload_dataflow
+from outgrow.errors import InvalidMachine, WrongInPieces
+from outgrow.frontends.divisible import divisible
+from outgrow.frontends.forecast import forecast
 from outgrow.frontends.loading import load_workload_function
 from outgrow.frontends.slicing import Checked, checked
+from outgrow.frontends.workers import FOR_TENSORS
+from outgrow.ir.machine import Machine
 from outgrow.planning.partition import partition
 from outgrow.report.division import division_of, told
 from outgrow.report.output import write_data
@@ -26,8 +30,12 @@ def divide(job: Job, workers: int, narrator: Narrator, *, verify: bool = False) 
 
     Raises `WrongInPieces` if an operator in pieces does not give what it gives as a whole.
     """
+    machine = job.machine
+    if machine is not None and machine.devices < workers:
+        raise InvalidMachine(_too_few(machine, workers))
     narrator.stage("capture")
-    step = workload_dataflow(load_workload_function(job.workload), job.settings)
+    traced = divisible(load_workload_function(job.workload), job.settings)
+    step = traced.step
     if verify:
         narrator.stage("verify")
         torch.manual_seed(0)
@@ -36,10 +44,24 @@ def divide(job: Job, workers: int, narrator: Narrator, *, verify: bool = False) 
         _require_right(checks)
     narrator.stage("divide")
     begin = perf_counter()
-    found = partition(step, workers)
-    division = division_of(job.workload, step, found, perf_counter() - begin)
+    budget = job.budget_bytes or None
+    found = partition(step, workers, memory_bytes=None if budget is None else budget * FOR_TENSORS)
+    seconds = perf_counter() - begin
+    foreseen = None if machine is None else forecast(traced, found, machine, budget, narrator.stage)
+    division = division_of(job.workload, step, found, seconds, foreseen)
     narrator.say(told(division, step, found.levels))
     write_data(job.outputs.json, division.to_data())
+
+
+def _too_few(machine: Machine, workers: int) -> str:
+    if not machine.peers:
+        return (
+            f"{machine.name} describes one device. Give a machine with tables [[peers]] for the links between devices, "
+            "such as k80x8-pcie3."
+        )
+    return (
+        f"{machine.name} has {machine.devices} devices, fewer than {workers} workers. Give --workers {machine.devices}."
+    )
 
 
 def _require_right(checks: Sequence[Checked]) -> None:

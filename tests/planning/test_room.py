@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from outgrow.frontends.dataflow import workload_dataflow
+from outgrow.frontends.divisible import divisible
 from outgrow.frontends.loading import load_workload_function
 from outgrow.operators.dataflow import GATHERED, Dataflow
 from outgrow.planning import partition as module
@@ -21,7 +21,7 @@ AMPLE = 1e15
 @cache
 def step_of(name: str, **settings: object) -> Dataflow:
     """The step of a workload, on tensors without memory."""
-    return workload_dataflow(load_workload_function(f"{WORKLOADS / name}"), settings)
+    return divisible(load_workload_function(f"{WORKLOADS / name}"), settings).step
 
 
 def text() -> Dataflow:

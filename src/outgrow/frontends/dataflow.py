@@ -6,7 +6,7 @@ memory with each worker as they do in the step itself.
 """
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from torch import Tensor, fx
@@ -15,13 +15,9 @@ from torch._ops import OpOverload
 from outgrow.frontends.arguments import completed
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import NAMED_LITERALS, address, written_nodes
-from outgrow.frontends.gathers import offer_gathers
-from outgrow.frontends.loading import blamed_on
 from outgrow.frontends.names import operator_name, symbol_name
-from outgrow.frontends.state import BatchSlot, ParameterSlot, Training
-from outgrow.frontends.trace import Leaf, Traced, trace
-from outgrow.frontends.unallocated import build_unallocated
-from outgrow.frontends.workload import Workload
+from outgrow.frontends.state import BatchSlot, ParameterSlot
+from outgrow.frontends.trace import Leaf, Traced
 from outgrow.ir.graph import Symbol
 from outgrow.operators import dataflow
 from outgrow.operators.dataflow import GATHERED, HOST, Dataflow, Node
@@ -29,16 +25,6 @@ from outgrow.operators.tdl import Argument, Call, Operand
 
 _SAME = ("aten.alias.default", "aten.detach.default")
 """Operators whose result is the operand."""
-
-
-def workload_dataflow(function: Callable[..., Workload], settings: Mapping[str, object]) -> Dataflow:
-    """Build a workload without memory and return the dataflow of its step. Nothing is run."""
-    workload = build_unallocated(function, settings)
-    training = Training((workload.model,), (workload.optimizer,))
-    with blamed_on("the step cannot be captured"):
-        traced = trace(workload.step, training, tuple(workload.batches[0]), {})
-    offer_gathers(traced)
-    return dataflow_of(traced)
 
 
 def dataflow_of(traced: Traced) -> Dataflow:

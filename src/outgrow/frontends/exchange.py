@@ -5,8 +5,9 @@ a tensor of two numbers (how many exchanges there were, how many bytes were rece
 into another order, and workers that plan by themselves meet in the same exchanges.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -21,16 +22,20 @@ from outgrow.operators.tdl import Reducer
 from outgrow.planning.lacking import volume
 from outgrow.planning.shares import Moves, Part
 
+EXCHANGE = "outgrow.exchange.default"
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
-_LIBRARY.define("exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] received, str group) -> Tensor")
+_LIBRARY.define("exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] received, int worker, str group) -> Tensor")
 
 
-def _exchange(packed: Tensor, wire: Tensor, sent: list[int], received: list[int], group: str) -> Tensor:
-    """Send bytes to each worker of a group, one range after the other, and return what all of them send."""
+def _exchange(packed: Tensor, wire: Tensor, sent: list[int], received: list[int], worker: int, group: str) -> Tensor:
+    """Send bytes to each worker of a group, one range after the other, and return what all of them send.
+
+    What a worker sends to itself does not count as received.
+    """
     found = packed.new_empty(sum(received))
     with peers_missed():
         dist.all_to_all_single(found, packed, received, sent, group=_group(group))
-    wire += torch.tensor((1, sum(received)))
+    wire += torch.tensor((1, sum(received) - received[worker]))
     return found
 
 
@@ -50,7 +55,9 @@ def _group(name: str) -> dist.ProcessGroup:
     return _resolve_process_group(name)  # pyright: ignore[reportArgumentType] - a name is text
 
 
-def _like_exchange(packed: Tensor, wire: Tensor, sent: list[int], received: list[int], group: str) -> Tensor:  # noqa: ARG001
+def _like_exchange(
+    packed: Tensor, _wire: Tensor, _sent: list[int], received: list[int], _worker: int, _group: str
+) -> Tensor:
     return packed.new_empty(sum(received))
 
 
@@ -70,7 +77,15 @@ class Wire:
         Parts of later turns are reduced with those before. What no part covers is `fill`. A view where that will do.
         """
         mine = moves[self._worker]
-        pieces = self.pieces(tensor, box, moves)
+        if _is_here(moves) or len(mine) == 1:
+            pieces = self.pieces(tensor, box, moves)
+        elif _are_stacked(mine, wanted):
+            return self._arrived(tensor, box, moves, with_own=True).view([end - begin for begin, end in wanted])
+        elif by is Reducer.SUM and all(part.box == wanted and part.turn == at for at, part in enumerate(mine)):
+            arrived = self._arrived(tensor, box, moves, with_own=True)
+            return arrived.view([len(mine), *(end - begin for begin, end in wanted)]).sum(0, dtype=tensor.dtype)
+        else:
+            pieces = self.pieces(tensor, box, moves)
         if len(mine) == 1 and mine[0].box == wanted:
             return pieces[0]
         if len(mine) == 1:
@@ -89,32 +104,68 @@ class Wire:
     def pieces(self, tensor: Tensor, box: Region, moves: Moves) -> list[Tensor]:
         """Return the parts that this worker receives, in their order; all workers call this at once."""
         mine = moves[self._worker]
-        if all(part.worker == receiver for receiver, parts in enumerate(moves) for part in parts):
+        if _is_here(moves):
             return [_slice(tensor, box, part.box) for part in mine]
-        sent = [[_slice(tensor, box, part.box) for part in self._from(self._worker, parts)] for parts in moves]
-        sent[self._worker] = []
-        received = [_bytes(self._from(worker, mine), tensor) for worker in range(len(moves))]
-        received[self._worker] = 0
-        flat = [piece.reshape(-1) for pieces in sent for piece in pieces]
-        packed = torch.cat(flat) if flat else tensor.new_empty(0)
-        counts = [_bytes(self._from(self._worker, parts), tensor) for parts in moves]
-        counts[self._worker] = 0
-        arrived = torch.ops.outgrow.exchange(packed.view(torch.uint8), self._counts, counts, received, self._group)
-        parts = dict(enumerate(arrived.split(received)))
+        counts = [0 if worker == self._worker else _size(self._from(worker, mine)) for worker in range(len(moves))]
+        parts = dict(enumerate(self._arrived(tensor, box, moves, with_own=False).split(counts)))
         return [
             _slice(tensor, box, part.box)
             if part.worker == self._worker
-            else parts[part.worker].view(tensor.dtype).view([end - begin for begin, end in part.box])
+            else parts[part.worker].view([end - begin for begin, end in part.box])
             for part in mine
         ]
 
+    def _arrived(self, tensor: Tensor, box: Region, moves: Moves, *, with_own: bool) -> Tensor:
+        """Return the elements that arrive, worker after worker; with those that this one has itself, or without."""
+        mine = moves[self._worker]
+        sent = [self._from(self._worker, parts) for parts in moves]
+        received = [_size(self._from(worker, mine)) for worker in range(len(moves))]
+        if not with_own:
+            sent[self._worker], received[self._worker] = [], 0
+        packed = _packed([_slice(tensor, box, part.box) for parts in sent for part in parts], tensor)
+        item = tensor.element_size()
+        counts = [item * _size(parts) for parts in sent]
+        inward = [item * size for size in received]
+        found = torch.ops.outgrow.exchange(
+            packed.view(torch.uint8), self._counts, counts, inward, self._worker, self._group
+        )
+        return found.view(tensor.dtype)
+
     @staticmethod
-    def _from(worker: int, parts: tuple[Part, ...]) -> list[Part]:
+    def _from(worker: int, parts: Sequence[Part]) -> list[Part]:
         return [part for part in parts if part.worker == worker]
 
 
-def _bytes(parts: list[Part], tensor: Tensor) -> int:
-    return sum(volume(part.box) for part in parts) * tensor.element_size()
+def _size(parts: Sequence[Part]) -> int:
+    return sum(volume(part.box) for part in parts)
+
+
+def _is_here(moves: Moves) -> bool:
+    """Whether each worker needs nothing but what it has."""
+    return all(part.worker == receiver for receiver, parts in enumerate(moves) for part in parts)
+
+
+def _are_stacked(parts: Sequence[Part], wanted: Region) -> bool:
+    """Whether parts follow each other along the first dimension, in the order of their workers, and are all of it."""
+    ends = [wanted[0][0], *(part.box[0][1] for part in parts)] if wanted else []
+    return (
+        bool(wanted)
+        and all(part.turn == 0 and part.box[1:] == wanted[1:] for part in parts)
+        and [part.box[0] for part in parts] == list(pairwise(ends))
+        and ends[-1] == wanted[0][1]
+        and [part.worker for part in parts] == sorted(part.worker for part in parts)
+    )
+
+
+def _packed(pieces: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Return the elements of tensors, one after the other; each is read once."""
+    if len(pieces) == 1 or all(piece.is_contiguous() for piece in pieces):
+        flat = [piece.reshape(-1) for piece in pieces]
+        return flat[0] if len(flat) == 1 else torch.cat(flat) if flat else like.new_empty(0)
+    found = like.new_empty(sum(piece.numel() for piece in pieces))
+    for place, piece in zip(found.split([piece.numel() for piece in pieces]), pieces, strict=True):
+        place.view(piece.shape).copy_(piece)
+    return found
 
 
 def _slice(tensor: Tensor, box: Region, wanted: Region) -> Tensor:

@@ -4,7 +4,9 @@ Rates are plain numbers with units in their names, published or measured; where 
 the machine's file under `machines/`, or in the cache of measurements for the machine at hand.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,60 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Peers:
+    """Groups of devices that reach each other: how many, the bytes/s that each receives, and seconds to begin."""
+
+    count: int
+    bytes_per_second: float
+    latency_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
-    """A device, the link to its next tier, and the bytes of that tier (None: as much as is asked)."""
+    """A device, the link to its next tier, and the bytes of that tier (None: as much as is asked).
+
+    `peers` are the levels on which devices like this one reach each other, the slowest first: so many groups, of so
+    many groups each, and in the end single devices. Where `shares_link`, all of them use the one link.
+    """
 
     name: str
     device: Device
     link: Link
     tier_bytes: int | None = None
+    peers: tuple[Peers, ...] = ()
+    shares_link: bool = False
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are."""
+        return prod(level.count for level in self.peers)
+
+    def as_one_of(self, workers: int) -> "Machine":
+        """Return the machine as one of so many workers sees it that use it at once: each has its part of a link."""
+        if not self.shares_link or workers == 1:
+            return self
+        out_rate, in_rate = self.link.out_bytes_per_second, self.link.in_bytes_per_second
+        rates = {"out_bytes_per_second": out_rate / workers, "in_bytes_per_second": in_rate / workers}
+        return replace(self, link=replace(self.link, **rates))
+
+    def exchange_seconds(self, worker: int, sent: Sequence[int], received: Sequence[int]) -> float:
+        """Seconds in which a worker sends and receives so many bytes, to and from each worker.
+
+        On each level it does both at once, and one level comes after the other.
+        """
+        moved = [[0, 0] for _ in self.peers]
+        for other, sizes in enumerate(zip(sent, received, strict=True)):
+            if other != worker:
+                ours = moved[self._level(worker, other)]
+                ours[:] = (before + size for before, size in zip(ours, sizes, strict=True))
+        levels = zip(self.peers, moved, strict=True)
+        return sum(level.latency_seconds + max(sizes) / level.bytes_per_second for level, sizes in levels if any(sizes))
+
+    def _level(self, one: int, other: int) -> int:
+        """Return the outermost level on which two workers are in different groups."""
+        size = self.devices
+        for at, level in enumerate(self.peers):
+            size //= level.count
+            if one // size != other // size:
+                return at
+        raise AssertionError(f"workers {one} and {other} are different")

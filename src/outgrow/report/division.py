@@ -13,6 +13,25 @@ from outgrow.units import format_bytes, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
+class Forecast:
+    """Seconds of a step on a machine: divided, of these those of exchanges; and of the rivals, None where impossible.
+
+    `ideal_seconds` are those of one device with all the memory it needs, over the number of workers. A worker's peak is
+    that of its own plan. Operator placement does not look at memory.
+    """
+
+    machine: str
+    budget_bytes: int | None
+    predicted_seconds: float
+    exchange_seconds: float
+    planned_peak_bytes: int
+    ideal_seconds: float
+    data_parallel_seconds: float | None
+    placement_seconds: float
+    one_device_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Division:
     """The figures of a division. Bytes communicated are those that all workers receive in a step.
 
@@ -34,6 +53,7 @@ class Division:
     in_core_peak_bytes: int
     is_exact: bool
     whole_operators: tuple[str, ...]
+    forecast: Forecast | None = None
 
     @property
     def share(self) -> float:
@@ -42,10 +62,15 @@ class Division:
 
     def to_data(self) -> dict[str, object]:
         """Return the JSON object."""
-        return asdict(self)
+        data: dict[str, object] = asdict(self)
+        del data["forecast"]
+        seconds = {"machine": None, "predicted_seconds": None} if self.forecast is None else asdict(self.forecast)
+        return {**data, **seconds}
 
 
-def division_of(workload: str, step: Dataflow, found: Partition, search_seconds: float) -> Division:
+def division_of(
+    workload: str, step: Dataflow, found: Partition, search_seconds: float, forecast: Forecast | None = None
+) -> Division:
     """Return the figures of a division."""
     return Division(
         workload=workload,
@@ -60,6 +85,7 @@ def division_of(workload: str, step: Dataflow, found: Partition, search_seconds:
         in_core_peak_bytes=found.in_core_peak_bytes,
         is_exact=all(level.is_exact for level in found.levels),
         whole_operators=found.whole,
+        forecast=forecast,
     )
 
 
@@ -73,11 +99,30 @@ def told(division: Division, step: Dataflow, levels: Sequence[Level]) -> str:
         ("data parallel", _or_none(division.data_parallel_bytes), "the same where each has all weights"),
         ("search", format_seconds(division.search_seconds), _proof(division.is_exact)),
     ]
+    rows += _seconds(division.forecast) if division.forecast is not None else []
     title = f"{division.workload}: {division.ops} calls on {division.workers} workers, predicted"
     parts = [title, aligned(rows), _ways(levels), _largest(step, levels)]
     if division.whole_operators:
         parts.append(f"Not described, so every worker runs all of them: {', '.join(division.whole_operators)}")
     return "\n\n".join(part for part in parts if part)
+
+
+def _seconds(forecast: Forecast) -> list[tuple[str, str, str]]:
+    """Return what a step takes, divided and otherwise."""
+    within = "" if forecast.budget_bytes is None else f" within {format_bytes(forecast.budget_bytes)}"
+    speed = f"{forecast.ideal_seconds / forecast.predicted_seconds:.3f} of the speed without exchanges and swaps"
+    exchanged = f"{format_seconds(forecast.exchange_seconds)} of it exchanges"
+    return [
+        ("a step", format_seconds(forecast.predicted_seconds), f"on {forecast.machine}{within}: {speed}"),
+        ("", "", f"{exchanged}; a worker's peak is {format_bytes(forecast.planned_peak_bytes)}"),
+        ("  data parallel", _seconds_or_none(forecast.data_parallel_seconds), "each worker has all weights"),
+        ("  operators placed", format_seconds(forecast.placement_seconds), "whatever memory that takes"),
+        ("  one device", _seconds_or_none(forecast.one_device_seconds), "swapping" if within else "with all memory"),
+    ]
+
+
+def _seconds_or_none(seconds: float | None) -> str:
+    return "none" if seconds is None else format_seconds(seconds)
 
 
 def _or_none(size_bytes: int | None) -> str:

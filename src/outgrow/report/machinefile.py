@@ -3,9 +3,11 @@
     name = "v100-pcie3"
     [device]   name, flops_per_second, bytes_per_second, seconds_per_op, needs_workspace, places_results, source
     [link]     out_bytes_per_second, in_bytes_per_second, latency_seconds, half_duplex, source
+    [[peers]]  count, bytes_per_second, latency_seconds, source: a table for each level, the slowest first
 
-Rates are finite and above 0, seconds finite and 0 or more. What a record of `ir.machine` has a default for may be left
-out, and so may `source`. Anything else is an `InvalidMachine` that names the file, the key and what stands there.
+`shares_link` beside the name says that all devices use the one link at once. Rates are finite and above 0, seconds
+finite and 0 or more, counts 2 or more. What a record of `ir.machine` has a default for may be left out, and so may
+`source`. Anything else is an `InvalidMachine` that names the file, the key and what stands there.
 """
 
 import json
@@ -17,7 +19,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from outgrow.errors import InvalidMachine
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, Link, Machine, Peers
 
 _DIGITS = 4
 _NO_COMMENTS: Mapping[str, str] = MappingProxyType({})
@@ -26,11 +28,12 @@ _EXAMPLE = "`outgrow machine` prints a file of this form."
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A machine, and where the rates of its device and of its link are from."""
+    """A machine, and where the rates of its device, of its link and of each level of its peers are from."""
 
     machine: Machine
     device_source: str = ""
     link_source: str = ""
+    peer_sources: tuple[str, ...] = ()
 
 
 def description_from_toml(text: str, file: str) -> Description:
@@ -40,8 +43,10 @@ def description_from_toml(text: str, file: str) -> Description:
     except tomllib.TOMLDecodeError as error:
         raise InvalidMachine(f"The machine file {file} is not TOML: {error}. {_EXAMPLE}") from error
     top = _Table(file, "the file", data)
-    top.require_known(("name", "device", "link"))
-    device, link = top.table("device"), top.table("link")
+    top.require_known(("name", "device", "link", "peers", "shares_link"))
+    device, link, peers = top.table("device"), top.table("link"), top.tables("peers")
+    for level in peers:
+        level.require_known(_keys(Peers))
     device.require_known(_keys(Device))
     link.require_known(_keys(Link))
     return Description(
@@ -61,9 +66,19 @@ def description_from_toml(text: str, file: str) -> Description:
                 link.seconds("latency_seconds", _default(Link, "latency_seconds")),
                 half_duplex=link.flag("half_duplex", default=False),
             ),
+            peers=tuple(
+                Peers(
+                    level.count("count"),
+                    level.rate("bytes_per_second"),
+                    level.seconds("latency_seconds", _default(Peers, "latency_seconds")),
+                )
+                for level in peers
+            ),
+            shares_link=top.flag("shares_link", default=False),
         ),
         device.source(),
         link.source(),
+        tuple(level.source() for level in peers),
     )
 
 
@@ -95,9 +110,16 @@ def description_to_toml(description: Description, comments: Mapping[str, str] = 
     """
     machine = description.machine
     lines = [f"name = {_spelled(machine.name)}"]
-    parts = (("device", machine.device, description.device_source), ("link", machine.link, description.link_source))
+    if machine.shares_link:
+        lines.append("shares_link = true")
+    levels = zip(machine.peers, description.peer_sources or [""] * len(machine.peers), strict=True)
+    parts = (
+        ("[device]", machine.device, description.device_source),
+        ("[link]", machine.link, description.link_source),
+        *(("[[peers]]", level, source) for level, source in levels),
+    )
     for name, record, source in parts:
-        lines += ["", f"[{name}]"]
+        lines += ["", name]
         for key, value in asdict(record).items():
             if key in comments:
                 lines.append(f"# {comments[key]}")
@@ -118,11 +140,11 @@ def _spelled(value: object) -> str:
             return str(value)
 
 
-def _keys(record: type[Device] | type[Link]) -> tuple[str, ...]:
+def _keys(record: type[Device | Link | Peers]) -> tuple[str, ...]:
     return (*(field.name for field in fields(record)), "source")
 
 
-def _default(record: type[Device] | type[Link], key: str) -> float:
+def _default(record: type[Device | Link | Peers], key: str) -> float:
     (default,) = (field.default for field in fields(record) if field.name == key)
     assert default is not MISSING, f"{key} of {record.__name__} has a default"
     return default
@@ -148,6 +170,18 @@ class _Table:
         if not isinstance(item, dict):
             raise self._refusal(f"{key} is {_shown(item)}, not a table [{key}]")
         return _Table(self.file, f"[{key}]", item)
+
+    def tables(self, key: str) -> "tuple[_Table, ...]":
+        items = self.data.get(key, [])
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise self._refusal(f"{key} is {_shown(items)}, not tables [[{key}]]")
+        return tuple(_Table(self.file, f"[[{key}]]", item) for item in items)
+
+    def count(self, key: str) -> int:
+        item = self._item(key, "Give a number of 2 or more")
+        if not isinstance(item, int) or isinstance(item, bool) or item < 2:
+            raise self._refusal(f"{key} in {self.place} is {_shown(item)}, not a number of 2 or more")
+        return item
 
     def text(self, key: str) -> str:
         item = self._item(key, "Give a string")

@@ -28,6 +28,9 @@ def rates_of(description: Description) -> str:
     parts = [f"{machine.name}: {machine.device.name}", rates]
     parts += [f"device: {description.device_source}"] if description.device_source else []
     parts += [f"link: {description.link_source}"] if description.link_source else []
+    for level, source in zip(machine.peers, description.peer_sources, strict=False):
+        rate = f"{level.count} peers: {level.bytes_per_second / 1e9:.4g} GB/s, {format_seconds(level.latency_seconds)}"
+        parts.append(f"{rate}. {source}".strip())
     return "\n\n".join(parts)
 
 

@@ -1,0 +1,85 @@
+"""What would a worker of a division run? The step of a workload is traced once, and then divided in any way.
+
+Nothing is run or allocated, and there are no other processes: exchanges are ops whose cost the machine tells.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.utils._pytree as pytree
+
+from outgrow.analysis.cost import Cost, signature
+from outgrow.frontends.capture import Captured, captured_from
+from outgrow.frontends.dataflow import dataflow_of
+from outgrow.frontends.divided import divided
+from outgrow.frontends.exchange import EXCHANGE
+from outgrow.frontends.gathers import offer_gathers
+from outgrow.frontends.loading import blamed_on
+from outgrow.frontends.state import Training
+from outgrow.frontends.trace import Leaf, Traced, trace
+from outgrow.frontends.unallocated import build_unallocated
+from outgrow.frontends.workers import one_by_one
+from outgrow.frontends.workload import Workload
+from outgrow.ir.graph import Argument, Graph, Op
+from outgrow.ir.machine import Machine
+from outgrow.operators.dataflow import Dataflow
+from outgrow.planning.shares import Shares
+
+
+@dataclass(frozen=True)
+class Divisible:
+    """A step that was traced, with the leaves of its batch, and its dataflow."""
+
+    traced: Traced
+    leaves: Sequence[object]
+    step: Dataflow
+
+    def whole(self) -> Captured:
+        """Return the step as one device runs it."""
+        return captured_from(self.traced, self.leaves)
+
+    def of_worker(self, shares: Shares, worker: int) -> Captured:
+        """Return what one worker runs."""
+        slots = zip(self.traced.outputs, self.step.outputs, strict=True)
+        states = {
+            slot: shares.states(name)
+            for slot, name in slots
+            if slot is not None and not isinstance(slot, Leaf) and name is not None
+        }
+        counts = torch.zeros(2, dtype=torch.int64)
+        return captured_from(divided(self.traced, shares, worker, "workers", counts, states), self.leaves)
+
+
+def divisible(function: Callable[..., Workload], settings: Mapping[str, object]) -> Divisible:
+    """Build a workload without memory and trace its step.
+
+    Raises `InvalidWorkload` where the workload cannot be built, and `Uncapturable` where its step needs the content of
+    a tensor.
+    """
+    workload = build_unallocated(function, settings)
+    training, batch = Training((workload.model,), (workload.optimizer,)), tuple(workload.batches[0])
+    with blamed_on("the step cannot be captured"), one_by_one(training):
+        traced = trace(workload.step, training, batch, {})
+    offer_gathers(traced)
+    return Divisible(traced, pytree.tree_leaves((batch, {})), dataflow_of(traced))
+
+
+def exchange_costs(graph: Graph, machine: Machine, worker: int) -> dict[str, Cost]:
+    """Return the costs of the exchanges of a worker's step on a machine, by signature."""
+    found: dict[str, Cost] = {}
+    for op in graph.ops:
+        if is_exchange(op):
+            sent, received = map(_sizes, op.arguments[2:4])
+            found[signature(graph, op)] = Cost(machine.exchange_seconds(worker, sent, received))
+    return found
+
+
+def is_exchange(op: Op) -> bool:
+    """Whether an op sends to and receives from other workers."""
+    return op.operator == EXCHANGE
+
+
+def _sizes(argument: Argument) -> tuple[int, ...]:
+    assert isinstance(argument, tuple), "sizes are a list"
+    return tuple(size for size in argument if isinstance(size, int))

@@ -1,0 +1,55 @@
+"""How quickly would a step run if each op were placed on one of several devices, as a rival of dividing all of them?
+
+Parameters are given to devices in the order of their use, as many bytes to each. An op runs where its parameter is,
+or else where its largest operand was made; each device takes its ops in their order, and waits for operands that come
+from others. Source: the operator placement that Tofu is compared with (EuroSys 2019, section 7.1): layers in turn, so
+that steps in time run as in a pipeline.
+"""
+
+from collections.abc import Mapping
+
+from outgrow.analysis.cost import Cost
+from outgrow.ir.graph import Graph, Role, read_values, result_values
+from outgrow.ir.machine import Machine
+
+
+def placed_seconds(graph: Graph, costs: Mapping[str, Cost], machine: Machine, devices: int) -> float:
+    """Return the seconds of a captured step of which each device runs some ops; memory is not looked at."""
+    size_of = {name: storage.size_bytes for name, storage in graph.storages.items()}
+    homes = _homes(graph, devices)
+    free = [0.0] * devices
+    made: dict[str, tuple[int, float]] = {}
+    there: dict[tuple[str, int], float] = {}
+    for op in graph.ops:
+        read = tuple(dict.fromkeys(graph.values[name].storage for name in read_values(op)))
+        written = tuple(graph.values[name].storage for name in result_values(op))
+        place = next((homes[name] for name in (*read, *written) if name in homes), None)
+        if place is None:
+            place = made[max(read, key=size_of.__getitem__)][0] if read and all(name in made for name in read) else 0
+        begin = free[place]
+        for name in read:
+            source, ready = made.get(name, (place, 0.0))
+            if source != place:
+                sizes = [size_of[name] if other == source else 0 for other in range(devices)]
+                seconds = machine.exchange_seconds(place, [0] * devices, sizes)
+                ready = there.setdefault((name, place), ready + seconds)
+            begin = max(begin, ready)
+        free[place] = begin + costs[op.captured].seconds
+        for name in written:
+            made[name] = (place, free[place])
+            for other in range(devices):
+                there.pop((name, other), None)
+    return max(free)
+
+
+def _homes(graph: Graph, devices: int) -> dict[str, int]:
+    """Return the device of each parameter, and of what its optimizer keeps: the same, since one op uses both."""
+    found: dict[str, int] = {}
+    sizes = {name: item.size_bytes for name, item in graph.storages.items() if item.role is Role.PARAMETER}
+    total, before = max(1, sum(sizes.values())), 0
+    for op in graph.ops:
+        for name in (graph.values[item].storage for item in read_values(op)):
+            if name in sizes and name not in found:
+                found[name] = min(devices - 1, before * devices // total)
+                before += sizes[name]
+    return found
