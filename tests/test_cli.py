@@ -21,7 +21,7 @@ from outgrow.frontends.capture import Captured
 from outgrow.frontends.machines import described_machine, machine_names
 from outgrow.frontends.prepare import capture_workload
 from outgrow.planning.planner import PLANNERS
-from outgrow.units import format_bytes
+from outgrow.units import format_bytes, format_seconds
 from tests.workloads import DEEP, PERCEPTRON, written
 
 KEYS = [
@@ -402,8 +402,27 @@ def test_a_step_is_divided_among_workers(outgrow: Command, toy: Path, tmp_path: 
     assert found["lasting_bytes_per_worker"] < found["peak_bytes_per_worker"] < found["in_core_peak_bytes"]
     assert re.search(rf"{format_bytes(found['communicated_bytes'])} +received by all workers", said.out)
     assert re.search(r"\d+ calls ran in \d+ ways; the worst differs by \de-1\d", said.out)
+    assert (found["machine"], found["predicted_seconds"]) == (None, None)
     refused = outgrow("partition", f"{toy}:perceptron", "--workers=0")
     assert (refused.status, "'0' is not a whole number of 1 or more" in refused.err) == (2, True)
+
+
+def test_a_divided_step_is_predicted_on_a_machine(outgrow: Command, toy: Path, tmp_path: Path) -> None:
+    """`partition --machine` tells the seconds, those of exchanges among them, within the budget of each device."""
+    out = tmp_path / "division.json"
+    asked = ("partition", f"{toy}:perceptron", *BIG, "--workers=4")
+    said = outgrow(*asked, "--machine=k80x8-pcie3", "--memory-budget=1GiB", "--json", out)
+    assert said.status == 0, said.err
+    found = json.loads(out.read_text())
+    assert found["machine"] == "k80x8-pcie3"
+    assert 0 < found["exchange_seconds"] < found["predicted_seconds"]
+    assert found["ideal_seconds"] < found["predicted_seconds"]
+    assert found["planned_peak_bytes"] <= 1 << 30
+    assert re.search(rf"a step +{format_seconds(found['predicted_seconds'])} +on k80x8-pcie3 within 1.00 GiB", said.out)
+    alone = outgrow(*asked, "--machine=k80-pcie3")
+    assert (alone.status, "k80-pcie3 describes one device" in alone.err) == (1, True)
+    many = outgrow("partition", f"{toy}:perceptron", *BIG, "--workers=16", "--machine=k80x8-pcie3")
+    assert (many.status, "k80x8-pcie3 has 8 devices, fewer than 16 workers" in many.err) == (1, True)
 
 
 def test_the_largest_setting_that_fits(outgrow: Command, toy: Path, tmp_path: Path) -> None:

@@ -1,18 +1,21 @@
 """Is a machine read as it was written, and is what cannot be a machine named?"""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outgrow.errors import InvalidMachine
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, Link, Machine, Peers
 from outgrow.report.machinefile import Description, description_from_toml, description_to_toml
 
 RATES = st.floats(1e-3, 1e18).map(lambda rate: float(f"{rate:.4g}"))
 SECONDS = st.floats(0, 1).map(lambda seconds: float(f"{seconds:.4g}"))
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: text.strip())
+SOURCES = st.text(st.characters(codec="utf-8")).map(str.strip)
+PEERS = st.builds(Peers, st.integers(2, 64), RATES, SECONDS)
 DESCRIPTIONS = st.builds(
     Description,
     st.builds(
@@ -20,9 +23,11 @@ DESCRIPTIONS = st.builds(
         NAMES,
         st.builds(Device, NAMES, RATES, RATES, SECONDS, needs_workspace=st.booleans(), places_results=st.booleans()),
         st.builds(Link, RATES, RATES, SECONDS, half_duplex=st.booleans()),
+        peers=st.tuples() | st.tuples(PEERS, PEERS),
+        shares_link=st.booleans(),
     ),
-    st.text(st.characters(codec="utf-8")).map(str.strip),
-    st.text(st.characters(codec="utf-8")).map(str.strip),
+    SOURCES,
+    SOURCES,
 )
 TEXT = """\
 name = "toy"
@@ -39,6 +44,7 @@ in_bytes_per_second = 3e8
 @given(description=DESCRIPTIONS)
 def test_reading_is_the_inverse_of_writing(description: Description) -> None:
     """Numbers of four digits come back equal, and so do names and sources of any letters."""
+    description = replace(description, peer_sources=tuple("from here" for _ in description.machine.peers))
     assert description_from_toml(description_to_toml(description, {"half_duplex": "why"}), "toy.toml") == description
 
 
@@ -71,6 +77,10 @@ def test_what_has_a_default_may_be_left_out() -> None:
         ('name = "cpu"', "name = 3", "name in [device] is 3, not a name"),
         (TEXT[TEXT.index("[device]") :], "device = 3\nlink = 3", "device is 3, not a table [device]"),
         (TEXT[TEXT.index("[link]") :], "", "the file has no link. Give a table"),
+        ("[link]\n", "[peers]\ncount = 2\n[link]\n", "peers is {'count': 2}, not tables [[peers]]"),
+        ("[link]\n", "[[peers]]\ncount = 1\n[link]\n", "count in [[peers]] is 1, not a number of 2 or more"),
+        ("[link]\n", "[[peers]]\ncount = 8\n[link]\n", "[[peers]] has no bytes_per_second. Give a number above 0"),
+        ("[link]\n", "[[peers]]\nrate = 8\n[link]\n", "[[peers]] has an unknown key 'rate'"),
     ],
 )
 def test_what_is_wrong_is_named(old: str, new: str, reason: str) -> None:
