@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+import outgrow.frontends.batch_norms  # noqa: F401  # its operators are cases
 from outgrow.frontends.arguments import completed
 from outgrow.frontends.names import resolve_operator, symbol_name
 from outgrow.ir.graph import Symbol
@@ -34,14 +35,15 @@ class Case:
 def case(operator: str, *arguments: Given, cuts: str) -> Case:
     """Return the case of an operator on arguments, whose results have the shapes that it gives."""
     operands: list[Tensor] = []
-    function = resolve_operator(f"aten.{operator}")
+    name = operator if operator.startswith("outgrow.") else f"aten.{operator}"
+    function = resolve_operator(name)
     assert isinstance(function, OpOverload)
     given, _ = completed(function, arguments, {})
     described = _described(given, operands)
     found = function(*_listed(arguments))
     results: Sequence[object] = found if isinstance(found, tuple | list) else (found,)
     shapes = tuple(tuple(item.shape) if isinstance(item, Tensor) else None for item in results)
-    return Case(Call(f"aten.{operator}", described, shapes), tuple(operands), tuple(cuts.split()))
+    return Case(Call(name, described, shapes), tuple(operands), tuple(cuts.split()))
 
 
 def _described(arguments: Sequence[object], operands: list[Tensor]) -> tuple[Argument, ...]:
@@ -164,6 +166,12 @@ def normalisations() -> Iterator[Case]:
     _, mean, spread = torch.ops.aten.native_batch_norm(image, scale, shift, None, None, True, 0.1, 1e-5)
     given = (arriving, image, scale, None, None, mean, spread, True, 1e-5, mask)
     yield case("native_batch_norm_backward.default", *given, cuts="c")
+    yield case("outgrow.centred_squares.default", image, mean, 60, cuts="c i0 i2 i3")
+    yield case("outgrow.batch_normalised.default", image, scale, shift, mean, spread, 1e-5, cuts="c i0 i2 i3")
+    yield case("outgrow.batch_normalised.default", image, None, None, mean, spread, 1e-5, cuts="c i0 i2 i3")
+    yield case("outgrow.batch_norm_sums.default", *given[:2], mean, spread, cuts="c i0 i2 i3")
+    sums = (scale, shift, 60)
+    yield case("outgrow.batch_norm_gradient.default", *given[:2], scale, mean, spread, *sums, cuts="c i0 i2 i3")
 
 
 def shapes() -> Iterator[Case]:

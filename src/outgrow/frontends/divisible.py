@@ -10,6 +10,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from outgrow.analysis.cost import Cost, signature
+from outgrow.frontends.batch_norms import batch_norms_by_sums
 from outgrow.frontends.capture import Captured, captured_from
 from outgrow.frontends.dataflow import dataflow_of
 from outgrow.frontends.divided import divided
@@ -61,6 +62,7 @@ def divisible(function: Callable[..., Workload], settings: Mapping[str, object])
     training, batch = Training((workload.model,), (workload.optimizer,)), tuple(workload.batches[0])
     with blamed_on("the step cannot be captured"), one_by_one(training):
         traced = trace(workload.step, training, batch, {})
+    batch_norms_by_sums(traced)
     offer_gathers(traced)
     return Divisible(traced, pytree.tree_leaves((batch, {})), dataflow_of(traced))
 

@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from outgrow.errors import Divided, Uncapturable
+from outgrow.frontends.batch_norms import batch_norms_by_sums
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.dataflow import dataflow_of
 from outgrow.frontends.divided import divided
@@ -99,6 +100,7 @@ class Workers:
 
         Raises `Divided` where workers do not agree on the step, the parameters, the seeds or the batch.
         """
+        batch_norms_by_sums(traced)
         offer_gathers(traced)
         step = dataflow_of(traced)
         budget_bytes = self._agreed(step, training, batch, budget_bytes)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 
 from outgrow.operators.catalogue.entry import Entry, asked, whole_number, with_argument
-from outgrow.operators.tdl import ALL, Call, Result, Sum, applied, indices, numbered
+from outgrow.operators.tdl import ALL, Call, Element, Place, Result, Sum, applied, indices, numbered
 
 b, c = indices("b c")
 
@@ -96,7 +96,34 @@ def batch_norm_backward(call: Call) -> list[Result | None]:
     return asked(call, results)
 
 
+def sums_of_channels(call: Call) -> list[Result | None]:
+    """Sums over the batch and all of space, of tensors of images and of channels (`frontends.batch_norms`)."""
+    at = _of_images(call)
+    found = Result.at((c,), Sum((at[0], *at[2:]), applied(*_read(call, at))))
+    return [found for _ in call.shapes]
+
+
+def of_channels(call: Call) -> list[Result | None]:
+    """Each element from those at its place, and from what belongs to its channel; and that of the last operand."""
+    at = _of_images(call)
+    found = Result.at(at, applied(*_read(call, at)))
+    return [found, *(Result.at((c,), applied(call.operands[-1][c])) for _ in call.shapes[1:])]
+
+
+def _of_images(call: Call) -> tuple[Place, ...]:
+    i = numbered("i", len(call.operands[0].shape))
+    return (i[0], c, *i[2:])
+
+
+def _read(call: Call, at: tuple[Place, ...]) -> list[Element]:
+    return [operand[at] if len(operand.shape) == len(at) else operand[c] for operand in call.operands]
+
+
 ENTRIES: Mapping[str, Entry] = {
+    "outgrow.centred_squares.default": Entry(sums_of_channels),
+    "outgrow.batch_norm_sums.default": Entry(sums_of_channels),
+    "outgrow.batch_normalised.default": Entry(of_channels),
+    "outgrow.batch_norm_gradient.default": Entry(of_channels),
     "aten._softmax.default": Entry(softmax),
     "aten._log_softmax.default": Entry(softmax),
     "aten._softmax_backward_data.default": Entry(softmax),
