@@ -181,6 +181,22 @@ def data_parallel_bytes(step: Dataflow, workers: int) -> int | None:
     return 2 * (workers - 1) * (sum(trained) + workers * losses)
 
 
+def data_parallel_peak_bytes(step: Dataflow, workers: int) -> int:
+    """Return the most bytes that one of these workers has at once: what lasts, gradients, its part of all else.
+
+    A tensor of as many elements as a parameter is taken for a gradient. The batch is whole: every worker is given it.
+    """
+    sizes = {prod(tensor.shape) for tensor in step.tensors.values() if tensor.trained}
+
+    def own(tensor: Tensor) -> Tensor:
+        size = prod(tensor.shape)
+        return (
+            tensor if tensor.lasting or tensor.whole or size in sizes else replace(tensor, shape=(-(-size // workers),))
+        )
+
+    return peak_bytes(replace(step, tensors={name: own(tensor) for name, tensor in step.tensors.items()}), {})
+
+
 def factors(number: int) -> tuple[int, ...]:
     """Return the prime factors of a number, largest first.
 
