@@ -8,8 +8,9 @@ thread. Tensors are cut however small they are, and few of their sizes can be di
     losses, parameters   the largest difference from one process, over the largest element of the tensor
     received             bytes that all workers received in three steps, as counted while they ran, and as predicted
 
-Rows of half the memory train a larger model in single precision, first without want, then with half of what the
-process with most took: the losses of the two are compared to the last bit.
+Workers have ample room, so they hold parameters and sums (`planning.room`), but for rows of equal shares. Rows of half
+the memory train a larger model in single precision, in equal shares: first without want, then with half of what the
+process with most took. The losses of the two are compared to the last bit.
 """
 
 import json
@@ -38,18 +39,21 @@ class Shared:
     workers: int
     settings: tuple[tuple[str, object], ...] = ()
     is_halved: bool = False
+    has_room: bool = True
     is_large: bool = False
 
     @property
     def name(self) -> str:
         """What the row is called."""
-        return f"{self.workload.split(':')[1]}, {self.workers} processes{', half the memory' if self.is_halved else ''}"
+        held = ", half the memory" if self.is_halved else "" if self.has_room else ", equal shares"
+        return f"{self.workload.split(':')[1]}, {self.workers} processes{held}"
 
 
 FAMILIES = ("perceptron", "image", "volume", "text", "series")
 _TEXTS, _PICTURES = (("size", "small"), ("batch", 2), ("length", 128)), (("batch", 32), ("size", 96))
 SHARED = (
     *(Shared(f"families.py:{family}", workers) for workers in (2, 3, 4, 8) for family in FAMILIES),
+    *(Shared(f"families.py:{family}", 4, has_room=False) for family in FAMILIES),
     Shared("resnet.py:resnet50", 2, _PICTURES, is_halved=True),
     *(Shared("gpt2.py:gpt2", workers, _TEXTS, is_halved=True) for workers in (2, 4)),
 )
@@ -57,21 +61,22 @@ SHARED = (
 
 def measured(item: Shared) -> Row:
     """Train in processes, and compare."""
-    request = (item.workload, json.dumps(dict(item.settings)), str(item.workers), str(int(item.is_halved)))
+    flags = (str(int(item.is_halved)), str(int(item.has_room and not item.is_halved)))
+    request = (item.workload, json.dumps(dict(item.settings)), str(item.workers), *flags)
     return told_by_a_process(__file__, *request, limit_seconds=LIMIT_SECONDS)
 
 
-def served(workload: str, settings: dict[str, Any], workers: int, *, is_halved: bool) -> Row:
+def served(workload: str, settings: dict[str, Any], workers: int, *, is_halved: bool, has_room: bool) -> Row:
     """Start the processes of a row, once or twice, and return what they found."""
     from torch.multiprocessing.spawn import ProcessRaisedException
 
     if not is_halved:
-        found = _together(workload, settings, workers, AMPLE, compare=True)
+        found = _together(workload, settings, workers, AMPLE, compare=True, has_room=has_room)
         return {**found[0], "received_bytes": sum(item["received_bytes"] for item in found)}
-    ample = _together(workload, settings, workers, AMPLE, compare=False)
+    ample = _together(workload, settings, workers, AMPLE, compare=False, has_room=False)
     budget = max(item["process_bytes"] for item in ample) // 2
     try:
-        half = _together(workload, settings, workers, budget, compare=False)
+        half = _together(workload, settings, workers, budget, compare=False, has_room=False)
     except ProcessRaisedException as failure:
         return {"bitwise": False, "budget_bytes": budget, "refusal": str(failure).strip().splitlines()[-1]}
     return {
@@ -85,13 +90,13 @@ def served(workload: str, settings: dict[str, Any], workers: int, *, is_halved: 
 
 
 def _together(
-    workload: str, settings: dict[str, Any], workers: int, budget: int, *, compare: bool
+    workload: str, settings: dict[str, Any], workers: int, budget: int, *, compare: bool, has_room: bool
 ) -> list[dict[str, Any]]:
     """Run all workers of a training and return what each found."""
     from torch.multiprocessing.spawn import spawn
 
     with tempfile.TemporaryDirectory() as folder:
-        spawn(_work, (workload, settings, workers, budget, compare, folder), nprocs=workers)
+        spawn(_work, (workload, settings, workers, budget, compare, has_room, folder), nprocs=workers)
         return [json.loads(_told(folder, worker).read_text()) for worker in range(workers)]
 
 
@@ -100,7 +105,14 @@ def _told(folder: str, worker: int) -> Path:
 
 
 def _work(
-    worker: int, workload: str, settings: dict[str, Any], workers: int, budget: int, compare: bool, folder: str
+    worker: int,
+    workload: str,
+    settings: dict[str, Any],
+    workers: int,
+    budget: int,
+    compare: bool,
+    has_room: bool,
+    folder: str,
 ) -> None:
     import time
 
@@ -111,12 +123,14 @@ def _work(
     from torch.distributed.tensor import DTensor
 
     import outgrow
+    from outgrow.frontends import workers as frontend
     from outgrow.frontends.loading import build
     from outgrow.planning import partition
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     partition.SMALL_BYTES = 0 if compare else partition.SMALL_BYTES
+    frontend.FOR_TENSORS = frontend.FOR_TENSORS if has_room else 0.0
     dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=worker, world_size=workers)
     function = workload_function(workload)
     job = build(function, settings)
@@ -183,8 +197,9 @@ def told(row: Row) -> str:
 def main() -> None:
     """Train what the command line asks for."""
     if sys.argv[1:2] == ["--serve"]:
-        workload, settings, workers, is_halved = sys.argv[2:]
-        print(json.dumps(served(workload, json.loads(settings), int(workers), is_halved=is_halved == "1")))
+        workload, settings, workers, is_halved, has_room = sys.argv[2:]
+        flags = {"is_halved": is_halved == "1", "has_room": has_room == "1"}
+        print(json.dumps(served(workload, json.loads(settings), int(workers), **flags)))
     else:
         write_rows("workers", SHARED, measured, told)
 
