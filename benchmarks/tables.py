@@ -21,6 +21,7 @@ import overhead
 import partition
 import simulator
 import swapped_op
+import tofu
 import workers
 import zoo
 from main_job import ROOT
@@ -303,7 +304,8 @@ def _partition(rows: Sequence[Row]) -> list[str]:
     return [
         goal_table(partition.goals(rows)),
         table(
-            "step | calls | search | exact | a worker's peak | of an equal share | received by all | data parallel",
+            "step | calls | search | exact | a worker's peak | of an equal share | received by all"
+            " | in the memory of data parallel | data parallel",
             (
                 (
                     row["name"],
@@ -313,11 +315,37 @@ def _partition(rows: Sequence[Row]) -> list[str]:
                     _size(row["peak_bytes_per_worker"]),
                     f"{row['share']:.3f}",
                     _size(row["communicated_bytes"]),
+                    _size(row["communicated_bytes_with_room"]),
                     "none" if row["data_parallel_bytes"] is None else _size(row["data_parallel_bytes"]),
                 )
                 for row in rows
             ),
         ),
+    ]
+
+
+def _tofu(rows: Sequence[Row]) -> list[str]:
+    return [
+        goal_table(tofu.goals(rows)),
+        table(
+            "network | batch | samples/s | ideal | **share** | exchanges | Tofu | its ideal | **share** | met",
+            (
+                (
+                    row["name"],
+                    f"{row['batch']}",
+                    f"{row['samples_per_second']:.1f}",
+                    f"{row['ideal_samples_per_second']:.1f}",
+                    f"**{row['share']:.3f}**",
+                    _percent(row["exchange_share"]),
+                    f"{row['paper_samples_per_second']:g}",
+                    f"{row['paper_ideal_samples_per_second']:g}",
+                    f"**{row['paper_share']:.3f}**",
+                    _yes(row["share"] >= row["paper_share"]),
+                )
+                for row in rows
+            ),
+        ),
+        "Simulated on eight K80 of 12 GB, as in the paper. Ideal devices have all memory and exchange nothing.",
     ]
 
 
@@ -372,6 +400,7 @@ PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("overhead", "A step that fits", _overhead),
     ("swapped_op", "A swapped op", _swapped_op),
     ("partition", "A step divided among workers", _partition),
+    ("tofu", "The networks of Tofu on eight devices", _tofu),
     ("workers", "A step on several processes", _workers),
 )
 
