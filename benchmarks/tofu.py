@@ -3,7 +3,7 @@
     python benchmarks/tofu.py [--only TEXT] [--resume]
 
 Nothing is run: each step is captured without memory, divided, and the first worker's part is planned within the 12 GB
-of a K80 and simulated on eight of them, as `outgrow partition --machine k80x8-pcie3` does. Of the batches that the
+of a K80 and simulated on eight of them, as `outgrow partition --machine k80x8` does. Of the batches that the
 paper's ideal is given with, and smaller ones, the best is taken.
 
     ideal    samples/s of one device that has all memory, at the paper's batch, times eight: simulated, and the paper's
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from rows import Goal, Row, of_all, spelled, told_by_a_process, workload_function, write_rows
 
 WORKERS = 8
-MACHINE = "k80x8-pcie3"
+MACHINE = "k80x8"
 BUDGET_BYTES = 12 * 10**9
 
 
@@ -110,9 +110,10 @@ def divided(workload: str, settings: Mapping[str, int]) -> Row:
     from outgrow.planning.partition import partition
 
     job = divisible(workload_function(workload), settings)
-    found = partition(job.step, WORKERS, memory_bytes=BUDGET_BYTES * FOR_TENSORS)
+    machine = described_machine(MACHINE)
+    found = partition(job.step, WORKERS, memory_bytes=BUDGET_BYTES * FOR_TENSORS, machine=machine)
     try:
-        worker = of_a_worker(job, found, described_machine(MACHINE), BUDGET_BYTES)
+        worker = of_a_worker(job, found, machine, BUDGET_BYTES)
     except Infeasible:
         return {"samples_per_second": 0.0, "fits_in_core": False}
     return {

@@ -45,7 +45,8 @@ def divide(job: Job, workers: int, narrator: Narrator, *, verify: bool = False) 
     narrator.stage("divide")
     begin = perf_counter()
     budget = job.budget_bytes or None
-    found = partition(step, workers, memory_bytes=None if budget is None else budget * FOR_TENSORS)
+    memory = None if budget is None else budget * FOR_TENSORS
+    found = partition(step, workers, memory_bytes=memory, machine=machine)
     seconds = perf_counter() - begin
     foreseen = None if machine is None else forecast(traced, found, machine, budget, narrator.stage)
     division = division_of(job.workload, step, found, seconds, foreseen)
@@ -57,7 +58,7 @@ def _too_few(machine: Machine, workers: int) -> str:
     if not machine.peers:
         return (
             f"{machine.name} describes one device. Give a machine with tables [[peers]] for the links between devices, "
-            "such as k80x8-pcie3."
+            "such as k80x8."
         )
     return (
         f"{machine.name} has {machine.devices} devices, fewer than {workers} workers. Give --workers {machine.devices}."

@@ -35,3 +35,9 @@ def test_near_bytes_take_the_quick_level_and_far_ones_the_slow(
     """Both directions at once, one level after the other; what a worker sends itself takes no time."""
     assert TWO_OF_THREE.exchange_seconds(worker, sent, received) == pytest.approx(seconds)
     assert TWO_OF_THREE.devices == 6
+
+
+def test_an_exchange_of_many_begins_on_the_slowest_level_among_them() -> None:
+    """What could be received until then: a millisecond at 1 GB/s; the quick level begins at once."""
+    assert TWO_OF_THREE.waiting_bytes(6) == TWO_OF_THREE.waiting_bytes(4) == 1e6
+    assert TWO_OF_THREE.waiting_bytes(3) == 0

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from outgrow.ir.machine import Device, Link, Machine, Peers
 from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region
 from outgrow.operators.strategies import Partial, Split, chunks, pieces, strategies
@@ -171,6 +172,17 @@ def test_calls_that_are_alike_are_cut_alike_where_there_are_too_many(monkeypatch
     assert [level.is_exact for level in (*exact.levels, *found.levels)] == [True, False]
     (level,) = found.levels
     assert level.strategies["y1"] == level.strategies["y2"]
+
+
+def test_where_exchanges_begin_slowly_there_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tensors are made by all rather than sent; the bytes that are told are those that are sent."""
+    monkeypatch.setattr(module, "SMALL_BYTES", 1 << 20)
+    step = layers((6, 4, 8), 2)
+    slow = Machine("slow", Device("gpu", 1e12, 1e11), Link(1e9, 1e9), peers=(Peers(2, 1e9, 1.0),))
+    found, quick = partition(step, 2, machine=slow), partition(step, 2)
+    exchanges = [sum(bytes_of > 0 for bytes_of in item.levels[0].received.values()) for item in (found, quick)]
+    assert exchanges[0] <= exchanges[1]
+    assert found.communicated_bytes == 2 * sum(found.levels[0].received.values())
 
 
 def test_every_worker_holds_its_share(monkeypatch: pytest.MonkeyPatch) -> None:

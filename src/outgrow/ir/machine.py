@@ -96,6 +96,11 @@ class Machine:
         levels = zip(self.peers, moved, strict=True)
         return sum(level.latency_seconds + max(sizes) / level.bytes_per_second for level, sizes in levels if any(sizes))
 
+    def waiting_bytes(self, count: int) -> float:
+        """Return what each of the first so many devices could receive while an exchange of all of them begins."""
+        level = self.peers[self._level(0, count - 1)]
+        return level.latency_seconds * level.bytes_per_second
+
     def _level(self, one: int, other: int) -> int:
         """Return the outermost level on which two workers are in different groups."""
         size = self.devices

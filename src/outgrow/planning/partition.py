@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from outgrow.ir.machine import Machine
 from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import GATHERED, Dataflow, Node, Tensor
 from outgrow.operators.strategies import Partial, Split, Strategy, chunks, pieces, strategies
@@ -91,24 +92,30 @@ def partition(
     workers: int,
     fixed: Mapping[str, Sequence[int]] | None = None,
     memory_bytes: float | None = None,
+    machine: Machine | None = None,
 ) -> Partition:
     """Return the cheapest division of a step among workers; raises `ValueError` for less than one.
 
     The states of tensors that are cut already are `fixed`, division by division. Where each worker has so much memory,
-    as much as fits of what there may be (`planning.room`) is held, to receive less; None: as little as can be.
+    as much as fits of what there may be (`planning.room`) is held, to receive less; None: as little as can be. On a
+    machine to begin an exchange counts, too, as the bytes that could be received meanwhile.
     """
     if workers < 1:
         raise ValueError(f"{workers} workers: give one at least")
     room = room_of(step)
+
+    def divided(room: Room) -> Partition:
+        return _divided(step, workers, fixed or {}, room, machine)
+
     if memory_bytes is None:
-        return _divided(step, workers, fixed or {}, room.allowing(0))
-    best = _divided(step, workers, fixed or {}, room)
+        return divided(room.allowing(0))
+    best = divided(room)
     if best.peak_bytes_per_worker <= memory_bytes or not room.names:
         return best
-    best, fitting, beyond = _divided(step, workers, fixed or {}, room.allowing(0)), 0, len(room.names)
+    best, fitting, beyond = divided(room.allowing(0)), 0, len(room.names)
     while beyond - fitting > 1 + len(room.names) // FINENESS:
         middle = (fitting + beyond) // 2
-        found = _divided(step, workers, fixed or {}, room.allowing(middle))
+        found = divided(room.allowing(middle))
         if found.peak_bytes_per_worker <= memory_bytes:
             best, fitting = found, middle
         else:
@@ -116,16 +123,19 @@ def partition(
     return best
 
 
-def _divided(step: Dataflow, workers: int, fixed: Mapping[str, Sequence[int]], room: Room) -> Partition:
+def _divided(
+    step: Dataflow, workers: int, fixed: Mapping[str, Sequence[int]], room: Room, machine: Machine | None
+) -> Partition:
     """Return the cheapest division in which workers may hold so much."""
     levels: list[Level] = []
-    groups, part = 1, _without_gathers(step, room)
+    part = _without_gathers(step, room)
     for depth, ways in enumerate(factors(workers)):
         given = {name: states[depth] for name, states in fixed.items() if name in part.tensors}
-        level = _level(part, ways, groups, given, room, levels)
+        count = workers // prod(item.ways for item in levels)
+        waiting = 0.0 if machine is None else count * machine.waiting_bytes(count)
+        level = _level(part, ways, given, room, levels, waiting)
         levels.append(level)
         part = _of_one_worker(part, level)
-        groups *= ways
     undescribed = dict.fromkeys(node.call.operator for node in step.nodes if entry_of(node.call.operator) is None)
     lasting = sum(tensor.size_bytes for tensor in part.tensors.values() if tensor.lasting)
     received: Mapping[str, float] = levels[-1].received if levels else {}
@@ -219,19 +229,23 @@ def factors(number: int) -> tuple[int, ...]:
 def _level(
     step: Dataflow,
     ways: int,
-    groups: int,
     fixed: Mapping[str, int],
     room: Room,
     before: Sequence[Level],
+    waiting_bytes: float,
 ) -> Level:
-    """Return the cheapest way to divide each of so many groups of workers, to which divisions `before` led."""
+    """Return the cheapest way to divide each of the groups of workers to which divisions `before` led.
+
+    An exchange costs so many bytes besides those that are sent.
+    """
     states = {name: _states(tensor, ways, room) for name, tensor in step.tensors.items()}
     states |= {name: (state,) for name, state in fixed.items()}
     uses = {node.name: Use(ways, is_whole=node.whole, adds=node.name in room.adding) for node in step.nodes}
     tables = {node.name: _tables(node, step.tensors, states, before, uses[node.name]) for node in step.nodes}
     ways_of = {node.name: strategies_of(node.call, uses[node.name]) for node in step.nodes}
     sizes = {name: len(found) for name, found in ways_of.items()}
-    chosen = _cheapest(step, states, tables, sizes)
+    costs = _with_waiting(tables, waiting_bytes) if waiting_bytes else tables
+    chosen = _cheapest(step, states, costs, sizes)
     lacked = {
         name: sum(float(table[chosen.strategies[name], chosen.states[tensor]]) for tensor, table in own_tables.items())
         for name, own_tables in tables.items()
@@ -241,9 +255,18 @@ def _level(
         {name: domain[chosen.states[name]] for name, domain in states.items()},
         {name: found[chosen.strategies[name]] for name, found in ways_of.items()},
         {name: size_bytes / ways for name, size_bytes in lacked.items()},
-        groups * chosen.cost - sum(level.communicated_bytes for level in before),
+        prod(level.ways for level in before) * sum(lacked.values()) - sum(item.communicated_bytes for item in before),
         chosen.is_exact,
     )
+
+
+def _with_waiting(tables: Mapping[str, Mapping[str, Table]], waiting_bytes: float) -> dict[str, dict[str, Table]]:
+    """Return tables in which whatever is sent costs so much more; equal ones stay one array."""
+    known: dict[int, Table] = {}
+    for table in (table for own_tables in tables.values() for table in own_tables.values()):
+        if id(table) not in known:
+            known[id(table)] = table + waiting_bytes * (table > 0)
+    return {node: {name: known[id(table)] for name, table in found.items()} for node, found in tables.items()}
 
 
 @dataclass(frozen=True, slots=True)
