@@ -160,7 +160,7 @@ def _are_stacked(parts: Sequence[Part], wanted: Region) -> bool:
 def _packed(pieces: Sequence[Tensor], like: Tensor) -> Tensor:
     """Return the elements of tensors, one after the other; each is read once."""
     if len(pieces) == 1 or all(piece.is_contiguous() for piece in pieces):
-        flat = [piece.reshape(-1) for piece in pieces]
+        flat = [piece.reshape(-1).contiguous() for piece in pieces]
         return flat[0] if len(flat) == 1 else torch.cat(flat) if flat else like.new_empty(0)
     found = like.new_empty(sum(piece.numel() for piece in pieces))
     for place, piece in zip(found.split([piece.numel() for piece in pieces]), pieces, strict=True):
