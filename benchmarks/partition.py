@@ -67,7 +67,8 @@ def served(workload: str, settings: Mapping[str, object], workers: int) -> Row:
     import time
 
     from outgrow.frontends.divisible import divisible
-    from outgrow.planning.partition import data_parallel_peak_bytes, partition
+    from outgrow.planning.data_parallel import data_parallel_peak_bytes
+    from outgrow.planning.partition import partition
     from outgrow.planning.shares import Shares
     from outgrow.report.division import division_of
 

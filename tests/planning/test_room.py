@@ -9,8 +9,9 @@ from outgrow.frontends.divisible import divisible
 from outgrow.frontends.loading import load_workload_function
 from outgrow.operators.dataflow import GATHERED, Dataflow
 from outgrow.planning import partition as module
+from outgrow.planning.data_parallel import data_parallel_bytes
 from outgrow.planning.lacking import WHOLE
-from outgrow.planning.partition import data_parallel_bytes, partition
+from outgrow.planning.partition import partition
 from outgrow.planning.room import ADDED, ADDENDS, room_of
 from outgrow.planning.shares import Shares
 

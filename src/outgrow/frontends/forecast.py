@@ -15,7 +15,8 @@ from outgrow.frontends.prepare import KnownMachine, plan_captured
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Dataflow
 from outgrow.plan import Estimate
-from outgrow.planning.partition import Partition, data_parallel_bytes
+from outgrow.planning.data_parallel import data_parallel_bytes
+from outgrow.planning.partition import Partition
 from outgrow.planning.placed import placed_seconds
 from outgrow.planning.problem import silent
 from outgrow.planning.shares import Shares

@@ -174,39 +174,6 @@ def _not_held(step: Dataflow, room: Room) -> Iterator[tuple[str, str]]:
             yield name, node.operands[0]
 
 
-def data_parallel_bytes(step: Dataflow, workers: int) -> int | None:
-    """Return what workers receive that have all parameters and a part of the batch each, and add gradients in a ring.
-
-    Of what the step returns, a mean over the batch, each is sent a sum and a count by all others.
-    None where the first dimension of the batch is too short for so many.
-    """
-    made = {name for node in step.nodes for name in node.results}
-    batch = (item for name, item in step.tensors.items() if item.whole and not item.lasting and name not in made)
-    if any(item.shape and item.shape[0] < workers for item in batch):
-        return None
-    written = {name for node in step.nodes for name in node.results if name in node.operands}
-    trained = (tensor.size_bytes for name, tensor in step.tensors.items() if tensor.trained and name in written)
-    returned = {name for name in step.outputs if name in made and step.tensors[name or ""].whole}
-    losses = sum(step.tensors[name].size_bytes for name in returned if name is not None)
-    return 2 * (workers - 1) * (sum(trained) + workers * losses)
-
-
-def data_parallel_peak_bytes(step: Dataflow, workers: int) -> int:
-    """Return the most bytes that one of these workers has at once: what lasts, gradients, its part of all else.
-
-    A tensor of as many elements as a parameter is taken for a gradient. The batch is whole: every worker is given it.
-    """
-    sizes = {prod(tensor.shape) for tensor in step.tensors.values() if tensor.trained}
-
-    def own(tensor: Tensor) -> Tensor:
-        size = prod(tensor.shape)
-        return (
-            tensor if tensor.lasting or tensor.whole or size in sizes else replace(tensor, shape=(-(-size // workers),))
-        )
-
-    return peak_bytes(replace(step, tensors={name: own(tensor) for name, tensor in step.tensors.items()}), {})
-
-
 def factors(number: int) -> tuple[int, ...]:
     """Return the prime factors of a number, largest first.
 
