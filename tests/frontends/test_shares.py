@@ -10,9 +10,11 @@ from torch import Tensor
 from outgrow.frontends.slicing import TOGETHER, part, run
 from outgrow.operators.regions import Region
 from outgrow.operators.strategies import pieces, strategies
-from outgrow.operators.tdl import Call, Reducer
-from outgrow.planning.partition import WHOLE, factors
-from outgrow.planning.shares import Spread, Task, held, moves, tasks, volume
+from outgrow.operators.tdl import Call, Operand, Reducer
+from outgrow.planning.lacking import WHOLE, volume
+from outgrow.planning.partition import factors
+from outgrow.planning.room import ADDENDS
+from outgrow.planning.shares import Spread, Task, held, moves, tasks, with_addends
 from tests.frontends.cases import Case, cases
 
 TOLERANCE = 1e-12
@@ -81,6 +83,35 @@ def test_parts_of_parts_give_the_whole(case: Case) -> None:
             if one is not None and other is not None and other.numel():
                 scale = float(other.abs().max().clamp(min=1.0))
                 assert float((one - other).abs().max()) / scale <= TOLERANCE, chosen
+
+
+@pytest.mark.parametrize("workers", [4, 8])
+@pytest.mark.parametrize("rows", [3, 5, 9])
+def test_addends_add_up_to_the_whole(rows: int, workers: int) -> None:
+    """Also where some groups have too little to cut, so that all of their workers do the same."""
+    x, y = torch.randn(4, rows, dtype=torch.float64), torch.randn(rows, 6, dtype=torch.float64)
+    call = Call("aten.mm.default", (Operand(0, (4, rows)), Operand(1, (rows, 6))), ((4, 6),))
+    levels = len(factors(workers))
+    for count in range(1, levels + 1):
+        chosen = ("k",) * count + ("i",) * (levels - count)
+        found = tasks(call, chosen, workers)
+        made = [given(task, (x, y))[0] for task in found]
+        spread = Spread(tuple(task.made[0] or () for task in found), tuple(task.kinds[0] for task in found))
+        stay = tuple(cut == "k" for cut in chosen)
+        states = tuple(ADDENDS if cut == "k" else 0 for cut in chosen)
+        own = held((4, 6), states, workers)
+        addends: list[Tensor] = []
+        for worker, parts in enumerate(moves(with_addends(spread, stay, workers), own.boxes, workers)):
+            box = own.boxes[worker]
+            addend = torch.zeros([end - begin for begin, end in box], dtype=torch.float64)
+            for item in parts:
+                piece = made[item.worker]
+                assert piece is not None
+                addend[within(item.box, box)] += piece[within(item.box, spread.boxes[item.worker])]
+            addends.append(addend)
+        for worker in range(workers):
+            error = (whole(own, addends, (4, 6), worker) - x @ y).abs().max()
+            assert float(error) <= TOLERANCE, chosen
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 6, 8])

@@ -63,7 +63,7 @@ def room_of(step: Dataflow) -> Room:
 
 def _sums(step: Dataflow) -> dict[str, str]:
     """Return the tensors that are sums of gradients, or addends of one, by the sum's name."""
-    sizes = {prod(tensor.shape) for tensor in step.tensors.values() if tensor.trained}
+    sizes = {prod(tensor.shape) for tensor in step.tensors.values() if tensor.trained and tensor.shape}
     makers = {name: node for node in step.nodes for name in node.results if name is not None}
     rewritten = {name for node in step.nodes for name in _rewritten(node)}
     found: dict[str, str] = {}

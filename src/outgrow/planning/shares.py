@@ -109,7 +109,7 @@ class Shares:
     def fetched(self, node: Node, position: int) -> Moves:
         """Return how each worker comes to what it needs of an operand."""
         adds = tuple(level.adds(node.name) for level in self.partition.levels)
-        own = _with_addends(self.held(node.operands[position]), adds)
+        own = with_addends(self.held(node.operands[position]), adds, self.partition.workers)
         return moves(own, self._needed(node, position), self.partition.workers)
 
     def _needed(self, node: Node, position: int) -> tuple[Region | None, ...]:
@@ -135,7 +135,8 @@ class Shares:
     def handed_on(self, name: str, made: Spread) -> Moves:
         """Return how each worker comes to what it holds of a tensor, from what they made."""
         stay = tuple(state == ADDENDS for state in self.states(name))
-        return moves(_with_addends(made, stay), self.held(name).boxes, self.partition.workers)
+        workers = self.partition.workers
+        return moves(with_addends(made, stay, workers), self.held(name).boxes, workers)
 
     def received_bytes(self) -> tuple[int, ...]:
         """Return the bytes that each worker receives in a step."""
@@ -197,14 +198,21 @@ _KINDS: Mapping[int, Kind] = {WHOLE: Standing.ALIKE, ADDENDS: Reducer.SUM}
 """How what workers have stands to each other, of a tensor that is not cut."""
 
 
-def _with_addends(spread: Spread, stay: tuple[bool, ...]) -> Spread:
-    """Return what each worker has, where at these divisions each goes on with its own addend."""
+def with_addends(spread: Spread, stay: tuple[bool, ...], workers: int) -> Spread:
+    """Return what each worker has, where at these divisions each goes on with its own addend.
+
+    Where workers of a group all did the same, as those do who have too little to cut, what the first has is the addend,
+    and the others have none.
+    """
     if not any(stay):
         return spread
-    kinds = (
-        tuple(Standing.ALIKE if own else kind for own, kind in zip(stay, found, strict=True)) for found in spread.kinds
-    )
-    return Spread(spread.boxes, tuple(kinds))
+    boxes: list[Region] = []
+    kinds: list[tuple[Kind, ...]] = []
+    for box, found, own in zip(spread.boxes, spread.kinds, digits(workers), strict=True):
+        repeats = any(at and kind is Standing.ALIKE and digit for at, kind, digit in zip(stay, found, own, strict=True))
+        boxes.append(tuple((begin, begin) for begin, _ in box) if repeats else box)
+        kinds.append(tuple(Standing.ALIKE if at else kind for at, kind in zip(stay, found, strict=True)))
+    return Spread(tuple(boxes), tuple(kinds))
 
 
 def _inside(outer: Range, inner: Range) -> Range:
