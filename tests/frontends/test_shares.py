@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from outgrow.frontends.slicing import TOGETHER, part, run
-from outgrow.operators.regions import Region
+from outgrow.operators.regions import Region, volume
 from outgrow.operators.strategies import pieces, strategies
 from outgrow.operators.tdl import Call, Operand, Reducer
-from outgrow.planning.lacking import WHOLE, volume
+from outgrow.planning.lacking import WHOLE
 from outgrow.planning.partition import factors
 from outgrow.planning.room import ADDENDS
 from outgrow.planning.shares import Spread, Task, held, moves, tasks, with_addends

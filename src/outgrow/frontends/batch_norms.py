@@ -163,29 +163,25 @@ def _batch_norm_gradient(
 
 
 _GIVEN = "Tensor gradient, Tensor x"
-_OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
+_OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "centred_squares(Tensor x, Tensor mean, int count) -> Tensor": (
-        "centred_squares",
         _centred_squares,
         lambda _x, mean, _: torch.empty_like(mean),
     ),
     "batch_normalised(Tensor x, Tensor? w, Tensor? b, Tensor mean, Tensor variance, float eps) -> (Tensor, Tensor)": (
-        "batch_normalised",
         _batch_normalised,
         lambda x, _w, _b, mean, *_: (torch.empty_like(x), torch.empty_like(mean)),
     ),
     f"batch_norm_sums({_GIVEN}, Tensor mean, Tensor invstd) -> (Tensor, Tensor)": (
-        "batch_norm_sums",
         _batch_norm_sums,
         lambda _gradient, _x, mean, _: (torch.empty_like(mean), torch.empty_like(mean)),
     ),
     f"batch_norm_gradient({_GIVEN}, Tensor? weight, Tensor mean, Tensor invstd, Tensor w, Tensor b, int n) -> Tensor": (
-        "batch_norm_gradient",
         _batch_norm_gradient,
         lambda _, x, *__: torch.empty_like(x),
     ),
 }
-for _schema, (_name, _run, _like) in _OPERATORS.items():
-    _LIBRARY.define(_schema)
+for _schema, (_run, _like) in _OPERATORS.items():
+    _name = _LIBRARY.define(_schema)
     _LIBRARY.impl(_name, _run, "CPU")
     _LIBRARY.impl(_name, _like, "Meta")

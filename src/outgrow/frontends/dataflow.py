@@ -6,17 +6,19 @@ memory with each worker as they do in the step itself.
 """
 
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from outgrow.frontends.arguments import completed
+from outgrow.frontends.batch_norms import batch_norms_by_sums
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import NAMED_LITERALS, address, written_nodes
+from outgrow.frontends.gathers import offer_gathers
 from outgrow.frontends.names import operator_name, symbol_name
-from outgrow.frontends.state import BatchSlot, ParameterSlot
+from outgrow.frontends.state import BatchSlot, ParameterSlot, StateSlot
 from outgrow.frontends.trace import Leaf, Traced
 from outgrow.ir.graph import Symbol
 from outgrow.operators import dataflow
@@ -25,6 +27,19 @@ from outgrow.operators.tdl import Argument, Call, Operand
 
 _SAME = ("aten.alias.default", "aten.detach.default")
 """Operators whose result is the operand."""
+
+
+def divisible_dataflow(traced: Traced) -> Dataflow:
+    """Return the dataflow of a traced step, whose module becomes one that can be divided in more ways."""
+    batch_norms_by_sums(traced)
+    offer_gathers(traced)
+    return dataflow_of(traced)
+
+
+def put_back(traced: Traced, step: Dataflow) -> dict[StateSlot, str]:
+    """Return the tensors that hang in slots after a step, by their slots."""
+    slots = zip(traced.outputs, step.outputs, strict=True)
+    return {slot: name for slot, name in slots if not isinstance(slot, Leaf | None) and name is not None}
 
 
 def dataflow_of(traced: Traced) -> Dataflow:
@@ -169,9 +184,8 @@ def _with_shared_memory_whole(step: Dataflow) -> Dataflow:
     born: dict[str, int] = {}
     last = {name: len(step.nodes) for name, tensor in step.tensors.items() if tensor.lasting or name in step.outputs}
     for at, node in enumerate(step.nodes):
-        for name in (*node.operands, *node.results):
-            if name is not None:
-                last[name] = max(at, last.get(name, 0))
+        for name in node.tensors:
+            last[name] = max(at, last.get(name, 0))
         for name in node.results:
             if name is not None and name not in node.operands:
                 born[name] = at
@@ -181,7 +195,7 @@ def _with_shared_memory_whole(step: Dataflow) -> Dataflow:
     lasting = [[name for name in names if step.tensors[name].lasting] for names in sharing.values()]
     shared = {name for names in lasting if len(names) > 1 for name in names}
     for at, node in enumerate(step.nodes):
-        for name in _rewritten(node):
+        for name in node.rewritten:
             viewed = step.tensors[name].viewed
             if any(born.get(item, -1) < at < last.get(item, -1) for item in sharing[viewed] if item != name):
                 shared.update(sharing[viewed])
@@ -190,15 +204,9 @@ def _with_shared_memory_whole(step: Dataflow) -> Dataflow:
     return Dataflow(tensors, nodes, step.outputs)
 
 
-def _rewritten(node: Node) -> Iterator[str]:
-    """Yield the tensors that a node writes and that were there before."""
-    yield from (name for name in node.results if name is not None and name in node.operands)
-    yield from (node.operands[at] for at in node.written)
-
-
 def _is_bound(node: Node, step: Dataflow, shared: Collection[str]) -> bool:
     """Whether a node writes shared memory, or makes a view of it, or writes an operand that it reads elsewhere, too."""
-    if any(node.operands.count(name) > 1 for name in _rewritten(node)):
+    if any(node.operands.count(name) > 1 for name in node.rewritten):
         return True
     views = (name for name in node.results if name is not None and step.tensors[name].viewed != name)
-    return any(name in shared for name in (*_rewritten(node), *views))
+    return any(name in shared for name in (*node.rewritten, *views))

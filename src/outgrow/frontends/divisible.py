@@ -10,15 +10,13 @@ import torch
 import torch.utils._pytree as pytree
 
 from outgrow.analysis.cost import Cost, signature
-from outgrow.frontends.batch_norms import batch_norms_by_sums
 from outgrow.frontends.capture import Captured, captured_from
-from outgrow.frontends.dataflow import dataflow_of
+from outgrow.frontends.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.divided import divided
 from outgrow.frontends.exchange import EXCHANGE
-from outgrow.frontends.gathers import offer_gathers
 from outgrow.frontends.loading import blamed_on
 from outgrow.frontends.state import Training
-from outgrow.frontends.trace import Leaf, Traced, trace
+from outgrow.frontends.trace import Traced, trace
 from outgrow.frontends.unallocated import build_unallocated
 from outgrow.frontends.workers import one_by_one
 from outgrow.frontends.workload import Workload
@@ -42,12 +40,7 @@ class Divisible:
 
     def of_worker(self, shares: Shares, worker: int) -> Captured:
         """Return what one worker runs."""
-        slots = zip(self.traced.outputs, self.step.outputs, strict=True)
-        states = {
-            slot: shares.states(name)
-            for slot, name in slots
-            if slot is not None and not isinstance(slot, Leaf) and name is not None
-        }
+        states = {slot: shares.states(name) for slot, name in put_back(self.traced, self.step).items()}
         counts = torch.zeros(2, dtype=torch.int64)
         return captured_from(divided(self.traced, shares, worker, "workers", counts, states), self.leaves)
 
@@ -62,9 +55,7 @@ def divisible(function: Callable[..., Workload], settings: Mapping[str, object])
     training, batch = Training((workload.model,), (workload.optimizer,)), tuple(workload.batches[0])
     with blamed_on("the step cannot be captured"), one_by_one(training):
         traced = trace(workload.step, training, batch, {})
-    batch_norms_by_sums(traced)
-    offer_gathers(traced)
-    return Divisible(traced, pytree.tree_leaves((batch, {})), dataflow_of(traced))
+    return Divisible(traced, pytree.tree_leaves((batch, {})), divisible_dataflow(traced))
 
 
 def exchange_costs(graph: Graph, machine: Machine, worker: int) -> dict[str, Cost]:

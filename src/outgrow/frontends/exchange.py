@@ -17,9 +17,8 @@ from torch.nn import functional as F
 
 from outgrow.errors import PeerLost
 from outgrow.frontends.slicing import TOGETHER
-from outgrow.operators.regions import Region
+from outgrow.operators.regions import Region, volume
 from outgrow.operators.tdl import Reducer
-from outgrow.planning.lacking import volume
 from outgrow.planning.shares import Moves, Part
 
 EXCHANGE = "outgrow.exchange.default"
@@ -77,15 +76,14 @@ class Wire:
         Parts of later turns are reduced with those before. What no part covers is `fill`. A view where that will do.
         """
         mine = moves[self._worker]
-        if _is_here(moves) or len(mine) == 1:
-            pieces = self.pieces(tensor, box, moves)
-        elif _are_stacked(mine, wanted):
-            return self._arrived(tensor, box, moves, with_own=True).view([end - begin for begin, end in wanted])
-        elif by is Reducer.SUM and all(part.box == wanted and part.turn == at for at, part in enumerate(mine)):
-            arrived = self._arrived(tensor, box, moves, with_own=True)
-            return arrived.view([len(mine), *(end - begin for begin, end in wanted)]).sum(0, dtype=tensor.dtype)
-        else:
-            pieces = self.pieces(tensor, box, moves)
+        shape = [end - begin for begin, end in wanted]
+        if len(mine) > 1 and not _is_here(moves):
+            if _are_stacked(mine, wanted):
+                return self._arrived(tensor, box, moves, with_own=True).view(shape)
+            if by is Reducer.SUM and all(part.box == wanted and part.turn == at for at, part in enumerate(mine)):
+                arrived = self._arrived(tensor, box, moves, with_own=True)
+                return arrived.view([len(mine), *shape]).sum(0, dtype=tensor.dtype)
+        pieces = self.pieces(tensor, box, moves)
         if len(mine) == 1 and mine[0].box == wanted:
             return pieces[0]
         if len(mine) == 1:
@@ -93,7 +91,6 @@ class Wire:
             beyond = [size for inner, outer in ends for size in (inner[0] - outer[0], outer[1] - inner[1])]
             return F.pad(pieces[0], beyond, value=fill)
         first = [part for part in mine if part.turn == 0]
-        shape = [end - begin for begin, end in wanted]
         is_covered = sum(volume(part.box) for part in first) == volume(wanted)
         found = tensor.new_empty(shape) if is_covered else tensor.new_full(shape, fill)
         for part, piece in zip(mine, pieces, strict=True):

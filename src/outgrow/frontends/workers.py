@@ -22,12 +22,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from outgrow.errors import Divided, Uncapturable
-from outgrow.frontends.batch_norms import batch_norms_by_sums
 from outgrow.frontends.capture import storage_name
-from outgrow.frontends.dataflow import dataflow_of
+from outgrow.frontends.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.divided import divided
 from outgrow.frontends.exchange import peers_missed
-from outgrow.frontends.gathers import offer_gathers
 from outgrow.frontends.state import (
     ParameterSlot,
     Place,
@@ -38,7 +36,7 @@ from outgrow.frontends.state import (
     read,
     state_tensors,
 )
-from outgrow.frontends.trace import Leaf, Traced
+from outgrow.frontends.trace import Traced
 from outgrow.operators.dataflow import Dataflow
 from outgrow.planning.lacking import WHOLE
 from outgrow.planning.partition import factors, partition
@@ -100,30 +98,24 @@ class Workers:
 
         Raises `Divided` where workers do not agree on the step, the parameters, the seeds or the batch.
         """
-        batch_norms_by_sums(traced)
-        offer_gathers(traced)
-        step = dataflow_of(traced)
+        step = divisible_dataflow(traced)
         budget_bytes = self._agreed(step, training, batch, budget_bytes)
         for slot, tensor in state_tensors(training).items():
             if isinstance(tensor, DTensor):
                 self._states[slot], self._places[slot] = self._found(slot, tensor), Place.of(tensor)
-        put_back = {
-            slot: name
-            for slot, name in zip(traced.outputs, step.outputs, strict=True)
-            if slot is not None and not isinstance(slot, Leaf) and name is not None
-        }
-        found = partition(step, self.count, self._fixed(put_back), memory_bytes=budget_bytes * FOR_TENSORS)
+        outputs = put_back(traced, step)
+        found = partition(step, self.count, self._fixed(outputs), memory_bytes=budget_bytes * FOR_TENSORS)
         shares = self.shares = Shares(step, found)
         is_read = {name for node in step.nodes for name in node.operands}
         there = [slot for slot in state_tensors(training) if storage_name(slot) in step.tensors]
-        lasting = {slot: storage_name(slot) for slot in there if slot not in put_back or storage_name(slot) in is_read}
-        for slot, name in (*lasting.items(), *put_back.items()):
+        lasting = {slot: storage_name(slot) for slot in there if slot not in outputs or storage_name(slot) in is_read}
+        for slot, name in (*lasting.items(), *outputs.items()):
             self._note(slot, torch.Size(step.tensors[name].shape), shares.states(name))
         return divided(traced, shares, self.number, self._group.group_name, self.counts, self._states)
 
-    def _fixed(self, put_back: Mapping[StateSlot, str]) -> dict[str, tuple[int, ...]]:
+    def _fixed(self, outputs: Mapping[StateSlot, str]) -> dict[str, tuple[int, ...]]:
         """Return how tensors of a step are cut that hang in slots which are cut already, before it or after it."""
-        after = {name: self._states[slot] for slot, name in put_back.items() if slot in self._states}
+        after = {name: self._states[slot] for slot, name in outputs.items() if slot in self._states}
         return after | {storage_name(slot): states for slot, states in self._states.items()}
 
     def _note(self, slot: StateSlot, shape: torch.Size, states: tuple[int, ...]) -> None:

@@ -30,7 +30,7 @@ def value_bytes(value: Value) -> int:
 
 def moved_bytes(graph: Graph, op: Op) -> int:
     """Return the bytes that `op` reads and writes."""
-    if op.operator.split(".")[1:2] and op.operator.split(".")[1] in _MAKING_ROOM:
+    if _MAKING_ROOM.intersection(op.operator.split(".")):
         return 0
     names = (*read_values(op), *(name for name in op.results if name is not None))
     return sum(value_bytes(graph.values[name]) for name in names)

@@ -5,7 +5,7 @@ how a view's dimensions come from those of what it views, so here each call has 
 A write in place is a call whose result has the name of the operand: both are the same tensor, and are cut alike.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -56,6 +56,17 @@ class Node:
     results: tuple[str | None, ...]
     written: tuple[int, ...] = ()
     whole: bool = False
+
+    @property
+    def tensors(self) -> Iterator[str]:
+        """The names of its operands and results."""
+        return (name for name in (*self.operands, *self.results) if name is not None)
+
+    @property
+    def rewritten(self) -> Iterator[str]:
+        """The names of tensors that it writes and that were there before."""
+        yield from (name for name in self.results if name is not None and name in self.operands)
+        yield from (self.operands[at] for at in self.written)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ the operator finds each element where its own description says (`strategies` che
 """
 
 from collections.abc import Mapping
+from math import prod
 from typing import TypeAlias
 
 from outgrow.operators.tdl import Atom, Description, Element, Floor, Place, Remainder, Variable
@@ -91,3 +92,18 @@ def regions(description: Description, shapes: Mapping[int, tuple[int, ...]], box
 
 def _joined(one: Region, other: Region) -> Region:
     return tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def whole(shape: tuple[int, ...]) -> Region:
+    """Return the region that is all of a tensor."""
+    return tuple((0, size) for size in shape)
+
+
+def within(box: Region, shape: tuple[int, ...]) -> Region:
+    """Return what of a box lies within a shape."""
+    return tuple((max(begin, 0), min(end, size)) for (begin, end), size in zip(box, shape, strict=True))
+
+
+def volume(box: Region) -> int:
+    """Return how many elements a box has."""
+    return prod(end - begin for begin, end in box)

@@ -1,8 +1,8 @@
 """How much memory does one worker of a divided step take? Its parts of all tensors, and what it receives for a call."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from outgrow.operators.dataflow import Dataflow, Node
+from outgrow.operators.dataflow import Dataflow
 
 
 def peak_bytes(step: Dataflow, received: Mapping[str, float]) -> int:
@@ -13,7 +13,7 @@ def peak_bytes(step: Dataflow, received: Mapping[str, float]) -> int:
     made = {name for node in step.nodes for name in node.results if name is not None}
     owner = owners(step, received)
     dying: dict[int, list[str]] = {}
-    last = {owner[name]: at for at, node in enumerate(step.nodes) for name in tensors_of(node)}
+    last = {owner[name]: at for at, node in enumerate(step.nodes) for name in node.tensors}
     for name, at in last.items():
         dying.setdefault(at, []).append(name)
     live = {owner[name] for name, tensor in step.tensors.items() if tensor.lasting or name not in made}
@@ -45,9 +45,3 @@ def owners(step: Dataflow, received: Mapping[str, float]) -> dict[str, str]:
                 sources = (item for item in node.operands if step.tensors[item].viewed == step.tensors[name].viewed)
                 found[name] = found[next(sources, found[name])]
     return found
-
-
-def tensors_of(node: Node) -> Iterator[str]:
-    """Yield the names of a node's operands and results."""
-    yield from node.operands
-    yield from (name for name in node.results if name is not None)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from outgrow.operators.regions import Range, Region
+from outgrow.operators.regions import Range, Region, volume, whole, within
 from outgrow.operators.strategies import (
     Outcome,
     Partial,
@@ -127,7 +127,7 @@ def fetched(
     found = [0.0] * len(states)
     for worker in range(ways):
         region = whole(shape) if needed is None else needed[worker]
-        inside = tuple((max(low, 0), min(high, size)) for (low, high), size in zip(region, shape, strict=True))
+        inside = within(region, shape)
         size, held = addends * volume(inside), _held(own, states, inside, worker, ways)
         for at, (state, (_, both)) in enumerate(zip(states, held, strict=True)):
             found[at] += size * (ways if state == ADDENDS else 1) - both
@@ -165,13 +165,3 @@ def _held(own: Shape, states: Sequence[int], box: Region, worker: int, ways: int
         low, high = box[state]
         across = max(0, min(high, end) - max(low, begin))
         yield size // own[state] * (end - begin), both // spans[state] * across if across else 0
-
-
-def whole(shape: Shape) -> Region:
-    """Return the region that is all of a tensor."""
-    return tuple((0, size) for size in shape)
-
-
-def volume(box: Region) -> int:
-    """Return how many elements a box has."""
-    return prod(end - begin for begin, end in box)

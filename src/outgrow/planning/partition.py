@@ -26,7 +26,7 @@ from outgrow.operators.dataflow import GATHERED, Dataflow, Node, Tensor
 from outgrow.operators.strategies import Partial, Split, Strategy, chunks, pieces, strategies
 from outgrow.operators.tdl import Call
 from outgrow.planning.elimination import MOST_ENTRIES, Choices, Table
-from outgrow.planning.footprint import peak_bytes, tensors_of
+from outgrow.planning.footprint import peak_bytes
 from outgrow.planning.lacking import WHOLE, Use, lacking, strategies_of
 from outgrow.planning.likeness import kinds
 from outgrow.planning.room import ADDED, ADDENDS, Room, room_of
@@ -325,7 +325,7 @@ def _tables(
     node: Node, tensors: Mapping[str, Tensor], states: Mapping[str, tuple[int, ...]], before: Sequence[Level], use: Use
 ) -> dict[str, Table]:
     """Return, by tensor, the bytes that workers lack for each way to run a node, and each of the tensor's states."""
-    names = tuple(dict.fromkeys(tensors_of(node)))
+    names = tuple(dict.fromkeys(node.tensors))
     addends: list[int] = []
     for name in node.operands:
         apart = (level.ways for level in before if level.states[name] == ADDENDS and not level.adds(node.name))

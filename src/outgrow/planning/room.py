@@ -7,13 +7,13 @@
 Source of the second: gradient accumulation, as everybody does it by hand.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
 from outgrow.operators.dataflow import GATHERED, Dataflow, Node
 from outgrow.operators.strategies import Strategy
-from outgrow.planning.footprint import owners, tensors_of
+from outgrow.planning.footprint import owners
 
 ADDENDS = -2
 """The state of a tensor that is the sum of what workers have."""
@@ -53,7 +53,7 @@ def room_of(step: Dataflow) -> Room:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for at, node in enumerate(step.nodes):
-        for name in tensors_of(node):
+        for name in node.tensors:
             found = sums.get(name) or (held.get(name) if owner[name] == held.get(name) else None)
             if found is not None:
                 first.setdefault(found, at)
@@ -65,7 +65,7 @@ def _sums(step: Dataflow) -> dict[str, str]:
     """Return the tensors that are sums of gradients, or addends of one, by the sum's name."""
     sizes = {prod(tensor.shape) for tensor in step.tensors.values() if tensor.trained and tensor.shape}
     makers = {name: node for node in step.nodes for name in node.results if name is not None}
-    rewritten = {name for node in step.nodes for name in _rewritten(node)}
+    rewritten = {name for node in step.nodes for name in node.rewritten}
     found: dict[str, str] = {}
 
     def may_be_addend(name: str) -> bool:
@@ -97,10 +97,5 @@ def _adds(node: Node) -> bool:
 
 def _is_within(node: Node, sums: Mapping[str, str]) -> bool:
     """Whether a node adds or views addends of a sum, and makes one."""
-    names = {sums.get(name or "") for name in tensors_of(node)}
+    names = {sums.get(name or "") for name in node.tensors}
     return (_adds(node) or node.call.operator in _VIEWS) and len(names) == 1 and None not in names
-
-
-def _rewritten(node: Node) -> Iterator[str]:
-    yield from (name for name in node.results if name is not None and name in node.operands)
-    yield from (node.operands[at] for at in node.written)

@@ -20,10 +20,10 @@ from typing import TypeAlias
 
 from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import Dataflow, Node, Tensor
-from outgrow.operators.regions import Range, Region
+from outgrow.operators.regions import Range, Region, volume, whole, within
 from outgrow.operators.strategies import Outcome, Partial, Split, chunks, pieces, strategies
 from outgrow.operators.tdl import Call, Reducer, Shape
-from outgrow.planning.lacking import WHOLE, read, volume
+from outgrow.planning.lacking import WHOLE, read
 from outgrow.planning.partition import Partition, factors
 from outgrow.planning.room import ADDED, ADDENDS
 
@@ -127,9 +127,8 @@ class Shares:
     def rewritten(self, node: Node, position: int) -> Spread:
         """Return what each worker has of an operand that the node has written."""
         shape = node.call.operands[position].shape
-        whole = tuple((0, size) for size in shape)
         tasks_of = self.tasks(node)
-        boxes = tuple(within(task.needed.get(position, whole), shape) for task in tasks_of)
+        boxes = tuple(within(task.needed.get(position, whole(shape)), shape) for task in tasks_of)
         return Spread(boxes, tuple(task.operand_kinds[position] for task in tasks_of))
 
     def handed_on(self, name: str, made: Spread) -> Moves:
@@ -159,11 +158,6 @@ class Shares:
         for position in node.written:
             name = node.operands[position]
             yield tensors[name], self.handed_on(name, self.rewritten(node, position))
-
-
-def within(box: Region, shape: Shape) -> Region:
-    """Return what of a box lies within a shape."""
-    return tuple((max(begin, 0), min(end, size)) for (begin, end), size in zip(box, shape, strict=True))
 
 
 @cache
@@ -229,8 +223,8 @@ def _task(call: Call, cuts: Sequence[str | None], places: Sequence[tuple[int, in
     """Return what the worker does that has these digits, of so many ways each."""
     present = call
     needed: dict[int, Region] = {}
-    boxes: dict[int, Region] = {item.position: tuple((0, size) for size in item.shape) for item in call.operands}
-    made = [None if shape is None else tuple((0, size) for size in shape) for shape in call.shapes]
+    boxes: dict[int, Region] = {item.position: whole(item.shape) for item in call.operands}
+    made = [None if shape is None else whole(shape) for shape in call.shapes]
     kinds: list[tuple[Kind, ...]] = [() for _ in call.shapes]
     operand_kinds: dict[int, tuple[Kind, ...]] = dict.fromkeys(boxes, ())
     zeros: tuple[int, ...] = ()
