@@ -115,3 +115,28 @@ def test_a_step_that_draws_numbers_is_not_repeated() -> None:
     tables = tables_of(problem_of(graph, 1 << 40), graph)
     sequence = sequence_of(tables, np.full(len(tables.use_at), DISCARD, dtype=np.int8))
     assert tables.names[sequence.culprit] == "a"
+
+
+def test_a_result_of_the_step_is_not_written_over_what_may_leave() -> None:
+    """The storage would have to stay with the result, so that its gap before that would not be there."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage a 8
+        storage b 8
+        storage c 8
+        storage d 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2] = aten.relu.default(%x)
+        %b: b@0 f32[2] = aten.relu.default(%x)
+        %c: c@0 f32[2] = aten.relu.default(%b)
+        %d: d@0 f32[2] = aten.relu.default(%a)
+        return %d
+        """
+    )
+    tables = tables_of(problem_of(graph, 1 << 40), graph)
+    policy = np.full(len(tables.use_at), KEEP, dtype=np.int8)
+    sequence = sequence_of(tables, policy)
+    found = residence_of(tables, sequence, policy)
+    assert found.over.tolist() == [0, 0, 1, 0]
+    assert [(tables.names[one], begin, end) for one, begin, end in zip(*found.gaps[:3], strict=True)] == [("a", 0, 3)]

@@ -109,14 +109,17 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
         write_start=write_start,
         write_at=np.array([at for steps in writers for at in steps], dtype=np.int64),
         chain_seconds=_chain_seconds(seconds, writers, writes, use_start),
-        over=_overs(problem, graph, number, may_stow),
+        over=_overs(problem, graph, number, may_leave, may_stow),
     )
 
 
-def _overs(problem: Problem, graph: Graph, number: dict[str, int], may_stow: Collection[str]) -> NDArray[np.int64]:
+def _overs(
+    problem: Problem, graph: Graph, number: dict[str, int], may_leave: Collection[str], may_stow: Collection[str]
+) -> NDArray[np.int64]:
     """For each op the storage of its first result, then up to two operands that it may be written over; else -1.
 
-    What may be stowed after its birth is not written over what is there before the step.
+    What may be stowed after its birth is not written over what is there before the step, and what may never leave,
+    such as a result of the step, not over what may: that would have to stay, too.
     """
     found = np.full((len(graph.ops), 1 + _OPERANDS), -1, dtype=np.int64)
     for at, op in enumerate(graph.ops):
@@ -128,7 +131,11 @@ def _overs(problem: Problem, graph: Graph, number: dict[str, int], may_stow: Col
             for name in (op.results[0], *(op.references[way.operand] for way in fitting))
             if name is not None
         )
-        own = [name for name in operands if target not in may_stow or name in graph.born_at][:_OPERANDS]
+        own = [
+            name
+            for name in operands
+            if (target not in may_stow or name in graph.born_at) and (target in may_leave or name not in may_leave)
+        ][:_OPERANDS]
         if own:
             found[at, : 1 + len(own)] = [number[name] for name in (target, *own)]
     return found
