@@ -25,7 +25,7 @@ PIECES = {
 def test_pieces_are_packed_one_after_the_other(names: list[str]) -> None:
     """Whatever their strides: what is sent is contiguous, and can be taken as bytes."""
     pieces = [PIECES[name] for name in names]
-    packed = exchange._packed(pieces, TABLE)
+    packed = exchange._packed(TABLE, pieces)
     expected: list[Tensor] = [piece.reshape(-1) for piece in pieces]
     assert torch.equal(packed, torch.cat(expected) if expected else TABLE.new_empty(0))
     assert packed.view(torch.uint8).numel() == 4 * packed.numel()
@@ -50,3 +50,28 @@ def test_parts_are_stacked_if_they_follow_each_other(
     assert exchange._are_stacked(parts, wanted) == are_stacked
     narrow = [Part(part.worker, (part.box[0], (3, 6)), 0) for part in parts]
     assert not exchange._are_stacked(narrow, wanted)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_row"), [(((0, 2), (2, 5)), True), (((0, 2), (3, 5)), False), (((2, 5), (0, 2)), False)]
+)
+def test_what_lies_one_after_the_other_is_sent_as_it_is(rows: tuple[tuple[int, int], ...], *, is_row: bool) -> None:
+    """Without a copy, if the order is that of the memory and nothing lies between."""
+    pieces = [TABLE[begin:end] for begin, end in rows]
+    row = exchange._row(TABLE, pieces)
+    assert (row is not None) == is_row
+    if row is not None:
+        assert row.data_ptr() == TABLE.data_ptr()
+        assert torch.equal(row, torch.cat([piece.reshape(-1) for piece in pieces]))
+
+
+@pytest.mark.parametrize("later", [((0, 2), (2, 5)), ((0, 1), (1, 5))], ids=["as cut", "cut otherwise"])
+def test_parts_of_later_turns_are_added(later: tuple[tuple[int, int], ...]) -> None:
+    """Also where they are cut otherwise; what no part covers stays as it was."""
+    cuts = [((0, 2), 0), ((2, 4), 0), *((cut, turn) for turn in (1, 2) for cut in later)]
+    boxes = [((begin, min(end, 4)), (0, 3)) for (begin, end), _ in cuts]
+    pieces = [torch.full((box[0][1] - box[0][0], 3), 10.0**turn) for box, (_, turn) in zip(boxes, cuts, strict=True)]
+    found = torch.full((5, 3), 7.0)
+    parts = [Part(0, box, turn) for box, (_, turn) in zip(boxes, cuts, strict=True)]
+    exchange._put_together(found, ((0, 5), (0, 3)), parts, pieces, torch.add)
+    assert torch.equal(found, torch.cat([torch.full((4, 3), 111.0), torch.full((1, 3), 7.0)]))

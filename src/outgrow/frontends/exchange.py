@@ -5,7 +5,7 @@ a tensor of two numbers (how many exchanges there were, how many bytes were rece
 into another order, and workers that plan by themselves meet in the same exchanges.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -93,9 +93,7 @@ class Wire:
         first = [part for part in mine if part.turn == 0]
         is_covered = sum(volume(part.box) for part in first) == volume(wanted)
         found = tensor.new_empty(shape) if is_covered else tensor.new_full(shape, fill)
-        for part, piece in zip(mine, pieces, strict=True):
-            place = _slice(found, wanted, part.box)
-            place.copy_(piece if part.turn == 0 else TOGETHER[by](place, piece))
+        _put_together(found, wanted, mine, pieces, TOGETHER[by])
         return found
 
     def pieces(self, tensor: Tensor, box: Region, moves: Moves) -> list[Tensor]:
@@ -103,8 +101,10 @@ class Wire:
         mine = moves[self._worker]
         if _is_here(moves):
             return [_slice(tensor, box, part.box) for part in mine]
-        counts = [0 if worker == self._worker else _size(self._from(worker, mine)) for worker in range(len(moves))]
-        parts = dict(enumerate(self._arrived(tensor, box, moves, with_own=False).split(counts)))
+        whole = [_slice(tensor, box, part.box) for part in self._sent(moves, with_own=True)]
+        with_own = _row(tensor, whole) is not None
+        received = self._received(moves, with_own=with_own)
+        parts = dict(enumerate(self._arrived(tensor, box, moves, with_own=with_own).split(received)))
         return [
             _slice(tensor, box, part.box)
             if part.worker == self._worker
@@ -114,19 +114,28 @@ class Wire:
 
     def _arrived(self, tensor: Tensor, box: Region, moves: Moves, *, with_own: bool) -> Tensor:
         """Return the elements that arrive, worker after worker; with those that this one has itself, or without."""
-        mine = moves[self._worker]
-        sent = [self._from(self._worker, parts) for parts in moves]
-        received = [_size(self._from(worker, mine)) for worker in range(len(moves))]
-        if not with_own:
-            sent[self._worker], received[self._worker] = [], 0
-        packed = _packed([_slice(tensor, box, part.box) for parts in sent for part in parts], tensor)
+        slices = [_slice(tensor, box, part.box) for part in self._sent(moves, with_own=with_own)]
         item = tensor.element_size()
-        counts = [item * _size(parts) for parts in sent]
-        inward = [item * size for size in received]
+        counts = [
+            item * _size(self._from(self._worker, parts)) if with_own or worker != self._worker else 0
+            for worker, parts in enumerate(moves)
+        ]
+        inward = [item * size for size in self._received(moves, with_own=with_own)]
         found = torch.ops.outgrow.exchange(
-            packed.view(torch.uint8), self._counts, counts, inward, self._worker, self._group
+            _packed(tensor, slices).view(torch.uint8), self._counts, counts, inward, self._worker, self._group
         )
         return found.view(tensor.dtype)
+
+    def _sent(self, moves: Moves, *, with_own: bool) -> list[Part]:
+        """Return the parts that this worker sends, worker after worker."""
+        there = [parts for worker, parts in enumerate(moves) if with_own or worker != self._worker]
+        return [part for parts in there for part in self._from(self._worker, parts)]
+
+    def _received(self, moves: Moves, *, with_own: bool) -> list[int]:
+        """Return how many elements come from each worker."""
+        mine = moves[self._worker]
+        counts = [_size(self._from(worker, mine)) for worker in range(len(moves))]
+        return [size if with_own or worker != self._worker else 0 for worker, size in enumerate(counts)]
 
     @staticmethod
     def _from(worker: int, parts: Sequence[Part]) -> list[Part]:
@@ -154,15 +163,51 @@ def _are_stacked(parts: Sequence[Part], wanted: Region) -> bool:
     )
 
 
-def _packed(pieces: Sequence[Tensor], like: Tensor) -> Tensor:
-    """Return the elements of tensors, one after the other; each is read once."""
-    if len(pieces) == 1 or all(piece.is_contiguous() for piece in pieces):
-        flat = [piece.reshape(-1).contiguous() for piece in pieces]
-        return flat[0] if len(flat) == 1 else torch.cat(flat) if flat else like.new_empty(0)
-    found = like.new_empty(sum(piece.numel() for piece in pieces))
+def _put_together(
+    found: Tensor, box: Region, parts: Sequence[Part], pieces: Sequence[Tensor], together: Callable[..., Tensor]
+) -> None:
+    """Write pieces into a box of a tensor; those of later turns are reduced with those before.
+
+    The first two of a part that comes in several turns are read once.
+    """
+    alone = {part.box: piece for part, piece in zip(parts, pieces, strict=True) if part.turn == 0}
+    if any(part.box not in alone for part in parts):
+        for box_of_one, piece in alone.items():
+            _slice(found, box, box_of_one).copy_(piece)
+        alone.clear()
+    for part, piece in zip(parts, pieces, strict=True):
+        if part.turn > 0:
+            place = _slice(found, box, part.box)
+            together(alone.pop(part.box, place), piece, out=place)
+    for box_of_one, piece in alone.items():
+        _slice(found, box, box_of_one).copy_(piece)
+
+
+def _packed(tensor: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+    """Return the elements of parts of a tensor, one after the other; not copied where they lie so, else read once."""
+    row = _row(tensor, pieces)
+    if row is not None:
+        return row
+    if all(piece.is_contiguous() for piece in pieces):
+        return torch.cat([piece.reshape(-1) for piece in pieces]) if pieces else tensor.new_empty(0)
+    found = tensor.new_empty(sum(piece.numel() for piece in pieces))
     for place, piece in zip(found.split([piece.numel() for piece in pieces]), pieces, strict=True):
         place.view(piece.shape).copy_(piece)
     return found
+
+
+def _row(tensor: Tensor, pieces: Sequence[Tensor]) -> Tensor | None:
+    """Return the elements of parts of a tensor that lie in its memory one after the other; None where they do not."""
+    if not pieces or not all(piece.is_contiguous() for piece in pieces):
+        return None
+    if len(pieces) == 1:
+        return pieces[0].reshape(-1)
+    begins = [piece.storage_offset() for piece in pieces]
+    ends = [begin + piece.numel() for begin, piece in zip(begins, pieces, strict=True)]
+    if not tensor.is_contiguous() or begins[1:] != ends[:-1]:
+        return None
+    first = tensor.storage_offset()
+    return tensor.reshape(-1)[begins[0] - first : ends[-1] - first]
 
 
 def _slice(tensor: Tensor, box: Region, wanted: Region) -> Tensor:

@@ -22,7 +22,7 @@ from outgrow.operators.strategies import Partial, Piece, Split, Strategy, pieces
 from outgrow.operators.tdl import Argument, Call, Operand, Reducer
 from outgrow.planning.partition import factors
 
-TOGETHER: Mapping[Reducer, Callable[[Tensor, Tensor], Tensor]] = {
+TOGETHER: Mapping[Reducer, Callable[..., Tensor]] = {
     Reducer.SUM: torch.add,
     Reducer.MAX: torch.maximum,
     Reducer.MIN: torch.minimum,
