@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
+from outgrow.ir.flight import flights
 from outgrow.ir.graph import (
     Argument,
     Drop,
@@ -37,6 +38,7 @@ class _Draft:
     values: dict[str, Value] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     present: list[str] = field(default_factory=list)
+    under_way: list[tuple[str, str]] = field(default_factory=list)
 
     def storage(self, role: Role, elements: int) -> str:
         name = f"s{len(self.storages)}"
@@ -49,26 +51,52 @@ class _Draft:
         self.present.append(name)
         return name
 
+    def exchange(self, name: str, wire: str, sent: str, elements: int) -> None:
+        """Begin an exchange; what arrives is no operand yet."""
+        there = self.value(self.storage(Role.ACTIVATION, elements), 0, elements)
+        self.present.remove(there)
+        self.ops.append(Op(name, "outgrow.exchange.default", (Ref(sent),), results=(there,), writes=(wire,)))
+        self.under_way.append((there, sent))
+
+    def arrive(self, at: int = 0) -> None:
+        """End an exchange that is under way."""
+        there, sent = self.under_way.pop(at)
+        found = self.values[there]
+        here = self.value(found.storage, 1, found.shape[0])
+        name = f"arrived_{there}"
+        self.ops.append(Op(name, "outgrow.arrived.default", (Ref(there), Ref(sent)), results=(here,)))
+
     def written(self, storage: str) -> None:
-        """Forget the values of the version that is overwritten."""
+        """Forget the values of the version that is overwritten; no exchange sends it any more."""
+        for at in reversed(range(len(self.under_way))):
+            if self.values[self.under_way[at][1]].storage == storage:
+                self.arrive(at)
         self.present = [name for name in self.present if self.values[name].storage != storage]
 
 
 @st.composite
 def graphs(draw: st.DrawFn, max_ops: int = 12) -> Graph:
-    """Valid captured graphs: inputs, views, ops with one to three operands, in-place and hidden writes.
+    """Valid captured graphs: inputs, views, ops with one to three operands, in-place and hidden writes, exchanges.
 
     Some inputs are gradients of an earlier step, which end with this one, and some no op uses.
     """
     draft = _Draft()
     generator = draft.storage(Role.GENERATOR, 4)
-    statistics = draft.storage(Role.BUFFER, draw(ELEMENTS))
+    statistics, wire = draft.storage(Role.BUFFER, draw(ELEMENTS)), draft.storage(Role.INPUT, 4)
     for role in draw(st.lists(st.sampled_from((Role.PARAMETER, Role.INPUT, Role.GRADIENT)), min_size=1, max_size=3)):
         elements = draw(ELEMENTS)
         draft.value(draft.storage(role, elements), 0, elements)
     for number in range(draw(st.integers(1, max_ops))):
-        kind = draw(st.sampled_from(("relu", "add", "mm", "split", "relu_", "norm", "rand", "view")))
-        _draw_op(draw, draft, kind, f"{kind}{number}", generator, statistics)
+        kind = draw(st.sampled_from(("relu", "add", "mm", "split", "relu_", "norm", "rand", "view", "exchange")))
+        if draft.under_way and draw(st.booleans()):
+            draft.arrive(draw(st.integers(0, len(draft.under_way) - 1)))
+        room = max_ops - len(draft.ops) - len(draft.under_way)
+        if kind == "exchange" and room > 1:
+            draft.exchange(f"{kind}{number}", wire, draw(st.sampled_from(draft.present)), draw(ELEMENTS))
+        elif room > 0:
+            _draw_op(draw, draft, kind, f"{kind}{number}", generator, statistics)
+    while draft.under_way:
+        draft.arrive()
     results = draw(st.lists(st.sampled_from(draft.present), max_size=2, unique=True))
     return Graph(draft.storages, draft.values, tuple(draft.ops), tuple(results))
 
@@ -110,6 +138,8 @@ def swapped(draw: st.DrawFn, graph: Graph) -> Graph:
         if len(uses) < 2:
             continue
         gap = draw(st.integers(0, len(uses) - 2))
+        if _is_in_flight(graph, storage, uses[gap], uses[gap + 1]):
+            continue
         size = graph.storages[storage].size_bytes
         cut = draw(st.integers(0, size // 4)) * 4
         pieces = [SwapIn(storage, *ends) for ends in ((0, cut), (cut, size)) if ends[0] < ends[1]]
@@ -119,6 +149,15 @@ def swapped(draw: st.DrawFn, graph: Graph) -> Graph:
             items.insert(place, item)
         graph = replace(graph, instructions=tuple(items))
     return graph
+
+
+def _is_in_flight(graph: Graph, storage: str, begin: int, end: int) -> bool:
+    """Whether an exchange of a storage goes on from one instruction to the other."""
+    names = {item.name: at for at, item in enumerate(graph.instructions) if isinstance(item, Op)}
+    spans = [
+        (names[graph.ops[first].name], names[graph.ops[last].name]) for first, last in flights(graph).get(storage, ())
+    ]
+    return any(first <= begin and end <= last for first, last in spans)
 
 
 @st.composite

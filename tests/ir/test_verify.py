@@ -25,6 +25,8 @@ HEAD = """
     value %x: x@0 f32[4]
     value %half: x@0 f32[2]+2
 """
+SEND = "%y: y@0 f32[4] = outgrow.exchange.default(%x) writes w\n"
+HERE = "%y1: y@1 f32[4] = outgrow.arrived.default(%y, %x)\n"
 MAKE_Y = "%y: y@0 f32[4] = aten.relu.default(%x)\n"
 USE_Y = "%z: z@0 f32[4] = aten.add.Tensor(%y, %half)\nreturn %z\n"
 OUT = "swap_out y\nwait y\ndrop y\n"
@@ -159,6 +161,12 @@ def test_invariant_3_a_dropped_storage_makes_room_until_it_is_reserved_again() -
         (MAKE_Y + "swap_out y\n" + USE_Y, "y is freed by its last use while a copy"),
         (MAKE_Y + OUT + "swap_in y 0:16\n", "y is freed by its last use while a copy"),
         (MAKE_Y + OUT + "swap_in y 0:16\ndrop y\nwait y", "y is dropped while a copy"),
+        (SEND + OUT + BACK + HERE, "y is dropped while a copy"),
+        (SEND + OUT.replace("y", "x") + BACK.replace("y", "x") + HERE, "x is dropped while a copy"),
+        (SEND + "%x1: x@1 f32[4] = relu_(%x)\nreturn %y", "x is written by relu_ while a copy"),
+        (SEND, "y is freed by its last use while a copy"),
+        (SEND + HERE + HERE.replace("y@1", "y@2").replace("y1", "y2").replace("(%y", "(%y1"), "waits for no exchange"),
+        (SEND + HERE.replace("%x)", "%half)"), "waits for no exchange"),
     ],
 )
 def test_invariant_4_a_copy_in_flight_keeps_its_bytes(body: str, reason: str) -> None:

@@ -5,13 +5,14 @@ storage, one that holds a result and an input that no op uses are live to the en
 this analysis describes graphs before any transfer is planned.
 
     live(s, k)    iff birth(s) <= k <= death(s)
-    gap of s      = two consecutive uses i < j with at least one op between them
+    gap of s      = two consecutive uses i < j with at least one op between them, and s not in flight from i to j
     bytes(k)      = sum of size(s) over storages live at k, plus the workspace of op k
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from outgrow.ir.flight import flights
 from outgrow.ir.graph import Graph
 
 
@@ -72,9 +73,10 @@ def write_steps(graph: Graph) -> dict[str, list[int]]:
 def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> tuple[Gap, ...]:
     """Return every gap of a storage of at least `minimum_bytes` that may leave the device, in order of `begin`.
 
-    Storages that outlive the step stay on the device, but for those named in `leaving`.
+    Storages that outlive the step stay on the device, but for those named in `leaving`; and all while they are in
+    flight (`ir.flight`).
     """
-    written = graph.written_at
+    written, in_flight = graph.written_at, flights(graph)
     found: list[Gap] = []
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
@@ -84,7 +86,8 @@ def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> 
         rested = False
         for begin, end in zip(life.uses, life.uses[1:], strict=False):
             rested = rested and name not in written[begin]
-            if end - begin > 1:
+            flies = any(first <= begin and end <= last for first, last in in_flight.get(name, ()))
+            if end - begin > 1 and not flies:
                 found.append(Gap(name, storage.size_bytes, begin, end, dirty=not rested))
                 rested = True
     return tuple(sorted(found, key=lambda gap: (gap.begin, gap.end, gap.storage)))

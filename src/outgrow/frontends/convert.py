@@ -24,6 +24,7 @@ from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.names import operator_name, symbol_name
+from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value, read_values
 from outgrow.operators.effects import hidden_writes
 
@@ -118,12 +119,15 @@ class Conversion:
         return Graph(kept, values, tuple(ops), tuple(results))
 
     def _needed_ops(self, results: Sequence[str]) -> list[Op]:
-        """Keep ops that write what is there before the step, draw random numbers, or lead to such an op."""
+        """Keep ops that write what is there before the step, draw random numbers, or lead to such an op.
+
+        And those that end an exchange, from which this worker may want nothing.
+        """
         needed = {self.values[name].storage for name in results} | self.inputs | {GENERATOR}
         kept: list[Op] = []
         for op in reversed(self.ops):
             written = {self.values[name].storage for name in op.results if name is not None}
-            if not needed.isdisjoint(written.union(op.writes)):
+            if op.operator == ARRIVED or not needed.isdisjoint(written.union(op.writes)):
                 kept.append(op)
                 needed |= {self.values[name].storage for name in _mentioned(op)}
         return kept[::-1]

@@ -7,6 +7,7 @@ slots are those of the whole step, with parts of tensors in them, and everything
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import getitem
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from outgrow.frontends.arguments import completed
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import address
-from outgrow.frontends.exchange import Wire
+from outgrow.frontends.exchange import Coming, Wire, here
 from outgrow.frontends.fakes import FakeMode, fake_mode
 from outgrow.frontends.guards import symbol
 from outgrow.frontends.names import resolve_operator
@@ -57,6 +58,7 @@ def divided(
         def traced_anew(inputs: Sequence[object]) -> list[object]:
             given = run.run(*inputs, enable_io_processing=False)
             found[:] = [run.put_back(at, item, states) for at, item in enumerate(given)]
+            run.wire.settle()
             return [item.detach() if isinstance(item, Tensor) else item for item in found]
 
         tracer = make_fx(traced_anew, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
@@ -93,8 +95,13 @@ class _Worker(fx.Interpreter):
     def __init__(self, traced: Traced, shares: Shares, worker: int, wire: Wire) -> None:
         super().__init__(traced.module)
         self._slots = traced.outputs
-        self._shares, self._worker, self._wire = shares, worker, wire
+        self._shares, self._worker, self.wire = shares, worker, wire
         self._nodes = {node.name: node for node in shares.step.nodes}
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
+        """Return what a node is given; all of it is here, unless the node only picks one of several."""
+        given = super().fetch_args_kwargs_from_env(n)
+        return given if n.target is getitem else pytree.tree_map_only(Coming, Coming.here, given)
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node of the trace."""
@@ -115,7 +122,7 @@ class _Worker(fx.Interpreter):
         wanted = held(shares.step.tensors[name].shape, states[slot], shares.partition.workers)
         moved = moves(own, wanted.boxes, shares.partition.workers)
         boxes = own.boxes[self._worker], wanted.boxes[self._worker]
-        return self._wire.carried(output, *boxes, moved, Reducer.SUM, 0.0)
+        return here(self.wire.carried(output, *boxes, moved, Reducer.SUM, 0.0))
 
     def _run(
         self, node: Node, args: list[object], kwargs: dict[str, object], layouts: Sequence[tuple[int, ...]]
@@ -135,6 +142,8 @@ class _Worker(fx.Interpreter):
         waiting = iter(operands)
         arguments = [filled(item, value, waiting) for item, value in zip(task.call.arguments, args, strict=True)]
         keywords = {name: filled(item, kwargs[name], waiting) for name, item in task.call.keywords}
+        for name in node.rewritten:
+            self.wire.settle(operands[node.operands.index(name)])
         results = _function(task.call.operator)(*arguments, **keywords)
         several = isinstance(results, tuple | list)
         own = [
@@ -146,7 +155,7 @@ class _Worker(fx.Interpreter):
             self._write(given[position], operands[position], node.operands[position], spread)
         if task.quotient is not None:
             upper, lower = task.quotient
-            own[upper] = own[upper] / own[lower]
+            own[upper] = here(own[upper]) / here(own[lower])
         return own if several else own[0]
 
     def _fetched(self, node: Node, task: Task, position: int, tensor: Tensor, layout: tuple[int, ...] | None) -> Tensor:
@@ -154,9 +163,9 @@ class _Worker(fx.Interpreter):
         moved, needed = self._shares.fetched(node, position), task.needed.get(position)
         box = self._box(node.operands[position])
         if needed is not None and position not in task.zeros:
-            found = self._wire.carried(tensor, box, needed, moved, Reducer.SUM, task.fill)
+            found = here(self.wire.carried(tensor, box, needed, moved, Reducer.SUM, task.fill))
             return found if layout in (None, tuple(found.stride())) else _laid_out(found, layout)
-        self._wire.pieces(tensor, box, moved)
+        self.wire.carried(tensor, box, None, moved, Reducer.SUM, task.fill)
         (shape,) = (operand.shape for operand in task.call.operands if operand.position == position)
         if needed is not None:
             return tensor.new_zeros(shape)
@@ -164,7 +173,7 @@ class _Worker(fx.Interpreter):
             return tensor.new_empty_strided(shape, layout)
         return tensor if tuple(tensor.shape) == shape else tensor.new_empty(shape)
 
-    def _handed_on(self, node: Node, task: Task, number: int, result: Tensor, given: list[Tensor]) -> Tensor:
+    def _handed_on(self, node: Node, task: Task, number: int, result: Tensor, given: list[Tensor]) -> Tensor | Coming:
         """Return what this worker holds of a result; one that is an operand is written there."""
         name = node.results[number]
         assert name is not None, "a result has a name"
@@ -178,19 +187,26 @@ class _Worker(fx.Interpreter):
 
     def _write(self, own: Tensor, made: Tensor, name: str, spread: Spread) -> None:
         """Write what was made into what this worker holds; where that is the same memory, it is there already."""
-        found = self._held(made, name, spread)
+        found = here(self._held(made, name, spread))
         if address(found) != address(own) or found.shape != own.shape:
+            self.wire.settle(own)
             own.copy_(found)
 
-    def _held(self, made: Tensor, name: str, spread: Spread) -> Tensor:
+    def _held(self, made: Tensor, name: str, spread: Spread) -> Tensor | Coming:
         """Return what this worker holds of a tensor, from what workers made of it."""
         moved, box = self._shares.handed_on(name, spread), self._box(name)
-        found = self._wire.carried(made, spread.boxes[self._worker], box, moved, _reducer(spread), 0.0)
-        is_part_of_more = address(found) == address(made) and found.shape != made.shape
-        return found.clone() if is_part_of_more else found
+        found = self.wire.carried(made, spread.boxes[self._worker], box, moved, _reducer(spread), 0.0)
+        if isinstance(found, Coming):
+            return Coming(made, lambda: _alone(found.here(), made))
+        return _alone(found, made)
 
     def _box(self, name: str) -> Region:
         return self._shares.held(name).boxes[self._worker]
+
+
+def _alone(found: Tensor, made: Tensor) -> Tensor:
+    """Return what was found in memory of its own, if it is a part of what was made."""
+    return found.clone() if address(found) == address(made) and found.shape != made.shape else found
 
 
 def _reducer(spread: Spread) -> Reducer:

@@ -5,21 +5,22 @@ Nothing is run or allocated, and there are no other processes: exchanges are ops
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
 import torch
 import torch.utils._pytree as pytree
 
-from outgrow.analysis.cost import Cost, signature
+from outgrow.analysis.cost import Cost, costs_of, signature
 from outgrow.frontends.capture import Captured, captured_from
 from outgrow.frontends.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.divided import divided
-from outgrow.frontends.exchange import EXCHANGE
 from outgrow.frontends.loading import blamed_on
 from outgrow.frontends.state import Training
 from outgrow.frontends.trace import Traced, trace
 from outgrow.frontends.unallocated import build_unallocated
 from outgrow.frontends.workers import one_by_one
 from outgrow.frontends.workload import Workload
+from outgrow.ir.flight import ARRIVED, EXCHANGE
 from outgrow.ir.graph import Argument, Graph, Op
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Dataflow
@@ -59,18 +60,34 @@ def divisible(function: Callable[..., Workload], settings: Mapping[str, object])
 
 
 def exchange_costs(graph: Graph, machine: Machine, worker: int) -> dict[str, Cost]:
-    """Return the costs of the exchanges of a worker's step on a machine, by signature."""
-    found: dict[str, Cost] = {}
+    """Return the costs of beginning and awaiting the exchanges of a worker's step on a machine, by signature.
+
+    Exchanges go on beside arithmetic, one after the other; a wait costs what is left of its exchange when all ops
+    before it are done. Waits of one signature cost their mean.
+    """
+    costs = costs_of(graph, machine.device, {})
+    now = free = 0.0
+    ends: dict[str, float] = {}
+    waits: dict[str, list[float]] = {}
     for op in graph.ops:
-        if is_exchange(op):
+        if op.operator == EXCHANGE:
+            now += machine.device.seconds_per_op
             sent, received = map(_sizes, op.arguments[2:4])
-            found[signature(graph, op)] = Cost(machine.exchange_seconds(worker, sent, received))
-    return found
+            free = max(now, free) + machine.exchange_seconds(worker, sent, received)
+            ends.update({name: free for name in op.results if name is not None})
+            waits[signature(graph, op)] = [machine.device.seconds_per_op]
+        elif op.operator == ARRIVED:
+            wait = max(0.0, ends[op.references[0]] - now)
+            waits.setdefault(signature(graph, op), []).append(wait)
+            now += wait
+        else:
+            now += costs[op.name].seconds
+    return {key: Cost(mean(found)) for key, found in waits.items()}
 
 
-def is_exchange(op: Op) -> bool:
-    """Whether an op sends to and receives from other workers."""
-    return op.operator == EXCHANGE
+def is_wait(op: Op) -> bool:
+    """Whether an op waits for other workers."""
+    return op.operator == ARRIVED
 
 
 def _sizes(argument: Argument) -> tuple[int, ...]:

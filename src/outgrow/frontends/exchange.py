@@ -3,6 +3,9 @@
 `outgrow::exchange` is an operator like any other: it is captured, planned and run between others. It writes the `wire`,
 a tensor of two numbers (how many exchanges there were, how many bytes were received), so no law repeats one or puts two
 into another order, and workers that plan by themselves meet in the same exchanges.
+
+It returns while the bytes are still on their way. `outgrow::arrived` waits for them: it takes what is sent, which must
+stay as it is until then, and writes what is received. Other operators run between the two (`analysis.flight`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,25 +19,44 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.nn import functional as F
 
 from outgrow.errors import PeerLost
+from outgrow.frontends.convert import address
 from outgrow.frontends.slicing import TOGETHER
 from outgrow.operators.regions import Region, volume
 from outgrow.operators.tdl import Reducer
 from outgrow.planning.shares import Moves, Part
 
-EXCHANGE = "outgrow.exchange.default"
+MOST_UNDER_WAY = 2
+"""So many exchanges are begun before the first of them is waited for; each holds memory."""
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define("exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] received, int worker, str group) -> Tensor")
+_LIBRARY.define("arrived(Tensor(a!) found, Tensor packed) -> Tensor(a!)")
+_under_way: dict[int, dist.Work] = {}
+"""Exchanges that have begun, by the address of what they write."""
 
 
 def _exchange(packed: Tensor, wire: Tensor, sent: list[int], received: list[int], worker: int, group: str) -> Tensor:
-    """Send bytes to each worker of a group, one range after the other, and return what all of them send.
+    """Begin to send bytes to each worker of a group, one range after the other; return where what they send arrives.
 
     What a worker sends to itself does not count as received.
     """
     found = packed.new_empty(sum(received))
     with peers_missed():
-        dist.all_to_all_single(found, packed, received, sent, group=_group(group))
+        work = dist.all_to_all_single(found, packed, received, sent, group=_group(group), async_op=True)
+        assert work is not None, "an exchange that was begun can be waited for"
+        if found.numel():
+            _under_way[found.data_ptr()] = work
+        else:
+            work.wait()
     wire += torch.tensor((1, sum(received) - received[worker]))
+    return found
+
+
+def _arrived(found: Tensor, packed: Tensor) -> Tensor:  # noqa: ARG001 - what is sent stays until now
+    """Wait for what an exchange brings, and return it."""
+    work = _under_way.pop(found.data_ptr(), None)
+    if work is not None:
+        with peers_missed():
+            work.wait()
     return found
 
 
@@ -62,6 +84,27 @@ def _like_exchange(
 
 _LIBRARY.impl("exchange", _exchange, "CPU")
 _LIBRARY.impl("exchange", _like_exchange, "Meta")
+_LIBRARY.impl("arrived", _arrived, "CPU")
+_LIBRARY.impl("arrived", lambda found, _packed: found, "Meta")
+
+
+class Coming:
+    """A tensor that is on its way from others, who get parts of `sent`; `finish` waits for what is missing of it."""
+
+    def __init__(self, sent: Tensor, finish: Callable[[], Tensor]) -> None:
+        self.sent, self._finish = sent, finish
+        self._found: Tensor | None = None
+
+    def here(self) -> Tensor:
+        """Return the tensor, once it is here."""
+        if self._found is None:
+            self._found = self._finish()
+        return self._found
+
+    @property
+    def is_here(self) -> bool:
+        """Whether someone waited for it."""
+        return self._found is not None
 
 
 class Wire:
@@ -69,77 +112,108 @@ class Wire:
 
     def __init__(self, worker: int, group: str, counts: Tensor) -> None:
         self._worker, self._group, self._counts = worker, group, counts
+        self._under_way: list[Coming] = []
 
-    def carried(self, tensor: Tensor, box: Region, wanted: Region, moves: Moves, by: Reducer, fill: float) -> Tensor:
+    def settle(self, memory: Tensor | None = None) -> None:
+        """Wait for all that is under way and sends this memory, which is about to change; None: any memory."""
+        for coming in self._under_way:
+            if memory is None or address(coming.sent) == address(memory):
+                coming.here()
+
+    def carried(
+        self, tensor: Tensor, box: Region, wanted: Region | None, moves: Moves, by: Reducer, fill: float
+    ) -> Tensor | Coming:
         """Return the box that is wanted, of a tensor of which a box is here; all workers call this at once.
 
         Parts of later turns are reduced with those before. What no part covers is `fill`. A view where that will do.
+        A worker that wants nothing only sends, and gets the tensor itself.
         """
-        mine = moves[self._worker]
-        shape = [end - begin for begin, end in wanted]
-        if len(mine) > 1 and not _is_here(moves):
-            if _are_stacked(mine, wanted):
-                return self._arrived(tensor, box, moves, with_own=True).view(shape)
-            if by is Reducer.SUM and all(part.box == wanted and part.turn == at for at, part in enumerate(mine)):
-                arrived = self._arrived(tensor, box, moves, with_own=True)
-                return arrived.view([len(mine), *shape]).sum(0, dtype=tensor.dtype)
-        pieces = self.pieces(tensor, box, moves)
-        if len(mine) == 1 and mine[0].box == wanted:
-            return pieces[0]
-        if len(mine) == 1:
-            ends = reversed(list(zip(mine[0].box, wanted, strict=True)))
-            beyond = [size for inner, outer in ends for size in (inner[0] - outer[0], outer[1] - inner[1])]
-            return F.pad(pieces[0], beyond, value=fill)
-        first = [part for part in mine if part.turn == 0]
-        is_covered = sum(volume(part.box) for part in first) == volume(wanted)
-        found = tensor.new_empty(shape) if is_covered else tensor.new_full(shape, fill)
-        _put_together(found, wanted, mine, pieces, TOGETHER[by])
-        return found
-
-    def pieces(self, tensor: Tensor, box: Region, moves: Moves) -> list[Tensor]:
-        """Return the parts that this worker receives, in their order; all workers call this at once."""
-        mine = moves[self._worker]
+        mine = moves[self._worker] if wanted is not None else ()
         if _is_here(moves):
-            return [_slice(tensor, box, part.box) for part in mine]
-        whole = [_slice(tensor, box, part.box) for part in self._sent(moves, with_own=True)]
-        with_own = _row(tensor, whole) is not None
-        received = self._received(moves, with_own=with_own)
-        parts = dict(enumerate(self._arrived(tensor, box, moves, with_own=with_own).split(received)))
-        return [
-            _slice(tensor, box, part.box)
-            if part.worker == self._worker
-            else parts[part.worker].view([end - begin for begin, end in part.box])
-            for part in mine
-        ]
+            pieces = [_slice(tensor, box, part.box) for part in mine]
+            return tensor if wanted is None else _whole(tensor, wanted, mine, pieces, by, fill)
+        self._under_way = [coming for coming in self._under_way if not coming.is_here]
+        for coming in self._under_way[: len(self._under_way) + 1 - MOST_UNDER_WAY]:
+            coming.here()
+        is_stacked = wanted is not None and len(mine) > 1 and _are_stacked(mine, wanted)
+        are_addends = by is Reducer.SUM and len(mine) > 1 and _are_addends(mine, wanted)
+        with_own = is_stacked or are_addends or self._is_row(tensor, box, moves)
+        packed, found = self._sent(tensor, box, moves, with_own=with_own)
 
-    def _arrived(self, tensor: Tensor, box: Region, moves: Moves, *, with_own: bool) -> Tensor:
-        """Return the elements that arrive, worker after worker; with those that this one has itself, or without."""
-        slices = [_slice(tensor, box, part.box) for part in self._sent(moves, with_own=with_own)]
+        def finish() -> Tensor:
+            arrived = torch.ops.outgrow.arrived(found, packed).view(tensor.dtype)
+            if wanted is None:
+                return tensor
+            shape = [end - begin for begin, end in wanted]
+            if is_stacked:
+                return arrived.view(shape)
+            if are_addends:
+                return arrived.view([len(mine), *shape]).sum(0, dtype=tensor.dtype)
+            pieces = self._pieces(tensor, box, mine, arrived.split(self._received(moves, with_own=with_own)))
+            return _whole(tensor, wanted, mine, pieces, by, fill)
+
+        self._under_way.append(Coming(tensor, finish))
+        return self._under_way[-1]
+
+    def _sent(self, tensor: Tensor, box: Region, moves: Moves, *, with_own: bool) -> tuple[Tensor, Tensor]:
+        """Begin an exchange: return what is sent, and where arrives, worker after worker, what others send.
+
+        With what this worker has itself, or without.
+        """
+        sent = self._sending(moves, with_own=with_own)
+        packed = _packed(tensor, [_slice(tensor, box, part.box) for parts in sent for part in parts]).view(torch.uint8)
         item = tensor.element_size()
-        counts = [
-            item * _size(self._from(self._worker, parts)) if with_own or worker != self._worker else 0
-            for worker, parts in enumerate(moves)
-        ]
+        outward = [item * _size(parts) for parts in sent]
         inward = [item * size for size in self._received(moves, with_own=with_own)]
-        found = torch.ops.outgrow.exchange(
-            _packed(tensor, slices).view(torch.uint8), self._counts, counts, inward, self._worker, self._group
-        )
-        return found.view(tensor.dtype)
+        found = torch.ops.outgrow.exchange(packed, self._counts, outward, inward, self._worker, self._group)
+        return packed, found
 
-    def _sent(self, moves: Moves, *, with_own: bool) -> list[Part]:
-        """Return the parts that this worker sends, worker after worker."""
-        there = [parts for worker, parts in enumerate(moves) if with_own or worker != self._worker]
-        return [part for parts in there for part in self._from(self._worker, parts)]
+    def _is_row(self, tensor: Tensor, box: Region, moves: Moves) -> bool:
+        """Whether all parts that workers want of what is here lie in its memory one after the other."""
+        sent = self._sending(moves, with_own=True)
+        return _row(tensor, [_slice(tensor, box, part.box) for parts in sent for part in parts]) is not None
+
+    def _sending(self, moves: Moves, *, with_own: bool) -> list[list[Part]]:
+        """Return the parts that this worker sends to each."""
+        there = [parts if with_own or worker != self._worker else () for worker, parts in enumerate(moves)]
+        return [[part for part in parts if part.worker == self._worker] for parts in there]
 
     def _received(self, moves: Moves, *, with_own: bool) -> list[int]:
         """Return how many elements come from each worker."""
         mine = moves[self._worker]
-        counts = [_size(self._from(worker, mine)) for worker in range(len(moves))]
+        counts = [_size([part for part in mine if part.worker == worker]) for worker in range(len(moves))]
         return [size if with_own or worker != self._worker else 0 for worker, size in enumerate(counts)]
 
-    @staticmethod
-    def _from(worker: int, parts: Sequence[Part]) -> list[Part]:
-        return [part for part in parts if part.worker == worker]
+    def _pieces(self, tensor: Tensor, box: Region, mine: Sequence[Part], arrived: Sequence[Tensor]) -> list[Tensor]:
+        """Return the parts that are wanted: from this worker's own box, and of what arrived from each other."""
+        return [
+            _slice(tensor, box, part.box)
+            if part.worker == self._worker
+            else arrived[part.worker].view([end - begin for begin, end in part.box])
+            for part in mine
+        ]
+
+
+def here(item: Tensor | Coming) -> Tensor:
+    """Return a tensor that may be on its way, once it is here."""
+    return item.here() if isinstance(item, Coming) else item
+
+
+def _whole(
+    tensor: Tensor, wanted: Region, parts: Sequence[Part], pieces: Sequence[Tensor], by: Reducer, fill: float
+) -> Tensor:
+    """Return the box that is wanted, of a tensor of this kind, from pieces of it."""
+    if len(parts) == 1 and parts[0].box == wanted:
+        return pieces[0]
+    if len(parts) == 1:
+        ends = reversed(list(zip(parts[0].box, wanted, strict=True)))
+        beyond = [size for inner, outer in ends for size in (inner[0] - outer[0], outer[1] - inner[1])]
+        return F.pad(pieces[0], beyond, value=fill)
+    is_covered = sum(volume(part.box) for part in parts if part.turn == 0) == volume(wanted)
+    shape = [end - begin for begin, end in wanted]
+    found = tensor.new_empty(shape) if is_covered else tensor.new_full(shape, fill)
+    _put_together(found, wanted, parts, pieces, TOGETHER[by])
+    return found
 
 
 def _size(parts: Sequence[Part]) -> int:
@@ -149,6 +223,11 @@ def _size(parts: Sequence[Part]) -> int:
 def _is_here(moves: Moves) -> bool:
     """Whether each worker needs nothing but what it has."""
     return all(part.worker == receiver for receiver, parts in enumerate(moves) for part in parts)
+
+
+def _are_addends(parts: Sequence[Part], wanted: Region | None) -> bool:
+    """Whether each part is all that is wanted, in a turn of its own."""
+    return all(part.box == wanted and part.turn == at for at, part in enumerate(parts))
 
 
 def _are_stacked(parts: Sequence[Part], wanted: Region) -> bool:

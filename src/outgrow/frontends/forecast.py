@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from outgrow.analysis.cost import costs_of, signature
 from outgrow.errors import Infeasible
 from outgrow.frontends.capture import Captured
-from outgrow.frontends.divisible import Divisible, exchange_costs, is_exchange
+from outgrow.frontends.divisible import Divisible, exchange_costs, is_wait
 from outgrow.frontends.prepare import KnownMachine, plan_captured
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Dataflow
@@ -28,7 +28,7 @@ FIRST = 0
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What the step of one worker takes, and the seconds in it that are exchanges."""
+    """What the step of one worker takes, and the seconds of it in which it waits for others."""
 
     planned: Estimate
     exchange_seconds: float
@@ -49,7 +49,7 @@ def of_a_worker(
     own = job.of_worker(Shares(job.step, found), FIRST)
     exchanges = exchange_costs(own.graph, machine, FIRST)
     planned = _planned(own, KnownMachine(machine.as_one_of(found.workers), exchanges), budget_bytes, progress)
-    seconds = sum(exchanges[signature(own.graph, op)].seconds for op in own.graph.ops if is_exchange(op))
+    seconds = sum(exchanges[signature(own.graph, op)].seconds for op in own.graph.ops if is_wait(op))
     return Worker(planned, seconds)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from outgrow.errors import InvalidGraph
+from outgrow.ir.flight import ARRIVED, EXCHANGE
 from outgrow.ir.graph import DEVICE, Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
 from outgrow.ir.steps import Step, births
 from outgrow.units import format_bytes
@@ -23,11 +24,12 @@ class _Place:
     in_tier: bool = False
     going_out: bool = False
     coming_in: bool = False
+    lent: int = 0
     pieces: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     @property
     def in_flight(self) -> bool:
-        return self.going_out or self.coming_in
+        return self.going_out or self.coming_in or self.lent > 0
 
     @property
     def is_dropped(self) -> bool:
@@ -42,10 +44,15 @@ def check_residence(graph: Graph, steps: list[Step]) -> None:
         places[storage.name].on_device = rests_on_device
         places[storage.name].in_tier = not rests_on_device
     last_uses = _last_uses(graph, steps)
+    begun: dict[str, str] = {}
     for at, item in enumerate(graph.instructions):
         match item:
-            case Op(name):
+            case Op(name, operator):
+                if operator == ARRIVED:
+                    _return(name, steps[at], places, begun, at)
                 _run(name, steps[at], places, at)
+                if operator == EXCHANGE:
+                    _lend(steps[at], places, begun)
             case SwapOut(storage):
                 _require_on_device(places, (storage,), "swap_out", at)
                 places[storage].going_out = True
@@ -91,6 +98,23 @@ def _run(op: str, step: Step, places: dict[str, _Place], at: int) -> None:
     _require_landed(places, step.written, f"written by {op}", at)
     for name in step.written:
         places[name].in_tier = False
+
+
+def _lend(step: Step, places: dict[str, _Place], begun: dict[str, str]) -> None:
+    """Begin an exchange: what it sends and what it receives are in flight."""
+    sent, there = step.reads[0], step.results[0]
+    begun[there.name] = sent.name
+    for value in (sent, there):
+        places[value.storage].lent += 1
+
+
+def _return(op: str, step: Step, places: dict[str, _Place], begun: dict[str, str], at: int) -> None:
+    """End an exchange of which both are given."""
+    there, sent = step.reads
+    if begun.pop(there.name, None) != sent.name:
+        raise InvalidGraph(f"{op} waits for no exchange of what it is given", invariant=4, position=at)
+    for value in (sent, there):
+        places[value.storage].lent -= 1
 
 
 def _swap_in(item: SwapIn, place: _Place, at: int) -> None:

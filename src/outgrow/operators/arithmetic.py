@@ -7,7 +7,7 @@
     everything else        no flops worth counting: bytes decide
 
 Bytes are those of every operand and result once. Sizes of values are those of their views. An operator that only makes
-room moves none.
+room, or waits, moves none.
 """
 
 from math import prod
@@ -20,7 +20,7 @@ _BYTES = {
 }  # fmt: skip
 PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
 """Matrix products, and the position of the first factor."""
-_MAKING_ROOM = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+_MOVING_NOTHING = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "arrived"})
 
 
 def value_bytes(value: Value) -> int:
@@ -30,7 +30,7 @@ def value_bytes(value: Value) -> int:
 
 def moved_bytes(graph: Graph, op: Op) -> int:
     """Return the bytes that `op` reads and writes."""
-    if _MAKING_ROOM.intersection(op.operator.split(".")):
+    if _MOVING_NOTHING.intersection(op.operator.split(".")):
         return 0
     names = (*read_values(op), *(name for name in op.results if name is not None))
     return sum(value_bytes(graph.values[name]) for name in names)

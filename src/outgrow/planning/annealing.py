@@ -45,6 +45,7 @@ class Costs(NamedTuple):
     write_start: Integers
     write_at: Integers
     over: Integers
+    lends: Integers
     op_seconds: NDArray[np.float64]
     op_workspace: Integers
     capacity_bytes: int
@@ -84,6 +85,7 @@ def costs_of(space: Space) -> Costs:
         tables.write_start,
         tables.write_at,
         tables.over,
+        tables.lends,
         tables.op_seconds,
         tables.op_workspace,
         problem.budget.capacity_bytes,
@@ -103,7 +105,7 @@ def tried(costs: Costs, policy: Policy, headroom: float, is_widest: bool, lead: 
         return Trial(policy, headroom, is_widest, lead, np.inf, _NOWHERE)
     live, instance, begin, end, size, dirty, _ = residence(
         policy, op, storage, costs.size, costs.stays, costs.moves, costs.stow_rest, costs.birth, costs.over,
-        use_instance, use_at, use_writes,
+        costs.lends, use_instance, use_at, use_writes,
     )  # fmt: skip
     live += costs.op_workspace[op]
     seconds = costs.op_seconds[op]

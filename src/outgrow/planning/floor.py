@@ -1,17 +1,20 @@
 """What is the smallest budget? The floor: what some op needs at once, whatever else is away.
 
     need(k) = sizes of the storages that op k touches + its workspace
-            + sizes of the live storages that may not leave the device
+            + sizes of the live storages that may not leave the device, then or ever
     floor   = max over ops k of need(k)
 
-Storages that may not leave are those that `leaving` does not name. Of the others, what is on the device when the step
-begins, and is not stowed, may not leave before its first use (to the end, if no op uses it), nor may what is there
-when it ends, after its last use.
+Storages that may never leave are those that `leaving` does not name, and none does in flight. Of the others, what is on
+the device when the step begins, and is not stowed, may not leave before its first use (to the end, if no op uses it),
+nor may what is there when it ends, after its last use.
 Any budget at or above the floor has a plan: everything that op k does not touch is away while it runs.
 """
 
+from itertools import pairwise
+
 from outgrow.analysis.liveness import lifetimes
 from outgrow.errors import Infeasible
+from outgrow.ir.flight import flights
 from outgrow.ir.graph import Graph, Op
 from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
@@ -25,7 +28,8 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
     may_stow = stowing(graph, may_leave)
     fixed = [0] * (len(ops) + 1)
     moving: dict[str, int] = {}
-    for name, life in lifetimes(graph).items():
+    lives = lifetimes(graph)
+    for name, life in lives.items():
         size = graph.storages[name].size_bytes
         moving[name] = size if name in may_leave else 0
         if name in may_stow:
@@ -35,6 +39,12 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
         fixed[min(life.uses[0] if is_free else life.death + 1, len(ops))] -= size
         if is_free and life.death == len(ops) and life.uses[-1] + 1 < len(ops):
             fixed[life.uses[-1] + 1] += size
+    for name, spans in flights(graph).items():
+        for begin, end in spans:
+            inside = [step for step in lives[name].uses if begin <= step <= end]
+            for one, other in pairwise(inside):
+                fixed[one + 1] += moving[name]
+                fixed[other] -= moving[name]
     workspace = problem.workspace
     found: list[int] = []
     held = 0

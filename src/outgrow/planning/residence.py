@@ -1,9 +1,9 @@
 """What do the instances of a sequence hold, and where do they rest? `analysis.liveness`, in compiled form.
 
 The live bytes of each op of the sequence, workspace included, and every gap between two uses of an instance that may
-leave the device. An instance that outlives the step, or that no op uses, stays to the end. One that is stowed, by the
-policy of the rest after its last use, has two gaps more: from before the first op (-1) to its first use, if it is there
-then, and from its last use to behind the last op.
+leave the device, which none does in flight (`ir.flight`). An instance that outlives the step, or that no op uses, stays
+to the end. One that is stowed, by the policy of the rest after its last use, has two gaps more: from before the first
+op (-1) to its first use, if it is there then, and from its last use to behind the last op.
 """
 
 from typing import NamedTuple
@@ -37,7 +37,7 @@ def residence_of(tables: Tables, sequence: Sequence, policy: NDArray[np.int8]) -
     """Return what the instances of a sequence hold under the policy that it comes of."""
     live, one, begin, end, size, dirty, over = residence(
         policy, sequence.op, sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.stow_rest,
-        tables.birth, tables.over, sequence.use_instance, sequence.use_at, sequence.use_writes,
+        tables.birth, tables.over, tables.lends, sequence.use_instance, sequence.use_at, sequence.use_writes,
     )  # fmt: skip
     live += tables.op_workspace[sequence.op]
     return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty), over)
@@ -46,7 +46,8 @@ def residence_of(tables: Tables, sequence: Sequence, policy: NDArray[np.int8]) -
 @compiled
 def residence(
     policy: NDArray[np.int8], op: Integers, storage: Integers, size: Integers, stays: Flags, moves: Flags,
-    stow_rest: Integers, born_at: Integers, over: Integers, use_instance: Integers, use_at: Integers, use_writes: Flags,
+    stow_rest: Integers, born_at: Integers, over: Integers, lends: Integers, use_instance: Integers, use_at: Integers,
+    use_writes: Flags,
 ) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags, Integers]:  # fmt: skip
     """Live bytes without workspace, then the fields of `Gaps`, in order, and what is written over.
 
@@ -59,6 +60,7 @@ def residence(
     instance, begin, end = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
     dirty = np.empty(room, np.bool_)
     stowed = _stowed(policy, storage, stow_rest)
+    lent = np.zeros(count, np.int64)
     gaps = 0
     for use in range(uses):
         one, at = use_instance[use], use_at[use]
@@ -70,11 +72,13 @@ def residence(
                 rested[one] = True
         elif moves[storage[one]]:
             rested[one] = rested[one] and not wrote_last[one]
-            if at - last[one] > 1:
+            if at - last[one] > 1 and lent[one] == 0:
                 instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], at, not rested[one]
                 gaps += 1
                 rested[one] = True
         last[one], wrote_last[one], wrote[one] = at, use_writes[use], wrote[one] or use_writes[use]
+        is_wire = use_writes[use] and lends[op[at]] > 0 and born_at[storage[one]] != op[at]
+        lent[one] += 0 if is_wire else lends[op[at]]
     for one in range(count):
         if stowed[one] and last[one] >= 0:
             instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], ops, wrote[one]

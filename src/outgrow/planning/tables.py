@@ -11,7 +11,8 @@ before which that gives the same bits (the law of recomputation says when), -1 i
 `moves` says which storages may leave the device between two uses. For a storage that may rest in the next tier between
 steps, `stow_rest` is the rest after its last use, whose policy says whether it does; else -1.
 
-`over` says over which storages an op may write its first result, should they die there in some sequence.
+`over` says over which storages an op may write its first result, should they die there in some sequence. After an op
+that `lends`, what it touches is in flight (`ir.flight`): it stays until the op that ends this.
 """
 
 from bisect import bisect_left
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.analysis.dependence import is_repeatable
+from outgrow.ir.flight import flights, lends
 from outgrow.ir.graph import Graph, Op, result_values
 from outgrow.operators.effects import quiet
 from outgrow.planning.leaving import leaving, stowing
@@ -58,6 +60,7 @@ class Tables:
     write_at: NDArray[np.int64]
     chain_seconds: NDArray[np.float64]
     over: NDArray[np.int64]
+    lends: NDArray[np.int64]
 
 
 def tables_of(problem: Problem, graph: Graph) -> Tables:
@@ -84,6 +87,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     ]
     limit = _limits(graph, writers, writes, use_start, number)
     limit[np.repeat(stays, np.diff(use_start))] = -1
+    limit[_in_flight(graph, use_start, uses, number)] = -1
     seconds, workspace = np.array([problem.seconds_of(op) for op in ops]), problem.workspace
     born = {name: at for at, op in reversed(list(enumerate(ops))) for name in _created(graph, op)}
     return Tables(
@@ -110,6 +114,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
         write_at=np.array([at for steps in writers for at in steps], dtype=np.int64),
         chain_seconds=_chain_seconds(seconds, writers, writes, use_start),
         over=_overs(problem, graph, number, may_leave, may_stow),
+        lends=np.array([lends(op) for op in ops], dtype=np.int64),
     )
 
 
@@ -139,6 +144,16 @@ def _overs(
         if own:
             found[at, : 1 + len(own)] = [number[name] for name in (target, *own)]
     return found
+
+
+def _in_flight(graph: Graph, use_start: NDArray[np.int64], uses: list[list[int]], number: dict[str, int]) -> list[int]:
+    """Return the uses after which a storage is in flight: it stays until it has arrived."""
+    return [
+        int(use_start[number[name]]) + at
+        for name, spans in flights(graph).items()
+        for at, step in enumerate(uses[number[name]])
+        if any(begin <= step < end for begin, end in spans)
+    ]
 
 
 def _starts(counts: list[int]) -> NDArray[np.int64]:
