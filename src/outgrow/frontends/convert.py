@@ -134,7 +134,7 @@ class Conversion:
 
     def _drawn(self, node: fx.Node) -> Iterator[str]:
         """Yield the generator if `node` draws random numbers."""
-        if _draws(node):
+        if draws(node):
             if GENERATOR not in self.storages:
                 self.storages[GENERATOR] = Storage(GENERATOR, 0, Role.GENERATOR)
                 self.versions[GENERATOR] = 0
@@ -216,7 +216,7 @@ def written_nodes(node: fx.Node) -> Iterator[fx.Node]:
                 yield item
 
 
-def _draws(node: fx.Node) -> bool:
+def draws(node: fx.Node) -> bool:
     """Whether `node` draws random numbers; attention whose dropout is 0 does not, though it is tagged so."""
     if not isinstance(node.target, OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False

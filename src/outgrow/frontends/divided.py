@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from outgrow.frontends.arguments import completed
+from outgrow.frontends.beside import NOMINAL, Pace, in_order
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import address
 from outgrow.frontends.exchange import Coming, Wire, here
@@ -42,17 +43,18 @@ def divided(
     group: str,
     counts: Tensor,
     states: Mapping[StateSlot, tuple[int, ...]],
+    pace: Pace = NOMINAL,
 ) -> Traced:
     """Return the trace of what one worker does; it sends and receives in a group, and counts what it receives.
 
-    What hangs in slots after the step is cut as their `states` are.
+    What hangs in slots after the step is cut as their `states` are. Calls are ordered for workers of this pace.
     """
     with fake_mode(list(traced.tensors.values())) as mode:
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
         twin = mode.from_tensor(counts, static_shapes=True)
         tensors = {slot: _part(tensor, slot, shares, worker, mode) for slot, tensor in traced.tensors.items()}
         symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(traced.hyper.values())]
-        run = _Worker(traced, shares, worker, Wire(worker, group, twin))
+        run = _Worker(traced, shares, pace, worker, Wire(worker, group, twin))
         found: list[object] = []
 
         def traced_anew(inputs: Sequence[object]) -> list[object]:
@@ -92,8 +94,11 @@ def _part(tensor: Tensor, slot: Slot, shares: Shares, worker: int, mode: FakeMod
 class _Worker(fx.Interpreter):
     """Runs a trace on one worker's parts."""
 
-    def __init__(self, traced: Traced, shares: Shares, worker: int, wire: Wire) -> None:
-        super().__init__(traced.module)
+    def __init__(self, traced: Traced, shares: Shares, pace: Pace, worker: int, wire: Wire) -> None:
+        ordered, self._early = in_order(traced.module.graph, shares, pace)
+        super().__init__(traced.module, graph=ordered)
+        self._sent_for: dict[tuple[str, int], Tensor | Coming] = {}
+        self._calls = {node.name: node for node in ordered.nodes}
         self._slots = traced.outputs
         self._shares, self._worker, self.wire = shares, worker, wire
         self._nodes = {node.name: node for node in shares.step.nodes}
@@ -104,14 +109,22 @@ class _Worker(fx.Interpreter):
         return given if n.target is getitem else pytree.tree_map_only(Coming, Coming.here, given)
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run a node of the trace."""
+        """Run a node of the trace, once what is to be sent for before it is."""
+        for name in self._early.get(n.name, ()):
+            given = _tensors(pytree.tree_leaves(self._given(self._calls[name])))
+            for position, tensor in enumerate(given):
+                if self._shares.source(self._nodes[name], position) == position:
+                    self._sent_for[name, position] = self._send_for(self._nodes[name], position, tensor)
         node = self._nodes.get(n.name)
         if node is None:
             return super().run_node(n)
-        assert isinstance(n.target, OpOverload), "a call of an operator"
-        args, kwargs = self.fetch_args_kwargs_from_env(n)
         layouts = [tuple(item.stride()) for item in _tensors([item.meta.get("val") for item in _nodes(n)])]
-        return self._run(node, *completed(n.target, args, kwargs), layouts)
+        return self._run(node, *self._given(n), layouts)
+
+    def _given(self, n: fx.Node) -> tuple[list[object], dict[str, object]]:
+        """Return all arguments of a call, those that it leaves out too."""
+        assert isinstance(n.target, OpOverload), "a call of an operator"
+        return completed(n.target, *self.fetch_args_kwargs_from_env(n))
 
     def put_back(self, at: int, output: object, states: Mapping[StateSlot, tuple[int, ...]]) -> object:
         """Return an output of the step, cut as what hangs in its slot."""
@@ -160,18 +173,27 @@ class _Worker(fx.Interpreter):
 
     def _fetched(self, node: Node, task: Task, position: int, tensor: Tensor, layout: tuple[int, ...] | None) -> Tensor:
         """Return what the worker's call needs of an operand; one that is not read is as it is."""
-        moved, needed = self._shares.fetched(node, position), task.needed.get(position)
-        box = self._box(node.operands[position])
-        if needed is not None and position not in task.zeros:
-            found = here(self.wire.carried(tensor, box, needed, moved, Reducer.SUM, task.fill))
+        early = self._sent_for.pop((node.name, position), None)
+        coming = self._send_for(node, position, tensor) if early is None else early
+        if self._wanted(task, position) is not None:
+            found = here(coming)
             return found if layout in (None, tuple(found.stride())) else _laid_out(found, layout)
-        self.wire.carried(tensor, box, None, moved, Reducer.SUM, task.fill)
         (shape,) = (operand.shape for operand in task.call.operands if operand.position == position)
-        if needed is not None:
+        if position in task.zeros:
             return tensor.new_zeros(shape)
         if layout is not None and (tuple(tensor.shape), tuple(tensor.stride())) != (shape, layout):
             return tensor.new_empty_strided(shape, layout)
         return tensor if tuple(tensor.shape) == shape else tensor.new_empty(shape)
+
+    def _send_for(self, node: Node, position: int, tensor: Tensor) -> Tensor | Coming:
+        """Begin to fetch what the worker's call needs of an operand."""
+        task, moved = self._shares.tasks(node)[self._worker], self._shares.fetched(node, position)
+        box, wanted = self._box(node.operands[position]), self._wanted(task, position)
+        return self.wire.carried(tensor, box, wanted, moved, Reducer.SUM, task.fill)
+
+    @staticmethod
+    def _wanted(task: Task, position: int) -> Region | None:
+        return None if position in task.zeros else task.needed.get(position)
 
     def _handed_on(self, node: Node, task: Task, number: int, result: Tensor, given: list[Tensor]) -> Tensor | Coming:
         """Return what this worker holds of a result; one that is an operand is written there."""

@@ -11,6 +11,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from outgrow.analysis.cost import Cost, costs_of, signature
+from outgrow.frontends.beside import NOMINAL, Pace
 from outgrow.frontends.capture import Captured, captured_from
 from outgrow.frontends.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.divided import divided
@@ -39,11 +40,12 @@ class Divisible:
         """Return the step as one device runs it."""
         return captured_from(self.traced, self.leaves)
 
-    def of_worker(self, shares: Shares, worker: int) -> Captured:
-        """Return what one worker runs."""
+    def of_worker(self, shares: Shares, worker: int, machine: Machine | None = None) -> Captured:
+        """Return what one worker runs, on a machine that is described or any other."""
+        pace = NOMINAL if machine is None else Pace.of(machine, shares.partition.workers)
         states = {slot: shares.states(name) for slot, name in put_back(self.traced, self.step).items()}
         counts = torch.zeros(2, dtype=torch.int64)
-        return captured_from(divided(self.traced, shares, worker, "workers", counts, states), self.leaves)
+        return captured_from(divided(self.traced, shares, worker, "workers", counts, states, pace), self.leaves)
 
 
 def divisible(function: Callable[..., Workload], settings: Mapping[str, object]) -> Divisible:

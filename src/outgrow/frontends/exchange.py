@@ -25,7 +25,7 @@ from outgrow.operators.regions import Region, volume
 from outgrow.operators.tdl import Reducer
 from outgrow.planning.shares import Moves, Part
 
-MOST_UNDER_WAY = 2
+MOST_UNDER_WAY = 8
 """So many exchanges are begun before the first of them is waited for; each holds memory."""
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define("exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] received, int worker, str group) -> Tensor")

@@ -46,7 +46,7 @@ def of_a_worker(
     Raises `Infeasible` where a worker's step does not fit.
     """
     progress("worker", 0.0)
-    own = job.of_worker(Shares(job.step, found), FIRST)
+    own = job.of_worker(Shares(job.step, found), FIRST, machine)
     exchanges = exchange_costs(own.graph, machine, FIRST)
     planned = _planned(own, KnownMachine(machine.as_one_of(found.workers), exchanges), budget_bytes, progress)
     seconds = sum(exchanges[signature(own.graph, op)].seconds for op in own.graph.ops if is_wait(op))

@@ -98,8 +98,12 @@ class Machine:
 
     def waiting_bytes(self, count: int) -> float:
         """Return what each of the first so many devices could receive while an exchange of all of them begins."""
-        level = self.peers[self._level(0, count - 1)]
+        level = self.between(0, count - 1)
         return level.latency_seconds * level.bytes_per_second
+
+    def between(self, one: int, other: int) -> Peers:
+        """Return the level by which two workers reach each other."""
+        return self.peers[self._level(one, other)]
 
     def _level(self, one: int, other: int) -> int:
         """Return the outermost level on which two workers are in different groups."""

@@ -68,13 +68,17 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The divisions of a step, one within the other, and the operators of which nothing is known, so they are whole."""
+    """The divisions of a step, one within the other, and the operators of which nothing is known, so they are whole.
+
+    `memory_bytes` are what each worker may take; None: as little as can be.
+    """
 
     levels: tuple[Level, ...]
     whole: tuple[str, ...]
     lasting_bytes_per_worker: int
     peak_bytes_per_worker: int
     in_core_peak_bytes: int
+    memory_bytes: float | None = None
 
     @property
     def workers(self) -> int:
@@ -111,7 +115,7 @@ def partition(
         return divided(room.allowing(0))
     best = divided(room)
     if best.peak_bytes_per_worker <= memory_bytes or not room.names:
-        return best
+        return replace(best, memory_bytes=memory_bytes)
     best, fitting, beyond = divided(room.allowing(0)), 0, len(room.names)
     while beyond - fitting > 1 + len(room.names) // FINENESS:
         middle = (fitting + beyond) // 2
@@ -120,7 +124,7 @@ def partition(
             best, fitting = found, middle
         else:
             beyond = middle
-    return best
+    return replace(best, memory_bytes=memory_bytes)
 
 
 def _divided(

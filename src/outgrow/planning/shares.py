@@ -11,7 +11,7 @@ Groups may be of unequal size, so a piece is cut anew by the variable that was c
 be, the workers of the group all do the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -139,19 +139,31 @@ class Shares:
 
     def received_bytes(self) -> tuple[int, ...]:
         """Return the bytes that each worker receives in a step."""
-        found = [0] * self.partition.workers
-        for node in self.step.nodes:
-            for tensor, moved in self._moves(node):
-                for worker, parts in enumerate(moved):
-                    others = (volume(part.box) for part in parts if part.worker != worker)
-                    found[worker] += tensor.item_bytes * sum(others)
-        return tuple(found)
+        nodes = self.step.nodes
+        return tuple(self._received(moved for node in nodes for moved in (*self._coming(node), *self._going(node))))
 
-    def _moves(self, node: Node) -> Iterator[tuple[Tensor, Moves]]:
-        tensors = self.step.tensors
+    def received_for(self, node: Node) -> tuple[int, int]:
+        """Return the bytes that a worker receives of a node's operands, and of its results: the one that gets most."""
+        return max(self._received(self._coming(node))), max(self._received(self._going(node)))
+
+    def _received(self, moved: Iterable[tuple[Tensor, Moves]]) -> list[int]:
+        """Return the bytes that each worker receives from others in some moves."""
+        found = [0] * self.partition.workers
+        for tensor, moves_of in moved:
+            for worker, parts in enumerate(moves_of):
+                others = (volume(part.box) for part in parts if part.worker != worker)
+                found[worker] += tensor.item_bytes * sum(others)
+        return found
+
+    def _coming(self, node: Node) -> Iterator[tuple[Tensor, Moves]]:
+        """Yield the operands of a node, and how workers come to what they need of them."""
         for position, name in enumerate(node.operands):
             if self.source(node, position) == position:
-                yield tensors[name], self.fetched(node, position)
+                yield self.step.tensors[name], self.fetched(node, position)
+
+    def _going(self, node: Node) -> Iterator[tuple[Tensor, Moves]]:
+        """Yield what a node makes or writes, and how workers come to what they hold of it."""
+        tensors = self.step.tensors
         for number, name in enumerate(node.results):
             if name is not None:
                 yield tensors[name], self.handed_on(name, self.made(node, number))
