@@ -281,32 +281,24 @@ def _chosen(
     """Choose one strategy for the nodes of each kind, and one state for the tensors of each."""
     nodes, tensors = alike
     choices = Choices()
-    for kind, size in {tensors[name]: len(domain) for name, domain in states.items()}.items():
-        choices.add_variable(_state(kind), size)
-    for kind, size in {nodes[name]: size for name, size in sizes.items()}.items():
-        choices.add_variable(_strategy(kind), size)
+    state = {tensors[name]: len(domain) for name, domain in states.items()}
+    state = {kind: choices.add_variable(size) for kind, size in state.items()}
+    strategy = {nodes[name]: size for name, size in sizes.items()}
+    strategy = {kind: choices.add_variable(size) for kind, size in strategy.items()}
     costs: dict[tuple[int, int], Table] = {}
     for name, own_tables in tables.items():
         for tensor, table in own_tables.items():
-            pair = (nodes[name], tensors[tensor])
+            pair = (strategy[nodes[name]], state[tensors[tensor]])
             costs[pair] = costs[pair] + table if pair in costs else table
-    for (node_kind, tensor_kind), table in costs.items():
-        choices.add_cost((_strategy(node_kind), _state(tensor_kind)), table)
+    for pair, table in costs.items():
+        choices.add_cost(pair, table)
     found = choices.cheapest(most_entries)
     return _Chosen(
-        {name: found.choices[_strategy(nodes[name])] for name in sizes},
-        {name: found.choices[_state(tensors[name])] for name in states},
+        {name: found.choices[strategy[nodes[name]]] for name in sizes},
+        {name: found.choices[state[tensors[name]]] for name in states},
         found.cost,
         found.is_exact,
     )
-
-
-def _state(kind: int) -> str:
-    return f"state {kind}"
-
-
-def _strategy(kind: int) -> str:
-    return f"strategy {kind}"
 
 
 def _states(tensor: Tensor, ways: int, room: Room) -> tuple[int, ...]:
