@@ -14,9 +14,10 @@ from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region
 from outgrow.operators.strategies import Partial, Split, chunks, pieces, strategies
 from outgrow.operators.tdl import Call, Operand, Reducer, Shape
-from outgrow.planning import partition as module
+from outgrow.planning import level as module
 from outgrow.planning.lacking import WHOLE, fetched, handed_on
-from outgrow.planning.partition import Level, factors, partition
+from outgrow.planning.level import Level
+from outgrow.planning.partition import factors, partition
 from outgrow.planning.room import room_of
 
 ITEM = 4

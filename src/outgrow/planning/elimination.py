@@ -42,7 +42,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bucket:
+class Bucket:
     """The costs of one variable, the first axis of each; the other axes are its neighbours, by their number.
 
     `best` are its best choices for those of neighbours that were asked for.
@@ -78,8 +78,8 @@ class _Sweep:
     sizes: Sequence[int]
     waiting: Sequence[list[_Cost]]
     cost: float = 0.0
-    _known: dict[_Key, tuple[_Bucket, Table]] = field(default_factory=dict[_Key, tuple["_Bucket", Table]])
-    _solved: list[tuple[_Bucket, tuple[int, ...]]] = field(default_factory=list[tuple["_Bucket", tuple[int, ...]]])
+    _known: dict[_Key, tuple[Bucket, Table]] = field(default_factory=dict[_Key, tuple["Bucket", Table]])
+    _solved: list[tuple[Bucket, tuple[int, ...]]] = field(default_factory=list[tuple["Bucket", tuple[int, ...]]])
 
     def add(self, scope: tuple[int, ...], table: Table) -> None:
         """Add a cost of variables in their order; it waits for the first of them."""
@@ -97,7 +97,7 @@ class _Sweep:
         costs = [(tuple([numbers[other] for other in scope[1:]]), table) for scope, table in self.waiting[variable]]
         key = tuple([(id(table), *axes) for axes, table in costs])
         if key not in self._known:
-            bucket = _Bucket(tuple(costs))
+            bucket = Bucket(tuple(costs))
             self._known[key] = bucket, bucket.least([self.sizes[other] for other in around])
         bucket, least = self._known[key]
         self._solved.append((bucket, around))
@@ -109,7 +109,7 @@ class _Sweep:
         for _, table in self.waiting[variable]:
             alone += table.reshape(len(alone), -1).min(axis=1)
         best = int(alone.argmin())
-        self._solved.append((_Bucket((), {(): best}), ()))
+        self._solved.append((Bucket((), {(): best}), ()))
         for scope, table in self.waiting[variable]:
             self.add(scope[1:], table[best])
 
@@ -154,9 +154,9 @@ class Choices:
         sweep = _Sweep([self.sizes[variable] for variable in order.variables], [[] for _ in order.variables])
         for scope, table in self._costs:
             found = [places[variable] for variable in scope]
-            axes = sorted(range(len(found)), key=found.__getitem__)
-            is_turned = axes != list(range(len(axes)))
-            sweep.add(tuple(sorted(found)), self._with(table, tuple(axes)) if is_turned else table)
+            ordered = sorted(found)
+            axes = None if found == ordered else tuple(map(found.index, ordered))
+            sweep.add(tuple(ordered), table if axes is None else self._with(table, axes))
         for place, variable in enumerate(order.variables):
             if variable in order.fixed:
                 sweep.fix(place)
