@@ -118,7 +118,7 @@ def test_what_is_fetched_is_what_is_needed_and_not_there(shape: Shape, data: st.
     ranges = [st.tuples(st.integers(-2, size - 1), st.integers(1, size + 2)).map(_range) for size in shape]
     regions = data.draw(st.none() | st.lists(st.tuples(*ranges), min_size=ways, max_size=ways))
     given_regions = None if regions is None else tuple(regions)
-    assert fetched(shape, shape, [state], given_regions, 1, ways) == [counted(shape, state, regions, ways)]
+    assert fetched(shape, shape, (state,), given_regions, 1, ways) == (counted(shape, state, regions, ways),)
 
 
 def _range(pair: tuple[int, int]) -> Range:
@@ -137,8 +137,8 @@ def test_what_is_handed_on_is_what_is_owned_and_not_made(shape: Shape, data: st.
     expected = sum(
         int((owned(shape, state, worker, ways) & ~within(shape, {dim: bounds[worker]})).sum()) for worker in range(ways)
     )
-    assert handed_on(shape, shape, Split(dim), bounds, [state], 1, ways) == [expected]
-    (partial,) = handed_on(shape, shape, Partial(Reducer.SUM), bounds, [state], 1, ways)
+    assert handed_on(shape, shape, Split(dim), bounds, (state,), 1, ways) == (expected,)
+    (partial,) = handed_on(shape, shape, Partial(Reducer.SUM), bounds, (state,), 1, ways)
     assert partial == prod(shape) * (ways - 1) * (ways if state == WHOLE else 1)
 
 

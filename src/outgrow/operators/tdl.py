@@ -20,11 +20,10 @@ Partitioning", EuroSys 2019, https://arxiv.org/abs/1807.08887, section 4.1), wit
 convolutions and views are described exactly.
 """
 
-from abc import ABC
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from typing import TypeAlias
 
 from outgrow.ir.graph import Symbol
@@ -58,7 +57,7 @@ class Remainder:
 Atom: TypeAlias = Variable | Floor | Remainder
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """A position along a dimension: multiples of atoms, in a fixed order, and a constant.
 
@@ -107,7 +106,7 @@ class Place:
         rest = Place(tuple((atom, factor) for atom, factor in self.terms if factor % by), self.constant % by)
         return Place(((Remainder(rest, by), 1),)) if rest.terms else rest
 
-    @property
+    @cached_property
     def variable(self) -> str | None:
         """The name of the variable that the place is, if it is nothing else."""
         match self:
@@ -116,19 +115,21 @@ class Place:
             case _:
                 return None
 
-    def mentions(self, name: str) -> bool:
-        """Whether a variable is in it."""
-        return any(
-            atom.name == name if isinstance(atom, Variable) else atom.of.mentions(name) for atom, _ in self.terms
-        )
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names of all variables in it."""
+        found: set[str] = set()
+        for atom, _ in self.terms:
+            found |= {atom.name} if isinstance(atom, Variable) else atom.of.variables
+        return frozenset(found)
 
-    def shifted(self, by: Mapping[str, int]) -> "Place":
-        """Return the place with numbers added to variables."""
-        if all(isinstance(atom, Variable) and atom.name not in by for atom, _ in self.terms):
+    def shifted(self, name: str, by: int) -> "Place":
+        """Return the place with a number added to a variable."""
+        if name not in self.variables:
             return self
         found = Place((), self.constant)
         for atom, factor in self.terms:
-            found = found + _shifted(atom, by) * factor
+            found = found + _shifted(atom, name, by) * factor
         return found
 
 
@@ -144,16 +145,17 @@ def _name(term: tuple[Atom, int]) -> str:
 _names = cache(repr)
 
 
-def _shifted(atom: Atom, by: Mapping[str, int]) -> Place:
+def _shifted(atom: Atom, name: str, by: int) -> Place:
     match atom:
-        case Variable(name):
-            return Place(((atom, 1),), by.get(name, 0))
+        case Variable(own):
+            return Place(((atom, 1),), by if own == name else 0)
         case Floor(of, number):
-            return of.shifted(by) // number
+            return of.shifted(name, by) // number
         case Remainder(of, number):
-            return of.shifted(by) % number
+            return of.shifted(name, by) % number
 
 
+@cache
 def indices(names: str) -> tuple[Place, ...]:
     """Return a variable for each name.
 
@@ -163,6 +165,7 @@ def indices(names: str) -> tuple[Place, ...]:
     return tuple(Place(((Variable(name), 1),)) for name in names.split())
 
 
+@cache
 def numbered(name: str, count: int) -> tuple[Place, ...]:
     """Return so many variables, called by a name and a number.
 
@@ -182,7 +185,7 @@ class All:
 ALL = All()
 
 
-class Expression(ABC):  # noqa: B024 - what it is for are the signs that its kinds share
+class Expression:
     """A value at some coordinates."""
 
     def __add__(self, other: "Expression") -> "Expression":
@@ -251,16 +254,15 @@ def Sum(over: Sequence[Place], of: Expression) -> Expression:  # noqa: N802 - as
     return reduced(Reducer.SUM, over, of)
 
 
-def elements(expression: Expression) -> Iterator[Element]:
-    """Yield every element that an expression reads."""
+def elements(expression: Expression) -> tuple[Element, ...]:
+    """Return every element that an expression reads, in order."""
     match expression:
         case Element():
-            yield expression
+            return (expression,)
         case Added(parts) | Applied(parts):
-            for part in parts:
-                yield from elements(part)
+            return tuple([element for part in parts for element in elements(part)])
         case Reduced(_, _, of):
-            yield from elements(of)
+            return elements(of)
         case _:
             raise AssertionError(f"{expression} is no expression")
 
@@ -317,23 +319,30 @@ class Call:
     @property
     def named_operands(self) -> tuple[Operand, ...]:
         """Those among them that are given by keyword."""
-        return tuple(_operands([argument for _, argument in self.keywords]))
+        return tuple(_operands([argument for _, argument in self.keywords])) if self.keywords else ()
 
 
-def _operands(arguments: Sequence[Argument]) -> Iterator[Operand]:
+def _operands(arguments: Sequence[Argument]) -> list[Operand]:
+    found: list[Operand] = []
     for argument in arguments:
         if isinstance(argument, Operand):
-            yield argument
+            found.append(argument)
         elif isinstance(argument, tuple):
-            yield from _operands(argument)
+            found += _operands(argument)
+    return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Result:
     """A result: the variable of each of its dimensions, None for one that cannot be cut, and the value there."""
 
     dims: tuple[str | None, ...]
     value: Expression
+
+    @cached_property
+    def elements(self) -> tuple[Element, ...]:
+        """Every element that is read for the value, in order."""
+        return elements(self.value)
 
     @staticmethod
     def at(places: Sequence[Place | All | int], value: Expression) -> "Result":
@@ -341,22 +350,37 @@ class Result:
         return Result(tuple(place.variable if isinstance(place, Place) else None for place in places), value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Description:
     """What an operator computes: its results, None for one it does not give, and how far each variable goes."""
 
     results: tuple[Result | None, ...]
     extents: Mapping[str, int]
 
-    @property
+    @cached_property
     def elements(self) -> tuple[Element, ...]:
         """Every element that is read for any of the results, in order."""
-        return tuple(_of_all(self.results))
+        return _of_all(self.results)
+
+    @cached_property
+    def places(self) -> Mapping[int, tuple[tuple[Place | None, ...], ...]]:
+        """Where each operand is read, dimension by dimension; None: everywhere. What is one object is there once."""
+        found: dict[int, list[tuple[Place | None, ...]]] = {}
+        for element in self.elements:
+            found.setdefault(element.operand, []).append(element.places)
+        return {
+            operand: tuple([tuple({id(place): place for place in along}.values()) for along in zip(*read, strict=True)])
+            for operand, read in found.items()
+        }
+
+    @cached_property
+    def box(self) -> Mapping[str, tuple[int, int]]:
+        """The range of each variable."""
+        return {name: (0, extent) for name, extent in self.extents.items()}
 
 
-def _of_all(results: Sequence[Result | None]) -> Iterator[Element]:
-    for result in results:
-        yield from () if result is None else elements(result.value)
+def _of_all(results: Sequence[Result | None]) -> tuple[Element, ...]:
+    return tuple([element for result in results if result is not None for element in result.elements])
 
 
 def described(call: Call, results: Sequence[Result | None]) -> Description:
