@@ -73,22 +73,24 @@ def _simplified(atom: Atom, box: Box) -> Place:
     return Place((), turn) if isinstance(atom, Floor) else of - atom.by * turn
 
 
-def regions(description: Description, shapes: Mapping[int, tuple[int, ...]], box: Box, cut: str) -> dict[int, Region]:
+def regions(description: Description, box: Box, cut: str) -> dict[int, Region]:
     """Return, by operand, the hull of all that is read where the variable `cut` is within its range of a box.
 
     Of a dimension of which some place has nothing to do with `cut` it is all.
     """
     return {
-        operand: tuple([_reach(read, size, box, cut) for read, size in zip(places, shapes[operand], strict=True)])
+        operand: tuple([_reach(read, size, box, cut) for read, size in zip(places, shape, strict=True)])
         for operand, places in description.places.items()
+        for shape in (description.shapes[operand],)
     }
 
 
 def _reach(places: Sequence[Place | None], size: int, box: Box, cut: str) -> Range:
-    ranges = [hull(place, box) if place is not None and cut in place.variables else (0, size) for place in places]
-    if len(ranges) == 1:
-        return ranges[0]
-    return min([begin for begin, _ in ranges]), max([end for _, end in ranges])
+    found = (0, size)
+    for number, place in enumerate(places):
+        own = hull(place, box) if place is not None and cut in place.variables else (0, size)
+        found = (min(found[0], own[0]), max(found[1], own[1])) if number else own
+    return found
 
 
 def whole(shape: tuple[int, ...]) -> Region:

@@ -132,12 +132,11 @@ def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
     entry = entry_of(call.operator)
     assert found is not None, "a strategy is one of a described call"
     assert entry is not None, "a strategy is one of a described call"
-    shapes = {operand.position: operand.shape for operand in call.operands}
     calls: dict[tuple[tuple[Shape, ...], tuple[Shape | None, ...]], Call] = {}
     made: list[Piece] = []
     for worker, bounds in enumerate(_ranges(found, strategy, workers)):
-        needed = regions(found, shapes, {**found.box, strategy.cut: bounds}, strategy.cut)
-        sizes = shapes | {at: tuple([end - begin for begin, end in region]) for at, region in needed.items()}
+        needed = regions(found, {**found.box, strategy.cut: bounds}, strategy.cut)
+        sizes = dict(found.shapes) | {at: tuple([end - begin for begin, end in region]) for at, region in needed.items()}
         results = tuple(map(_local, call.shapes, strategy.outcomes, repeat(bounds)))
         key = tuple(sizes.values()), results
         if key not in calls:
@@ -258,7 +257,10 @@ def _is_right(call: Call, found: Description, strategy: Strategy, workers: int) 
             return False
         for mine, other in zip(local.elements, found.elements, strict=True):
             for place, whole, (begin, _) in zip(mine.places, other.places, piece.regions[mine.operand], strict=True):
-                by = 0 if whole is None or strategy.cut not in whole.variables else piece.bounds[0]
+                is_cut = whole is not None and strategy.cut in whole.variables
+                if place is whole and not begin and not is_cut:
+                    continue
+                by = piece.bounds[0] if is_cut else 0
                 key = (id(local), id(place), id(whole), begin, by)
                 if key not in equations:
                     equations[key] = _Equation(local, place, whole, begin, by)

@@ -352,10 +352,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Description:
-    """What an operator computes: its results, None for one it does not give, and how far each variable goes."""
+    """What an operator computes: its results, None for one it does not give, and how far each variable goes.
+
+    `shapes` are those of its operands, by position.
+    """
 
     results: tuple[Result | None, ...]
     extents: Mapping[str, int]
+    shapes: Mapping[int, Shape]
 
     @cached_property
     def elements(self) -> tuple[Element, ...]:
@@ -365,18 +369,21 @@ class Description:
     @cached_property
     def places(self) -> Mapping[int, tuple[tuple[Place | None, ...], ...]]:
         """Where each operand is read, dimension by dimension; None: everywhere. What is one object is there once."""
-        found: dict[int, list[tuple[Place | None, ...]]] = {}
+        read: dict[int, dict[int, Element]] = {}
         for element in self.elements:
-            found.setdefault(element.operand, []).append(element.places)
-        return {
-            operand: tuple([tuple({id(place): place for place in along}.values()) for along in zip(*read, strict=True)])
-            for operand, read in found.items()
-        }
+            read.setdefault(element.operand, {})[id(element)] = element
+        return {operand: _along([item.places for item in found.values()]) for operand, found in read.items()}
 
     @cached_property
     def box(self) -> Mapping[str, tuple[int, int]]:
         """The range of each variable."""
         return {name: (0, extent) for name, extent in self.extents.items()}
+
+
+def _along(read: Sequence[tuple[Place | None, ...]]) -> tuple[tuple[Place | None, ...], ...]:
+    if len(read) == 1:
+        return tuple([(place,) for place in read[0]])
+    return tuple([tuple({id(place): place for place in along}.values()) for along in zip(*read, strict=True)])
 
 
 def _of_all(results: Sequence[Result | None]) -> tuple[Element, ...]:
@@ -385,17 +392,17 @@ def _of_all(results: Sequence[Result | None]) -> tuple[Element, ...]:
 
 def described(call: Call, results: Sequence[Result | None]) -> Description:
     """Return a description. A variable goes as far as the dimension of a result does, else as that of an operand."""
-    of_results: dict[str, int] = {}
+    extents: dict[str, int] = {}
     for result, shape in zip(results, call.shapes, strict=True):
         if result is not None and shape is not None:
-            _extend(of_results, zip(result.dims, shape, strict=True))
-    of_operands: dict[str, int] = {}
-    shapes = {operand.position: operand.shape for operand in call.operands}
-    for element in _of_all(results):
-        places = zip(element.places, shapes[element.operand], strict=True)
-        names = ((None if place is None else place.variable, size) for place, size in places)
-        _extend(of_operands, ((name, size) for name, size in names if name not in of_results))
-    return Description(tuple(results), of_results | of_operands)
+            _extend(extents, zip(result.dims, shape, strict=True))
+    of_results = frozenset(extents)
+    found = Description(tuple(results), extents, {operand.position: operand.shape for operand in call.operands})
+    for operand, places in found.places.items():
+        for along, size in zip(places, found.shapes[operand], strict=True):
+            names = [place.variable for place in along if place is not None]
+            _extend(extents, [(name, size) for name in names if name not in of_results])
+    return found
 
 
 def _extend(extents: dict[str, int], found: Iterable[tuple[str | None, int]]) -> None:

@@ -26,6 +26,7 @@ from outgrow.operators.tdl import Call
 from outgrow.planning.footprint import peak_bytes
 from outgrow.planning.lacking import WHOLE
 from outgrow.planning.level import Level, divided_once
+from outgrow.planning.options import Terms, used_by_nodes
 from outgrow.planning.room import ADDED, ADDENDS, Room, room_of
 
 FINENESS = 16
@@ -95,11 +96,12 @@ def _divided(
     """Return the cheapest division in which workers may hold so much."""
     levels: list[Level] = []
     part = _without_gathers(step, room)
+    used = used_by_nodes(part)
     for depth, ways in enumerate(factors(workers)):
         given = {name: states[depth] for name, states in fixed.items() if name in part.tensors}
         count = workers // prod(item.ways for item in levels)
         waiting = 0.0 if machine is None else count * machine.waiting_bytes(count)
-        level = divided_once(part, ways, given, room, levels, waiting)
+        level = divided_once(part, used, levels, Terms(ways, given, room, waiting))
         levels.append(level)
         part = _of_one_worker(part, level)
     operators = dict.fromkeys(node.call.operator for node in step.nodes)
@@ -171,12 +173,12 @@ def _of_one_worker(step: Dataflow, level: Level) -> Dataflow:
     Equal calls, which are one object, become equal ones.
     """
     tensors = {name: _part(tensor, level.states[name], level.ways) for name, tensor in step.tensors.items()}
-    calls: dict[tuple[int, Strategy | None], Call] = {}
+    calls: dict[tuple[int, int], Call] = {}
     same: dict[Call, Call] = {}
     nodes: list[Node] = []
     for node in step.nodes:
         strategy = level.strategies[node.name]
-        key = (id(node.call), strategy)
+        key = (id(node.call), id(strategy))
         if key not in calls:
             call = _local(node.call, strategy, level.ways)
             calls[key] = same.setdefault(call, call)
