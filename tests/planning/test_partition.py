@@ -14,7 +14,8 @@ from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region
 from outgrow.operators.strategies import Partial, Split, chunks, pieces, strategies
 from outgrow.operators.tdl import Call, Operand, Reducer, Shape
-from outgrow.planning import level, options
+from outgrow.planning import level as choosing
+from outgrow.planning import options
 from outgrow.planning.lacking import WHOLE, fetched, handed_on
 from outgrow.planning.level import Level
 from outgrow.planning.partition import factors, partition
@@ -167,7 +168,7 @@ def test_calls_that_are_alike_are_cut_alike_where_there_are_too_many(monkeypatch
     monkeypatch.setattr(options, "SMALL_BYTES", 0)
     step = layers((8, 8, 8, 8, 8), 12)
     exact = partition(step, 2)
-    monkeypatch.setattr(level, "MOST_CALLS", 0)
+    monkeypatch.setattr(choosing, "MOST_CALLS", 0)
     found = partition(step, 2)
     assert found.communicated_bytes >= exact.communicated_bytes
     assert [level.is_exact for level in (*exact.levels, *found.levels)] == [True, False]

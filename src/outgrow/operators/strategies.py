@@ -33,7 +33,6 @@ from outgrow.operators.tdl import (
     Call,
     Description,
     Element,
-    Expression,
     Operand,
     Place,
     Reduced,
@@ -99,6 +98,11 @@ class Piece:
 @cache
 def description(call: Call) -> Description | None:
     """Return what a call computes; None where the catalogue does not say so of every result, or of a keyword."""
+    return _described(call)
+
+
+def _described(call: Call) -> Description | None:
+    """Return the description of a call that is looked at once, as those of most pieces are."""
     entry = entry_of(call.operator)
     if entry is None or call.named_operands:
         return None
@@ -136,7 +140,9 @@ def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
     made: list[Piece] = []
     for worker, bounds in enumerate(_ranges(found, strategy, workers)):
         needed = regions(found, {**found.box, strategy.cut: bounds}, strategy.cut)
-        sizes = dict(found.shapes) | {at: tuple([end - begin for begin, end in region]) for at, region in needed.items()}
+        sizes = dict(found.shapes) | {
+            at: tuple([end - begin for begin, end in region]) for at, region in needed.items()
+        }
         results = tuple(map(_local, call.shapes, strategy.outcomes, repeat(bounds)))
         key = tuple(sizes.values()), results
         if key not in calls:
@@ -251,8 +257,11 @@ def _is_right(call: Call, found: Description, strategy: Strategy, workers: int) 
     if any(begin == end for begin, end in _ranges(found, strategy, workers)):
         return False
     equations: dict[tuple[int, ...], _Equation] = {}
+    known: dict[int, Description | None] = {}
     for piece in pieces(call, strategy, workers):
-        local = description(piece.call)
+        if id(piece.call) not in known:
+            known[id(piece.call)] = _described(piece.call)
+        local = known[id(piece.call)]
         if local is None or not _has_the_same(local, found):
             return False
         for mine, other in zip(local.elements, found.elements, strict=True):
@@ -273,7 +282,7 @@ def _has_the_same(local: Description, found: Description) -> bool:
 
 
 class _Equation(NamedTuple):
-    """At all coordinates: a place of a part, plus where the part begins, is one of the whole that begins later by so much."""
+    """At all coordinates: a place of a part, plus where that begins, is one of the whole, the cut variable shifted."""
 
     local: Description
     place: Place | None

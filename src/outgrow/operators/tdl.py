@@ -20,7 +20,7 @@ Partitioning", EuroSys 2019, https://arxiv.org/abs/1807.08887, section 4.1), wit
 convolutions and views are described exactly.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property
@@ -188,6 +188,8 @@ ALL = All()
 class Expression:
     """A value at some coordinates."""
 
+    __slots__ = ()
+
     def __add__(self, other: "Expression") -> "Expression":
         """Add values; the one is there without the other."""
         return Added((self, other))
@@ -352,14 +354,25 @@ class Result:
 
 @dataclass(frozen=True)
 class Description:
-    """What an operator computes: its results, None for one it does not give, and how far each variable goes.
-
-    `shapes` are those of its operands, by position.
-    """
+    """What an operator computes: its results, None for one it does not give, and shapes of these and of operands."""
 
     results: tuple[Result | None, ...]
-    extents: Mapping[str, int]
+    result_shapes: tuple[Shape | None, ...]
     shapes: Mapping[int, Shape]
+
+    @cached_property
+    def extents(self) -> Mapping[str, int]:
+        """How far each variable goes: as far as the dimension of a result, else as that of an operand."""
+        found: dict[str, int] = {}
+        for result, shape in zip(self.results, self.result_shapes, strict=True):
+            if result is not None and shape is not None:
+                _extend(found, zip(result.dims, shape, strict=True))
+        of_results = frozenset(found)
+        for operand, places in self.places.items():
+            for along, size in zip(places, self.shapes[operand], strict=True):
+                names = [place.variable for place in along if place is not None]
+                _extend(found, [(name, size) for name in names if name not in of_results])
+        return found
 
     @cached_property
     def elements(self) -> tuple[Element, ...]:
@@ -391,18 +404,8 @@ def _of_all(results: Sequence[Result | None]) -> tuple[Element, ...]:
 
 
 def described(call: Call, results: Sequence[Result | None]) -> Description:
-    """Return a description. A variable goes as far as the dimension of a result does, else as that of an operand."""
-    extents: dict[str, int] = {}
-    for result, shape in zip(results, call.shapes, strict=True):
-        if result is not None and shape is not None:
-            _extend(extents, zip(result.dims, shape, strict=True))
-    of_results = frozenset(extents)
-    found = Description(tuple(results), extents, {operand.position: operand.shape for operand in call.operands})
-    for operand, places in found.places.items():
-        for along, size in zip(places, found.shapes[operand], strict=True):
-            names = [place.variable for place in along if place is not None]
-            _extend(extents, [(name, size) for name in names if name not in of_results])
-    return found
+    """Return the description of a call that gives these results."""
+    return Description(tuple(results), call.shapes, {operand.position: operand.shape for operand in call.operands})
 
 
 def _extend(extents: dict[str, int], found: Iterable[tuple[str | None, int]]) -> None:

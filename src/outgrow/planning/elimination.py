@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.planning.elimination_order import Order, elimination_order
+from outgrow.planning.elimination_order import elimination_order
 
 MOST_ENTRIES = 1 << 22
 
@@ -59,7 +59,7 @@ class Bucket:
             for axis in axes:
                 shape[axis] = sizes[axis]
             total = total + table.reshape(-1, *shape)
-        return total.min(axis=0)
+        return np.minimum.reduce(total, axis=0)
 
     def choice(self, around: tuple[int, ...]) -> int:
         """Return the best choice for one of each neighbour."""

@@ -1,4 +1,4 @@
-"""How is a step divided once, each worker or group of them holding a part of every tensor, with the least communication?
+"""How is a step divided once, each worker or group of them holding a part of each tensor, with least communication?
 
 Costs of a call are sums over its tensors, so each depends on one strategy and one state (`planning.options`): the
 cheapest choice of all is found exactly (`planning.elimination`). Where that is too entangled, as over many time steps,
@@ -95,7 +95,7 @@ def _addends(step: Dataflow, before: Sequence[Level]) -> dict[str, tuple[int, ..
         have_addends = ADDENDS in level.states.values()
         for node in step.nodes:
             strategy = level.strategies[node.name]
-            is_sum = strategy is not None and any([level.sums(node.name, at) for at in range(len(node.results))])
+            is_sum = strategy is not None and any(level.sums(node.name, at) for at in range(len(node.results)))
             if not is_sum and not have_addends:
                 continue
             counts = found.setdefault(node.name, [1] * (len(node.operands) + len(node.results)))
@@ -179,9 +179,7 @@ def _for_those_alike(problem: _Problem, nodes: Mapping[str, int], tensors: Mappi
     )
 
 
-def _costs(
-    problem: _Problem, nodes: Mapping[str, int], tensors: Mapping[str, int]
-) -> Iterator[tuple[int, int, Table]]:
+def _costs(problem: _Problem, nodes: Mapping[str, int], tensors: Mapping[str, int]) -> Iterator[tuple[int, int, Table]]:
     """Yield a kind of nodes, one of tensors, and a table of their costs, times as often as they meet in it."""
     tables = {id(table): table for own in problem.options.values() for table in own.costs}
     counts: dict[tuple[int, int, int], int] = {}

@@ -50,9 +50,9 @@ class Used:
 class Options:
     """The ways to run nodes that are alike, and of each of their tensors a table: a row for each way, a column a state.
 
-    The entries are the bytes that workers lack, in `costs` with what it costs besides to begin an exchange. A way is the
-    `best` for the states of tensors that other nodes use, too, where the others are as suits it; what it costs for all
-    these states is `least`, None where they are too many.
+    The entries are the bytes that workers lack, in `costs` with what it costs besides to begin an exchange. A way is
+    the `best` for the states of tensors that other nodes use, too, where the others are as suits it; what it costs for
+    all these states is `least`, None where they are too many.
     """
 
     ways: tuple[Strategy | None, ...]
