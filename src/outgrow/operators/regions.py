@@ -78,11 +78,11 @@ def regions(description: Description, box: Box, cut: str) -> dict[int, Region]:
 
     Of a dimension of which some place has nothing to do with `cut` it is all.
     """
-    return {
-        operand: tuple([_reach(read, size, box, cut) for read, size in zip(places, shape, strict=True)])
-        for operand, places in description.places.items()
-        for shape in (description.shapes[operand],)
-    }
+    found = dict(description.read)
+    for operand, dim in description.depending.get(cut, ()):
+        reach = _reach(description.places[operand][dim], description.shapes[operand][dim], box, cut)
+        found[operand] = (*found[operand][:dim], reach, *found[operand][dim + 1 :])
+    return found
 
 
 def _reach(places: Sequence[Place | None], size: int, box: Box, cut: str) -> Range:

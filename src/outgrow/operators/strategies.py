@@ -140,9 +140,8 @@ def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
     made: list[Piece] = []
     for worker, bounds in enumerate(_ranges(found, strategy, workers)):
         needed = regions(found, {**found.box, strategy.cut: bounds}, strategy.cut)
-        sizes = dict(found.shapes) | {
-            at: tuple([end - begin for begin, end in region]) for at, region in needed.items()
-        }
+        cut = dict.fromkeys(operand for operand, _ in found.depending.get(strategy.cut, ()))
+        sizes = {operand: tuple([end - begin for begin, end in needed[operand]]) for operand in cut}
         results = tuple(map(_local, call.shapes, strategy.outcomes, repeat(bounds)))
         key = tuple(sizes.values()), results
         if key not in calls:
@@ -241,7 +240,7 @@ def _local(shape: Shape | None, outcome: Outcome, bounds: Range) -> Shape | None
 def _with_shapes(arguments: tuple[Argument, ...], sizes: Mapping[int, Shape]) -> tuple[Argument, ...]:
     return tuple(
         Operand(item.position, sizes[item.position])
-        if isinstance(item, Operand)
+        if isinstance(item, Operand) and item.position in sizes
         else _with_shapes(item, sizes)
         if isinstance(item, tuple)
         else item

@@ -388,6 +388,21 @@ class Description:
         return {operand: _along([item.places for item in found.values()]) for operand, found in read.items()}
 
     @cached_property
+    def depending(self) -> Mapping[str, tuple[tuple[int, int], ...]]:
+        """The operands, and dimensions of these, where some place depends on a variable, by its name."""
+        found: dict[str, dict[tuple[int, int], None]] = {}
+        for operand, places in self.places.items():
+            for dim, along in enumerate(places):
+                for name in sorted({name for place in along if place is not None for name in place.variables}):
+                    found.setdefault(name, {})[operand, dim] = None
+        return {name: tuple(at) for name, at in found.items()}
+
+    @cached_property
+    def read(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
+        """The operands that are read, and all of each: a range for each dimension."""
+        return {operand: tuple([(0, size) for size in self.shapes[operand]]) for operand in self.places}
+
+    @cached_property
     def box(self) -> Mapping[str, tuple[int, int]]:
         """The range of each variable."""
         return {name: (0, extent) for name, extent in self.extents.items()}

@@ -29,7 +29,7 @@ Table = NDArray[np.float64]
 _Cost: TypeAlias = tuple[tuple[int, ...], Table]
 """Different variables, and a table with an axis for each."""
 _Key: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of each table its identity, and which variables its axes are."""
+"""Of each table its identity, and which neighbours its axes are."""
 
 
 @dataclass(frozen=True, slots=True)
