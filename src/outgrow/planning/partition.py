@@ -126,6 +126,8 @@ def _without_gathers(step: Dataflow, room: Room) -> Dataflow:
 
 
 def _with(node: Node, call: Call, operands: tuple[str, ...]) -> Node:
+    if call is node.call and operands == node.operands:
+        return node
     return Node(node.name, call, operands, node.results, node.written, node.whole)
 
 
