@@ -125,11 +125,11 @@ def _work(
     import outgrow
     from outgrow.frontends import workers as frontend
     from outgrow.frontends.loading import build
-    from outgrow.planning import partition
+    from outgrow.planning import options
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
-    partition.SMALL_BYTES = 0 if compare else partition.SMALL_BYTES
+    options.SMALL_BYTES = 0 if compare else options.SMALL_BYTES
     frontend.FOR_TENSORS = frontend.FOR_TENSORS if has_room else 0.0
     dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=worker, world_size=workers)
     function = workload_function(workload)

@@ -20,7 +20,7 @@ from outgrow import Step, Workload
 from outgrow.errors import Divided, PeerLost, Uncapturable
 from outgrow.frontends import workers as module
 from outgrow.frontends.loading import load_workload_function
-from outgrow.planning import partition
+from outgrow.planning import options
 from tests.frontends.several import Work, together
 
 FAMILIES = Path(__file__).parents[2] / "benchmarks" / "workloads" / "families.py"
@@ -33,7 +33,7 @@ SECONDS = 20.0
 
 def made(name: str, **settings: Any) -> Workload:
     """A small model of some family; its tensors are cut however small they are."""
-    partition.SMALL_BYTES = 0
+    options.SMALL_BYTES = 0
     return load_workload_function(f"{FAMILIES}:{name}")(**settings)
 
 

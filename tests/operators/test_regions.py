@@ -51,7 +51,6 @@ def test_halos_fall_out() -> None:
     i, d = indices("i d")
     x, w = Operand(0, (8,)), Operand(1, (3,))
     found = described(Call("a.convolution", (x, w), ((8,),)), [Result.at((i,), Sum((d,), x[i + d - 1] * w[d]))])
-    shapes = {0: (8,), 1: (3,)}
-    assert regions(found, shapes, {"i": (0, 4), "d": (0, 3)}, "i") == {0: ((-1, 5),), 1: ((0, 3),)}
-    assert regions(found, shapes, {"i": (4, 8), "d": (0, 3)}, "i") == {0: ((3, 9),), 1: ((0, 3),)}
-    assert regions(found, shapes, {"i": (0, 8), "d": (0, 1)}, "d") == {0: ((-1, 7),), 1: ((0, 1),)}
+    assert regions(found, {"i": (0, 4), "d": (0, 3)}, "i") == {0: ((-1, 5),), 1: ((0, 3),)}
+    assert regions(found, {"i": (4, 8), "d": (0, 3)}, "i") == {0: ((3, 9),), 1: ((0, 3),)}
+    assert regions(found, {"i": (0, 8), "d": (0, 1)}, "d") == {0: ((-1, 7),), 1: ((0, 1),)}

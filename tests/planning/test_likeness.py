@@ -1,16 +1,22 @@
 """Are calls alike where a step repeats itself, and nowhere else?"""
 
 from collections.abc import Mapping
+from itertools import islice
 
 from outgrow.operators.dataflow import Dataflow
 from outgrow.planning import likeness
 from tests.planning.test_partition import layers
 
 
-def kinds(step: Dataflow, rounds: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """The kinds where all have the same to choose from."""
-    states = dict.fromkeys(step.tensors, (0, 1))
-    return likeness.kinds(step, states, {node.name: 1 for node in step.nodes}, rounds)
+def kinds(
+    step: Dataflow, rounds: int, states: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """The kinds where all have the same to choose from, but for some states."""
+    calls = {call: number for number, call in enumerate(dict.fromkeys(node.call for node in step.nodes))}
+    domains: dict[str, tuple[int, ...]] = dict.fromkeys(step.tensors, (0, 1))
+    domains |= states or {}
+    found = likeness.kinds(step, domains, {node.name: calls[node.call] for node in step.nodes})
+    return next(islice(found, rounds, None))
 
 
 def test_layers_in_the_midst_are_alike() -> None:
@@ -26,8 +32,7 @@ def test_layers_in_the_midst_are_alike() -> None:
 def test_what_may_be_chosen_tells_calls_apart() -> None:
     """A tensor of other states is of another kind, and so are the calls on it."""
     step = layers((8, 8, 8, 8, 8, 8), 4)
-    states = dict.fromkeys(step.tensors, (0, 1)) | {"w2": (0,)}
-    nodes, tensors = likeness.kinds(step, states, {node.name: 1 for node in step.nodes}, 1)
+    nodes, tensors = kinds(step, 1, {"w2": (0,)})
     assert tensors["w1"] != tensors["w2"]
     assert nodes["y1"] != nodes["y2"]
 

@@ -14,9 +14,11 @@ from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region
 from outgrow.operators.strategies import Partial, Split, chunks, pieces, strategies
 from outgrow.operators.tdl import Call, Operand, Reducer, Shape
-from outgrow.planning import partition as module
+from outgrow.planning import level as choosing
+from outgrow.planning import options
 from outgrow.planning.lacking import WHOLE, fetched, handed_on
-from outgrow.planning.partition import Level, factors, partition
+from outgrow.planning.level import Level
+from outgrow.planning.partition import factors, partition
 from outgrow.planning.room import room_of
 
 ITEM = 4
@@ -117,7 +119,7 @@ def test_what_is_fetched_is_what_is_needed_and_not_there(shape: Shape, data: st.
     ranges = [st.tuples(st.integers(-2, size - 1), st.integers(1, size + 2)).map(_range) for size in shape]
     regions = data.draw(st.none() | st.lists(st.tuples(*ranges), min_size=ways, max_size=ways))
     given_regions = None if regions is None else tuple(regions)
-    assert fetched(shape, shape, [state], given_regions, 1, ways) == [counted(shape, state, regions, ways)]
+    assert fetched(shape, shape, (state,), given_regions, 1, ways) == (counted(shape, state, regions, ways),)
 
 
 def _range(pair: tuple[int, int]) -> Range:
@@ -136,8 +138,8 @@ def test_what_is_handed_on_is_what_is_owned_and_not_made(shape: Shape, data: st.
     expected = sum(
         int((owned(shape, state, worker, ways) & ~within(shape, {dim: bounds[worker]})).sum()) for worker in range(ways)
     )
-    assert handed_on(shape, shape, Split(dim), bounds, [state], 1, ways) == [expected]
-    (partial,) = handed_on(shape, shape, Partial(Reducer.SUM), bounds, [state], 1, ways)
+    assert handed_on(shape, shape, Split(dim), bounds, (state,), 1, ways) == (expected,)
+    (partial,) = handed_on(shape, shape, Partial(Reducer.SUM), bounds, (state,), 1, ways)
     assert partial == prod(shape) * (ways - 1) * (ways if state == WHOLE else 1)
 
 
@@ -147,15 +149,15 @@ def test_what_is_handed_on_is_what_is_owned_and_not_made(shape: Shape, data: st.
 )
 def test_no_choice_communicates_less(step: Dataflow, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all states of all tensors and all strategies of all nodes, counted element by element."""
-    monkeypatch.setattr(module, "SMALL_BYTES", small)
+    monkeypatch.setattr(options, "SMALL_BYTES", small)
     found = partition(step, 2)
     room = room_of(step)
-    domains = {name: module._states(tensor, 2, room) for name, tensor in step.tensors.items()}
-    options = {node.name: range(1 + len(strategies(node.call, 2))) for node in step.nodes}
+    domains = {name: options.states_of(tensor, 2, room) for name, tensor in step.tensors.items()}
+    ways = {node.name: range(1 + len(strategies(node.call, 2))) for node in step.nodes}
     least = min(
-        received(step, dict(zip(domains, states, strict=True)), dict(zip(options, chosen, strict=True)), 2)
+        received(step, dict(zip(domains, states, strict=True)), dict(zip(ways, chosen, strict=True)), 2)
         for states in product(*domains.values())
-        for chosen in product(*options.values())
+        for chosen in product(*ways.values())
     )
     assert found.communicated_bytes == least
     assert found.levels[0].is_exact
@@ -163,10 +165,10 @@ def test_no_choice_communicates_less(step: Dataflow, small: int, monkeypatch: py
 
 def test_calls_that_are_alike_are_cut_alike_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs no less than the cheapest choice, and it is said that it may cost more."""
-    monkeypatch.setattr(module, "SMALL_BYTES", 0)
+    monkeypatch.setattr(options, "SMALL_BYTES", 0)
     step = layers((8, 8, 8, 8, 8), 12)
     exact = partition(step, 2)
-    monkeypatch.setattr(module, "MOST_CALLS", 0)
+    monkeypatch.setattr(choosing, "MOST_CALLS", 0)
     found = partition(step, 2)
     assert found.communicated_bytes >= exact.communicated_bytes
     assert [level.is_exact for level in (*exact.levels, *found.levels)] == [True, False]
@@ -176,7 +178,7 @@ def test_calls_that_are_alike_are_cut_alike_where_there_are_too_many(monkeypatch
 
 def test_where_exchanges_begin_slowly_there_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tensors are made by all rather than sent; the bytes that are told are those that are sent."""
-    monkeypatch.setattr(module, "SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(options, "SMALL_BYTES", 1 << 20)
     step = layers((6, 4, 8), 2)
     slow = Machine("slow", Device("gpu", 1e12, 1e11), Link(1e9, 1e9), peers=(Peers(2, 1e9, 1.0),))
     found, quick = partition(step, 2, machine=slow), partition(step, 2)
@@ -187,7 +189,7 @@ def test_where_exchanges_begin_slowly_there_are_fewer(monkeypatch: pytest.Monkey
 
 def test_every_worker_holds_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what lasts, exactly where sizes can be divided; at most that and what it receives of all at once."""
-    monkeypatch.setattr(module, "SMALL_BYTES", 0)
+    monkeypatch.setattr(options, "SMALL_BYTES", 0)
     step = layers((16, 64, 32, 16), 64)
     lasting = sum(tensor.size_bytes for tensor in step.tensors.values() if tensor.lasting)
     for workers in (2, 4, 8, 12):

@@ -8,7 +8,7 @@ import pytest
 from outgrow.frontends.divisible import divisible
 from outgrow.frontends.loading import load_workload_function
 from outgrow.operators.dataflow import GATHERED, Dataflow
-from outgrow.planning import partition as module
+from outgrow.planning import options as module
 from outgrow.planning.data_parallel import data_parallel_bytes
 from outgrow.planning.lacking import WHOLE
 from outgrow.planning.partition import partition

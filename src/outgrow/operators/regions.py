@@ -7,11 +7,11 @@ A hull may hold places that are not read: every other one, where the stride is t
 the operator finds each element where its own description says (`strategies` checks this).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TypeAlias
 
-from outgrow.operators.tdl import Atom, Description, Element, Floor, Place, Remainder, Variable
+from outgrow.operators.tdl import Atom, Description, Floor, Place, Remainder, Variable
 
 Range: TypeAlias = tuple[int, int]
 Box: TypeAlias = Mapping[str, Range]
@@ -73,25 +73,24 @@ def _simplified(atom: Atom, box: Box) -> Place:
     return Place((), turn) if isinstance(atom, Floor) else of - atom.by * turn
 
 
-def region(element: Element, shape: tuple[int, ...], box: Box, cut: str) -> Region:
-    """Return what is read of an operand of a shape; all of each dimension that has nothing to do with `cut`."""
-    return tuple(
-        (0, size) if place is None or not place.mentions(cut) else hull(place, box)
-        for place, size in zip(element.places, shape, strict=True)
-    )
+def regions(description: Description, box: Box, cut: str) -> dict[int, Region]:
+    """Return, by operand, the hull of all that is read where the variable `cut` is within its range of a box.
 
-
-def regions(description: Description, shapes: Mapping[int, tuple[int, ...]], box: Box, cut: str) -> dict[int, Region]:
-    """Return, by operand, the hull of all that is read where the variable `cut` is within its range of a box."""
-    found: dict[int, Region] = {}
-    for element in description.elements:
-        read = region(element, shapes[element.operand], box, cut)
-        found[element.operand] = _joined(found.get(element.operand, read), read)
+    Of a dimension of which some place has nothing to do with `cut` it is all.
+    """
+    found = dict(description.read)
+    for operand, dim in description.depending.get(cut, ()):
+        reach = _reach(description.places[operand][dim], description.shapes[operand][dim], box, cut)
+        found[operand] = (*found[operand][:dim], reach, *found[operand][dim + 1 :])
     return found
 
 
-def _joined(one: Region, other: Region) -> Region:
-    return tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+def _reach(places: Sequence[Place | None], size: int, box: Box, cut: str) -> Range:
+    found = (0, size)
+    for number, place in enumerate(places):
+        own = hull(place, box) if place is not None and cut in place.variables else (0, size)
+        found = (min(found[0], own[0]), max(found[1], own[1])) if number else own
+    return found
 
 
 def whole(shape: tuple[int, ...]) -> Region:

@@ -18,14 +18,14 @@ Source: Tofu (Wang, Huang, Li, EuroSys 2019, section 4), where regions alone dec
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import gcd, lcm
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from outgrow.operators.catalogue import entry_of
-from outgrow.operators.regions import Box, Range, Region, regions, simplified
+from outgrow.operators.regions import Range, Region, regions, simplified
 from outgrow.operators.tdl import (
     Added,
     Argument,
@@ -33,7 +33,6 @@ from outgrow.operators.tdl import (
     Call,
     Description,
     Element,
-    Expression,
     Operand,
     Place,
     Reduced,
@@ -42,7 +41,6 @@ from outgrow.operators.tdl import (
     Shape,
     Variable,
     described,
-    elements,
 )
 
 
@@ -100,6 +98,11 @@ class Piece:
 @cache
 def description(call: Call) -> Description | None:
     """Return what a call computes; None where the catalogue does not say so of every result, or of a keyword."""
+    return _described(call)
+
+
+def _described(call: Call) -> Description | None:
+    """Return the description of a call that is looked at once, as those of most pieces are."""
     entry = entry_of(call.operator)
     if entry is None or call.named_operands:
         return None
@@ -128,12 +131,25 @@ def strategies(call: Call, workers: int = 2) -> tuple[Strategy, ...]:
 
 @cache
 def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
-    """Return what each of so many workers does."""
+    """Return what each of so many workers does; equal calls are one object."""
     found = description(call)
+    entry = entry_of(call.operator)
     assert found is not None, "a strategy is one of a described call"
-    return tuple(
-        _piece(call, found, strategy, bounds, at) for at, bounds in enumerate(_ranges(found, strategy, workers))
-    )
+    assert entry is not None, "a strategy is one of a described call"
+    calls: dict[tuple[tuple[Shape, ...], tuple[Shape | None, ...]], Call] = {}
+    made: list[Piece] = []
+    for worker, bounds in enumerate(_ranges(found, strategy, workers)):
+        needed = regions(found, {**found.box, strategy.cut: bounds}, strategy.cut)
+        cut = dict.fromkeys(operand for operand, _ in found.depending.get(strategy.cut, ()))
+        sizes = {operand: tuple([end - begin for begin, end in needed[operand]]) for operand in cut}
+        results = tuple(map(_local, call.shapes, strategy.outcomes, repeat(bounds)))
+        key = tuple(sizes.values()), results
+        if key not in calls:
+            parted = Call(call.operator, _with_shapes(call.arguments, sizes), results, call.keywords)
+            calls[key] = entry.adapt(parted, strategy.cut)
+        zeros = strategy.once if worker else ()
+        made.append(Piece(bounds, needed, calls[key], zeros, entry.fill, entry.divisor(call)))
+    return tuple(made)
 
 
 def _strategy(found: Description, cut: str) -> Strategy | None:
@@ -146,7 +162,7 @@ def _strategy(found: Description, cut: str) -> Strategy | None:
             return None
         outcomes.append(outcome)
         if result is not None and isinstance(outcome, Partial):
-            addends = _addends(result.value, cut)
+            addends = _addends(result, cut)
             if addends is None:
                 return None
             once += addends
@@ -158,7 +174,7 @@ def _strategy(found: Description, cut: str) -> Strategy | None:
 def _outcome(result: Result, cut: str) -> Outcome:
     if cut in result.dims:
         return Split(result.dims.index(cut))
-    if not _mentions(result.value, cut):
+    if not any(_mentions(element, cut) for element in result.elements):
         return Same()
     parts = result.value.parts if isinstance(result.value, Added) else (result.value,)
     reducers = {part.by for part in parts if isinstance(part, Reduced) and cut in part.over}
@@ -167,27 +183,27 @@ def _outcome(result: Result, cut: str) -> Outcome:
     return None
 
 
-def _addends(value: Expression, cut: str) -> list[int] | None:
+def _addends(result: Result, cut: str) -> list[int] | None:
     """Return the operands that are added to reductions over a variable (condition 2); None where others are."""
     found: list[int] = []
-    for part in value.parts if isinstance(value, Added) else (value,):
+    for part in result.value.parts if isinstance(result.value, Added) else (result.value,):
         if isinstance(part, Reduced) and cut in part.over:
             continue
         if not isinstance(part, Element) or _mentions(part, cut):
             return None
         found.append(part.operand)
-    read = [element.operand for element in elements(value)]
+    read = [element.operand for element in result.elements]
     return found if all(read.count(operand) == 1 for operand in found) else None
 
 
-def _mentions(value: Expression, cut: str) -> bool:
-    return any(place is not None and place.mentions(cut) for item in elements(value) for place in item.places)
+def _mentions(element: Element, cut: str) -> bool:
+    return any(place is not None and cut in place.variables for place in element.places)
 
 
 def _step(found: Description, cut: str) -> int:
     """Return what cuts are multiples of (condition 3)."""
-    places = (place for element in found.elements for place in element.places if place is not None)
-    return lcm(*(step for place in places for step in _steps(place, cut)))
+    places = (place for read in found.places.values() for along in read for place in along if place is not None)
+    return lcm(*(step for place in places if cut in place.variables for step in _steps(place, cut)))
 
 
 def _steps(place: Place, cut: str) -> Iterator[int]:
@@ -214,22 +230,6 @@ def chunks(size: int, count: int, step: int = 1) -> tuple[Range, ...]:
     return tuple(pairwise(min(size, length * at) for at in range(count + 1)))
 
 
-def _piece(call: Call, found: Description, strategy: Strategy, bounds: Range, worker: int) -> Piece:
-    box = {name: (0, extent) for name, extent in found.extents.items()} | {strategy.cut: bounds}
-    shapes = {operand.position: operand.shape for operand in call.operands}
-    needed = regions(found, shapes, box, strategy.cut)
-    parts = {position: tuple(end - begin for begin, end in region) for position, region in needed.items()}
-    sizes = shapes | parts
-    results = tuple(
-        _local(shape, outcome, bounds) for shape, outcome in zip(call.shapes, strategy.outcomes, strict=True)
-    )
-    entry = entry_of(call.operator)
-    assert entry is not None, "a strategy is one of a described call"
-    parted = replace(call, arguments=_with_shapes(call.arguments, sizes), shapes=results)
-    zeros = strategy.once if worker else ()
-    return Piece(bounds, needed, entry.adapt(parted, strategy.cut), zeros, entry.fill, entry.divisor(call))
-
-
 def _local(shape: Shape | None, outcome: Outcome, bounds: Range) -> Shape | None:
     if shape is None or not isinstance(outcome, Split):
         return shape
@@ -240,7 +240,7 @@ def _local(shape: Shape | None, outcome: Outcome, bounds: Range) -> Shape | None
 def _with_shapes(arguments: tuple[Argument, ...], sizes: Mapping[int, Shape]) -> tuple[Argument, ...]:
     return tuple(
         Operand(item.position, sizes[item.position])
-        if isinstance(item, Operand)
+        if isinstance(item, Operand) and item.position in sizes
         else _with_shapes(item, sizes)
         if isinstance(item, tuple)
         else item
@@ -249,33 +249,50 @@ def _with_shapes(arguments: tuple[Argument, ...], sizes: Mapping[int, Shape]) ->
 
 
 def _is_right(call: Call, found: Description, strategy: Strategy, workers: int) -> bool:
-    """Whether every worker has something to do, and its call reads what the whole call reads (condition 4)."""
+    """Whether every worker has something to do, and its call reads what the whole call reads (condition 4).
+
+    Of equations of places that are the same, for several pieces or elements, one is checked.
+    """
     if any(begin == end for begin, end in _ranges(found, strategy, workers)):
         return False
-    return all(_reads_the_same(found, piece, strategy) for piece in pieces(call, strategy, workers))
+    equations: dict[tuple[int, ...], _Equation] = {}
+    known: dict[int, Description | None] = {}
+    for piece in pieces(call, strategy, workers):
+        if id(piece.call) not in known:
+            known[id(piece.call)] = _described(piece.call)
+        local = known[id(piece.call)]
+        if local is None or not _has_the_same(local, found):
+            return False
+        for mine, other in zip(local.elements, found.elements, strict=True):
+            for place, whole, (begin, _) in zip(mine.places, other.places, piece.regions[mine.operand], strict=True):
+                is_cut = whole is not None and strategy.cut in whole.variables
+                if place is whole and not begin and not is_cut:
+                    continue
+                by = piece.bounds[0] if is_cut else 0
+                key = (id(local), id(place), id(whole), begin, by)
+                if key not in equations:
+                    equations[key] = _Equation(local, place, whole, begin, by)
+    return all(_holds(equation, strategy.cut) for equation in equations.values())
 
 
-def _reads_the_same(found: Description, piece: Piece, strategy: Strategy) -> bool:
-    local = description(piece.call)
-    if local is None:
-        return False
-    ours, theirs = local.elements, found.elements
-    shift = {strategy.cut: piece.bounds[0]}
-    box = {name: (0, extent) for name, extent in local.extents.items()}
-    return len(ours) == len(theirs) and all(
-        mine.operand == other.operand and _meets(mine, other, piece.regions[mine.operand], shift, box)
-        for mine, other in zip(ours, theirs, strict=True)
-    )
+def _has_the_same(local: Description, found: Description) -> bool:
+    """Whether the part reads the operands that the whole reads, one after the other."""
+    return [element.operand for element in local.elements] == [element.operand for element in found.elements]
 
 
-def _meets(mine: Element, other: Element, region: Region, shift: Mapping[str, int], box: Box) -> bool:
-    """Whether an element of a part is the element of the whole that it stands for, at all coordinates of a box."""
-    for place, whole, (begin, _) in zip(mine.places, other.places, region, strict=True):
-        if place is None or whole is None:
-            if place is not whole or begin:
-                return False
-        else:
-            mine_at, theirs = place + begin, whole.shifted(shift)
-            if mine_at != theirs and simplified(mine_at, box) != simplified(theirs, box):
-                return False
-    return True
+class _Equation(NamedTuple):
+    """At all coordinates: a place of a part, plus where that begins, is one of the whole, the cut variable shifted."""
+
+    local: Description
+    place: Place | None
+    whole: Place | None
+    begin: int
+    by: int
+
+
+def _holds(equation: _Equation, cut: str) -> bool:
+    local, place, whole, begin, by = equation
+    if place is None or whole is None:
+        return place is whole and not begin
+    mine, theirs = place + begin, whole.shifted(cut, by)
+    return mine == theirs or simplified(mine, local.box) == simplified(theirs, local.box)

@@ -20,11 +20,10 @@ Partitioning", EuroSys 2019, https://arxiv.org/abs/1807.08887, section 4.1), wit
 convolutions and views are described exactly.
 """
 
-from abc import ABC
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from typing import TypeAlias
 
 from outgrow.ir.graph import Symbol
@@ -58,7 +57,7 @@ class Remainder:
 Atom: TypeAlias = Variable | Floor | Remainder
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """A position along a dimension: multiples of atoms, in a fixed order, and a constant.
 
@@ -107,7 +106,7 @@ class Place:
         rest = Place(tuple((atom, factor) for atom, factor in self.terms if factor % by), self.constant % by)
         return Place(((Remainder(rest, by), 1),)) if rest.terms else rest
 
-    @property
+    @cached_property
     def variable(self) -> str | None:
         """The name of the variable that the place is, if it is nothing else."""
         match self:
@@ -116,19 +115,21 @@ class Place:
             case _:
                 return None
 
-    def mentions(self, name: str) -> bool:
-        """Whether a variable is in it."""
-        return any(
-            atom.name == name if isinstance(atom, Variable) else atom.of.mentions(name) for atom, _ in self.terms
-        )
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names of all variables in it."""
+        found: set[str] = set()
+        for atom, _ in self.terms:
+            found |= {atom.name} if isinstance(atom, Variable) else atom.of.variables
+        return frozenset(found)
 
-    def shifted(self, by: Mapping[str, int]) -> "Place":
-        """Return the place with numbers added to variables."""
-        if all(isinstance(atom, Variable) and atom.name not in by for atom, _ in self.terms):
+    def shifted(self, name: str, by: int) -> "Place":
+        """Return the place with a number added to a variable."""
+        if name not in self.variables:
             return self
         found = Place((), self.constant)
         for atom, factor in self.terms:
-            found = found + _shifted(atom, by) * factor
+            found = found + _shifted(atom, name, by) * factor
         return found
 
 
@@ -144,16 +145,17 @@ def _name(term: tuple[Atom, int]) -> str:
 _names = cache(repr)
 
 
-def _shifted(atom: Atom, by: Mapping[str, int]) -> Place:
+def _shifted(atom: Atom, name: str, by: int) -> Place:
     match atom:
-        case Variable(name):
-            return Place(((atom, 1),), by.get(name, 0))
+        case Variable(own):
+            return Place(((atom, 1),), by if own == name else 0)
         case Floor(of, number):
-            return of.shifted(by) // number
+            return of.shifted(name, by) // number
         case Remainder(of, number):
-            return of.shifted(by) % number
+            return of.shifted(name, by) % number
 
 
+@cache
 def indices(names: str) -> tuple[Place, ...]:
     """Return a variable for each name.
 
@@ -163,6 +165,7 @@ def indices(names: str) -> tuple[Place, ...]:
     return tuple(Place(((Variable(name), 1),)) for name in names.split())
 
 
+@cache
 def numbered(name: str, count: int) -> tuple[Place, ...]:
     """Return so many variables, called by a name and a number.
 
@@ -182,8 +185,10 @@ class All:
 ALL = All()
 
 
-class Expression(ABC):  # noqa: B024 - what it is for are the signs that its kinds share
+class Expression:
     """A value at some coordinates."""
+
+    __slots__ = ()
 
     def __add__(self, other: "Expression") -> "Expression":
         """Add values; the one is there without the other."""
@@ -251,16 +256,15 @@ def Sum(over: Sequence[Place], of: Expression) -> Expression:  # noqa: N802 - as
     return reduced(Reducer.SUM, over, of)
 
 
-def elements(expression: Expression) -> Iterator[Element]:
-    """Yield every element that an expression reads."""
+def elements(expression: Expression) -> tuple[Element, ...]:
+    """Return every element that an expression reads, in order."""
     match expression:
         case Element():
-            yield expression
+            return (expression,)
         case Added(parts) | Applied(parts):
-            for part in parts:
-                yield from elements(part)
+            return tuple([element for part in parts for element in elements(part)])
         case Reduced(_, _, of):
-            yield from elements(of)
+            return elements(of)
         case _:
             raise AssertionError(f"{expression} is no expression")
 
@@ -317,23 +321,30 @@ class Call:
     @property
     def named_operands(self) -> tuple[Operand, ...]:
         """Those among them that are given by keyword."""
-        return tuple(_operands([argument for _, argument in self.keywords]))
+        return tuple(_operands([argument for _, argument in self.keywords])) if self.keywords else ()
 
 
-def _operands(arguments: Sequence[Argument]) -> Iterator[Operand]:
+def _operands(arguments: Sequence[Argument]) -> list[Operand]:
+    found: list[Operand] = []
     for argument in arguments:
         if isinstance(argument, Operand):
-            yield argument
+            found.append(argument)
         elif isinstance(argument, tuple):
-            yield from _operands(argument)
+            found += _operands(argument)
+    return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Result:
     """A result: the variable of each of its dimensions, None for one that cannot be cut, and the value there."""
 
     dims: tuple[str | None, ...]
     value: Expression
+
+    @cached_property
+    def elements(self) -> tuple[Element, ...]:
+        """Every element that is read for the value, in order."""
+        return elements(self.value)
 
     @staticmethod
     def at(places: Sequence[Place | All | int], value: Expression) -> "Result":
@@ -341,37 +352,75 @@ class Result:
         return Result(tuple(place.variable if isinstance(place, Place) else None for place in places), value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Description:
-    """What an operator computes: its results, None for one it does not give, and how far each variable goes."""
+    """What an operator computes: its results, None for one it does not give, and shapes of these and of operands."""
 
     results: tuple[Result | None, ...]
-    extents: Mapping[str, int]
+    result_shapes: tuple[Shape | None, ...]
+    shapes: Mapping[int, Shape]
 
-    @property
+    @cached_property
+    def extents(self) -> Mapping[str, int]:
+        """How far each variable goes: as far as the dimension of a result, else as that of an operand."""
+        found: dict[str, int] = {}
+        for result, shape in zip(self.results, self.result_shapes, strict=True):
+            if result is not None and shape is not None:
+                _extend(found, zip(result.dims, shape, strict=True))
+        of_results = frozenset(found)
+        for operand, places in self.places.items():
+            for along, size in zip(places, self.shapes[operand], strict=True):
+                names = [place.variable for place in along if place is not None]
+                _extend(found, [(name, size) for name in names if name not in of_results])
+        return found
+
+    @cached_property
     def elements(self) -> tuple[Element, ...]:
         """Every element that is read for any of the results, in order."""
-        return tuple(_of_all(self.results))
+        return _of_all(self.results)
+
+    @cached_property
+    def places(self) -> Mapping[int, tuple[tuple[Place | None, ...], ...]]:
+        """Where each operand is read, dimension by dimension; None: everywhere. What is one object is there once."""
+        read: dict[int, dict[int, Element]] = {}
+        for element in self.elements:
+            read.setdefault(element.operand, {})[id(element)] = element
+        return {operand: _along([item.places for item in found.values()]) for operand, found in read.items()}
+
+    @cached_property
+    def depending(self) -> Mapping[str, tuple[tuple[int, int], ...]]:
+        """The operands, and dimensions of these, where some place depends on a variable, by its name."""
+        found: dict[str, dict[tuple[int, int], None]] = {}
+        for operand, places in self.places.items():
+            for dim, along in enumerate(places):
+                for name in sorted({name for place in along if place is not None for name in place.variables}):
+                    found.setdefault(name, {})[operand, dim] = None
+        return {name: tuple(at) for name, at in found.items()}
+
+    @cached_property
+    def read(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
+        """The operands that are read, and all of each: a range for each dimension."""
+        return {operand: tuple([(0, size) for size in self.shapes[operand]]) for operand in self.places}
+
+    @cached_property
+    def box(self) -> Mapping[str, tuple[int, int]]:
+        """The range of each variable."""
+        return {name: (0, extent) for name, extent in self.extents.items()}
 
 
-def _of_all(results: Sequence[Result | None]) -> Iterator[Element]:
-    for result in results:
-        yield from () if result is None else elements(result.value)
+def _along(read: Sequence[tuple[Place | None, ...]]) -> tuple[tuple[Place | None, ...], ...]:
+    if len(read) == 1:
+        return tuple([(place,) for place in read[0]])
+    return tuple([tuple({id(place): place for place in along}.values()) for along in zip(*read, strict=True)])
+
+
+def _of_all(results: Sequence[Result | None]) -> tuple[Element, ...]:
+    return tuple([element for result in results if result is not None for element in result.elements])
 
 
 def described(call: Call, results: Sequence[Result | None]) -> Description:
-    """Return a description. A variable goes as far as the dimension of a result does, else as that of an operand."""
-    of_results: dict[str, int] = {}
-    for result, shape in zip(results, call.shapes, strict=True):
-        if result is not None and shape is not None:
-            _extend(of_results, zip(result.dims, shape, strict=True))
-    of_operands: dict[str, int] = {}
-    shapes = {operand.position: operand.shape for operand in call.operands}
-    for element in _of_all(results):
-        places = zip(element.places, shapes[element.operand], strict=True)
-        names = ((None if place is None else place.variable, size) for place, size in places)
-        _extend(of_operands, ((name, size) for name, size in names if name not in of_results))
-    return Description(tuple(results), of_results | of_operands)
+    """Return the description of a call that gives these results."""
+    return Description(tuple(results), call.shapes, {operand.position: operand.shape for operand in call.operands})
 
 
 def _extend(extents: dict[str, int], found: Iterable[tuple[str | None, int]]) -> None:

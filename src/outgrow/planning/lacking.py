@@ -8,10 +8,10 @@ piece of the whole one. Both begin at the same place with the first group, after
 lack includes what the group lacks, once for each that needs it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from math import inf, prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from outgrow.operators.regions import Range, Region, volume, whole, within
 from outgrow.operators.strategies import (
     Outcome,
     Partial,
+    Piece,
     Same,
     Split,
     Strategy,
@@ -64,51 +65,60 @@ def lacking(
     `places` have the shape of what a group has of each tensor, the bytes of an element, and its states. An operand that
     is needed twice in the same way is fetched once.
     """
-    count = len(call.operands)
+    operands, contents = call.operands, read(call)
+    ways = [(way, _pieces(call, way, use.ways)) for way in strategies_of(call, use)]
     found: list[list[Table]] = [[] for _ in places]
     for at, (number, present) in enumerate(zip(numbers, addends, strict=True)):
         if number is None:
             continue
         own, item_bytes, states = places[number]
-        needs = _of_operand(call, at, own, states, present, use) if at < count else None
-        if needs is not None and any(np.array_equal(needs * item_bytes, other) for other in found[number]):
-            continue
-        table = _of_result(call, at - count, own, states, present, use) if needs is None else needs
-        found[number].append(table * item_bytes)
+        if at >= len(operands):
+            shape = call.shapes[at - len(operands)]
+            assert shape is not None, "a result that has a name is there"
+            rows = [_of_result(way, shape, at - len(operands), own, states, present, use.ways) for way in ways]
+        elif at in contents:
+            shape = next(operand.shape for operand in operands if operand.position == at)
+            rows = [_of_operand(way, shape, at, own, states, present, use.ways) for way in ways]
+        else:
+            rows = [(0.0,) * len(states)] * len(ways)
+        table = np.array(rows, dtype=float) * item_bytes
+        if at >= len(operands) or not any(np.array_equal(table, other) for other in found[number]):
+            found[number].append(table)
     return tuple(sum(tables[1:], tables[0]) for tables in found)
 
 
-def _of_operand(call: Call, position: int, own: Shape, states: tuple[int, ...], addends: int, use: Use) -> Table:
-    """Return the elements of an operand that are lacking: a row for each way to run the call, a column a state."""
-    ways = strategies_of(call, use)
-    if position not in read(call):
-        return np.zeros((len(ways), len(states)))
-    (shape,) = (operand.shape for operand in call.operands if operand.position == position)
-    rows: list[list[float]] = []
-    for strategy in ways:
-        if strategy is ADDED:
-            rows.append([0.0 if state == ADDENDS else inf for state in states])
-            continue
-        parts = None if strategy is None else pieces(call, strategy, use.ways)
-        needed = None if parts is None else tuple(piece.regions[position] for piece in parts)
-        rows.append(fetched(shape, own, states, needed, addends, use.ways))
-    return np.array(rows, dtype=float)
+_Way: TypeAlias = tuple[Strategy | None, tuple[Piece, ...]]
+"""A way to run a call, and what each worker does if it is cut."""
 
 
-def _of_result(call: Call, number: int, own: Shape, states: tuple[int, ...], addends: int, use: Use) -> Table:
-    """Return the elements of a result that are lacking: a row for each way to run the call, a column a state."""
-    shape = call.shapes[number]
-    assert shape is not None, "a result that has a name is there"
-    rows: list[list[float]] = []
-    for strategy in strategies_of(call, use):
-        made, bounds = Same() if strategy is None else Partial(Reducer.SUM), ()
-        if strategy is not None and strategy is not ADDED:
-            made = strategy.outcomes[number]
-            bounds = tuple(piece.bounds for piece in pieces(call, strategy, use.ways))
-        rows.append(handed_on(shape, own, made, bounds, states, addends, use.ways))
-    return np.array(rows, dtype=float)
+def _pieces(call: Call, way: Strategy | None, ways: int) -> tuple[Piece, ...]:
+    return () if way is None or way is ADDED else pieces(call, way, ways)
 
 
+def _of_operand(
+    way: _Way, shape: Shape, position: int, own: Shape, states: tuple[int, ...], addends: int, ways: int
+) -> tuple[float, ...]:
+    """Return the elements of an operand that are lacking for a way to run the call, for each state."""
+    strategy, parts = way
+    if strategy is ADDED:
+        return tuple(0.0 if state == ADDENDS else inf for state in states)
+    needed = tuple([piece.regions[position] for piece in parts]) if parts else None
+    return fetched(shape, own, states, needed, addends, ways)
+
+
+def _of_result(
+    way: _Way, shape: Shape, number: int, own: Shape, states: tuple[int, ...], addends: int, ways: int
+) -> tuple[float, ...]:
+    """Return the elements of a result that are lacking for a way to run the call, for each state."""
+    strategy, parts = way
+    if strategy is None or strategy is ADDED:
+        return handed_on(shape, own, Partial(Reducer.SUM) if strategy else Same(), (), states, addends, ways)
+    return handed_on(
+        shape, own, strategy.outcomes[number], tuple([piece.bounds for piece in parts]), states, addends, ways
+    )
+
+
+@cache
 def read(call: Call) -> frozenset[int]:
     """Return the operands whose content a call reads: all, where nothing is known of it."""
     found = description(call)
@@ -117,9 +127,10 @@ def read(call: Call) -> frozenset[int]:
     return frozenset(element.operand for element in found.elements)
 
 
+@cache
 def fetched(
-    shape: Shape, own: Shape, states: Sequence[int], needed: Sequence[Region] | None, addends: int, ways: int
-) -> list[float]:
+    shape: Shape, own: Shape, states: tuple[int, ...], needed: tuple[Region, ...] | None, addends: int, ways: int
+) -> tuple[float, ...]:
     """Return how many elements workers lack that need a region each of an operand, for each state; None: all of it.
 
     It is the sum of so many `addends` already, of which each worker has one.
@@ -131,12 +142,19 @@ def fetched(
         size, held = addends * volume(inside), _held(own, states, inside, worker, ways)
         for at, (state, (_, both)) in enumerate(zip(states, held, strict=True)):
             found[at] += size * (ways if state == ADDENDS else 1) - both
-    return found
+    return tuple(found)
 
 
+@cache
 def handed_on(
-    shape: Shape, own: Shape, outcome: Outcome, bounds: Sequence[Range], states: Sequence[int], addends: int, ways: int
-) -> list[float]:
+    shape: Shape,
+    own: Shape,
+    outcome: Outcome,
+    bounds: tuple[Range, ...],
+    states: tuple[int, ...],
+    addends: int,
+    ways: int,
+) -> tuple[float, ...]:
     """Return how many elements workers lack of a result that they computed somehow, for each state.
 
     Each addend lacks so many other `addends` already. Infinite, if what they computed are no addends and the state is
@@ -150,10 +168,10 @@ def handed_on(
             made = (*made[: outcome.dim], bounds[worker], *made[outcome.dim + 1 :])
         for at, (state, (size, both)) in enumerate(zip(states, _held(own, states, made, worker, ways), strict=True)):
             found[at] += addends * (1 if state == ADDENDS else sums) * size - both
-    return found
+    return tuple(found)
 
 
-def _held(own: Shape, states: Sequence[int], box: Region, worker: int, ways: int) -> Iterator[tuple[int, int]]:
+def _held(own: Shape, states: tuple[int, ...], box: Region, worker: int, ways: int) -> Iterator[tuple[int, int]]:
     """Yield how many elements a worker has of what a group has of a tensor, in each state, and how many in a box."""
     spans = [max(0, min(high, size) - max(low, 0)) for (low, high), size in zip(box, own, strict=True)]
     size, both = prod(own), prod(spans)

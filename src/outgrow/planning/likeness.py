@@ -6,34 +6,40 @@ colour refinement (B. Weisfeiler, A. Leman, "The reduction of a graph to canonic
 at structure alone, not at names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from outgrow.operators.dataflow import Dataflow
 
+Kinds = tuple[Mapping[str, int], Mapping[str, int]]
+"""The number of the kind of each node, and of each tensor."""
 
-def kinds(
-    step: Dataflow, states: Mapping[str, Sequence[int]], ways: Mapping[str, int], rounds: int
-) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return the number of the kind of each node, and of each tensor; those alike for so many calls have one number.
 
-    Those of one kind have the same `states`, or number of `ways`, to choose from.
+def kinds(step: Dataflow, states: Mapping[str, Sequence[int]], options: Mapping[str, int]) -> Iterator[Kinds]:
+    """Yield which nodes and tensors are alike if one looks no further, one call far, two calls, and so on.
+
+    Those of one kind have the same `states`, or the number of the same `options`, to choose from; nodes of which that
+    number is the same have equal calls.
     """
-    nodes = _numbered({n.name: (n.call, ways[n.name], tuple(name is None for name in n.results)) for n in step.nodes})
+    missing = {node.name: tuple(name is None for name in node.results) for node in step.nodes}
+    nodes = _numbered({name: (options[name], found) for name, found in missing.items()})
     tensors = _numbered({t.name: (t.shape, t.item_bytes, t.lasting, states[t.name]) for t in step.tensors.values()})
-    for _ in range(rounds):
-        uses: dict[str, list[tuple[int, int]]] = {name: [] for name in step.tensors}
-        for node in step.nodes:
-            places = (*node.operands, *node.results)
-            for at, name in enumerate(places):
-                if name is not None:
-                    uses[name].append((nodes[node.name], at))
-        tensors = _numbered({name: (kind, tuple(sorted(set(uses[name])))) for name, kind in tensors.items()})
-        seen = {
-            node.name: tuple(None if name is None else tensors[name] for name in (*node.operands, *node.results))
-            for node in step.nodes
-        }
-        nodes = _numbered({name: (kind, seen[name]) for name, kind in nodes.items()})
-    return nodes, tensors
+    while True:
+        yield nodes, tensors
+        nodes, tensors = _refined(step, nodes, tensors)
+
+
+def _refined(step: Dataflow, nodes: Mapping[str, int], tensors: Mapping[str, int]) -> Kinds:
+    """Return kinds that tell apart what has neighbours of other kinds."""
+    uses: dict[str, set[tuple[int, int]]] = {name: set() for name in step.tensors}
+    for node in step.nodes:
+        kind = nodes[node.name]
+        for at, name in enumerate((*node.operands, *node.results)):
+            if name is not None:
+                uses[name].add((kind, at))
+    tensors = _numbered({name: (kind, frozenset(uses[name])) for name, kind in tensors.items()})
+    of = {**tensors, None: -1}
+    seen = {n.name: (nodes[n.name], *[of[name] for name in (*n.operands, *n.results)]) for n in step.nodes}
+    return _numbered(seen), tensors
 
 
 def _numbered(keys: Mapping[str, object]) -> dict[str, int]:

@@ -90,12 +90,14 @@ def _sums(step: Dataflow) -> dict[str, str]:
 
 def _adds(node: Node) -> bool:
     """Whether a node adds two tensors of one shape, and scales none."""
+    if node.call.operator != "aten.add.Tensor" or len(node.operands) != 2:
+        return False
     shapes = {operand.shape for operand in node.call.operands} | set(node.call.shapes)
     scales = [value for _, value in node.call.keywords if value != 1]
-    return node.call.operator == "aten.add.Tensor" and len(node.operands) == 2 and len(shapes) == 1 and not scales
+    return len(shapes) == 1 and not scales
 
 
 def _is_within(node: Node, sums: Mapping[str, str]) -> bool:
     """Whether a node adds or views addends of a sum, and makes one."""
-    names = {sums.get(name or "") for name in node.tensors}
-    return (_adds(node) or node.call.operator in _VIEWS) and len(names) == 1 and None not in names
+    names = {sums.get(name) for name in node.tensors}
+    return None not in names and len(names) == 1 and (_adds(node) or node.call.operator in _VIEWS)

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from outgrow.operators.dataflow import Dataflow
 from outgrow.planning.data_parallel import data_parallel_bytes
 from outgrow.planning.lacking import WHOLE
-from outgrow.planning.partition import Level, Partition
+from outgrow.planning.level import Level
+from outgrow.planning.partition import Partition
 from outgrow.planning.shares import Shares
 from outgrow.report.columns import aligned
 from outgrow.units import format_bytes, format_seconds

@@ -1,7 +1,7 @@
 """What does the catalogue say of an operator? What it computes, and how a part of it is called."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from outgrow.operators.tdl import Argument, Call, Element, Operand, Place, Result
@@ -57,7 +57,7 @@ def broadcast(operand: Operand, at: Sequence[Place]) -> Element:
 def with_argument(call: Call, position: int, argument: Argument) -> Call:
     """Return a call with another argument at a position."""
     arguments = (*call.arguments[:position], argument, *call.arguments[position + 1 :])
-    return replace(call, arguments=arguments)
+    return Call(call.operator, arguments, call.shapes, call.keywords)
 
 
 def sized(position: int) -> Adapt:
