@@ -3,6 +3,7 @@
 Nothing is run or allocated, and there are no other processes: exchanges are ops whose cost the machine tells.
 """
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -58,7 +59,9 @@ def divisible(function: Callable[..., Workload], settings: Mapping[str, object])
     training, batch = Training((workload.model,), (workload.optimizer,)), tuple(workload.batches[0])
     with blamed_on("the step cannot be captured"), one_by_one(training):
         traced = trace(workload.step, training, batch, {})
-    return Divisible(traced, pytree.tree_leaves((batch, {})), divisible_dataflow(traced))
+    found = Divisible(traced, pytree.tree_leaves((batch, {})), divisible_dataflow(traced))
+    gc.collect()  # what tracing leaves behind would be looked at again and again while planning
+    return found
 
 
 def exchange_costs(graph: Graph, machine: Machine, worker: int) -> dict[str, Cost]:

@@ -27,7 +27,8 @@ from outgrow.planning.footprint import peak_bytes
 from outgrow.planning.lacking import WHOLE
 from outgrow.planning.level import Level, divided_once
 from outgrow.planning.options import Terms, used_by_nodes
-from outgrow.planning.room import ADDED, ADDENDS, Room, room_of
+from outgrow.planning.room import ADDED, ADDENDS, NO_ROOM, Room, room_of
+from outgrow.planning.uncollected import uncollected
 
 FINENESS = 16
 """What fits of the things that may be held is found but for one of so many parts."""
@@ -73,17 +74,18 @@ def partition(
     """
     if workers < 1:
         raise ValueError(f"{workers} workers: give one at least")
-    room = room_of(step)
 
     def divided(room: Room) -> Partition:
-        return _divided(step, workers, fixed or {}, room, machine)
+        with uncollected():
+            return _divided(step, workers, fixed or {}, room, machine)
 
     if memory_bytes is None:
-        return divided(room.allowing(0))
+        return divided(NO_ROOM)
+    room = room_of(step)
     best = divided(room)
     if best.peak_bytes_per_worker <= memory_bytes or not room.names:
         return replace(best, memory_bytes=memory_bytes)
-    best, fitting, beyond = divided(room.allowing(0)), 0, len(room.names)
+    best, fitting, beyond = divided(NO_ROOM), 0, len(room.names)
     while beyond - fitting > 1 + len(room.names) // FINENESS:
         middle = (fitting + beyond) // 2
         found = divided(room.allowing(middle))

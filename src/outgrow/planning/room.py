@@ -44,6 +44,10 @@ class Room:
         return Room(held, sums, adding, names)
 
 
+NO_ROOM = Room({}, {}, {}, ())
+"""Nothing may be held."""
+
+
 def room_of(step: Dataflow) -> Room:
     """Return what workers of a step may hold."""
     held = {name: tensor.held for name, tensor in step.tensors.items() if tensor.held is not None}
