@@ -328,7 +328,7 @@ def _tofu(rows: Sequence[Row]) -> list[str]:
     return [
         goal_table(tofu.goals(rows)),
         table(
-            "network | batch | samples/s | ideal | **share** | exchanges | Tofu | its ideal | **share** | met",
+            "network | batch | samples/s | ideal | **share** | waits | Tofu | its ideal | **share** | met",
             (
                 (
                     row["name"],

@@ -118,7 +118,7 @@ def divided(workload: str, settings: Mapping[str, int]) -> Row:
         return {"samples_per_second": 0.0, "fits_in_core": False}
     return {
         "samples_per_second": settings["batch"] / worker.planned.seconds,
-        "exchange_share": worker.exchange_seconds / worker.planned.seconds,
+        "exchange_share": worker.waiting_seconds / worker.planned.seconds,
         "peak_bytes": worker.planned.peak_bytes,
         "peak_bytes_per_worker": found.peak_bytes_per_worker,
         "communicated_bytes": round(found.communicated_bytes),
@@ -141,7 +141,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 def told(row: Row) -> str:
     """Return a row in one line."""
     figures = f"batch {row['batch']}: {row['share']:.3f} of the ideal, Tofu {row['paper_share']:.3f}"
-    return f"{figures}, {row['exchange_share']:.3f} of it exchanges, peak {row['peak_bytes'] / 1e9:.1f} GB"
+    return f"{figures}, {row['exchange_share']:.3f} of it waiting, peak {row['peak_bytes'] / 1e9:.1f} GB"
 
 
 def main() -> None:

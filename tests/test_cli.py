@@ -415,7 +415,7 @@ def test_a_divided_step_is_predicted_on_a_machine(outgrow: Command, toy: Path, t
     assert said.status == 0, said.err
     found = json.loads(out.read_text())
     assert found["machine"] == "k80x8"
-    assert 0 < found["exchange_seconds"] < found["predicted_seconds"]
+    assert 0 < found["waiting_seconds"] < found["predicted_seconds"]
     assert found["ideal_seconds"] < found["predicted_seconds"]
     assert found["planned_peak_bytes"] <= 1 << 30
     assert re.search(rf"a step +{format_seconds(found['predicted_seconds'])} +on k80x8 within 1.00 GiB", said.out)

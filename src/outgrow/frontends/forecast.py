@@ -31,7 +31,7 @@ class Worker:
     """What the step of one worker takes, and the seconds of it in which it waits for others."""
 
     planned: Estimate
-    exchange_seconds: float
+    waiting_seconds: float
 
 
 def of_a_worker(
@@ -74,7 +74,7 @@ def forecast(
         machine=machine.name,
         budget_bytes=budget_bytes,
         predicted_seconds=worker.planned.seconds,
-        exchange_seconds=worker.exchange_seconds,
+        waiting_seconds=worker.waiting_seconds,
         planned_peak_bytes=worker.planned.peak_bytes,
         ideal_seconds=ideal,
         data_parallel_seconds=_data_parallel(job.step, found, machine, ideal, budget_bytes),
@@ -96,11 +96,14 @@ def _planned(
 def _data_parallel(
     step: Dataflow, found: Partition, machine: Machine, ideal_seconds: float, budget_bytes: int | None
 ) -> float | None:
-    """Return the seconds of a step whose gradients go around in a ring; None if weights or batch do not allow it."""
+    """Return the seconds of a step whose gradients go around in a ring beside arithmetic.
+
+    None if weights or batch do not allow it.
+    """
     size_bytes = data_parallel_bytes(step, found.workers)
     held = sum(tensor.size_bytes for tensor in step.tensors.values() if tensor.lasting)
     if size_bytes is None or (budget_bytes is not None and held > budget_bytes):
         return None
     sent = [0] * found.workers
     sent[1:2] = [size_bytes // found.workers]
-    return ideal_seconds + machine.exchange_seconds(FIRST, sent, sent)
+    return max(ideal_seconds, machine.exchange_seconds(FIRST, sent, sent))

@@ -16,16 +16,17 @@ from outgrow.units import format_bytes, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Seconds of a step on a machine: divided, of these those of exchanges; and of the rivals, None where impossible.
+    """Seconds of a step on a machine: divided, of these those in which a worker waits for others; and of the rivals.
 
-    `ideal_seconds` are those of one device with all the memory it needs, over the number of workers. A worker's peak is
-    that of its own plan. Operator placement does not look at memory.
+    None where a rival is impossible. `ideal_seconds` are those of one device with all the memory it needs, over the
+    number of workers. A worker's peak is that of its own plan. Data parallel is taken to send all of its gradients
+    beside arithmetic, and operator placement does not look at memory: both are as quick as they could be.
     """
 
     machine: str
     budget_bytes: int | None
     predicted_seconds: float
-    exchange_seconds: float
+    waiting_seconds: float
     planned_peak_bytes: int
     ideal_seconds: float
     data_parallel_seconds: float | None
@@ -113,10 +114,10 @@ def _seconds(forecast: Forecast) -> list[tuple[str, str, str]]:
     """Return what a step takes, divided and otherwise."""
     within = "" if forecast.budget_bytes is None else f" within {format_bytes(forecast.budget_bytes)}"
     speed = f"{forecast.ideal_seconds / forecast.predicted_seconds:.3f} of the speed without exchanges and swaps"
-    exchanged = f"{format_seconds(forecast.exchange_seconds)} of it exchanges"
+    waiting = f"{format_seconds(forecast.waiting_seconds)} of it waiting for others"
     return [
         ("a step", format_seconds(forecast.predicted_seconds), f"on {forecast.machine}{within}: {speed}"),
-        ("", "", f"{exchanged}; a worker's peak is {format_bytes(forecast.planned_peak_bytes)}"),
+        ("", "", f"{waiting}; a worker's peak is {format_bytes(forecast.planned_peak_bytes)}"),
         ("  data parallel", _seconds_or_none(forecast.data_parallel_seconds), "each worker has all weights"),
         ("  operators placed", format_seconds(forecast.placement_seconds), "whatever memory that takes"),
         ("  one device", _seconds_or_none(forecast.one_device_seconds), "swapping" if within else "with all memory"),
