@@ -7,6 +7,7 @@ with something that a call writes keeps its order, and so do calls that draw ran
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
@@ -28,7 +29,8 @@ WINDOWS = (512, 128, 64, 8)
 """How far from the first call that is left calls are looked at: each of these, until there is the memory for it."""
 MORE_MEMORY = 1.01
 """How much more memory another order may take where workers take as little as can be."""
-_DRAWN = -1
+
+_Memory: TypeAlias = int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,12 @@ NOMINAL = Pace(1e-5, 1e-12, 4e-12, 8e-11)
 
 
 def in_order(graph: fx.Graph, shares: Shares, pace: Pace) -> tuple[fx.Graph, Mapping[str, tuple[str, ...]]]:
-    """Return a graph in a better order, and before which nodes what others fetch is to be sent for."""
+    """Return a graph in a better order, and before which nodes what others fetch is to be sent for.
+
+    Where workers have to swap, that is the given order: what is under way takes memory.
+    """
+    if shares.partition.is_tight:
+        return graph, {}
     calls = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     jobs = _jobs(calls, shares, pace)
     own = agenda(jobs, 1)
@@ -86,8 +93,8 @@ def _copied(graph: fx.Graph, calls: Sequence[fx.Node]) -> fx.Graph:
 def _jobs(calls: Sequence[fx.Node], shares: Shares, pace: Pace) -> list[Job]:
     nodes = {node.name: node for node in shares.step.nodes}
     number = {call: at for at, call in enumerate(calls)}
-    wrote: dict[int, int] = {}
-    readers: dict[int, list[int]] = {}
+    wrote: dict[_Memory, int] = {}
+    readers: dict[_Memory, list[int]] = {}
     found: list[Job] = []
     for at, call in enumerate(calls):
         before = {number[item] for item in call.all_input_nodes if item in number}
@@ -122,17 +129,20 @@ def _seconds(call: Call, pace: Pace) -> float:
     return pace.call + max(pace.multiplication * multiplications, pace.byte * size_bytes)
 
 
-def _read(call: fx.Node) -> Iterator[int]:
+def _read(call: fx.Node) -> Iterator[_Memory]:
     for item in call.all_input_nodes:
-        yield from map(address, _tensors(item))
+        yield from _memory(item)
 
 
-def _written(call: fx.Node) -> Iterator[int]:
+def _written(call: fx.Node) -> Iterator[_Memory]:
     for item in written_nodes(call):
-        yield from map(address, _tensors(item))
+        yield from _memory(item)
     if draws(call):
-        yield _DRAWN
+        yield "random numbers"
 
 
-def _tensors(node: fx.Node) -> list[Tensor]:
-    return [item for item in pytree.tree_leaves(node.meta.get("val")) if isinstance(item, Tensor)]
+def _memory(node: fx.Node) -> Iterator[_Memory]:
+    """Yield what tensors of one memory have in common, and of a constant its name."""
+    if node.op == "get_attr":
+        yield str(node.target)
+    yield from (address(item) for item in pytree.tree_leaves(node.meta.get("val")) if isinstance(item, Tensor))

@@ -20,7 +20,7 @@ from outgrow.frontends.arguments import completed
 from outgrow.frontends.beside import NOMINAL, Pace, in_order
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import address
-from outgrow.frontends.exchange import Coming, Wire, here
+from outgrow.frontends.exchange import MOST_UNDER_WAY, Coming, Wire, here
 from outgrow.frontends.fakes import FakeMode, fake_mode
 from outgrow.frontends.guards import symbol
 from outgrow.frontends.names import resolve_operator
@@ -54,7 +54,8 @@ def divided(
         twin = mode.from_tensor(counts, static_shapes=True)
         tensors = {slot: _part(tensor, slot, shares, worker, mode) for slot, tensor in traced.tensors.items()}
         symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(traced.hyper.values())]
-        run = _Worker(traced, shares, pace, worker, Wire(worker, group, twin))
+        wire = Wire(worker, group, twin, 0 if shares.partition.is_tight else MOST_UNDER_WAY)
+        run = _Worker(traced, shares, pace, worker, wire)
         found: list[object] = []
 
         def traced_anew(inputs: Sequence[object]) -> list[object]:

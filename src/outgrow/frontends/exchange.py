@@ -26,7 +26,7 @@ from outgrow.operators.tdl import Reducer
 from outgrow.planning.shares import Moves, Part
 
 MOST_UNDER_WAY = 8
-"""So many exchanges are begun before the first of them is waited for; each holds memory."""
+"""So many exchanges are begun before the first of them is waited for, where there is the memory that each holds."""
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define("exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] received, int worker, str group) -> Tensor")
 _LIBRARY.define("arrived(Tensor(a!) found, Tensor packed) -> Tensor(a!)")
@@ -108,10 +108,13 @@ class Coming:
 
 
 class Wire:
-    """What a worker sends and receives by: its number, the name of the group, and the tensor that counts."""
+    """What a worker sends and receives by: its number, the name of the group, and the tensor that counts.
 
-    def __init__(self, worker: int, group: str, counts: Tensor) -> None:
-        self._worker, self._group, self._counts = worker, group, counts
+    So many exchanges may be under way at once; with none, each is waited for where it begins.
+    """
+
+    def __init__(self, worker: int, group: str, counts: Tensor, most_under_way: int) -> None:
+        self._worker, self._group, self._counts, self._most_under_way = worker, group, counts, most_under_way
         self._under_way: list[Coming] = []
 
     def settle(self, memory: Tensor | None = None) -> None:
@@ -133,8 +136,8 @@ class Wire:
             pieces = [_slice(tensor, box, part.box) for part in mine]
             return tensor if wanted is None else _whole(tensor, wanted, mine, pieces, by, fill)
         self._under_way = [coming for coming in self._under_way if not coming.is_here]
-        for coming in self._under_way[: len(self._under_way) + 1 - MOST_UNDER_WAY]:
-            coming.here()
+        for earlier in self._under_way[: len(self._under_way) + 1 - max(1, self._most_under_way)]:
+            earlier.here()
         is_stacked = wanted is not None and len(mine) > 1 and _are_stacked(mine, wanted)
         are_addends = by is Reducer.SUM and len(mine) > 1 and _are_addends(mine, wanted)
         with_own = is_stacked or are_addends or self._is_row(tensor, box, moves)
@@ -152,8 +155,11 @@ class Wire:
             pieces = self._pieces(tensor, box, mine, arrived.split(self._received(moves, with_own=with_own)))
             return _whole(tensor, wanted, mine, pieces, by, fill)
 
-        self._under_way.append(Coming(tensor, finish))
-        return self._under_way[-1]
+        coming = Coming(tensor, finish)
+        if not self._most_under_way:
+            return coming.here()
+        self._under_way.append(coming)
+        return coming
 
     def _sent(self, tensor: Tensor, box: Region, moves: Moves, *, with_own: bool) -> tuple[Tensor, Tensor]:
         """Begin an exchange: return what is sent, and where arrives, worker after worker, what others send.

@@ -54,6 +54,11 @@ class Partition:
         return prod(level.ways for level in self.levels)
 
     @property
+    def is_tight(self) -> bool:
+        """Whether workers have to swap: they may take less than they need."""
+        return self.memory_bytes is not None and self.memory_bytes < self.peak_bytes_per_worker
+
+    @property
     def communicated_bytes(self) -> float:
         """What all workers receive in a step."""
         return sum(level.communicated_bytes for level in self.levels)
