@@ -1,5 +1,8 @@
 """Do boxes that travel keep their elements and their order?"""
 
+from itertools import count
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outgrow.frontends import exchange
+from outgrow.operators.tdl import Reducer
 from outgrow.planning.shares import Part
 
 TABLE = torch.arange(60.0).view(5, 12)
@@ -75,3 +79,27 @@ def test_parts_of_later_turns_are_added(later: tuple[tuple[int, int], ...]) -> N
     parts = [Part(0, box, turn) for box, (_, turn) in zip(boxes, cuts, strict=True)]
     exchange._put_together(found, ((0, 5), (0, 3)), parts, pieces, torch.add)
     assert torch.equal(found, torch.cat([torch.full((4, 3), 111.0), torch.full((1, 3), 7.0)]))
+
+
+def test_so_many_exchanges_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is waited for when one more begins; where none may be, each is waited for at once."""
+    waited: list[int] = []
+
+    def arrived(found: Tensor, _packed: Tensor) -> Tensor:
+        waited.append(int(found[0]))
+        return found
+
+    numbers = count()
+    calls = SimpleNamespace(exchange=lambda *_: torch.full((8,), next(numbers), dtype=torch.uint8), arrived=arrived)
+    monkeypatch.setattr(torch.ops, "outgrow", calls)
+    box = ((0, 2),)
+    moves = ((Part(0, ((0, 1),), 0), Part(1, ((1, 2),), 0)), (Part(0, ((0, 1),), 0), Part(1, ((1, 2),), 0)))
+    sent = (torch.zeros(1), ((0, 1),), box, moves, Reducer.SUM, 0.0)
+    wire = exchange.Wire(0, "", torch.zeros(2), 3)
+    coming = [wire.carried(*sent) for _ in range(5)]
+    assert waited == [0, 1]
+    wire.settle()
+    assert waited == [0, 1, 2, 3, 4]
+    assert all(isinstance(item, exchange.Coming) for item in coming)
+    assert isinstance(exchange.Wire(0, "", torch.zeros(2), 0).carried(*sent), Tensor)
+    assert waited == [0, 1, 2, 3, 4, 5]

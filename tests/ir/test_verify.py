@@ -167,6 +167,8 @@ def test_invariant_3_a_dropped_storage_makes_room_until_it_is_reserved_again() -
         (SEND, "y is freed by its last use while a copy"),
         (SEND + HERE + HERE.replace("y@1", "y@2").replace("y1", "y2").replace("(%y", "(%y1"), "waits for no exchange"),
         (SEND + HERE.replace("%x)", "%half)"), "waits for no exchange"),
+        (SEND + HERE.replace(", %x)", ")"), "waits for no exchange"),
+        (SEND.replace("(%x)", "()") + HERE, "sends nothing"),
     ],
 )
 def test_invariant_4_a_copy_in_flight_keeps_its_bytes(body: str, reason: str) -> None:

@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
+from hypothesis import given
+
 from outgrow.analysis.cost import Cost
+from outgrow.analysis.liveness import live_bytes
+from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Reuse
 from outgrow.planning.floor import floor_of, needs, require_feasible
 from outgrow.planning.free import free_rewrites
 from outgrow.planning.problem import Problem
+from tests.graphs import graphs
 
 MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0))
 
@@ -107,3 +112,36 @@ def test_a_free_rewrite_that_keeps_the_floor_is_taken() -> None:
     graph, decisions = free_rewrites(problem)
     assert decisions == (Reuse("relu"),)
     assert floor_of(problem, graph)[0] == floor_of(problem, problem.graph)[0] - 8
+
+
+def test_a_storage_that_is_sent_twice_at_once_counts_once() -> None:
+    """Its flights overlap; no op needs more than all that is live."""
+    problem = problem_of(
+        """
+        storage p input 8
+        storage wire input 16
+        storage x 80
+        storage a 8
+        storage b 8
+        storage y 8
+        value %p: p@0 f32[2]
+        %x: x@0 f32[20] = aten.relu.default(%p)
+        %a: a@0 f32[2] = outgrow.exchange.default(%x) writes wire
+        %b: b@0 f32[2] = outgrow.exchange.default(%x) writes wire
+        %y: y@0 f32[2] = aten.relu.default(%p)
+        %a1: a@1 f32[2] = outgrow.arrived.default(%a, %x)
+        %b1: b@1 f32[2] = outgrow.arrived.default(%b, %x)
+        return %y
+        """,
+        {},
+    )
+    assert needs(problem, problem.graph)[3] == live_bytes(problem.graph, problem.workspace)[3]
+
+
+@given(graphs())
+def test_no_op_needs_more_than_what_is_live(graph: Graph) -> None:
+    """Whatever may leave, exchanges under way included."""
+    costs = {op.name: Cost(1.0) for op in graph.ops}
+    problem = Problem(graph, costs, MACHINE, Budget(1), minimum_bytes=4)
+    live = live_bytes(graph, problem.workspace)
+    assert all(need <= held for need, held in zip(needs(problem, graph), live, strict=True))

@@ -364,3 +364,27 @@ def test_parts_and_layouts_have_conditions(change: tuple[str, str], decision: De
         text = text.replace("return %b, %c", "return %c")
     with pytest.raises(NotApplicable, match=reason):
         apply_laws(parse_graph(text), [decision])
+
+
+def test_what_is_being_sent_is_not_built_again() -> None:
+    """The exchange reads the storage until it has arrived, so no copy can stand for it before that."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage wire input 16
+        storage a 8
+        storage there 8
+        storage b 8
+        storage c 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2] = aten.relu.default(%x)
+        exchange: %there: there@0 f32[2] = outgrow.exchange.default(%a) writes wire
+        %b: b@0 f32[2] = aten.exp.default(%x)
+        arrived: %here: there@1 f32[2] = outgrow.arrived.default(%there, %a)
+        %c: c@0 f32[2] = aten.add.Tensor(%a, %b)
+        return %c, %here
+        """
+    )
+    with pytest.raises(NotApplicable, match="a is in flight until arrived"):
+        apply_laws(graph, [Recompute("a", before="exp")])
+    verify_derived(apply_laws(graph, [Recompute("a", before="add")]), graph)

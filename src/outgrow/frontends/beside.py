@@ -28,7 +28,7 @@ PATIENCE = 1.5
 WINDOWS = (512, 128, 64, 8)
 """How far from the first call that is left calls are looked at: each of these, until there is the memory for it."""
 MORE_MEMORY = 1.01
-"""How much more memory another order may take where workers take as little as can be."""
+"""How much more memory another order may take where workers take as little as can be; what is under way not counted."""
 
 _Memory: TypeAlias = int | str
 
@@ -64,8 +64,8 @@ def in_order(graph: fx.Graph, shares: Shares, pace: Pace) -> tuple[fx.Graph, Map
     calls = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     jobs = _jobs(calls, shares, pace)
     own = agenda(jobs, 1)
-    others = (agenda(jobs, window) for window in WINDOWS)
-    found = next((item for item in others if item.seconds < own.seconds and _has_room(calls, item, shares)), own)
+    wider = (agenda(jobs, window) for window in WINDOWS)
+    found = next((item for item in wider if item.seconds < own.seconds and _has_room(calls, item, shares)), own)
     early = {calls[at].name: tuple(calls[other].name for other in others) for at, others in found.early.items()}
     return _copied(graph, [calls[at] for at in found.order]), early
 
@@ -117,7 +117,7 @@ def _costs(node: Node, shares: Shares, pace: Pace) -> tuple[float, float, float]
     fetched, handed_on = shares.received_for(node)
     byte = PATIENCE * pace.received_byte
     is_view = all(name is None or shares.step.tensors[name].viewed != name for name in node.results)
-    seconds = 0.0 if is_view and not node.written else _seconds(shares.tasks(node)[0].call, pace)
+    seconds = 0.0 if is_view and not any(node.rewritten) else _seconds(shares.tasks(node)[0].call, pace)
     return byte * fetched, seconds, byte * handed_on
 
 

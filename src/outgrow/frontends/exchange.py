@@ -5,7 +5,7 @@ a tensor of two numbers (how many exchanges there were, how many bytes were rece
 into another order, and workers that plan by themselves meet in the same exchanges.
 
 It returns while the bytes are still on their way. `outgrow::arrived` waits for them: it takes what is sent, which must
-stay as it is until then, and writes what is received. Other operators run between the two (`analysis.flight`).
+stay as it is until then, and writes what is received. Other operators run between the two (`ir.flight`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +25,13 @@ from outgrow.operators.regions import Region, volume
 from outgrow.operators.tdl import Reducer
 from outgrow.planning.shares import Moves, Part
 
-MOST_UNDER_WAY = 8
-"""So many exchanges are begun before the first of them is waited for, where there is the memory that each holds."""
+MOST_UNDER_WAY = 4
+"""So many exchanges are begun before the first of them is waited for: fetches, and results that are handed on."""
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define("exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] received, int worker, str group) -> Tensor")
 _LIBRARY.define("arrived(Tensor(a!) found, Tensor packed) -> Tensor(a!)")
-_under_way: dict[int, dist.Work] = {}
-"""Exchanges that have begun, by the address of what they write."""
+_works: dict[int, dist.Work] = {}
+"""Exchanges that have begun, by the address of what they write; one that receives nothing ends where it begins."""
 
 
 def _exchange(packed: Tensor, wire: Tensor, sent: list[int], received: list[int], worker: int, group: str) -> Tensor:
@@ -44,7 +44,7 @@ def _exchange(packed: Tensor, wire: Tensor, sent: list[int], received: list[int]
         work = dist.all_to_all_single(found, packed, received, sent, group=_group(group), async_op=True)
         assert work is not None, "an exchange that was begun can be waited for"
         if found.numel():
-            _under_way[found.data_ptr()] = work
+            _works[found.data_ptr()] = work
         else:
             work.wait()
     wire += torch.tensor((1, sum(received) - received[worker]))
@@ -53,10 +53,9 @@ def _exchange(packed: Tensor, wire: Tensor, sent: list[int], received: list[int]
 
 def _arrived(found: Tensor, packed: Tensor) -> Tensor:  # noqa: ARG001 - what is sent stays until now
     """Wait for what an exchange brings, and return it."""
-    work = _under_way.pop(found.data_ptr(), None)
-    if work is not None:
+    if found.numel():
         with peers_missed():
-            work.wait()
+            _works.pop(found.data_ptr()).wait()
     return found
 
 
@@ -66,6 +65,7 @@ def peers_missed() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
+        _works.clear()
         raise PeerLost(
             f"An exchange with the other workers failed, so one of them has most likely ended ({error}). "
             "See its own message; start all workers again from the last checkpoint."
@@ -136,7 +136,7 @@ class Wire:
             pieces = [_slice(tensor, box, part.box) for part in mine]
             return tensor if wanted is None else _whole(tensor, wanted, mine, pieces, by, fill)
         self._under_way = [coming for coming in self._under_way if not coming.is_here]
-        for earlier in self._under_way[: len(self._under_way) + 1 - max(1, self._most_under_way)]:
+        for earlier in self._under_way[: max(0, len(self._under_way) + 1 - self._most_under_way)]:
             earlier.here()
         is_stacked = wanted is not None and len(mine) > 1 and _are_stacked(mine, wanted)
         are_addends = by is Reducer.SUM and len(mine) > 1 and _are_addends(mine, wanted)

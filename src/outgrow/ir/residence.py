@@ -52,7 +52,7 @@ def check_residence(graph: Graph, steps: list[Step]) -> None:
                     _return(name, steps[at], places, begun, at)
                 _run(name, steps[at], places, at)
                 if operator == EXCHANGE:
-                    _lend(steps[at], places, begun)
+                    _lend(name, steps[at], places, begun, at)
             case SwapOut(storage):
                 _require_on_device(places, (storage,), "swap_out", at)
                 places[storage].going_out = True
@@ -100,8 +100,10 @@ def _run(op: str, step: Step, places: dict[str, _Place], at: int) -> None:
         places[name].in_tier = False
 
 
-def _lend(step: Step, places: dict[str, _Place], begun: dict[str, str]) -> None:
+def _lend(op: str, step: Step, places: dict[str, _Place], begun: dict[str, str], at: int) -> None:
     """Begin an exchange: what it sends and what it receives are in flight."""
+    if not step.reads or len(step.results) != 1:
+        raise InvalidGraph(f"{op} sends nothing, or receives nothing", invariant=4, position=at)
     sent, there = step.reads[0], step.results[0]
     begun[there.name] = sent.name
     for value in (sent, there):
@@ -110,10 +112,10 @@ def _lend(step: Step, places: dict[str, _Place], begun: dict[str, str]) -> None:
 
 def _return(op: str, step: Step, places: dict[str, _Place], begun: dict[str, str], at: int) -> None:
     """End an exchange of which both are given."""
-    there, sent = step.reads
-    if begun.pop(there.name, None) != sent.name:
+    there, *others = step.reads
+    if [begun.pop(there.name, None)] != [value.name for value in others]:
         raise InvalidGraph(f"{op} waits for no exchange of what it is given", invariant=4, position=at)
-    for value in (sent, there):
+    for value in step.reads:
         places[value.storage].lent -= 1
 
 

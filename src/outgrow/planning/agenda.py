@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 MOST_FETCHES = 2
-"""So many fetches are under way at once; each holds memory."""
+"""So many fetches are under way at once that are sent for before their call; each holds memory."""
 
 
 @dataclass(frozen=True, slots=True)

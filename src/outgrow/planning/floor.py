@@ -40,9 +40,8 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
         if is_free and life.death == len(ops) and life.uses[-1] + 1 < len(ops):
             fixed[life.uses[-1] + 1] += size
     for name, spans in flights(graph).items():
-        for begin, end in spans:
-            inside = [step for step in lives[name].uses if begin <= step <= end]
-            for one, other in pairwise(inside):
+        for one, other in pairwise(lives[name].uses):
+            if any(begin <= one and other <= end for begin, end in spans):
                 fixed[one + 1] += moving[name]
                 fixed[other] -= moving[name]
     workspace = problem.workspace

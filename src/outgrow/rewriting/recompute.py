@@ -1,8 +1,9 @@
 """The law of recomputation: a storage may be built again from what made it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Op, Value, read_values, result_values
 from outgrow.operators.effects import quiet
 from outgrow.plan import Decision, Recompute
@@ -26,8 +27,9 @@ def recompute(draft: Draft, decision: Decision) -> None:
     with:
         Recompute(storage="a", before="add")
     provided:
-        every write that made the version is by a repeatable op, and what these ops read is still of the
-        version that they read. Batch normalisation is repeated without its running statistics.
+        every write that made the version is by a repeatable op, what these ops read is still of the
+        version that they read, and the storage is not in flight. Batch normalisation is repeated without its
+        running statistics.
     because:
         a repeated op reads the same bytes, so it writes the same bits.
     ->
@@ -67,6 +69,9 @@ def why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> s
     """Return why `chain`, the ops that wrote `storage`, cannot rebuild it at a place, or None if it can."""
     if not chain or draft.storages[storage].is_persistent:
         return f"{storage} is not made by this step"
+    flight = next((op for op in _touching_after(draft, storage, before) if _is_begun(draft, op, before)), None)
+    if flight is not None:
+        return f"{storage} is in flight until {flight.name}"
     repeated = [quiet(op) for op in chain]
     made = {value.storage for op in repeated for value in _results(draft, op) if value.version == 0}
     for op in repeated:
@@ -81,6 +86,17 @@ def why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> s
             if value.storage in made and value.storage != storage and value.version != 0:
                 return f"{op.name} reads a later version of {value.storage}"
     return None
+
+
+def _touching_after(draft: Draft, storage: str, before: Place) -> Iterator[Op]:
+    """Yield the ops at or behind a place that touch a storage."""
+    items = (draft.item(place) for place in draft.touching(storage) if not draft.precedes(place, before))
+    yield from (item for item in items if isinstance(item, Op))
+
+
+def _is_begun(draft: Draft, op: Op, before: Place) -> bool:
+    """Whether an op ends an exchange that began before a place."""
+    return op.operator == ARRIVED and bool(draft.writers(draft.values[op.references[0]].storage, before))
 
 
 def _results(draft: Draft, op: Op) -> list[Value]:
