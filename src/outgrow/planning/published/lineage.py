@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from outgrow.analysis.dependence import is_repeatable
 from outgrow.analysis.liveness import write_steps
+from outgrow.ir.flight import flights
 from outgrow.ir.graph import Graph, Op, read_values
 from outgrow.operators.effects import quiet
 from outgrow.plan import Recompute
@@ -24,12 +25,16 @@ from outgrow.rewriting.draft import Draft
 
 @dataclass(frozen=True)
 class Lineage:
-    """The ops of a captured graph by the storages that they write; steps ascend, one version for each."""
+    """The ops of a captured graph by the storages that they write; steps ascend, one version for each.
+
+    `flights` say between which steps a storage is in flight (`ir.flight`).
+    """
 
     graph: Graph
     seconds: Mapping[str, float]
     writes: Mapping[str, Sequence[int]]
     versions: Mapping[str, Sequence[int]]
+    flights: Mapping[str, Sequence[tuple[int, int]]]
 
     def chain(self, storage: str, step: int) -> tuple[Op, ...]:
         """Return the ops before `step` that write the storage, in the form that a repetition runs."""
@@ -50,6 +55,8 @@ class Lineage:
         """Return the storages that the chain reads beside those it makes; None if the law refuses it at `step`."""
         chain = self.chain(storage, step)
         if not chain or self.graph.storages[storage].is_persistent:
+            return None
+        if any(first < step <= last for first, last in self.flights.get(storage, ())):
             return None
         made = self.made(chain)
         found: dict[str, None] = {}
@@ -100,7 +107,7 @@ def lineage_of(problem: Problem) -> Lineage:
             version = max(present, default=previous) + (name in op.writes)
             versions.setdefault(name, []).append(version)
     seconds = {op.name: problem.seconds_of(op) for op in graph.ops}
-    return Lineage(graph, seconds, write_steps(graph), versions)
+    return Lineage(graph, seconds, write_steps(graph), versions, flights(graph))
 
 
 def rebuild_all(graph: Graph, rebuilt: Mapping[int, Sequence[str]]) -> tuple[Graph, tuple[Recompute, ...]]:
