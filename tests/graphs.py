@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
-from outgrow.ir.flight import flights
+from outgrow.ir.flight import flights, is_in_flight
 from outgrow.ir.graph import (
     Argument,
     Drop,
@@ -157,7 +157,7 @@ def _is_in_flight(graph: Graph, storage: str, begin: int, end: int) -> bool:
     spans = [
         (names[graph.ops[first].name], names[graph.ops[last].name]) for first, last in flights(graph).get(storage, ())
     ]
-    return any(first <= begin and end <= last for first, last in spans)
+    return is_in_flight(spans, begin, end)
 
 
 @st.composite

@@ -12,7 +12,7 @@ this analysis describes graphs before any transfer is planned.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from outgrow.ir.flight import flights
+from outgrow.ir.flight import flights, is_in_flight
 from outgrow.ir.graph import Graph
 
 
@@ -76,7 +76,7 @@ def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> 
     Storages that outlive the step stay on the device, but for those named in `leaving`; and all while they are in
     flight (`ir.flight`).
     """
-    written, in_flight = graph.written_at, flights(graph)
+    written, spans = graph.written_at, flights(graph)
     found: list[Gap] = []
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
@@ -86,8 +86,7 @@ def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> 
         rested = False
         for begin, end in zip(life.uses, life.uses[1:], strict=False):
             rested = rested and name not in written[begin]
-            flies = any(first <= begin and end <= last for first, last in in_flight.get(name, ()))
-            if end - begin > 1 and not flies:
+            if end - begin > 1 and not is_in_flight(spans.get(name, ()), begin, end):
                 found.append(Gap(name, storage.size_bytes, begin, end, dirty=not rested))
                 rested = True
     return tuple(sorted(found, key=lambda gap: (gap.begin, gap.end, gap.storage)))

@@ -6,7 +6,8 @@
 From the one to the other both storages are *in flight*: they are read and written while other ops run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from outgrow.ir.graph import Graph, Op
 
@@ -19,7 +20,16 @@ def lends(op: Op) -> int:
     return {EXCHANGE: 1, ARRIVED: -1}.get(op.operator, 0)
 
 
-def flights(graph: Graph) -> Mapping[str, tuple[tuple[int, int], ...]]:
+Span: TypeAlias = tuple[int, int]
+"""From the op that begins an exchange to the one that ends it."""
+
+
+def is_in_flight(spans: Iterable[Span], begin: int, end: int) -> bool:
+    """Whether one of the spans of a storage covers what lies between two ops."""
+    return any(first <= begin and end <= last for first, last in spans)
+
+
+def flights(graph: Graph) -> Mapping[str, tuple[Span, ...]]:
     """Return, by storage, between which ops it is in flight: steps, those of ops alone.
 
     >>> from outgrow.ir.text import parse_graph
@@ -39,7 +49,7 @@ def flights(graph: Graph) -> Mapping[str, tuple[tuple[int, int], ...]]:
     {'there': ((0, 2),), 'x': ((0, 2),)}
     """
     begun: dict[str, int] = {}
-    found: dict[str, tuple[tuple[int, int], ...]] = {}
+    found: dict[str, tuple[Span, ...]] = {}
     for step, op in enumerate(graph.ops):
         if op.operator == EXCHANGE:
             begun.update({name: step for name in op.results if name is not None})

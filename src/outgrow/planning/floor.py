@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from outgrow.analysis.liveness import lifetimes
 from outgrow.errors import Infeasible
-from outgrow.ir.flight import flights
+from outgrow.ir.flight import flights, is_in_flight
 from outgrow.ir.graph import Graph, Op
 from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
@@ -41,7 +41,7 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
             fixed[life.uses[-1] + 1] += size
     for name, spans in flights(graph).items():
         for one, other in pairwise(lives[name].uses):
-            if any(begin <= one and other <= end for begin, end in spans):
+            if is_in_flight(spans, one, other):
                 fixed[one + 1] += moving[name]
                 fixed[other] -= moving[name]
     workspace = problem.workspace

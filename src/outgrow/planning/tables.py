@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.analysis.dependence import is_repeatable
-from outgrow.ir.flight import flights, lends
+from outgrow.ir.flight import flights, is_in_flight, lends
 from outgrow.ir.graph import Graph, Op, result_values
 from outgrow.operators.effects import quiet
 from outgrow.planning.leaving import leaving, stowing
@@ -152,7 +152,7 @@ def _in_flight(graph: Graph, use_start: NDArray[np.int64], uses: list[list[int]]
         int(use_start[number[name]]) + at
         for name, spans in flights(graph).items()
         for at, step in enumerate(uses[number[name]])
-        if any(begin <= step < end for begin, end in spans)
+        if is_in_flight(spans, step, step + 1)
     ]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from outgrow.analysis.dependence import is_repeatable
 from outgrow.analysis.liveness import write_steps
-from outgrow.ir.flight import flights
+from outgrow.ir.flight import Span, flights, is_in_flight
 from outgrow.ir.graph import Graph, Op, read_values
 from outgrow.operators.effects import quiet
 from outgrow.plan import Recompute
@@ -34,7 +34,7 @@ class Lineage:
     seconds: Mapping[str, float]
     writes: Mapping[str, Sequence[int]]
     versions: Mapping[str, Sequence[int]]
-    flights: Mapping[str, Sequence[tuple[int, int]]]
+    flights: Mapping[str, Sequence[Span]]
 
     def chain(self, storage: str, step: int) -> tuple[Op, ...]:
         """Return the ops before `step` that write the storage, in the form that a repetition runs."""
@@ -56,7 +56,7 @@ class Lineage:
         chain = self.chain(storage, step)
         if not chain or self.graph.storages[storage].is_persistent:
             return None
-        if any(first < step <= last for first, last in self.flights.get(storage, ())):
+        if is_in_flight(self.flights.get(storage, ()), step - 1, step):
             return None
         made = self.made(chain)
         found: dict[str, None] = {}
