@@ -72,7 +72,7 @@ def in_order(graph: fx.Graph, shares: Shares, pace: Pace) -> tuple[fx.Graph, Map
 
 def _has_room(calls: Sequence[fx.Node], found: Agenda, shares: Shares) -> bool:
     """Whether workers have the memory for another order: as much more as the whole step takes in it."""
-    nodes, part = {node.name: node for node in shares.step.nodes}, shares.partition
+    nodes, part = shares.step.by_name, shares.partition
     names = (calls[at].name for at in found.order)
     other = replace(shares.step, nodes=tuple(nodes[name] for name in names if name in nodes))
     growth = peak_bytes(other, {}) / part.in_core_peak_bytes
@@ -91,7 +91,7 @@ def _copied(graph: fx.Graph, calls: Sequence[fx.Node]) -> fx.Graph:
 
 
 def _jobs(calls: Sequence[fx.Node], shares: Shares, pace: Pace) -> list[Job]:
-    nodes = {node.name: node for node in shares.step.nodes}
+    nodes = shares.step.by_name
     number = {call: at for at, call in enumerate(calls)}
     wrote: dict[_Memory, int] = {}
     readers: dict[_Memory, list[int]] = {}

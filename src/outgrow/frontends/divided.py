@@ -102,7 +102,7 @@ class _Worker(fx.Interpreter):
         self._calls = {node.name: node for node in ordered.nodes}
         self._slots = traced.outputs
         self._shares, self._worker, self.wire = shares, worker, wire
-        self._nodes = {node.name: node for node in shares.step.nodes}
+        self._nodes = shares.step.by_name
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         """Return what a node is given; all of it is here, unless the node only picks one of several."""

@@ -7,6 +7,7 @@ A write in place is a call whose result has the name of the operand: both are th
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from outgrow.ir.graph import Symbol
@@ -76,3 +77,8 @@ class Dataflow:
     tensors: Mapping[str, Tensor]
     nodes: tuple[Node, ...]
     outputs: tuple[str | None, ...] = ()
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        """The nodes by their names."""
+        return {node.name: node for node in self.nodes}
