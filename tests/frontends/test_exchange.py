@@ -25,14 +25,18 @@ PIECES = {
 }
 
 
-@given(st.lists(st.sampled_from(sorted(PIECES)), max_size=4))
-def test_pieces_are_packed_one_after_the_other(names: list[str]) -> None:
-    """Whatever their strides: what is sent is contiguous, and can be taken as bytes."""
-    pieces = [PIECES[name] for name in names]
-    packed = exchange._packed(TABLE, pieces)
-    expected: list[Tensor] = [piece.reshape(-1) for piece in pieces]
-    assert torch.equal(packed, torch.cat(expected) if expected else TABLE.new_empty(0))
+@given(st.lists(st.lists(st.sampled_from(sorted(PIECES)), max_size=4), min_size=1, max_size=4))
+def test_pieces_for_each_worker_lie_one_after_the_other(names: list[list[str]]) -> None:
+    """Whatever their strides: what is sent is contiguous, and can be taken as bytes; what several get is there once."""
+    sent = [[PIECES[name] for name in of_one] for of_one in names]
+    packed, begins = exchange._packed(TABLE, sent)
+    for begin, pieces in zip(begins, sent, strict=True):
+        expected = torch.cat([piece.reshape(-1) for piece in pieces]) if pieces else TABLE.new_empty(0)
+        assert torch.equal(packed[begin : begin + len(expected)], expected)
     assert packed.view(torch.uint8).numel() == 4 * packed.numel()
+    is_itself = packed.data_ptr() == TABLE.data_ptr()
+    alone = {tuple(of_one): sum(piece.numel() for piece in pieces) for of_one, pieces in zip(names, sent, strict=True)}
+    assert is_itself or packed.numel() <= sum(alone.values())
 
 
 @pytest.mark.parametrize(
@@ -60,13 +64,18 @@ def test_parts_are_stacked_if_they_follow_each_other(
     ("rows", "is_row"), [(((0, 2), (2, 5)), True), (((0, 2), (3, 5)), False), (((2, 5), (0, 2)), False)]
 )
 def test_what_lies_one_after_the_other_is_sent_as_it_is(rows: tuple[tuple[int, int], ...], *, is_row: bool) -> None:
-    """Without a copy, if the order is that of the memory and nothing lies between."""
+    """Without a copy, if the order is that of the memory and nothing lies between: to one, to several, or to none."""
     pieces = [TABLE[begin:end] for begin, end in rows]
-    row = exchange._row(TABLE, pieces)
-    assert (row is not None) == is_row
-    if row is not None:
-        assert row.data_ptr() == TABLE.data_ptr()
-        assert torch.equal(row, torch.cat([piece.reshape(-1) for piece in pieces]))
+    packed, begins = exchange._packed(TABLE, [pieces, [], pieces, pieces[1:]])
+    assert (packed.data_ptr() == TABLE.data_ptr()) == is_row
+    assert torch.equal(packed[begins[2] :][: 12 * 5], torch.cat([piece.reshape(-1) for piece in pieces])) or not is_row
+
+
+def test_where_nothing_is_sent_nothing_is_lent() -> None:
+    """A tensor that others do not want is free at once."""
+    packed, begins = exchange._packed(TABLE, [[], []])
+    assert packed.numel() == 0
+    assert begins == [0, 0]
 
 
 @pytest.mark.parametrize("later", [((0, 2), (2, 5)), ((0, 1), (1, 5))], ids=["as cut", "cut otherwise"])

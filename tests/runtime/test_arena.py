@@ -24,7 +24,9 @@ for number in range(400):
         tensor, mark = live.pop(draw.choice(list(live)))
         assert (tensor.numpy() == mark).all(), "bytes were lost or shared"
         del tensor
-    size = draw.choice([2 * MIB, 3 * MIB + 4096, 4 * MIB, 5 * MIB + 12, 16 * MIB, draw.randrange(2 * MIB, 9 * MIB)])
+    large = [2 * MIB, 3 * MIB + 4096, 4 * MIB, 5 * MIB + 12, 16 * MIB, draw.randrange(2 * MIB, 9 * MIB)]
+    small = [arena.LEAST_BYTES, 512 << 10, draw.randrange(arena.LEAST_BYTES, 2 * MIB)]
+    size = draw.choice(draw.choice([large, small]))
     if draw.random() < 0.3:
         block = Block(size)
         cut = min(size, 2 * MIB * draw.randrange(1, 8))
@@ -112,9 +114,9 @@ arena.install()
 
 def step(x, small):
     total = (x * 2).sum()
-    return [small + total for _ in range(40)]
+    return [small + total for _ in range(400)]
 
-batch = torch.ones(16 << 20), torch.ones(384 << 10)
+batch = torch.ones(16 << 20), torch.ones(32 << 10)
 captured = capture(step, [], [], batch)
 capacity = max(live_bytes(captured.graph, {}))
 run = calls.made_ready(

@@ -359,7 +359,7 @@ def _own_what_was_loaded(training: Training) -> bool:
     """
     found = False
     for tensor in map(local, state_tensors(training).values()):
-        is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes >= MAPPED_BYTES
+        is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes >= arena.LEAST_BYTES
         if is_whole and is_loaded(tensor.untyped_storage()):
             tensor.data = tensor.detach().clone()
             found = True

@@ -10,7 +10,7 @@ stay as it is until then, and writes what is received. Other operators run betwe
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 import torch.distributed as dist
@@ -28,25 +28,45 @@ from outgrow.planning.shares import Moves, Part
 MOST_UNDER_WAY = 4
 """So many exchanges are begun before the first of them is waited for: fetches, and results that are handed on."""
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
-_LIBRARY.define("exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] received, int worker, str group) -> Tensor")
+_LIBRARY.define(
+    "exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] received, int[] begins, int worker, str group)"
+    " -> Tensor"
+)
 _LIBRARY.define("arrived(Tensor(a!) found, Tensor packed) -> Tensor(a!)")
-_works: dict[int, dist.Work] = {}
+_works: dict[int, list[dist.Work]] = {}
 """Exchanges that have begun, by the address of what they write; one that receives nothing ends where it begins."""
 
 
-def _exchange(packed: Tensor, wire: Tensor, sent: list[int], received: list[int], worker: int, group: str) -> Tensor:
-    """Begin to send bytes to each worker of a group, one range after the other; return where what they send arrives.
+def _exchange(
+    packed: Tensor,
+    wire: Tensor,
+    sent: list[int],
+    received: list[int],
+    begins: list[int],
+    worker: int,
+    group: str,
+) -> Tensor:
+    """Begin to send so many bytes to each worker of a group; return where what they send arrives, one after the other.
 
-    What a worker sends to itself does not count as received.
+    What each is sent begins somewhere in `packed`: the same bytes may go to several. What a worker sends to itself does
+    not count as received.
     """
     found = packed.new_empty(sum(received))
+    places = found.split(received)
     with peers_missed():
-        work = dist.all_to_all_single(found, packed, received, sent, group=_group(group), async_op=True)
-        assert work is not None, "an exchange that was begun can be waited for"
-        if found.numel():
-            _works[found.data_ptr()] = work
-        else:
-            work.wait()
+        there, number = _group(group), 1 + int(wire[0])
+        others = [other for other in range(len(sent)) if other != worker]
+        works = [there.recv([places[other]], other, number) for other in others if received[other]]
+        works += [
+            there.send([packed[begins[other] : begins[other] + sent[other]]], other, number)
+            for other in others
+            if sent[other]
+        ]
+    places[worker].copy_(packed[begins[worker] : begins[worker] + sent[worker]])
+    if found.numel():
+        _works[found.data_ptr()] = works
+    else:
+        _await(works)
     wire += torch.tensor((1, sum(received) - received[worker]))
     return found
 
@@ -54,9 +74,14 @@ def _exchange(packed: Tensor, wire: Tensor, sent: list[int], received: list[int]
 def _arrived(found: Tensor, packed: Tensor) -> Tensor:  # noqa: ARG001 - what is sent stays until now
     """Wait for what an exchange brings, and return it."""
     if found.numel():
-        with peers_missed():
-            _works.pop(found.data_ptr()).wait()
+        _await(_works.pop(found.data_ptr()))
     return found
+
+
+def _await(works: Sequence[dist.Work]) -> None:
+    with peers_missed():
+        for work in works:
+            work.wait()
 
 
 @contextmanager
@@ -77,7 +102,13 @@ def _group(name: str) -> dist.ProcessGroup:
 
 
 def _like_exchange(
-    packed: Tensor, _wire: Tensor, _sent: list[int], received: list[int], _worker: int, _group: str
+    packed: Tensor,
+    _wire: Tensor,
+    _sent: list[int],
+    received: list[int],
+    _begins: list[int],
+    _worker: int,
+    _group: str,
 ) -> Tensor:
     return packed.new_empty(sum(received))
 
@@ -140,7 +171,7 @@ class Wire:
             earlier.here()
         is_stacked = wanted is not None and len(mine) > 1 and _are_stacked(mine, wanted)
         are_addends = by is Reducer.SUM and len(mine) > 1 and _are_addends(mine, wanted)
-        with_own = is_stacked or are_addends or self._is_row(tensor, box, moves)
+        with_own = is_stacked or are_addends
         packed, found = self._sent(tensor, box, moves, with_own=with_own)
 
         def finish() -> Tensor:
@@ -167,17 +198,15 @@ class Wire:
         With what this worker has itself, or without.
         """
         sent = self._sending(moves, with_own=with_own)
-        packed = _packed(tensor, [_slice(tensor, box, part.box) for parts in sent for part in parts]).view(torch.uint8)
+        packed, begins = _packed(tensor, [[_slice(tensor, box, part.box) for part in parts] for parts in sent])
         item = tensor.element_size()
-        outward = [item * _size(parts) for parts in sent]
-        inward = [item * size for size in self._received(moves, with_own=with_own)]
-        found = torch.ops.outgrow.exchange(packed, self._counts, outward, inward, self._worker, self._group)
+        outward, inward, begins = (
+            [item * size for size in sizes]
+            for sizes in (map(_size, sent), self._received(moves, with_own=with_own), begins)
+        )
+        packed = packed.view(torch.uint8)
+        found = torch.ops.outgrow.exchange(packed, self._counts, outward, inward, begins, self._worker, self._group)
         return packed, found
-
-    def _is_row(self, tensor: Tensor, box: Region, moves: Moves) -> bool:
-        """Whether all parts that workers want of what is here lie in its memory one after the other."""
-        sent = self._sending(moves, with_own=True)
-        return _row(tensor, [_slice(tensor, box, part.box) for parts in sent for part in parts]) is not None
 
     def _sending(self, moves: Moves, *, with_own: bool) -> list[list[Part]]:
         """Return the parts that this worker sends to each."""
@@ -268,31 +297,40 @@ def _put_together(
         _slice(found, box, box_of_one).copy_(piece)
 
 
-def _packed(tensor: Tensor, pieces: Sequence[Tensor]) -> Tensor:
-    """Return the elements of parts of a tensor, one after the other; not copied where they lie so, else read once."""
-    row = _row(tensor, pieces)
-    if row is not None:
-        return row
+def _packed(tensor: Tensor, sent: Sequence[Sequence[Tensor]]) -> tuple[Tensor, list[int]]:
+    """Return elements in a row, and where in it begins what each worker is sent: parts of a tensor, in their order.
+
+    The row is the tensor itself, where each finds its own in it, else a copy, of what is sent to several only once.
+    """
+    begins = [begin for pieces in sent if (begin := _begin(tensor, pieces)) is not None]
+    if len(begins) == len(sent) and any(sent):
+        return tensor.reshape(-1), begins
+    of_each = [tuple((piece.storage_offset(), piece.shape) for piece in pieces) for pieces in sent]
+    alone = dict(zip(of_each, sent, strict=True))
+    sizes = {parts: sum(piece.numel() for piece in pieces) for parts, pieces in alone.items()}
+    ends = accumulate(sizes.values(), initial=0)
+    begin_of = dict(zip(sizes, ends, strict=False))
+    return _joined(tensor, [piece for pieces in alone.values() for piece in pieces]), [begin_of[it] for it in of_each]
+
+
+def _begin(tensor: Tensor, pieces: Sequence[Tensor]) -> int | None:
+    """Return at which element of a tensor parts of it begin, which lie one after the other; None where they do not."""
+    if not pieces:
+        return 0
+    begins = [int(piece.storage_offset() - tensor.storage_offset()) for piece in pieces]
+    ends = [begin + piece.numel() for begin, piece in zip(begins, pieces, strict=True)]
+    is_row = tensor.is_contiguous() and all(piece.is_contiguous() for piece in pieces) and begins[1:] == ends[:-1]
+    return begins[0] if is_row else None
+
+
+def _joined(tensor: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+    """Return the elements of parts of a tensor, one after the other; each is read once."""
     if all(piece.is_contiguous() for piece in pieces):
         return torch.cat([piece.reshape(-1) for piece in pieces]) if pieces else tensor.new_empty(0)
     found = tensor.new_empty(sum(piece.numel() for piece in pieces))
     for place, piece in zip(found.split([piece.numel() for piece in pieces]), pieces, strict=True):
         place.view(piece.shape).copy_(piece)
     return found
-
-
-def _row(tensor: Tensor, pieces: Sequence[Tensor]) -> Tensor | None:
-    """Return the elements of parts of a tensor that lie in its memory one after the other; None where they do not."""
-    if not pieces or not all(piece.is_contiguous() for piece in pieces):
-        return None
-    if len(pieces) == 1:
-        return pieces[0].reshape(-1)
-    begins = [piece.storage_offset() for piece in pieces]
-    ends = [begin + piece.numel() for begin, piece in zip(begins, pieces, strict=True)]
-    if not tensor.is_contiguous() or begins[1:] != ends[:-1]:
-        return None
-    first = tensor.storage_offset()
-    return tensor.reshape(-1)[begins[0] - first : ends[-1] - first]
 
 
 def _slice(tensor: Tensor, box: Region, wanted: Region) -> Tensor:

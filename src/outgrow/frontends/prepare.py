@@ -23,7 +23,7 @@ from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
 from outgrow.rewriting.derive import Derivation, verified
-from outgrow.runtime.memory import MAPPED_BYTES
+from outgrow.runtime.memory import least_bytes
 from outgrow.runtime.tiers import offload_folder
 from outgrow.simulation import replay
 
@@ -114,7 +114,16 @@ def prepare(
     Raises `Infeasible` if the budget is below the floor.
     """
     costs = costs_of(graph, machine.device, known)
-    problem = Problem(graph, costs, machine, budget, fixed=fixed, solver_seconds=solver_seconds, progress=progress)
+    problem = Problem(
+        graph,
+        costs,
+        machine,
+        budget,
+        least_bytes=least_bytes(),
+        fixed=fixed,
+        solver_seconds=solver_seconds,
+        progress=progress,
+    )
     found = planned_or_kept(problem, planner, prove=prove) if keep else planned(problem, planner, prove=prove)
     derivation = verified(graph, found.plan, found.stages, problem.workspace)
     return Prepared(graph, costs, machine, found.plan, derivation, found.in_core, found.simulated)
@@ -126,7 +135,8 @@ def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
     A share of what the step will hold, a larger share of what it holds in small tensors, which leave holes in the
     heap, what the library keeps of the operands of matrix products, and a constant.
     """
-    small = {name: storage for name, storage in graph.storages.items() if storage.size_bytes < MAPPED_BYTES}
+    least = least_bytes()
+    small = {name: storage for name, storage in graph.storages.items() if storage.size_bytes < least}
     large = {name: replace(storage, size_bytes=0) for name, storage in graph.storages.items() if name not in small}
     held = min(budget_bytes, max(live_bytes(graph, {}), default=0))
     in_heap = min(held, max(live_bytes(replace(graph, storages={**small, **large}), {}), default=0))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from outgrow.analysis.timeline import Trace
+from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
 from outgrow.planning.bound import bound_seconds
@@ -60,8 +61,7 @@ def planned(
     """
     begin = time.perf_counter()
     notes: list[str] = []
-    problem = replace(problem, remark=notes.append)
-    rewritten, free = free_rewrites(problem)
+    problem, rewritten, free = _with_a_plan(replace(problem, remark=notes.append))
     if planner != PLANNERS[0]:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
     if decisions is None:
@@ -87,3 +87,11 @@ def planned(
         notes=tuple(notes),
     )
     return Planned(plan, stages, in_core, simulated)
+
+
+def _with_a_plan(problem: Problem) -> tuple[Problem, Graph, tuple[Decision, ...]]:
+    """Return a problem with the graph after all free rewrites; small storages move if there is no plan otherwise."""
+    rewritten, free = free_rewrites(problem)
+    if problem.least_bytes < problem.minimum_bytes and floor_of(problem, rewritten)[0] > problem.budget.capacity_bytes:
+        return _with_a_plan(replace(problem, minimum_bytes=problem.least_bytes))
+    return problem, rewritten, free

@@ -1,9 +1,9 @@
 """What does a planner get? A captured graph, its costs, a machine and a budget: one frozen record.
 
-A storage below `minimum_bytes` is never moved: a transfer of it costs more in bookkeeping than it frees. Nor are the
-storages named in `fixed`, of those that outlive the step (`leaving` says which others may leave the device). A solver
-that a planner asks is stopped after `solver_seconds`. What a planner wants known of its plan, that for example, it
-tells `remark`.
+A storage below `minimum_bytes` is not moved: a transfer of it costs more in bookkeeping than it frees. Where a step has
+no plan otherwise, those from `least_bytes` on are moved too. Of the storages that outlive the step, those named in
+`fixed` are never moved (`leaving` says which others may leave the device). A solver that a planner asks is stopped
+after `solver_seconds`. What a planner wants known of its plan, that for example, it tells `remark`.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,6 +33,7 @@ class Problem:
     machine: Machine
     budget: Budget
     minimum_bytes: int = 2 << 20
+    least_bytes: int = 256 << 10
     piece_bytes: int = 64 << 20
     fixed: frozenset[str] = frozenset()
     solver_seconds: float = SOLVER_SECONDS

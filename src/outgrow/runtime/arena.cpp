@@ -1,6 +1,7 @@
 // Memory that is kept when a tensor dies and used again for the next one. What it is for is said in arena.py.
 //
-//   region   a range of bytes that begins on a chunk (2 MiB); its pages are resident or come when touched
+//   region   a range of bytes; its pages are resident or come when touched. One of a chunk (2 MiB) or more begins on a
+//            chunk
 //   rests    freed regions, still resident, the last one freed on top
 //
 // A request is served by a resting region of its size, else by chunks moved out of resting regions (mremap moves
@@ -23,6 +24,7 @@
 namespace {
 
 constexpr size_t kChunk = size_t{2} << 20;
+constexpr size_t kLeast = size_t{256} << 10;
 
 struct Region {
   char* begin;
@@ -45,11 +47,12 @@ size_t in_pages(size_t bytes) {
   return round_up(bytes, page);
 }
 
-// Addresses that nobody may touch, beginning on a chunk; nullptr if there are none.
+// Addresses that nobody may touch, beginning on a chunk if they have room for one; nullptr if there are none.
 char* reserve(size_t bytes) {
-  const size_t asked = bytes + kChunk;
+  const size_t asked = bytes < kChunk ? bytes : bytes + kChunk;
   void* found = mmap(nullptr, asked, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) return nullptr;
+  if (asked == bytes) return static_cast<char*>(found);
   char* first = static_cast<char*>(found);
   char* begin = reinterpret_cast<char*>(round_up(reinterpret_cast<size_t>(first), kChunk));
   if (begin > first) munmap(first, begin - first);
@@ -195,7 +198,7 @@ struct ArenaAllocator final : c10::Allocator {
       expected = {0, 0, nullptr};
       if (begin != nullptr) return {begin, c10::Device(c10::DeviceType::CPU)};
     }
-    if (bytes < kChunk) return before->allocate(bytes);
+    if (bytes < kLeast) return before->allocate(bytes);
     void* begin = take(bytes);
     if (begin == nullptr) return before->allocate(bytes);  // which says in its own words why there is no memory
     return {begin, begin, &release, c10::Device(c10::DeviceType::CPU)};
@@ -222,7 +225,7 @@ void ArenaAllocator::release(void* begin) {
 
 extern "C" {
 
-// From now on torch's tensors of a chunk and more live here.
+// From now on torch's tensors of 256 KiB and more live here.
 void arena_install() {
   if (arena.before != nullptr) return;
   arena.before = c10::GetCPUAllocator();

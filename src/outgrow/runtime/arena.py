@@ -1,4 +1,4 @@
-"""How is memory used again instead of being taken anew? Tensors of 2 MiB and more live in an arena.
+"""How is memory used again instead of being taken anew? Tensors of 256 KiB and more live in an arena.
 
 Memory that is given back to the kernel has to be taken again page by page, zeroed, and on a virtual machine often
 asked of its host: up to a second a GiB. A step under a budget frees and takes its whole budget several times over.
@@ -23,6 +23,8 @@ import torch
 from outgrow.files import cache_folder
 
 CHUNK_BYTES = 2 << 20
+LEAST_BYTES = 256 << 10
+"""The smallest tensors that live in the arena."""
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _BUILD_SECONDS = 120
 

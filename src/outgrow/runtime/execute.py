@@ -28,9 +28,6 @@ from outgrow.runtime.program import Call, Geometry, Item, Program
 from outgrow.runtime.resting import Extent, rest, settle
 from outgrow.runtime.spill import Spill
 
-_LARGE_BYTES = 1 << 20
-"""What is freed on the heap goes back to the kernel at once from this size on."""
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -304,7 +301,7 @@ class Run:
 
     def _freed(self, size: int, address: int) -> None:
         self._hold(-size)
-        if size >= _LARGE_BYTES and is_on_heap(address):
+        if size >= arena.LEAST_BYTES and is_on_heap(address):  # of the caller, or where there is no arena
             trim()
 
 

@@ -202,6 +202,11 @@ def fix_mmap_threshold(size_bytes: int) -> None:
         _libc.mallopt(_M_MMAP_THRESHOLD, size_bytes)
 
 
+def least_bytes() -> int:
+    """Return the size from which on a tensor that dies makes room for any other; one on the heap may leave a hole."""
+    return arena.LEAST_BYTES if arena.is_available() else MAPPED_BYTES
+
+
 def is_on_heap(address: int) -> bool:
     """Whether memory lies on the process's heap, where it stays after `free` until `trim` gives it back."""
     return _heap_begin() <= address < _libc.sbrk(0)
