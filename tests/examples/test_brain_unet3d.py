@@ -34,8 +34,14 @@ def is_channels_last(x: Tensor) -> bool:
     return x.is_contiguous(memory_format=CHANNELS_LAST) and x.stride(1) == 1
 
 
+needs_bfloat16 = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="other kernels serve bfloat16 on such a processor, slowly"
+)
+DTYPES = ["float32", pytest.param("bfloat16", marks=needs_bfloat16)]
+
+
 @pytest.mark.parametrize("loss", ["cross_entropy", "dice"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_loss_falls(loss: str, dtype: str) -> None:
     """A few steps of Adam lower each loss, in either precision."""
     losses = losses_of(brain_unet3d.workload(size=SIZE, loss=loss, dtype=dtype), steps=5)
@@ -78,13 +84,8 @@ def test_what_is_held_out_does_not_count(loss: Callable[[Tensor, Tensor], Tensor
     assert torch.equal(loss(logits, labels), loss(changed, labels))
 
 
-needs_bfloat16 = pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="on such a processor other kernels serve bfloat16"
-)
-
-
 @pytest.mark.usefixtures("several_threads")
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_bfloat16)])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_activation_keeps_its_layout(dtype: str) -> None:
     """At 192^3 every module's output is channels_last_3d: nothing is laid out anew between them."""
     with FakeTensorMode():

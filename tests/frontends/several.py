@@ -1,6 +1,7 @@
 """How is a function run by several processes at once? Each is told its mesh, and what it returns is collected."""
 
 import json
+import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,18 +12,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 MOST_WAITED = timedelta(seconds=120)
 """Nobody waits longer for another process."""
+LOADED = ["outgrow.frontends.compile", "outgrow.frontends.loading"]
+"""What takes a process seconds to import is imported once; each is forked from there, before there is any thread."""
 Work = Callable[[DeviceMesh, Path], Any]
 """What each process does with the mesh and a folder of all; a function of a module, that returns plain data."""
 
 
 def together(work: Work, workers: int) -> list[Any]:
     """Run `work` in so many processes of one thread, over gloo, and return what each returned."""
+    multiprocessing.set_forkserver_preload(LOADED)
     with tempfile.TemporaryDirectory() as folder:
-        spawn(_one, (work, workers, folder), nprocs=workers)
+        start_processes(_one, (work, workers, folder), nprocs=workers, start_method="forkserver")
         return [json.loads((Path(folder) / f"{worker}.json").read_text()) for worker in range(workers)]
 
 
