@@ -13,7 +13,7 @@ from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
-from outgrow.plan import Budget
+from outgrow.plan import Budget, Swap
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
 from outgrow.planning.planner import make_plan
@@ -51,6 +51,30 @@ def chain(length: int, size: int = 256) -> Graph:
         gradient = f"%g{at}"
     lines.append(f"return {gradient}")
     return parse_graph("\n".join(lines))
+
+
+def test_small_storages_move_where_there_is_no_plan_otherwise() -> None:
+    """The floor that is named is that of a plan that moves them; with more room, they stay."""
+    problem = replace(problem_of(chain(6), 1 << 40, minimum_bytes=512), least_bytes=64)
+    enough = replay(problem.graph, problem.costs, MACHINE).peak_bytes
+    floor = make_plan(problem).floor_bytes
+    assert floor < floor_of(problem, free_rewrites(problem)[0])[0] <= enough
+    tight = make_plan(replace(problem, budget=Budget(floor)))
+    assert any(isinstance(decision, Swap) for decision in tight.decisions)
+    assert tight.predicted.peak_bytes <= floor == tight.floor_bytes
+    assert make_plan(replace(problem, budget=Budget(enough))).is_empty
+    with pytest.raises(Infeasible):
+        make_plan(replace(problem, budget=Budget(floor - 1)))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(graph=graphs(max_ops=14), minimum_bytes=st.sampled_from((512, 2048)))
+def test_the_floor_that_is_named_has_a_plan(graph: Graph, minimum_bytes: int) -> None:
+    """Whatever small storages ask for."""
+    problem = replace(problem_of(graph, 1 << 40, minimum_bytes=minimum_bytes), least_bytes=4)
+    floor = max(1, make_plan(problem).floor_bytes)
+    plan = make_plan(replace(problem, budget=Budget(floor)))
+    assert plan.predicted.peak_bytes <= floor
 
 
 @pytest.mark.parametrize("planner", ALWAYS)

@@ -71,7 +71,7 @@ def planned(
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
         simulated = replay(stages[-1].graph, problem.costs, problem.machine)
-    floor, culprit = floor_of(problem, rewritten)
+    floor, culprit = floor_of(_finest(problem), rewritten)
     planning_seconds = time.perf_counter() - begin
     plan = Plan(
         planner=planner,
@@ -92,6 +92,13 @@ def planned(
 def _with_a_plan(problem: Problem) -> tuple[Problem, Graph, tuple[Decision, ...]]:
     """Return a problem with the graph after all free rewrites; small storages move if there is no plan otherwise."""
     rewritten, free = free_rewrites(problem)
-    if problem.least_bytes < problem.minimum_bytes and floor_of(problem, rewritten)[0] > problem.budget.capacity_bytes:
-        return _with_a_plan(replace(problem, minimum_bytes=problem.least_bytes))
+    finest = _finest(problem)
+    is_finer = finest.minimum_bytes < problem.minimum_bytes
+    if is_finer and floor_of(problem, rewritten)[0] > problem.budget.capacity_bytes:
+        return _with_a_plan(finest)
     return problem, rewritten, free
+
+
+def _finest(problem: Problem) -> Problem:
+    """Return a problem in which small storages move."""
+    return replace(problem, minimum_bytes=min(problem.minimum_bytes, problem.least_bytes))

@@ -33,8 +33,8 @@ class Problem:
     machine: Machine
     budget: Budget
     minimum_bytes: int = 2 << 20
-    least_bytes: int = 256 << 10
     piece_bytes: int = 64 << 20
+    least_bytes: int = 256 << 10
     fixed: frozenset[str] = frozenset()
     solver_seconds: float = SOLVER_SECONDS
     progress: Callable[[str, float], None] = field(default=silent, compare=False)
