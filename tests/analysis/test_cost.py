@@ -102,6 +102,26 @@ def test_transposed_convolutions_and_gradients_of_strided_ones_copy_an_operand()
     assert strided - plain == transposed - plain == 65536
 
 
+def test_where_the_library_reorders_gradients_there_is_room_for_it() -> None:
+    """For the source once more, and two planes of its columns."""
+    graph = parse_graph(
+        """
+        storage g input 65536
+        storage x input 32768
+        storage w parameter 864
+        storage dx 32768
+        value %g: g@0 f32[1,4,16,16,16]:[16384,1,1024,64,4]
+        value %x: x@0 f32[1,2,16,16,16]:[8192,1,512,32,2]
+        value %w: w@0 f32[4,2,3,3,3]:[54,1,18,6,2]
+        %dx: dx@0 f32[1,2,16,16,16]:[8192,1,512,32,2] = aten.convolution_backward.default(%g, %x, %w, [0], [1, 1, 1], [1, 1, 1], [1, 1, 1], False, [0, 0, 0], 1, [True, False, False])
+        return %dx
+        """  # noqa: E501
+    )
+    wide, narrow = (Device("cpu", 1e9, 1e9, reorders_gradients=flag) for flag in (False, True))
+    more = modelled(graph, graph.ops[0], narrow).workspace_bytes - modelled(graph, graph.ops[0], wide).workspace_bytes
+    assert more == 32768 + 2 * 4 * 16 * 16 * 2 * 27
+
+
 def test_a_large_convolution_has_no_columns() -> None:
     """The library reorders what it touches instead; a volume counts as large by all its sizes but the last."""
     graph = parse_graph(

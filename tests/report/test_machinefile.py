@@ -21,7 +21,7 @@ DESCRIPTIONS = st.builds(
     st.builds(
         Machine,
         NAMES,
-        st.builds(Device, NAMES, RATES, RATES, SECONDS, needs_workspace=st.booleans(), places_results=st.booleans()),
+        st.builds(Device, NAMES, RATES, RATES, SECONDS, st.booleans(), st.booleans(), st.booleans()),
         st.builds(Link, RATES, RATES, SECONDS, half_duplex=st.booleans()),
         peers=st.tuples() | st.tuples(PEERS, PEERS),
         shares_link=st.booleans(),

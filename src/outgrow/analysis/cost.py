@@ -66,6 +66,7 @@ def from_parts(costs: Sequence[Cost]) -> Cost:
 _OF_NUMBERS = ("operator", "math", "torch")
 """Where functions on host scalars come from."""
 
+_GRADIENTS = "aten.convolution_backward.default"
 FUSED = "outgrow.fused_"
 """How the names of operators begin that a compiler made of several."""
 
@@ -77,6 +78,8 @@ def modelled(graph: Graph, op: Op, device: Device) -> Cost:
     arithmetic = flops(graph, op) / device.flops_per_second
     movement = moved_bytes(graph, op) / device.bytes_per_second
     workspace = workspace_bound(graph, op) if device.needs_workspace else 0
+    if device.needs_workspace and device.reorders_gradients and op.operator == _GRADIENTS:
+        workspace += _reordered_bytes(graph, op)
     return Cost(device.seconds_per_op + max(arithmetic, movement), workspace)
 
 
@@ -102,6 +105,13 @@ def workspace_bound(graph: Graph, op: Op) -> int:
         return max(3 * largest, _columns_bytes(reads, values[-1], op) + moved_bytes(graph, op))
     copied = largest if _is_transposed(op) or _is_strided_backward(op) else 0
     return copied + moved_bytes(graph, op) // 50
+
+
+def _reordered_bytes(graph: Graph, op: Op) -> int:
+    """Return the bytes of the source of a convolution in another layout, and of two planes of its columns."""
+    source, weight = (graph.values[name] for name in read_values(op)[1:3])
+    plane = prod(source.shape[-2:]) * value_bytes(source) // max(1, prod(source.shape))
+    return value_bytes(source) + 2 * plane * source.shape[1] * prod(weight.shape[2:])
 
 
 def _is_strided_backward(op: Op) -> bool:

@@ -92,6 +92,7 @@ def measure_device(care: Care = Care()) -> Device:
         2.0 * _MATRIX**3 / product,
         2.0 * _VECTOR_BYTES / stream,
         places_results=arena.is_available(),
+        reorders_gradients="AVX512" not in torch.backends.cpu.get_cpu_capability(),
     )
 
 

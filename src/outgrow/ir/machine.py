@@ -14,7 +14,8 @@ class Device:
     """What computes: sustained flop/s, memory bandwidth in bytes/s, and the fixed seconds of one op.
 
     Where `needs_workspace` is False, the library computes without memory besides operands and results. Where
-    `places_results` is False, nobody can tell the allocator where a result shall lie.
+    `places_results` is False, nobody can tell the allocator where a result shall lie. Where `reorders_gradients`, the
+    library brings an operand of a convolution's gradients into another layout even if it is channels-last.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Device:
     seconds_per_op: float = 1e-5
     needs_workspace: bool = True
     places_results: bool = True
+    reorders_gradients: bool = False
 
 
 @dataclass(frozen=True, slots=True)

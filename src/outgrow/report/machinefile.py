@@ -1,7 +1,8 @@
 """How is a machine kept in a file? As TOML: its name, the rates of its device and its link, where they are from.
 
     name = "v100-pcie3"
-    [device]   name, flops_per_second, bytes_per_second, seconds_per_op, needs_workspace, places_results, source
+    [device]   name, flops_per_second, bytes_per_second, seconds_per_op, needs_workspace, places_results,
+               reorders_gradients, source
     [link]     out_bytes_per_second, in_bytes_per_second, latency_seconds, half_duplex, source
     [[peers]]  count, bytes_per_second, latency_seconds, source: a table for each level, the slowest first
 
@@ -59,6 +60,7 @@ def description_from_toml(text: str, file: str) -> Description:
                 device.seconds("seconds_per_op", _default(Device, "seconds_per_op")),
                 needs_workspace=device.flag("needs_workspace", default=True),
                 places_results=device.flag("places_results", default=True),
+                reorders_gradients=device.flag("reorders_gradients", default=False),
             ),
             Link(
                 link.rate("out_bytes_per_second"),
@@ -100,6 +102,7 @@ def description_to_toml(description: Description, comments: Mapping[str, str] = 
     seconds_per_op = 1e-05
     needs_workspace = true
     places_results = true
+    reorders_gradients = false
     <BLANKLINE>
     [link]
     out_bytes_per_second = 3e+08
