@@ -79,7 +79,7 @@ def modelled(graph: Graph, op: Op, device: Device) -> Cost:
     movement = moved_bytes(graph, op) / device.bytes_per_second
     workspace = workspace_bound(graph, op) if device.needs_workspace else 0
     if device.needs_workspace and device.reorders_gradients and op.operator == _GRADIENTS:
-        workspace += _reordered_bytes(graph, op)
+        workspace += _reordered_bytes(*(graph.values[name] for name in op.references[1:3]))
     return Cost(device.seconds_per_op + max(arithmetic, movement), workspace)
 
 
@@ -97,7 +97,7 @@ def workspace_bound(graph: Graph, op: Op) -> int:
         return moved_bytes(graph, op)
     if "convolution" not in op.operator:
         return min(moved_bytes(graph, op) // 16, 32 << 20)
-    reads = [graph.values[name] for name in read_values(op)]
+    reads = [graph.values[name] for name in op.references]
     values = [*reads, *(graph.values[name] for name in op.results if name is not None)]
     largest = max(value_bytes(value) for value in values)
     large = [value for value in values if len(value.shape) > 3 and value_bytes(value) > largest // 64]
@@ -107,9 +107,8 @@ def workspace_bound(graph: Graph, op: Op) -> int:
     return copied + moved_bytes(graph, op) // 50
 
 
-def _reordered_bytes(graph: Graph, op: Op) -> int:
+def _reordered_bytes(source: Value, weight: Value) -> int:
     """Return the bytes of the source of a convolution in another layout, and of two planes of its columns."""
-    source, weight = (graph.values[name] for name in read_values(op)[1:3])
     plane = prod(source.shape[-2:]) * value_bytes(source) // max(1, prod(source.shape))
     return value_bytes(source) + 2 * plane * source.shape[1] * prod(weight.shape[2:])
 

@@ -198,14 +198,11 @@ class Wire:
         With what this worker has itself, or without.
         """
         sent = self._sending(moves, with_own=with_own)
-        packed, begins = _packed(tensor, [[_slice(tensor, box, part.box) for part in parts] for parts in sent])
-        item = tensor.element_size()
-        outward, inward, begins = (
-            [item * size for size in sizes]
-            for sizes in (map(_size, sent), self._received(moves, with_own=with_own), begins)
-        )
-        packed = packed.view(torch.uint8)
-        found = torch.ops.outgrow.exchange(packed, self._counts, outward, inward, begins, self._worker, self._group)
+        row, begins = _packed(tensor, [[_slice(tensor, box, part.box) for part in parts] for parts in sent])
+        counted = map(_size, sent), self._received(moves, with_own=with_own), begins
+        in_bytes = [[tensor.element_size() * number for number in numbers] for numbers in counted]
+        packed = row.view(torch.uint8)
+        found = torch.ops.outgrow.exchange(packed, self._counts, *in_bytes, self._worker, self._group)
         return packed, found
 
     def _sending(self, moves: Moves, *, with_own: bool) -> list[list[Part]]:
