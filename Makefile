@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench format clean
+.PHONY: help install demo test hunt check bench format clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ demo: install ## train the 3D U-Net on a whole 192^3 brain in a third of its mem
 
 test: check ## check, and run the tests
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+hunt: install ## run the tests of generated graphs with new examples
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal -m hypothesis --hypothesis-profile new
 
 check: install ## lint, format, types and layers, without running anything
 	$(BIN)/ruff check

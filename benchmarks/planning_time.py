@@ -40,7 +40,7 @@ GOAL_MEMORY_BYTES = 2 << 30
 
 def measured(cell: Cell) -> dict[str, object]:
     """Return the figures of one cell, planned in this process."""
-    from outgrow.analysis.liveness import live_bytes
+    from outgrow.analysis.liveness import peak_bytes
     from outgrow.frontends.machines import described_machine
     from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
     from outgrow.frontends.warmup import warm_up
@@ -59,7 +59,7 @@ def measured(cell: Cell) -> dict[str, object]:
     begin = time.perf_counter()
     problem = problem_of(graph, KnownMachine(described_machine(cell.machine)))
     cost_seconds = time.perf_counter() - begin
-    peak_bytes = max(live_bytes(graph, problem.workspace))
+    peak_bytes = peak_bytes(graph, problem.workspace)
     problem = replace(problem, budget=Budget(int(cell.share * peak_bytes)))
     begin, begin_processor = time.perf_counter(), time.process_time()
     plan = planned(problem, prove=False)

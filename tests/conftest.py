@@ -1,7 +1,7 @@
 """A folder on a real disk, since spill files do not go to memory; Ctrl-C, whatever started the tests; one compiler.
 
 Tests with a cache folder of their own, and processes that they start, still share what numba compiled. Of several
-workers each takes its share of the cores.
+workers each takes its share of the cores. Generated examples are the same in every run: `make hunt` looks for new ones.
 """
 
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from outgrow.errors import TierFailure
 from outgrow.planning.compiled import folder
@@ -23,6 +24,9 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if WORKERS > 1:
     torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))
     os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
+settings.register_profile("same", derandomize=True)
+settings.register_profile("new", derandomize=False, print_blob=True)
+settings.load_profile("same")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # A job in the background inherits that it is ignored.
 
 

@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.liveness import live_bytes
+from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Reuse
-from outgrow.planning.floor import floor_of, needs, require_feasible
+from outgrow.planning.floor import floor_of, needs
 from outgrow.planning.free import free_rewrites
+from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from tests.graphs import graphs
 
@@ -25,11 +28,13 @@ def problem_of(text: str, workspace: dict[str, int]) -> Problem:
     return Problem(graph, costs, MACHINE, Budget(1), minimum_bytes=4)
 
 
-def test_a_step_without_ops_needs_nothing() -> None:
-    """There is no op that could need anything, so every budget will do."""
-    problem = problem_of("storage x input 8", {})
-    assert floor_of(problem, problem.graph) == (0, None)
-    require_feasible(problem, problem.graph)
+def test_a_step_without_ops_needs_what_it_is_given() -> None:
+    """The one graph whose floor no op sets; no planner gets below it."""
+    problem = problem_of("storage p parameter 8", {})
+    assert floor_of(problem, problem.graph) == (8, None)
+    assert make_plan(replace(problem, budget=Budget(8))).floor_bytes == 8
+    with pytest.raises(Infeasible, match="set by what the step is given"):
+        make_plan(replace(problem, budget=Budget(7)))
 
 
 def test_an_input_stays_until_its_first_use() -> None:

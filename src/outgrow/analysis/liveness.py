@@ -118,3 +118,8 @@ def live_bytes(graph: Graph, workspace: Mapping[str, int]) -> list[int]:
         held += delta[step]
         profile.append(held + workspace.get(op.captured, 0))
     return profile
+
+
+def peak_bytes(graph: Graph, workspace: Mapping[str, int]) -> int:
+    """Return the greatest bytes(k); a graph without ops holds what it is given."""
+    return max(live_bytes(graph, workspace), default=sum([each.size_bytes for each in graph.storages.values()]))

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 from outgrow.analysis.cost import Cost, costs_of
-from outgrow.analysis.liveness import live_bytes
+from outgrow.analysis.liveness import peak_bytes
 from outgrow.analysis.timeline import Lane, Trace
 from outgrow.frontends.capture import Captured, capture
 from outgrow.frontends.kept import planned_or_kept
@@ -138,8 +138,8 @@ def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
     least = least_bytes()
     small = {name: storage for name, storage in graph.storages.items() if storage.size_bytes < least}
     large = {name: replace(storage, size_bytes=0) for name, storage in graph.storages.items() if name not in small}
-    held = min(budget_bytes, max(live_bytes(graph, {}), default=0))
-    in_heap = min(held, max(live_bytes(replace(graph, storages={**small, **large}), {}), default=0))
+    held = min(budget_bytes, peak_bytes(graph, {}))
+    in_heap = min(held, peak_bytes(replace(graph, storages={**small, **large}), {}))
     factors = [graph.values[name] for op in graph.ops if op.operator in PRODUCTS for name in op.operands]
     packed = min(_PACKED_BYTES, max(map(value_bytes, factors), default=0))
     return int(held * _UNSEEN_SHARE + in_heap * _HEAP_SHARE) + packed + _UNSEEN_BYTES

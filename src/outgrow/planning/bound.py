@@ -64,7 +64,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
 
-from outgrow.analysis.liveness import live_bytes
+from outgrow.analysis.liveness import peak_bytes
 from outgrow.planning.coarsen import choose_moments, outline, study
 from outgrow.planning.outline import Outline, Rest, merged
 from outgrow.planning.problem import Problem
@@ -84,7 +84,7 @@ _ROUNDING = 1e-9
 def bound_seconds(problem: Problem) -> float:
     """Return seconds below which no plan for the problem in the captured order can come."""
     arithmetic = sum(map(problem.seconds_of, problem.graph.ops))
-    if max(live_bytes(problem.graph, problem.workspace), default=0) <= problem.budget.capacity_bytes:
+    if peak_bytes(problem.graph, problem.workspace) <= problem.budget.capacity_bytes:
         return arithmetic
     return max(arithmetic, _solved(_affordable(problem), problem.machine.link.half_duplex))
 

@@ -12,7 +12,7 @@ Any budget at or above the floor has a plan: everything that op k does not touch
 
 from itertools import pairwise
 
-from outgrow.analysis.liveness import lifetimes
+from outgrow.analysis.liveness import lifetimes, peak_bytes
 from outgrow.errors import Infeasible
 from outgrow.ir.flight import flights, is_in_flight
 from outgrow.ir.graph import Graph, Op
@@ -54,10 +54,10 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
 
 
 def floor_of(problem: Problem, graph: Graph) -> tuple[int, Op | None]:
-    """Return the floor in bytes and the op that sets it (None for a graph without ops)."""
+    """Return the floor in bytes and the op that sets it: None without ops, where it is what the step is given."""
     found = needs(problem, graph)
     if not found:
-        return 0, None
+        return peak_bytes(graph, problem.workspace), None
     step = max(range(len(found)), key=found.__getitem__)
     return found[step], graph.ops[step]
 
@@ -66,20 +66,26 @@ def require_feasible(problem: Problem, graph: Graph) -> None:
     """Raise `Infeasible`, naming floor, op and remedies, if the budget is below the floor."""
     floor, op = floor_of(problem, graph)
     budget = problem.budget
-    if op is None or budget.capacity_bytes >= floor:
+    if budget.capacity_bytes >= floor:
         return
     needed = floor + budget.overhead_bytes
-    workspace = problem.workspace.get(op.captured, 0)
-    reads, writes = len(graph.reads(op)), len(graph.written(op))
     raise Infeasible(
-        f"Budget {format_bytes(budget.limit_bytes)} is below the floor {format_bytes(needed)}, set by {op.name} "
-        f"({op.operator}: reads {reads} and writes {writes} storages, {format_bytes(workspace)} workspace) "
-        f"and {format_bytes(budget.overhead_bytes)} overhead of the process. "
+        f"Budget {format_bytes(budget.limit_bytes)} is below the floor {format_bytes(needed)}, "
+        f"set by {_described(problem, graph, op)} and {format_bytes(budget.overhead_bytes)} overhead of the process. "
         f"Raise the budget to {_rounded_up(needed)}, or make the batch or volume smaller.",
         floor_bytes=needed,
-        culprit=op.name,
+        culprit=op.name if op else "",
         because="below the floor of every plan",
     )
+
+
+def _described(problem: Problem, graph: Graph, op: Op | None) -> str:
+    """What sets the floor, in words."""
+    if op is None:
+        return "what the step is given"
+    reads, writes = len(graph.reads(op)), len(graph.written(op))
+    workspace = format_bytes(problem.workspace.get(op.captured, 0))
+    return f"{op.name} ({op.operator}: reads {reads} and writes {writes} storages, {workspace} workspace)"
 
 
 def _rounded_up(size_bytes: int) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outgrow.analysis.liveness import live_bytes
+from outgrow.analysis.liveness import peak_bytes
 from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
 from outgrow.planning.annealing import HEADROOMS, LEADS, Costs, Trial, annealed, beats, costs_of, tried
@@ -79,7 +79,7 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
     `graph` is the captured one after the rewrites that are free, and `free` are those. Raises `Infeasible` if the
     budget is below the floor.
     """
-    if max(live_bytes(problem.graph, problem.workspace), default=0) <= problem.budget.capacity_bytes:
+    if peak_bytes(problem.graph, problem.workspace) <= problem.budget.capacity_bytes:
         return ()
     require_feasible(problem, graph)
     space = space_of(problem, graph)
