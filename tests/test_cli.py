@@ -441,7 +441,7 @@ def test_the_smallest_budget_for_a_slowdown(outgrow: Command, toy: Path, tmp_pat
     """`fit` without a budget prints seconds against budgets, the smallest that keeps the slowdown, and draws them."""
     out, picture = tmp_path / "fit.json", tmp_path / "curve.svg"
     arguments = ("--slowdown=1.2", "--machine=v100-pcie3", "--json", out, "--report", picture)
-    said = outgrow("fit", f"{toy}:perceptron", *BIG, *arguments)
+    said = outgrow("fit", f"{toy}:perceptron", "--set=width=512", "--set=rows=512", "--set=depth=4", *arguments)
     assert (said.status, said.err) == (0, "")
     found = json.loads(out.read_text())
     assert found["smallest"]["slowdown"] <= 1.2

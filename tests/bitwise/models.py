@@ -13,7 +13,7 @@ from outgrow import Workload
 
 def unet() -> Workload:
     """The U-Net of the examples on a small brain."""
-    return brain_unet3d.workload(size=48)
+    return brain_unet3d.workload(size=32)
 
 
 class Residual(nn.Module):

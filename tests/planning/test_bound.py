@@ -123,6 +123,28 @@ def test_what_is_built_again_needs_what_it_was_built_from() -> None:
     assert bound_seconds(problem) == pytest.approx(18.0)
 
 
+def test_a_part_of_an_operand_builds_that_part_alone() -> None:
+    """Half of an operand that stays over four rests does not build the whole, one half after the other."""
+    fills = "".join(f"\nstorage f{at} 204\nfill{at}: %f{at}: f{at}@0 f32[51] = my.fill(%x)" for at in range(4))
+    graph = parse_graph(
+        f"""
+        storage x input 4
+        storage g generator 4
+        storage p 100
+        storage q 100
+        storage d 4
+        value %x: x@0 f32[1]
+        one: %p: p@0 f32[25] = my.one(%x) writes g
+        two: %q: q@0 f32[25] = my.two(%p){fills}
+        four: %d: d@0 f32[1] = my.four(%q)
+        return %d
+        """
+    )
+    problem = problem_in(graph, 258)
+    halves = 7 + 5 + 2.5
+    assert halves - 0.5 <= bound_seconds(problem) <= halves
+
+
 def test_a_dying_operand_and_the_result_over_it_count_once() -> None:
     """A chain of elementwise ops runs in the room of one storage, so its bound is the arithmetic."""
     lines = ["storage x input 4", "value %x: x@0 f32[1]", "storage a0 100", "%a0: a0@0 f32[25] = my.one(%x)"]

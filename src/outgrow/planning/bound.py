@@ -11,6 +11,7 @@ is optimistic). Fractions of storages are held, moved and built again, without r
                     r_m       fraction of rest r that is held at moment m
                     h_w       fraction of an operand that is not written over (overwrite w)
                     k_s       fraction of state s that is held throughout
+                    e_tm      fraction of tail t that exists at moment m, held or in the tier, or is built later
     minimise        sum of d_q
     1. time         d_q >= arithmetic + u_q + seconds(o) (S_oq - S_o,q-1), summed over o;                  `_time`
                     where slot q is the run of one op: d_q = arithmetic, and nothing is repeated
@@ -27,11 +28,18 @@ is optimistic). Fractions of storages are held, moved and built again, without r
     9. overwriting  h_w + S_o,end - S_o,begin >= 1 over the rest that follows                             `_overwriting`
     10. state       k_s <= r_m for each rest of s; over the whole step, all that comes in, with            `_state`
                     in seconds(s) (1 - k_s), takes at most the sum of d; so does what goes out
+    11. sources     r_m + O_cm + e_tm >= 1 for each tail t at m that is read to build rest r again;        `_sources`
+                    e_tm <= r_tm + O_cm + S_o,end - S_om, and for each tail u that t's op o reads,
+                    e_tm <= r_tm + O_cm + e_um
+
+Without the last, a part of an operand that is held from slot to slot would build each part of the result.
 
 *Why no plan is quicker.* Take any graph that the laws derive and its replay. At each moment, let r be the part of a
 storage's content on the device (in its first or in a rebuilt instance), O and i what the link has moved so far, S how
-often an op ran again (in one slot, once at the most), d the time that passed. All ten hold, and the sum of d is the
-seconds of the plan. Latency counts in proportion to the bytes: a whole copy takes at least this.
+often an op ran again (in one slot, once at the most), d the time that passed; and e = 1 where the tail is built later,
+else r + O, at most 1: what is on the device at a later time was built after m, or each of its bytes was held at m or
+in the tier. All eleven hold, and the sum of d is the seconds of the plan. Latency counts in proportion to the bytes: a
+whole copy takes at least this.
 
 *What the bound is of.* The captured order of the ops, but updates may come early and repetitions anywhere. What
 `leaving` does not name stays on the device, and storages below the problem's `minimum_bytes` do not use the link. Ops
@@ -125,6 +133,9 @@ class _Columns:
         self.coming = [
             {q: self._add(0.0, 1.0) for q in range(rest.begin + 1, rest.end + 1) if rest.copy is not None}
             for rest in outlined.rests
+        ]
+        self.sources = [
+            {m: self._add(0.0, 1.0) for m in range(rest.begin, rest.end) if not rest.needed} for rest in outlined.rests
         ]
         self.kept = [self._add(0.0, 1.0) for _ in outlined.state]
         self.spared = [self._add(0.0, 1.0) for _ in outlined.overwrites]
@@ -306,6 +317,22 @@ def _resting(outlined: Outline, rests: Sequence[int], slot: int) -> int | None:
     return None
 
 
+def _sources(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+    """11. What is neither held nor in the tier is built from what is, or is built."""
+    tails = [[n for rests in repeat.reads for n in rests if columns.sources[n]] for repeat in outlined.repeats]
+    for number, rest in enumerate(outlined.rests):
+        for moment, held in columns.held[number].items():
+            there = [(held, -1.0), *columns.copied(rest.copy, moment, -1.0)]
+            at_most = -1.0
+            if not rest.needed:
+                there.append((columns.sources[number][moment], 1.0))
+                rows.add([*there, *columns.repeated_within(rest.repeat, moment, rest.end, -1.0)], 0.0)
+                at_most = 0.0
+            for tail in tails[rest.repeat] if rest.repeat is not None else ():
+                if moment in columns.sources[tail]:
+                    rows.add([*there, (columns.sources[tail][moment], -1.0)], at_most)
+
+
 def _overwriting(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
     """9. An operand that is written over is built again before its next use."""
     for overwrite, column in zip(outlined.overwrites, columns.spared, strict=True):
@@ -356,6 +383,7 @@ def _solved(outlined: Outline, half_duplex: bool) -> float:
     _no_loss(outlined, columns, rows)
     _copies(outlined, columns, rows)
     _operands(outlined, columns, rows)
+    _sources(outlined, columns, rows)
     _overwriting(outlined, columns, rows)
     _state(outlined, columns, rows, unit, half_duplex=half_duplex)
     costs = np.zeros(len(columns.low))

@@ -96,7 +96,7 @@ class Outline:
     @property
     def variables(self) -> int:
         """About how many variables the linear programme has."""
-        resting = sum(2 * (rest.end - rest.begin) for rest in self.rests)
+        resting = sum((2 if rest.needed else 3) * (rest.end - rest.begin) for rest in self.rests)
         others = (*self.copies, *self.repeats)
         return 2 * self.slots + resting + sum(1 + item.end - item.begin for item in others)
 
