@@ -3,6 +3,7 @@
     --only TEXT    only the rows whose name contains TEXT; the other rows of the file stay as they are
     --resume       leave out rows that are in the file from the commit that is checked out now
     --large        also the rows of large steps (over 6,000 ops), which come last
+    --ours         make ours again, and keep what the file says of others (where a table has `again`)
     --out FILE     another file than benchmarks/results/NAME.json
 
 Each row has a `name`, the `commit` that it was made from, and `seconds`, what it took to make. A row is written as soon
@@ -59,10 +60,16 @@ class Item(Protocol):
 I = TypeVar("I", bound=Item)  # noqa: E741
 
 
-def write_rows(table: str, items: Sequence[I], measured: Callable[[I], Row], told: Callable[[Row], str]) -> None:
+def write_rows(
+    table: str,
+    items: Sequence[I],
+    measured: Callable[[I], Row],
+    told: Callable[[Row], str],
+    again: Callable[[I, Row], Row] | None = None,
+) -> None:
     """Make the rows that the command line asks for and write them to the table's file, one after the other.
 
-    `told` is what is printed of a row.
+    `told` is what is printed of a row; `again` makes one that keeps what an older one says of others.
     """
     options = _options(table)
     shared = setting(f"python benchmarks/{table}.py")
@@ -73,7 +80,9 @@ def write_rows(table: str, items: Sequence[I], measured: Callable[[I], Row], tol
         if options.only not in item.name or is_done or (item.is_large and not options.large):
             continue
         begin = time.perf_counter()
-        row = {"name": item.name, "commit": shared["commit"], **measured(item)}
+        older = known.get(item.name) if options.ours else None
+        made = again(item, older) if again and older else measured(item)
+        row = {"name": item.name, "commit": shared["commit"], **made}
         known[item.name] = {**row, "seconds": time.perf_counter() - begin}
         print(f"{item.name}: {told(row)}", flush=True)
         rows = [known[item.name] for item in ordered if item.name in known]
@@ -119,6 +128,7 @@ def _options(table: str) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="TEXT", help="only rows whose name contains this")
     parser.add_argument("--resume", action="store_true", help="not the rows that are there from this commit")
     parser.add_argument("--large", action="store_true", help="also steps of over 6,000 ops")
+    parser.add_argument("--ours", action="store_true", help="ours again; of others, what the file says")
     parser.add_argument("--out", type=Path, default=RESULTS / f"{table}.json")
     return parser.parse_args()
 
