@@ -6,7 +6,7 @@ import pytest
 from outgrow.analysis.cost import Cost
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
-from outgrow.plan import Budget, Estimate, Piece, Swap
+from outgrow.plan import Budget, Piece, Swap
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.planning.residence import residence_of
@@ -63,4 +63,5 @@ def test_of_a_storage_leaves_what_there_is_no_room_for() -> None:
     costs = {op.name: Cost(1.0) for op in graph.ops}
     plan = make_plan(Problem(graph, costs, machine, Budget(262), minimum_bytes=4, piece_bytes=64))
     assert plan.decisions == (Swap("p", "one", "fill0", (Piece(0, 64, "two"),), "two"),)
-    assert plan.predicted == Estimate(262 - 14, pytest.approx(6 + 6.4 + 3.2))
+    assert plan.predicted.peak_bytes == 262 - 14
+    assert plan.predicted.seconds == pytest.approx(6 + 6.4 + 3.2)

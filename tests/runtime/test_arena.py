@@ -81,7 +81,7 @@ needs_compiler = pytest.mark.skipif(arena._library() is None, reason="no C++ com
 @needs_compiler
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_byte_is_lost_and_nothing_is_kept_beyond_the_most_that_was_live(seed: int) -> None:
-    """Tensors and blocks of many sizes come and go, in pieces and whole, and lend parts; each keeps what it was given."""
+    """Tensors and blocks of many sizes come and go, in pieces, whole, and lent in part; each keeps its bytes."""
     found = subprocess.run(
         [sys.executable, "-c", FUZZ, str(seed)], capture_output=True, text=True, check=False, timeout=120
     )
