@@ -59,8 +59,8 @@ def measured(cell: Cell) -> dict[str, object]:
     begin = time.perf_counter()
     problem = problem_of(graph, KnownMachine(described_machine(cell.machine)))
     cost_seconds = time.perf_counter() - begin
-    peak_bytes = peak_bytes(graph, problem.workspace)
-    problem = replace(problem, budget=Budget(int(cell.share * peak_bytes)))
+    in_core_bytes = peak_bytes(graph, problem.workspace)
+    problem = replace(problem, budget=Budget(int(cell.share * in_core_bytes)))
     begin, begin_processor = time.perf_counter(), time.process_time()
     plan = planned(problem, prove=False)
     planning_seconds = time.perf_counter() - begin
@@ -77,7 +77,7 @@ def measured(cell: Cell) -> dict[str, object]:
         **asdict(cell),
         "ops": len(graph.ops),
         "decisions": len(plan.plan.decisions),
-        "in_core_peak_bytes": peak_bytes,
+        "in_core_peak_bytes": in_core_bytes,
         "capture_seconds": capture_seconds,
         "cost_seconds": cost_seconds,
         "planning_seconds": planning_seconds,
