@@ -52,8 +52,8 @@ with parts are looked at in parts, which take as long as the whole and touch no 
 which is what is returned, with y scaled down until c + y A >= 0 for every d, whose range has no end. So a solver that
 is inexact makes the bound lower, never wrong. Where the captured step fits, where the programme is infeasible (the
 budget is below the floor) or where the solver gives up, the bound is the arithmetic: every captured op runs at least
-once. A programme of too many variables is coarsened until it is solved in half a minute, which keeps it a bound. The solver
-is given far more time than it takes, so that the bound does not depend on how quick a machine is.
+once. A programme of too many variables is coarsened until it is solved in half a minute, which keeps it a bound. The
+solver is given far more time than it takes, so that the bound does not depend on how quick a machine is.
 
 Fractions and the operands' condition follow Jain et al. 2020, "Checkmate", https://arxiv.org/abs/1910.02653 (their
 equation 1, relaxed) and, for both together, Patil et al. 2022, "POET", https://arxiv.org/abs/2207.07697. Departures:
