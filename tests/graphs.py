@@ -143,7 +143,10 @@ def swapped(draw: st.DrawFn, graph: Graph) -> Graph:
         size = graph.storages[storage].size_bytes
         cut = draw(st.integers(0, size // 4)) * 4
         pieces = [SwapIn(storage, *ends) for ends in ((0, cut), (cut, size)) if ends[0] < ends[1]]
-        rest = [SwapOut(storage), Wait(storage), Drop(storage), *pieces, Wait(storage)]
+        left = draw(st.integers(0, len(pieces) - 1))  # of two pieces, the second may stay
+        pieces = pieces[: len(pieces) - left] if cut else pieces
+        end = max(piece.end for piece in pieces)
+        rest = [SwapOut(storage, 0, end), Wait(storage), Drop(storage, 0, end), *pieces, Wait(storage)]
         places = sorted(draw(st.integers(uses[gap] + 1, uses[gap + 1])) for _ in rest)
         for place, item in zip(reversed(places), reversed(rest), strict=True):
             items.insert(place, item)

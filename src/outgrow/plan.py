@@ -57,10 +57,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Send `storage` to the next tier over one gap between two uses.
+    """Send `storage`, or its first bytes, to the next tier over one gap between two uses.
 
-    The copy out begins directly after the op `after` (None: the tier already holds this version), the
-    device bytes are freed directly before the op `dropped`, and `pieces` bring them back for the op `before`.
+    The copy out begins directly after the op `after` (None: the tier already holds these bytes of this version), the
+    device bytes are freed directly before the op `dropped`, and `pieces` bring them back for the op `before`: they say
+    how many bytes move.
     """
 
     storage: str

@@ -34,14 +34,14 @@ def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
             case Op():
                 born = sum(graph.storages[name].size_bytes for name in births.get(at, ()))
                 clock.run(item.name, costs.get(item.captured, FREE), born)
-            case SwapOut(storage):
-                clock.copy_out(storage, graph.storages[storage].size_bytes)
+            case SwapOut(storage, begin, end):
+                clock.copy_out(storage, end - begin)
             case SwapIn(storage, begin, end):
                 clock.copy_in(storage, end - begin)
             case Wait(storage):
                 clock.wait(storage)
-            case Drop(storage):
-                clock.hold(-graph.storages[storage].size_bytes)
+            case Drop(_, begin, end):
+                clock.hold(begin - end)
         for name in graph.dying_at.get(at, ()):
             clock.forget(name, graph.storages[name].size_bytes)
     return Trace(clock.now, tuple(clock.spans), tuple(clock.events))
@@ -87,9 +87,10 @@ class _Clock:
         self.spans.append(Span(Lane.COMPUTE, name, begin, self.now))
 
     def copy_out(self, storage: str, size_bytes: int) -> None:
-        if storage not in self.resting:
+        more = size_bytes - self.resting.get(storage, 0)
+        if more > 0:
             self.resting[storage] = size_bytes
-            self.events.append(Event(self.now, 0, size_bytes))
+            self.events.append(Event(self.now, 0, more))
         self._copy(Lane.OUT, storage, size_bytes, self.link.out_seconds(size_bytes))
 
     def copy_in(self, storage: str, size_bytes: int) -> None:

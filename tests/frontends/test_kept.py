@@ -8,7 +8,7 @@ import pytest
 from outgrow.analysis.cost import Cost
 from outgrow.frontends import kept
 from outgrow.frontends.kept import planned_or_kept, serves
-from outgrow.plan import Budget, Decision, Plan, Stow
+from outgrow.plan import Budget, Decision, Piece, Plan, Stow, Swap
 from outgrow.planning.planner import Planned
 from outgrow.planning.problem import Problem
 from tests.report.findings import MACHINE, chain
@@ -103,8 +103,11 @@ def test_the_number_of_files_is_bounded(searched: Searched, tmp_path: Path, monk
 
 
 def test_what_may_not_be_moved_now_is_not(searched: Searched) -> None:
-    """A plan that lets a weight rest on the disk does not serve where the weight has to stay."""
+    """A plan that moves a weight, within the step or between steps, does not serve where the weight has to stay."""
     stowing = replace(plan(problem()), decisions=(Stow("x", (), None, None, None),))
     assert serves(stowing, problem())
     assert not serves(stowing, replace(problem(), fixed=frozenset({"x"})))
+    swapping = replace(stowing, decisions=(Swap("x", None, "exp", (Piece(0, 4, "exp"),), "exp"),))
+    assert serves(swapping, problem())
+    assert not serves(swapping, replace(problem(), fixed=frozenset({"x"})))
     assert len(searched) == 1

@@ -85,7 +85,7 @@ def test_text_is_parsed_to_the_records_that_it_names() -> None:
         {"y": Value("y", "y", 0, "bfloat16", (2, 3), (3, 1))},
         (
             Op("relu", "aten.relu.default", ((1, 2.0), "#"), (("dim", Symbol("even")),), ("y",)),
-            SwapOut("y"), Wait("y"), Drop("y"), SwapIn("y", 0, 64),
+            SwapOut("y", 0, 64), Wait("y"), Drop("y", 0, 64), SwapIn("y", 0, 64),
         ),
     )  # fmt: skip
 
@@ -125,7 +125,7 @@ def test_any_names_and_literals_survive(
     """Names and literals of any characters are parsed back, with their types."""
     op = Op(name, operator, (Ref(name), *arguments), tuple(keywords), (name, None, storage), (storage,), name)  # type: ignore[arg-type]
     value = Value(name, storage, 3, "float8_e4m3fnuz", (0, 2), (5, -1), -4)
-    graph = Graph({storage: Storage(storage, 8, home=name)}, {name: value}, (op, Drop(storage)), (name,))
+    graph = Graph({storage: Storage(storage, 8, home=name)}, {name: value}, (op, Drop(storage, 0, 4)), (name,))
     parsed = parse_graph(print_graph(graph))
     assert parsed == graph
     assert repr(parsed) == repr(graph)

@@ -57,7 +57,7 @@ def test_a_sequence_is_what_the_laws_derive(graph: Graph, minimum_bytes: int, da
     ]
     found = [
         (int(begin), int(end), names.instances[one], bool(dirty), int(size))
-        for one, begin, end, size, dirty in zip(*residence.gaps, strict=True)
+        for one, begin, end, size, dirty, _ in zip(*residence.gaps, strict=True)
         if begin >= 0 and end < len(names.ops)
     ]
     assert sorted(found) == expected

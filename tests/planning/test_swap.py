@@ -1,11 +1,13 @@
 """A schedule keeps the capacity at every op, or there is none."""
 
 import numpy as np
+import pytest
 
 from outgrow.analysis.cost import Cost
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
-from outgrow.plan import Budget
+from outgrow.plan import Budget, Piece, Swap
+from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.planning.residence import residence_of
 from outgrow.planning.sequence import sequence_of
@@ -36,7 +38,30 @@ def test_gaps_that_free_too_little_have_no_schedule() -> None:
     space = space_of(PROBLEM, GRAPH)
     seconds, live, gaps, _ = residence_of(space.tables, sequence_of(space.tables, space.start), space.start)
     assert len(gaps.begin) == 2
-    for is_chosen in (np.zeros(2, np.bool_), np.ones(2, np.bool_)):
-        found = transfers(seconds, live, gaps, is_chosen, PROBLEM.budget.capacity_bytes, MACHINE.link, 0.0, 4)
+    for moved in (np.zeros(2, np.int64), gaps.size):
+        found = transfers(seconds, live, gaps, moved, PROBLEM.budget.capacity_bytes, MACHINE.link, 0.0, 4)
         assert not np.isfinite(found.seconds)
         assert found.excess_bytes == 8
+
+
+def test_of_a_storage_leaves_what_there_is_no_room_for() -> None:
+    """50 bytes of 100 are lacking over four ops: the first 64, in parts of 64, leave and come back."""
+    fills = "".join(f"\nstorage f{at} 204\nfill{at}: %f{at}: f{at}@0 f32[51] = my.fill(%x)" for at in range(4))
+    graph = parse_graph(
+        f"""
+        storage x input 4
+        storage g generator 4
+        storage p 100
+        storage d 4
+        value %x: x@0 f32[1]
+        one: %p: p@0 f32[25] = my.one(%x) writes g{fills}
+        two: %d: d@0 f32[1] = my.two(%p)
+        return %d
+        """
+    )
+    machine = Machine("slow", Device("toy", 1e9, 1e9), Link(10.0, 20.0))
+    costs = {op.name: Cost(1.0) for op in graph.ops}
+    plan = make_plan(Problem(graph, costs, machine, Budget(262), minimum_bytes=4, piece_bytes=64))
+    assert plan.decisions == (Swap("p", "one", "fill0", (Piece(0, 64, "two"),), "two"),)
+    assert plan.predicted.peak_bytes == 262 - 14
+    assert plan.predicted.seconds == pytest.approx(6 + 6.4 + 3.2)

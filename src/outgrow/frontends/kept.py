@@ -15,7 +15,7 @@ from pathlib import Path
 from outgrow.errors import InvalidPlan, NotApplicable
 from outgrow.files import cache_folder, write_atomically
 from outgrow.ir.text import fingerprint
-from outgrow.plan import Plan, Stow
+from outgrow.plan import Plan, Stow, Swap
 from outgrow.planning.compiled import folder
 from outgrow.planning.planner import Planned, planned
 from outgrow.planning.problem import Problem
@@ -43,10 +43,10 @@ def planned_or_kept(problem: Problem, planner: str, *, prove: bool) -> Planned:
 
 
 def serves(plan: Plan, problem: Problem) -> bool:
-    """Whether a plan was made for about the capacity of a problem, and lets nothing rest that has to stay."""
+    """Whether a plan was made for about the capacity of a problem, and moves nothing that has to stay."""
     old, new = plan.budget.capacity_bytes, problem.budget.capacity_bytes
-    stowed = {decision.storage for decision in plan.decisions if isinstance(decision, Stow)}
-    return max(old, new) <= min(old, new) * (1 + _MORE_ROOM) and not stowed & problem.fixed
+    moved = {decision.storage for decision in plan.decisions if isinstance(decision, Stow | Swap)}
+    return max(old, new) <= min(old, new) * (1 + _MORE_ROOM) and not moved & problem.fixed
 
 
 def _again(plan: Plan, problem: Problem, *, prove: bool) -> Planned | None:

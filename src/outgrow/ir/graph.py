@@ -18,10 +18,10 @@ instruction that touches it, or until it is dropped; from then on its bytes are 
 (parameters, buffers, optimizer state, inputs) stay to the end. A storage whose home is the next tier rests there
 between steps: it begins the step with no device bytes, and ends it dropped.
 
-    swap_out s            begin to copy s from the device to the next tier
-    drop s                free the device bytes of s; its tier copy remains
-    swap_in s begin:end   reserve these bytes on the device and begin to copy them back from the tier
-    wait s                go on once no copy of s is in flight
+    swap_out s begin:end   begin to copy these bytes of s from the device to the next tier
+    drop s begin:end       free these bytes on the device; their copy in the tier remains
+    swap_in s begin:end    reserve these bytes on the device and begin to copy them back from the tier
+    wait s                 go on once no copy of s is in flight
 
 Host scalars (a step counter read from a tensor, a learning rate) are values of a storage of 0 bytes.
 The random generator is a storage that random ops read and write, so its order is a dependence like any other.
@@ -151,9 +151,11 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class SwapOut:
-    """Begin to copy a storage from the device to the next tier."""
+    """Begin to copy bytes begin:end of a storage from the device to the next tier."""
 
     storage: str
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +176,11 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Free the device bytes of a storage whose content rests in the next tier."""
+    """Free bytes begin:end of a storage on the device, whose content rests in the next tier."""
 
     storage: str
+    begin: int
+    end: int
 
 
 Transfer: TypeAlias = SwapOut | SwapIn | Wait | Drop

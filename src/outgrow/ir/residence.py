@@ -1,48 +1,54 @@
 """Are the bytes where they are needed, and do they fit? Invariants 2 to 5 of `ir.verify`.
 
-Every storage has a place: on the device in full, or in part after a drop; its present version in the tier or
-not; a copy of it in flight or not. Each instruction asks something of the places of its storages, and changes
-them. Invariant 3 is a second pass, which adds and takes away bytes.
+Every storage has a place: which of its bytes are on the device, and which of its present version in the tier; which
+go out or come in just now. Each instruction asks something of the places of its storages, and changes them. Invariant
+3 is a second pass, which adds and takes away bytes.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from outgrow.errors import InvalidGraph
 from outgrow.ir.flight import ARRIVED, EXCHANGE
 from outgrow.ir.graph import DEVICE, Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
+from outgrow.ir.ranges import Ranges, covers, joined, meets, size_of, without
 from outgrow.ir.steps import Step, births
 from outgrow.units import format_bytes
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where the present version of a storage is; `pieces` are those asked back since it was dropped."""
+    """Where the bytes of the present version of a storage are; what is `away` was dropped, and not asked back."""
 
     size_bytes: int
-    on_device: bool = False
-    in_tier: bool = False
-    going_out: bool = False
-    coming_in: bool = False
+    is_born: bool = False
+    away: Ranges = ()
+    in_tier: Ranges = ()
+    going_out: Ranges = ()
+    coming_in: Ranges = ()
     lent: int = 0
-    pieces: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    @property
+    def all_bytes(self) -> Ranges:
+        return joined((), 0, self.size_bytes)
 
     @property
     def in_flight(self) -> bool:
-        return self.going_out or self.coming_in or self.lent > 0
+        return bool(self.going_out or self.coming_in) or self.lent > 0
 
-    @property
-    def is_dropped(self) -> bool:
-        return self.in_tier and not self.on_device
+    def has(self, begin: int, end: int) -> bool:
+        """Whether bytes begin:end are on the device."""
+        return self.is_born and not meets(self.away, begin, end) and not meets(self.coming_in, begin, end)
 
 
 def check_residence(graph: Graph, steps: list[Step]) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariants 2, 4 and 5; it must keep invariant 1."""
     places = {name: _Place(storage.size_bytes) for name, storage in graph.storages.items()}
     for storage in _inputs(graph, steps):
-        rests_on_device = storage.home == DEVICE
-        places[storage.name].on_device = rests_on_device
-        places[storage.name].in_tier = not rests_on_device
+        place = places[storage.name]
+        place.is_born = True
+        if storage.home != DEVICE:
+            place.away = place.in_tier = place.all_bytes
     last_uses = _last_uses(graph, steps)
     begun: dict[str, str] = {}
     for at, item in enumerate(graph.instructions):
@@ -53,15 +59,15 @@ def check_residence(graph: Graph, steps: list[Step]) -> None:
                 _run(name, steps[at], places, at)
                 if operator == EXCHANGE:
                     _lend(name, steps[at], places, begun, at)
-            case SwapOut(storage):
-                _require_on_device(places, (storage,), "swap_out", at)
-                places[storage].going_out = True
+            case SwapOut(storage, begin, end):
+                _require_on_device(places, item, "swap_out", at)
+                places[storage].going_out = joined(places[storage].going_out, begin, end)
             case SwapIn(storage):
                 _swap_in(item, places[storage], at)
             case Wait(storage):
                 _land(places[storage])
-            case Drop(storage):
-                _drop(storage, places, at)
+            case Drop():
+                _drop(item, places, at)
         _require_landed(places, last_uses[at], "freed by its last use", at)
     _check_end(graph, places)
 
@@ -93,11 +99,13 @@ def _last_uses(graph: Graph, steps: list[Step]) -> list[list[str]]:
 def _run(op: str, step: Step, places: dict[str, _Place], at: int) -> None:
     for value in step.results:
         if value.version == 0:
-            places[value.storage].on_device = True
-    _require_on_device(places, step.touched, op, at)
+            places[value.storage].is_born = True
+    for name in step.touched:
+        if not places[name].has(0, places[name].size_bytes):
+            raise _missing(name, places[name], op, at)
     _require_landed(places, step.written, f"written by {op}", at)
     for name in step.written:
-        places[name].in_tier = False
+        places[name].in_tier = ()
 
 
 def _lend(op: str, step: Step, places: dict[str, _Place], begun: dict[str, str], at: int) -> None:
@@ -121,46 +129,52 @@ def _return(op: str, step: Step, places: dict[str, _Place], begun: dict[str, str
 
 def _swap_in(item: SwapIn, place: _Place, at: int) -> None:
     begin, end = item.begin, item.end
-    if not place.is_dropped:
+    _require_bytes(place, item, at)
+    if not place.away and not place.coming_in:
         raise InvalidGraph(f"{item.storage} is swapped in but was not dropped", invariant=5, position=at)
-    if not 0 <= begin < end <= place.size_bytes:
-        message = f"{begin}:{end} are not bytes of {item.storage}, which has {place.size_bytes}"
+    if not covers(place.away, begin, end):
+        message = f"some of the bytes {begin}:{end} of {item.storage} are swapped in already, or were not dropped"
         raise InvalidGraph(message, invariant=5, position=at)
-    if any(begin < piece_end and piece_begin < end for piece_begin, piece_end in place.pieces):
-        message = f"some of the bytes {begin}:{end} of {item.storage} are swapped in already"
-        raise InvalidGraph(message, invariant=5, position=at)
-    place.pieces.append((begin, end))
-    place.coming_in = True
+    place.away = without(place.away, begin, end)
+    place.coming_in = joined(place.coming_in, begin, end)
 
 
 def _land(place: _Place) -> None:
-    """End the copies in flight: the tier holds what went out, the device what came back, if that is all."""
-    place.in_tier = place.in_tier or place.going_out
-    if place.coming_in and sum(end - begin for begin, end in place.pieces) == place.size_bytes:
-        place.on_device = True
-        place.pieces.clear()
-    place.going_out = place.coming_in = False
+    """End the copies in flight: the tier holds what went out, the device what came back."""
+    for begin, end in place.going_out:
+        place.in_tier = joined(place.in_tier, begin, end)
+    place.going_out = place.coming_in = ()
 
 
-def _drop(name: str, places: dict[str, _Place], at: int) -> None:
-    place = places[name]
-    _require_landed(places, (name,), "dropped", at)
-    _require_on_device(places, (name,), "drop", at)
-    if not place.in_tier:
-        message = f"{name} is dropped, but the tier has no copy of its present version"
+def _drop(item: Drop, places: dict[str, _Place], at: int) -> None:
+    place = places[item.storage]
+    _require_landed(places, (item.storage,), "dropped", at)
+    _require_on_device(places, item, "drop", at)
+    if not covers(place.in_tier, item.begin, item.end):
+        message = f"{item.storage} is dropped, but the tier has no copy of its present version"
         raise InvalidGraph(message, invariant=5, position=at)
-    place.on_device = False
+    place.away = joined(place.away, item.begin, item.end)
 
 
-def _require_on_device(places: dict[str, _Place], names: Iterable[str], user: str, at: int) -> None:
-    for name in names:
-        place = places[name]
-        if not place.on_device:
-            back = sum(end - begin for begin, end in place.pieces)
-            flight = ", with a copy in flight" if place.coming_in else ""
-            state = f"dropped: {back} of its {place.size_bytes} bytes are back{flight}"
-            message = f"{user} needs {name}, which is {state if place.is_dropped else 'not born yet'}"
-            raise InvalidGraph(message, invariant=2, position=at)
+def _require_bytes(place: _Place, item: SwapOut | SwapIn | Drop, at: int) -> None:
+    if not 0 <= item.begin < item.end <= place.size_bytes:
+        message = f"{item.begin}:{item.end} are not bytes of {item.storage}, which has {place.size_bytes}"
+        raise InvalidGraph(message, invariant=5, position=at)
+
+
+def _require_on_device(places: dict[str, _Place], item: SwapOut | Drop, user: str, at: int) -> None:
+    place = places[item.storage]
+    _require_bytes(place, item, at)
+    if not place.has(item.begin, item.end):
+        raise _missing(item.storage, place, user, at)
+
+
+def _missing(name: str, place: _Place, user: str, at: int) -> InvalidGraph:
+    back = place.size_bytes - size_of(place.away)
+    flight = ", with a copy in flight" if place.coming_in else ""
+    state = f"dropped: {back} of its {place.size_bytes} bytes are back{flight}"
+    message = f"{user} needs {name}, which is {state if place.is_born else 'not born yet'}"
+    return InvalidGraph(message, invariant=2, position=at)
 
 
 def _require_landed(places: dict[str, _Place], names: Iterable[str], fate: str, at: int) -> None:
@@ -173,7 +187,7 @@ def _require_landed(places: dict[str, _Place], names: Iterable[str], fate: str, 
 def _check_end(graph: Graph, places: dict[str, _Place]) -> None:
     for name in _kept(graph):
         place, home = places[name], graph.storages[name].home
-        is_home = place.on_device if home == DEVICE else place.in_tier
+        is_home = place.has(0, place.size_bytes) if home == DEVICE else place.in_tier == place.all_bytes
         if place.in_flight or not is_home:
             problem = "with a copy in flight" if place.in_flight else f"away from its home, {home}"
             raise InvalidGraph(f"the step ends with {name} {problem}", invariant=5)
@@ -202,8 +216,8 @@ def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspa
                 workspace_bytes = workspace(item)
             case SwapIn(storage, begin, end):
                 changes = {storage: end - begin}
-            case Drop(storage):
-                changes = {storage: -held[storage]}
+            case Drop(storage, begin, end):
+                changes = {storage: begin - end}
             case _:
                 changes = {}
         for name, change in changes.items():

@@ -9,8 +9,8 @@
     %y: y@0 f32[4,4] = aten.mm.default(%x, %w)     an op, called `mm` after its operator
     swap_out y
     wait y
-    drop y
-    swap_in y 0:64
+    drop y 0:32                                    these bytes of y; without any, all of them
+    swap_in y 0:32
     %u: u@0 f32[4,4] = my.op(like %y, %z)          the layout of %y, and nothing that is in it
     again: %z: z@0 f32[4,4], _ = my.op(%y, [1, -inf], "text", dtype=:torch.float32) writes g origin op
     return %y, %z
@@ -22,7 +22,7 @@ The grammar, where [] is optional and a list* has commas between its items:
     op        = [name ":"] [result* "="] operator "(" argument* ")" ["writes" name*] ["origin" name]
     result    = view  |  "%"name (its view stands elsewhere)  |  "_" (not used)
     view      = "%"name ":" storage "@" version dtype "[" size* "]" [":" "[" stride* "]"] ["+" offset]
-    transfer  = ("swap_out" | "wait" | "drop") name  |  "swap_in" name begin ":" end
+    transfer  = ("swap_out" | "drop" | "swap_in") name [begin ":" end]  |  "wait" name
     argument  = [keyword "="] ("%"name | "like" "%"name | number | "None" | "True" | "False" | string | ":"symbol
               | "[" argument* "]")
 
@@ -57,7 +57,7 @@ from outgrow.ir.layout import LONG, SHORT, contiguous_strides
 from outgrow.ir.tokens import Line, spelled
 
 _ROLES = {role.value: role for role in Role}
-_TRANSFERS = {"swap_out": SwapOut, "wait": Wait, "drop": Drop}
+_TRANSFERS = {"swap_out": SwapOut, "drop": Drop, "swap_in": SwapIn}
 
 
 def print_graph(graph: Graph) -> str:
@@ -157,12 +157,19 @@ def _instruction_lines(graph: Graph) -> Iterator[str]:
                 names.taken.add(item.name)
             case SwapIn(storage, begin, end):
                 yield f"swap_in {spelled(storage)} {begin}:{end}"
-            case SwapOut(storage):
-                yield f"swap_out {spelled(storage)}"
+            case SwapOut():
+                yield f"swap_out {_part(graph, item)}"
             case Wait(storage):
                 yield f"wait {spelled(storage)}"
-            case Drop(storage):
-                yield f"drop {spelled(storage)}"
+            case Drop():
+                yield f"drop {_part(graph, item)}"
+
+
+def _part(graph: Graph, item: SwapOut | Drop) -> str:
+    """A storage, and the bytes begin:end of it unless they are all."""
+    storage = graph.storages.get(item.storage)
+    is_whole = storage is not None and (item.begin, item.end) == (0, storage.size_bytes)
+    return spelled(item.storage) if is_whole else f"{spelled(item.storage)} {item.begin}:{item.end}"
 
 
 def _op_line(graph: Graph, op: Op, default_name: str) -> str:
@@ -220,13 +227,11 @@ class _Draft:
             case "value":
                 line.take()
                 self._view(line, line.value_name())
-            case "swap_out" | "wait" | "drop":
-                self.instructions.append(_TRANSFERS[line.take()](line.name()))
-            case "swap_in":
+            case "swap_out" | "drop" | "swap_in":
+                self._transfer(line)
+            case "wait":
                 line.take()
-                storage, begin = line.name(), line.size()
-                line.expect(":")
-                self.instructions.append(SwapIn(storage, begin, line.size()))
+                self.instructions.append(Wait(line.name()))
             case "return":
                 if self.results is not None:
                     line.fail("a second return")
@@ -234,6 +239,19 @@ class _Draft:
                 self.results = line.sequence(line.value_name)
             case _:
                 self.instructions.append(self._op(line))
+
+    def _transfer(self, line: Line) -> None:
+        transfer, name = _TRANSFERS[line.take()], line.name()
+        begin, end = 0, 0
+        if line.peek():
+            begin = line.size()
+            line.expect(":")
+            end = line.size()
+        elif name in self.storages:
+            end = self.storages[name].size_bytes
+        else:
+            line.fail(f"which bytes of {name}, a storage that no line above declares")
+        self.instructions.append(transfer(name, begin, end))
 
     def _storage(self, line: Line) -> None:
         line.take()

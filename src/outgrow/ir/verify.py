@@ -2,15 +2,15 @@
 
 1. *Versions.* Names are known and unique. Every value that is read is of the version that its storage has
    then; every write makes the next version; the bytes that a value describes lie in its storage.
-2. *Residence.* What an op touches and what a copy out reads is on the device in full: born, and not dropped
-   since, or dropped and brought back byte for byte by copies that were waited for.
+2. *Residence.* What an op touches is on the device in full, and so are the bytes that a copy out reads: born, and
+   not dropped since, or dropped and brought back byte for byte by copies that were waited for.
 3. *Capacity.* At every instruction the resident bytes, those reserved by swap_in among them, and the
    workspace of the op stay within the capacity. A copy out holds no bytes but its source, which by 4 stays.
 4. *Copies in flight.* Between a swap_out or swap_in and the next wait of its storage, the storage is neither
    dropped nor written, nor freed by its last use. To read it during a copy out is fine. The same holds for what an
    exchange between workers sends and receives, until the op that says it has arrived (`ir.flight`).
-5. *Nothing is lost.* A drop needs a tier copy of the present version. A swap_in brings back bytes that were
-   dropped, each once. Persistent storages and those of results end the step at home, at their last version.
+5. *Nothing is lost.* A drop needs a tier copy of these bytes of the present version. A swap_in brings back bytes that
+   were dropped, each once. Persistent storages and those of results end the step at home, at their last version.
 6. *Equivalence* to the captured graph, where one is given.
 
 Storages that no op brings into being are there from the start, at home: on the device, or in the tier that

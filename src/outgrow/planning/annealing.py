@@ -21,7 +21,7 @@ from outgrow.planning.compiled import compiled
 from outgrow.planning.residence import residence
 from outgrow.planning.sequence import Flags, expanded
 from outgrow.planning.space import Space
-from outgrow.planning.transfers import choose, rates, walk
+from outgrow.planning.transfers import FARTHEST, PARTLY, choose, rates, walk
 
 HEADROOMS = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4)
 LEADS = (0.02, 0.1, 0.5)
@@ -54,6 +54,7 @@ class Costs(NamedTuple):
     latency: float
     half_duplex: bool
     piece_bytes: int
+    part_bytes: int
 
 
 class Trial(NamedTuple):
@@ -61,7 +62,7 @@ class Trial(NamedTuple):
 
     policy: Policy
     headroom: float
-    is_widest: bool
+    rule: int
     lead: float
     seconds: float
     excess_bytes: int
@@ -91,30 +92,33 @@ def costs_of(space: Space) -> Costs:
         problem.budget.capacity_bytes,
         *rates(problem.machine.link),
         problem.piece_bytes,
+        problem.part_bytes,
     )
 
 
 @compiled
-def tried(costs: Costs, policy: Policy, headroom: float, is_widest: bool, lead: float) -> Trial:
+def tried(costs: Costs, policy: Policy, headroom: float, rule: int, lead: float) -> Trial:
     """Return the trial of a policy under some habits."""
     culprit, op, _, _, storage, use_instance, use_at, use_writes = expanded(
         policy, costs.touch_start, costs.touched, costs.touch_use, costs.touch_writes,
         costs.birth, costs.stays, costs.writes, costs.limit, costs.write_start, costs.write_at,
     )  # fmt: skip
     if culprit >= 0:
-        return Trial(policy, headroom, is_widest, lead, np.inf, _NOWHERE)
-    live, instance, begin, end, size, dirty, _ = residence(
+        return Trial(policy, headroom, rule, lead, np.inf, _NOWHERE)
+    live, instance, begin, end, size, dirty, whole, _ = residence(
         policy, op, storage, costs.size, costs.stays, costs.moves, costs.stow_rest, costs.birth, costs.over,
         costs.lends, use_instance, use_at, use_writes,
     )  # fmt: skip
     live += costs.op_workspace[op]
     seconds = costs.op_seconds[op]
-    chosen = choose(live, seconds, begin, end, size, costs.capacity_bytes, headroom, is_widest)
+    moved = choose(
+        live, seconds, begin, end, size, whole, costs.capacity_bytes, headroom, rule, costs.part_bytes
+    )  # fmt: skip
     found = walk(
-        seconds, live, instance, begin, end, size, dirty, chosen, costs.capacity_bytes, costs.out_rate, costs.in_rate,
+        seconds, live, instance, begin, end, dirty, moved, costs.capacity_bytes, costs.out_rate, costs.in_rate,
         costs.latency, costs.half_duplex, lead * seconds.sum(), costs.piece_bytes,
     )  # fmt: skip
-    return Trial(policy, headroom, is_widest, lead, found[0], found[1])
+    return Trial(policy, headroom, rule, lead, found[0], found[1])
 
 
 @compiled
@@ -137,17 +141,21 @@ def annealed(
     for number in range(begin, end):
         if best.seconds <= enough:
             break
-        headroom, lead, policy = now.headroom, now.lead, now.policy
+        headroom, rule, lead, policy = now.headroom, now.rule, now.lead, now.policy
         if random.integers(0, 9) > 0:
             policy = policy.copy()
             change(alike, policy, random)
             if (policy == now.policy).all():
                 continue
-        elif random.integers(0, 2):
-            headroom = HEADROOMS[random.integers(0, len(HEADROOMS))]
         else:
-            lead = LEADS[random.integers(0, len(LEADS))]
-        trial = tried(costs, policy, headroom, now.is_widest, lead)
+            habit = random.integers(0, 3)
+            if habit == 0:
+                headroom = HEADROOMS[random.integers(0, len(HEADROOMS))]
+            elif habit == 1:
+                lead = LEADS[random.integers(0, len(LEADS))]
+            else:
+                rule = FARTHEST if rule == PARTLY else PARTLY
+        trial = tried(costs, policy, headroom, rule, lead)
         temperature = warm * (cold / warm) ** (number / trials)
         if beats(trial, now, temperature * random.standard_exponential()):
             now = trial

@@ -3,9 +3,10 @@
     block = one stay of a storage on the device, or the workspace of one op
     part  = bytes low:high of a block, counted from its address, which it holds at the instructions begin:end
 
-A storage that is dropped and swapped in again stays twice, and may lie elsewhere the second time. Where it comes back
-in pieces, each piece is a part: it holds its bytes from its own swap_in on, at one address with the others. Positions
-count instructions, transfers among them, as `ir.graph` defines residence.
+A storage that is dropped whole and swapped in again stays twice, and may lie elsewhere the second time; one of which a
+part is dropped stays where it is. Where bytes come back in pieces, each piece is a part: it holds its bytes from its
+own swap_in on, at one address with the others. Positions count instructions, transfers among them, as `ir.graph`
+defines residence.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,6 +72,7 @@ def blocks_of(graph: Graph, workspace: Mapping[str, int]) -> tuple[Block, ...]:
         for name, storage in graph.storages.items()
         if name not in graph.born_at and storage.home == DEVICE
     }
+    ended: dict[str, list[Part]] = {}
     blocks: list[Block] = []
     for at, item in enumerate(graph.instructions):
         match item:
@@ -81,14 +83,21 @@ def blocks_of(graph: Graph, workspace: Mapping[str, int]) -> tuple[Block, ...]:
                 blocks += _blocks(item.name, [(0, needed, at)], at + 1)
             case SwapIn(storage, begin, end):
                 staying.setdefault(storage, []).append((begin, end, at))
-            case Drop(storage):
-                blocks += _blocks(storage, staying.pop(storage), at)
+            case Drop(storage, begin, end):
+                there = staying.pop(storage)
+                gone = [part for part in _cut(there, begin, end) if begin <= part[0] and part[1] <= end]
+                left = [part for part in _cut(there, begin, end) if part not in gone]
+                if left:
+                    staying[storage] = left
+                    ended.setdefault(storage, []).extend(_parts(gone, at))
+                else:
+                    blocks += _blocks(storage, gone, at, ended.pop(storage, ()))
             case _:
                 pass
         for name in graph.dying_at.get(at, ()):
-            blocks += _blocks(name, staying.pop(name, []), at + 1)
+            blocks += _blocks(name, staying.pop(name, []), at + 1, ended.pop(name, ()))
     for name, pieces in staying.items():
-        blocks += _blocks(name, pieces, count)
+        blocks += _blocks(name, pieces, count, ended.pop(name, ()))
     return tuple(blocks)
 
 
@@ -108,9 +117,24 @@ def live_peak_bytes(blocks: Sequence[Block]) -> int:
     return max((held for _, held in held_bytes(blocks)), default=0)
 
 
-def _blocks(label: str, pieces: Sequence[tuple[int, int, int]], end: int) -> list[Block]:
-    parts = tuple(Part(low, high, begin, end) for low, high, begin in pieces if high > low)
+def _blocks(label: str, pieces: Sequence[tuple[int, int, int]], end: int, ended: Sequence[Part] = ()) -> list[Block]:
+    parts = (*ended, *_parts(pieces, end))
     return [Block(label, parts)] if parts else []
+
+
+def _parts(pieces: Sequence[tuple[int, int, int]], end: int) -> list[Part]:
+    return [Part(low, high, begin, end) for low, high, begin in pieces if high > low]
+
+
+def _cut(pieces: Sequence[tuple[int, int, int]], begin: int, end: int) -> list[tuple[int, int, int]]:
+    """The pieces, of which none reaches over bytes `begin` or `end`."""
+    for edge in (begin, end):
+        pieces = [
+            part
+            for low, high, since in pieces
+            for part in ([(low, edge, since), (edge, high, since)] if low < edge < high else [(low, high, since)])
+        ]
+    return list(pieces)
 
 
 def comings_and_goings(blocks: Sequence[Block]) -> Iterator[tuple[int, int | None]]:

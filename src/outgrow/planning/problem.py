@@ -15,6 +15,9 @@ from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
 from outgrow.planning.names import SOLVER_SECONDS
 
+_PART_BYTES = 2 << 20
+"""Memory is lent and taken back in huge pages."""
+
 
 def silent(_stage: str, _fraction: float) -> None:
     """Report no progress."""
@@ -44,6 +47,11 @@ class Problem:
         """Return the seconds of an op, captured or repeated; an op of unknown cost takes none."""
         cost = self.costs.get(op.captured)
         return cost.seconds if cost else 0.0
+
+    @property
+    def part_bytes(self) -> int:
+        """What moves of a storage that does not move whole is a multiple of so many bytes."""
+        return min(self.piece_bytes, _PART_BYTES)
 
     @property
     def workspace(self) -> dict[str, int]:

@@ -35,12 +35,12 @@ class Residence(NamedTuple):
 
 def residence_of(tables: Tables, sequence: Sequence, policy: NDArray[np.int8]) -> Residence:
     """Return what the instances of a sequence hold under the policy that it comes of."""
-    live, one, begin, end, size, dirty, over = residence(
+    live, one, begin, end, size, dirty, whole, over = residence(
         policy, sequence.op, sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.stow_rest,
         tables.birth, tables.over, tables.lends, sequence.use_instance, sequence.use_at, sequence.use_writes,
     )  # fmt: skip
     live += tables.op_workspace[sequence.op]
-    return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty), over)
+    return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty, whole), over)
 
 
 @compiled
@@ -48,7 +48,7 @@ def residence(
     policy: NDArray[np.int8], op: Integers, storage: Integers, size: Integers, stays: Flags, moves: Flags,
     stow_rest: Integers, born_at: Integers, over: Integers, lends: Integers, use_instance: Integers, use_at: Integers,
     use_writes: Flags,
-) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags, Integers]:  # fmt: skip
+) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags, Flags, Integers]:  # fmt: skip
     """Live bytes without workspace, then the fields of `Gaps`, in order, and what is written over.
 
     Of a storage that stays, the first instance does; others are made beside a rebuilt storage.
@@ -109,6 +109,7 @@ def residence(
         end[:gaps][order],
         size[storage[instance]],
         dirty[:gaps][order],
+        stays[storage[instance]],
         written_over,
     )
 

@@ -32,7 +32,7 @@ from outgrow.planning.residence import residence_of
 from outgrow.planning.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.space import Space, space_of
 from outgrow.planning.swap import swaps_of
-from outgrow.planning.transfers import choose, transfers
+from outgrow.planning.transfers import FARTHEST, PARTLY, WIDEST, choose, transfers
 
 _PRICES = 24
 _WORK = 60_000_000
@@ -68,9 +68,9 @@ class _Board:
         ops = len(self.costs.op_seconds)
         return int(_WORK / (max(ops, 1) * (1 + ops / _LARGE)))
 
-    def tried(self, policy: Policy, headroom: float = 0.0, is_widest: bool = False, lead: float = 0.1) -> Trial:
+    def tried(self, policy: Policy, headroom: float = 0.0, rule: int = FARTHEST, lead: float = 0.1) -> Trial:
         """Return what a policy costs."""
-        return tried(self.costs, policy, headroom, is_widest, lead)
+        return tried(self.costs, policy, headroom, rule, lead)
 
 
 def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
@@ -94,9 +94,12 @@ def _decisions(space: Space, trial: Trial) -> tuple[Decision, ...]:
     sequence = sequence_of(space.tables, trial.policy)
     seconds, live, gaps, over = residence_of(space.tables, sequence, trial.policy)
     capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
-    chosen = choose(live, seconds, gaps.begin, gaps.end, gaps.size, capacity, trial.headroom, trial.is_widest)
+    moved = choose(
+        live, seconds, gaps.begin, gaps.end, gaps.size, gaps.whole, capacity, trial.headroom, trial.rule,
+        space.problem.part_bytes,
+    )  # fmt: skip
     lead = trial.lead * float(seconds.sum())
-    schedule = transfers(seconds, live, gaps, chosen, capacity, link, lead, space.problem.piece_bytes)
+    schedule = transfers(seconds, live, gaps, moved, capacity, link, lead, space.problem.piece_bytes)
     names = named(space.tables, sequence, over)
     storages = [names.instances[int(instance)] for instance in gaps.instance]
     stowed, swapped = swaps_of(names.ops, storages, gaps, schedule)
@@ -141,7 +144,7 @@ def _kind_by_kind(board: _Board, best: Trial) -> Trial:
             for choice in (KEEP, REBUILD, DISCARD):
                 policy = best.policy.copy()
                 policy[members] = choice
-                trial = board.tried(policy, best.headroom, best.is_widest, best.lead)
+                trial = board.tried(policy, best.headroom, best.rule, best.lead)
                 if beats(trial, best, 0.0):
                     best = trial
     return best
@@ -149,11 +152,11 @@ def _kind_by_kind(board: _Board, best: Trial) -> Trial:
 
 def _settled(board: _Board, trial: Trial) -> Trial:
     """Return the policy under the habits that suit it best; the rule that looks at every gap is for small steps."""
-    rules = (False, True) if len(board.costs.op_seconds) <= _SMALL else (False,)
+    rules = (FARTHEST, PARTLY, WIDEST) if len(board.costs.op_seconds) <= _SMALL else (FARTHEST, PARTLY)
     for headroom in HEADROOMS:
         for lead in LEADS:
-            for is_widest in rules:
-                other = board.tried(trial.policy, headroom, is_widest, lead)
+            for rule in rules:
+                other = board.tried(trial.policy, headroom, rule, lead)
                 if beats(other, trial, 0.0):
                     trial = other
     return trial

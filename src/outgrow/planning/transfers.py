@@ -1,4 +1,4 @@
-"""When do bytes move? Given the gaps that shall be swapped, the transfers in time, and the seconds they cost.
+"""When do bytes move? Given how much of each gap shall be swapped, the transfers in time, and the seconds they cost.
 
 The schedule walks over the ops once, with a clock, both lanes of the link and the memory that is promised:
 
@@ -14,6 +14,8 @@ The schedule walks over the ops once, with a clock, both lanes of the link and t
          op k, the room lasts until their use, and their use is near: within `lead` seconds of the last moment
       4. op k waits for its pieces (a stall), and runs
     after op k, every gap that begins there is copied out, unless the tier already holds that version
+
+Of a gap may move as much as room is lacking: the first bytes of a storage leave, the others stay.
 
 A gap that begins before op 0 is away from the start, and the tier holds its version; one that ends behind the last op
 is copied out before the step ends. Both are gaps of storages that are stowed between steps, and always chosen.
@@ -44,7 +46,8 @@ _SLACK = 1 + 1e-9
 class Gaps(NamedTuple):
     """Rests that a swap may fill, by begin, then end: the instance of a storage that rests, and between which ops.
 
-    `dirty` is False where the same version already rested in an earlier gap (see `analysis.liveness.Gap`).
+    `dirty` is False where the same version already rested in an earlier gap (see `analysis.liveness.Gap`), and `whole`
+    is True where all of the storage moves or nothing.
     """
 
     instance: Integers
@@ -52,6 +55,7 @@ class Gaps(NamedTuple):
     end: Integers
     size: Integers
     dirty: Flags
+    whole: Flags
 
 
 class Transfers(NamedTuple):
@@ -76,14 +80,18 @@ def transfers(
     seconds: Reals,
     live: Integers,
     gaps: Gaps,
-    chosen: Flags,
+    moved: Integers,
     capacity_bytes: int,
     link: Link,
     lead_seconds: float,
     piece_bytes: int,
 ) -> Transfers:
-    """Return the transfers of the chosen gaps in time, for ops of these seconds and live bytes."""
-    return Transfers(*walk(seconds, live, *gaps, chosen, capacity_bytes, *rates(link), lead_seconds, piece_bytes))
+    """Return the transfers in time that move so many bytes of each gap, for ops of these seconds and live bytes."""
+    found = walk(
+        seconds, live, gaps.instance, gaps.begin, gaps.end, gaps.dirty, moved, capacity_bytes, *rates(link),
+        lead_seconds, piece_bytes,
+    )  # fmt: skip
+    return Transfers(*found)
 
 
 def rates(link: Link) -> tuple[float, float, float, bool]:
@@ -93,11 +101,11 @@ def rates(link: Link) -> tuple[float, float, float, bool]:
 
 @compiled
 def walk(  # noqa: C901, PLR0912, PLR0915
-    seconds: Reals, live: Integers, instance: Integers, begin: Integers, end: Integers, size: Integers, dirty: Flags,
-    chosen: Flags, capacity: int, out_rate: float, in_rate: float, latency: float, half_duplex: bool, lead: float,
+    seconds: Reals, live: Integers, instance: Integers, begin: Integers, end: Integers, dirty: Flags,
+    size: Integers, capacity: int, out_rate: float, in_rate: float, latency: float, half_duplex: bool, lead: float,
     piece_bytes: int,
 ) -> tuple[float, int, Integers, Flags, Reals, Integers, Integers, Integers, Integers]:  # fmt: skip
-    """The walk of the module's docstring; returns the fields of `Transfers`."""
+    """The walk of the module's docstring, where `size` is what moves of each gap; returns the fields of `Transfers`."""
     ops, gaps = len(seconds), len(begin)
     dropped = np.full(gaps, -1, np.int64)
     is_clean = np.zeros(gaps, np.bool_)
@@ -107,10 +115,10 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     smallest = capacity
     for gap in range(gaps):
         instances = max(instances, instance[gap] + 1)
-        if chosen[gap]:
+        if size[gap]:
             room_for_pieces += 2 + size[gap] // piece_bytes
             smallest = min(smallest, size[gap] % piece_bytes or piece_bytes)
-    promised = _without(live, begin, end, size, chosen)
+    promised = _without(live, begin, end, size)
     high = np.empty(ops // _BLOCK + 1, np.int64)
     for block in range(len(high)):
         high[block] = promised[block * _BLOCK : (block + 1) * _BLOCK].max() if block * _BLOCK < ops else 0
@@ -126,7 +134,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     out_end = np.zeros(gaps)
     back_end = np.zeros(gaps)
     back = np.zeros(gaps, np.int64)
-    copied = np.zeros(instances, np.bool_)
+    copied = np.zeros(instances, np.int64)  # bytes of the present version that the tier holds
     held = np.empty(gaps, np.int64)
     away = np.empty(gaps, np.int64)  # from the last use to the next
     helds = aways = ready = 0  # ready: so many of those away, the soonest used, are back in full
@@ -136,7 +144,8 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     while following < gaps and begin[following] < 0:
         following += 1
     for gap in range(following - 1, -1, -1):  # stowed before the step, the soonest used last
-        copied[instance[gap]] = is_clean[gap] = True
+        copied[instance[gap]] = size[gap]
+        is_clean[gap] = True
         away[aways] = gap
         aways += 1
         missing += size[gap]
@@ -151,7 +160,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
         for at in range(helds):
             gap = held[at]
             if end[gap] <= step:
-                copied[instance[gap]] = False
+                copied[instance[gap]] = 0
             elif out_end[gap] <= clock or promised[step] + held_bytes > capacity:
                 stall[gap] += max(0.0, out_end[gap] - clock)
                 clock = max(clock, out_end[gap])
@@ -247,18 +256,18 @@ def walk(  # noqa: C901, PLR0912, PLR0915
         while following < gaps and begin[following] == step:
             gap = following
             following += 1
-            if not chosen[gap]:
+            if not size[gap]:
                 if dirty[gap]:
-                    copied[instance[gap]] = False
+                    copied[instance[gap]] = 0
                 continue
-            is_clean[gap] = not dirty[gap] and copied[instance[gap]]
+            is_clean[gap] = not dirty[gap] and copied[instance[gap]] >= size[gap]
             out_end[gap] = clock
             if not is_clean[gap]:
                 out_end[gap] = max(clock, out_free) + latency + size[gap] * out_rate
                 out_free = out_end[gap]
                 if half_duplex:
                     in_free = max(in_free, out_free)
-                copied[instance[gap]] = True
+                copied[instance[gap]] = size[gap]
             held[helds] = gap
             helds += 1
     for at in range(helds):
@@ -273,45 +282,53 @@ def walk(  # noqa: C901, PLR0912, PLR0915
 
 
 @compiled
-def _without(live: Integers, begin: Integers, end: Integers, size: Integers, chosen: Flags) -> Integers:
-    """Live bytes at each op without the chosen gaps that rest then."""
+def _without(live: Integers, begin: Integers, end: Integers, moved: Integers) -> Integers:
+    """Live bytes at each op without those that are moved over the gaps."""
     change = np.zeros(len(live) + 1, np.int64)
     for gap in range(len(begin)):
-        if chosen[gap]:
-            change[begin[gap] + 1] -= size[gap]
-            change[end[gap]] += size[gap]
+        change[begin[gap] + 1] -= moved[gap]
+        change[end[gap]] += moved[gap]
     return live + np.cumsum(change[: len(live)])
+
+
+WIDEST, FARTHEST, PARTLY = 0, 1, 2
+"""Rules by which gaps are chosen: `widest`, `farthest`, and the latter with as much of a gap as room is lacking."""
 
 
 @compiled
 def choose(
-    live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, capacity: int, headroom: float,
-    is_widest: bool,
-) -> Flags:  # fmt: skip
-    """Choose gaps to swap by one of the rules below, so that this share of the capacity stays free.
+    live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, whole: Flags, capacity: int,
+    headroom: float, rule: int, part: int,
+) -> Integers:  # fmt: skip
+    """Choose how many bytes of each gap to swap by one of the rules, so that this share of the capacity stays free.
 
-    Those of storages that are stowed between steps are chosen whatever the rule says of the others.
+    Those of storages that are stowed between steps move whole, whatever the rule says of the others. `part` divides
+    what moves of a gap where that is not all.
     """
     target = int(capacity * (1 - headroom))
-    chosen = (begin < 0) | (end == len(live))
-    others = np.flatnonzero(~chosen)
-    if len(others) < len(chosen):
-        live = _without(live, begin, end, size, chosen)
-    begin, end, size = begin[others], end[others], size[others]
-    chosen[others] = (
-        widest(live, seconds, begin, end, size, target) if is_widest else farthest(live, begin, end, size, target)
-    )
-    return chosen
+    is_stowed = (begin < 0) | (end == len(live))
+    others = np.flatnonzero(~is_stowed)
+    moved = np.where(is_stowed, size, 0)
+    if len(others) < len(moved):
+        live = _without(live, begin, end, moved)
+    begin, end, size, whole = begin[others], end[others], size[others], whole[others] | (rule != PARTLY)
+    if rule == WIDEST:
+        moved[others] = widest(live, seconds, begin, end, size, target)
+    else:
+        moved[others] = farthest(live, begin, end, size, whole, target, part)
+    return moved
 
 
 @compiled
-def farthest(live: Integers, begin: Integers, end: Integers, size: Integers, target: int) -> Flags:
+def farthest(
+    live: Integers, begin: Integers, end: Integers, size: Integers, whole: Flags, target: int, part: int
+) -> Integers:  # fmt: skip
     """Choose gaps to swap: at the first op over the target the storage whose next use is farthest (Belady 1966).
 
-    Of several with the same next use the largest. Gaps without which the target holds as well are given back.
+    Of several with the same next use the largest. What the target holds without as well is given back.
     """
     gaps, ops = len(begin), len(live)
-    chosen = np.zeros(gaps, np.bool_)
+    moved = np.zeros(gaps, np.int64)
     resting = np.empty(gaps, np.int64)
     ending = np.zeros(ops + 1, np.int64)
     rests = following = away = 0
@@ -337,20 +354,24 @@ def farthest(live: Integers, begin: Integers, end: Integers, size: Integers, tar
                     best, place = gap, at
             if best < 0:
                 break
-            chosen[best] = True
-            away += size[best]
-            ending[end[best]] += size[best]
-            rests -= 1
-            resting[place] = resting[rests]
-    _give_back(_without(live, begin, end, size, chosen) - target, begin, end, size, chosen)
-    return chosen
+            more = size[best] - moved[best]
+            if not whole[best]:
+                more = min(more, -((target - live[step] + away) // part) * part)
+            moved[best] += more
+            away += more
+            ending[end[best]] += more
+            if moved[best] == size[best]:
+                rests -= 1
+                resting[place] = resting[rests]
+    _give_back(_without(live, begin, end, moved) - target, begin, end, moved, whole, part)
+    return moved
 
 
 @compiled
-def widest(live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, target: int) -> Flags:
+def widest(live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, target: int) -> Integers:
     """Choose gaps to swap: the one that covers the most byte-seconds over the target for each byte it moves."""
     gaps, ops = len(begin), len(live)
-    chosen = np.zeros(gaps, np.bool_)
+    moved = np.zeros(gaps, np.int64)
     over = live - target
     weight = seconds + seconds.mean()
     score = np.empty(gaps)
@@ -364,18 +385,18 @@ def widest(live: Integers, seconds: Reals, begin: Integers, end: Integers, size:
             break
         best = -1
         for gap in range(gaps):
-            if not chosen[gap] and score[gap] > 0 and (best < 0 or score[gap] > score[best]):
+            if not moved[gap] and score[gap] > 0 and (best < 0 or score[gap] > score[best]):
                 fresh = _covered(over, weight, begin[gap], end[gap], size[gap])
                 score[gap] = fresh
                 if fresh > 0 and (best < 0 or fresh > score[best]):
                     best = gap
         if best < 0:
             break
-        chosen[best] = True
+        moved[best] = size[best]
         for inside in range(begin[best] + 1, end[best]):
             over[inside] -= size[best]
-    _give_back(over, begin, end, size, chosen)
-    return chosen
+    _give_back(over, begin, end, moved, np.ones(gaps, np.bool_), 1)
+    return moved
 
 
 @compiled
@@ -389,18 +410,20 @@ def _covered(over: Integers, weight: Reals, begin: int, end: int, size: int) -> 
 
 
 @compiled
-def _give_back(over: Integers, begin: Integers, end: Integers, size: Integers, chosen: Flags) -> None:
-    """Keep the shortest chosen gaps where the target holds without them."""
+def _give_back(
+    over: Integers, begin: Integers, end: Integers, moved: Integers, whole: Flags, part: int
+) -> None:  # fmt: skip
+    """Keep what of the chosen gaps, the shortest first, the target holds without."""
     length = end - begin
     for gap in np.argsort(length, kind="mergesort"):
-        if not chosen[gap]:
-            continue
-        fits = True
+        spare = moved[gap]
         for inside in range(begin[gap] + 1, end[gap]):
-            if over[inside] + size[gap] > 0:
-                fits = False
+            spare = min(spare, -over[inside])
+            if spare <= 0:
                 break
-        if fits:
-            chosen[gap] = False
+        if spare < moved[gap]:
+            spare = 0 if whole[gap] else spare // part * part
+        if spare > 0:
+            moved[gap] -= spare
             for inside in range(begin[gap] + 1, end[gap]):
-                over[inside] += size[gap]
+                over[inside] += spare

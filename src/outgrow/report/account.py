@@ -182,7 +182,7 @@ def _stowed(draft: Draft, stow: Stow) -> Stowed:
 def _swapped(draft: Draft, swap: Swap) -> Swapped:
     storage = draft.storages[swap.storage]
     back = sum(piece.end - piece.begin for piece in swap.pieces)
-    out = storage.size_bytes if swap.after is not None else 0
+    out = back if swap.after is not None else 0
     begin = swap.after if swap.after is not None else swap.dropped
     return Swapped(swap.storage, storage.role.value, storage.size_bytes, begin, swap.before, out + back)
 

@@ -62,3 +62,9 @@ def reading(op: Op, names: Mapping[str, str]) -> Op:
 def returning(op: Op, names: Mapping[str, str]) -> Op:
     """Return the op with its results renamed."""
     return replace(op, results=tuple(name and names.get(name, name) for name in op.results))
+
+
+def outlives(draft: Draft, storage: str) -> bool:
+    """Whether a storage outlives the step: it is persistent or holds a result."""
+    is_result = any(draft.values[result].storage == storage for result in draft.results)
+    return is_result or draft.storages[storage].is_persistent

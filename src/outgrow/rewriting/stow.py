@@ -5,8 +5,8 @@ from dataclasses import replace
 from outgrow.ir.graph import DEVICE, TIER
 from outgrow.plan import Decision, Stow
 from outgrow.rewriting.draft import Draft
-from outgrow.rewriting.rule import place_of, require
-from outgrow.rewriting.swap import come_back, leave, require_whole
+from outgrow.rewriting.rule import outlives, place_of, require
+from outgrow.rewriting.swap import come_back, leave, moved_bytes
 
 
 def stow(draft: Draft, decision: Decision) -> None:
@@ -50,8 +50,7 @@ def stow(draft: Draft, decision: Decision) -> None:
     name = decision.storage
     require(name in draft.storages, "stow", f"the graph has no storage {name}")
     storage, uses = draft.storages[name], draft.touching(name)
-    lasts = storage.is_persistent or any(draft.values[result].storage == name for result in draft.results)
-    require(lasts and bool(uses), "stow", f"{name} does not outlive the step, or is not used in it")
+    require(outlives(draft, name) and bool(uses), "stow", f"{name} does not outlive the step, or is not used in it")
     require(storage.home == DEVICE, "stow", f"{name} rests in {storage.home} already")
     last = uses[-1]
     after = None if decision.after is None else place_of(draft, decision.after, "stow")
@@ -64,8 +63,9 @@ def stow(draft: Draft, decision: Decision) -> None:
     is_first = before is None if draft.is_born(name) else before == uses[0]
     require(is_first, "stow", f"{decision.before} is not the first use of {name}")
     if before is not None:
-        require_whole(draft, "stow", name, decision.pieces, draft.begin, before)
+        moved = moved_bytes(draft, "stow", name, decision.pieces, draft.begin, before)
+        require(moved == storage.size_bytes, "stow", f"{moved} of {storage.size_bytes} bytes of {name} come back")
     draft.storages[name] = replace(storage, home=TIER)
-    leave(draft, name, after, dropped)
+    leave(draft, name, storage.size_bytes, after, dropped)
     if before is not None:
         come_back(draft, name, decision.pieces, before)

@@ -1,15 +1,15 @@
-"""The law of swapping: between two uses a storage may rest in the next tier."""
+"""The law of swapping: between two uses a storage, or the first bytes of it, may rest in the next tier."""
 
 from collections.abc import Iterable, Sequence
 
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.plan import Decision, Piece, Swap
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import place_of, require
+from outgrow.rewriting.rule import outlives, place_of, require
 
 
 def swap(draft: Draft, decision: Decision) -> None:
-    """Send a storage to the next tier after one use and bring it back, in pieces, for the next.
+    """Send the bytes of the pieces to the next tier after one use and bring them back, piece by piece, for the next.
 
     rewrite:
         storage x input 8
@@ -22,10 +22,11 @@ def swap(draft: Draft, decision: Decision) -> None:
         %c: c@0 f32[2] = aten.add.Tensor(%b, %a)
         return %c
     with:
-        Swap(storage="a", after="relu", dropped="neg", pieces=(Piece(0, 8, "neg"),), before="add")
+        Swap(storage="a", after="relu", dropped="neg", pieces=(Piece(0, 4, "neg"),), before="add")
     provided:
         no op between the drop and the next use touches the storage, none writes it while it is copied out,
-        the pieces are its bytes, each once, and a storage that is not copied out has a copy of this version.
+        the pieces are its bytes, each once, or the first of them, if the storage does not outlive the step; and what
+        is not copied out has a copy of this version.
     because:
         a copy there and back changes no byte, and nothing reads the storage in between.
     ->
@@ -35,10 +36,10 @@ def swap(draft: Draft, decision: Decision) -> None:
         storage c 8
         value %x: x@0 f32[2]
         %a: a@0 f32[2] = aten.relu.default(%x)
-        swap_out a
+        swap_out a 0:4
         wait a
-        drop a
-        swap_in a 0:8
+        drop a 0:4
+        swap_in a 0:4
         %b: b@0 f32[2] = aten.neg.default(%x)
         wait a
         %c: c@0 f32[2] = aten.add.Tensor(%b, %a)
@@ -59,13 +60,16 @@ def swap(draft: Draft, decision: Decision) -> None:
     require(is_resting, "swap", f"{storage} is used before {decision.before}")
     is_written = any(storage in draft.written(place) for place in between)
     require(not is_written, "swap", f"{storage} is written while it is copied out")
-    require_whole(draft, "swap", storage, decision.pieces, dropped, before)
-    leave(draft, storage, after if decision.after is not None else None, dropped)
+    moved = moved_bytes(draft, "swap", storage, decision.pieces, dropped, before)
+    size = draft.storages[storage].size_bytes
+    is_part = 0 < moved < size and not outlives(draft, storage)
+    require(moved == size or is_part, "swap", f"{moved} of {size} bytes of {storage} come back")
+    leave(draft, storage, moved, after if decision.after is not None else None, dropped)
     come_back(draft, storage, decision.pieces, before)
 
 
-def require_whole(draft: Draft, law: str, storage: str, pieces: Sequence[Piece], dropped: Place, before: Place) -> None:
-    """Require that pieces cover a storage, each byte once, and begin between the drop and the use."""
+def moved_bytes(draft: Draft, law: str, storage: str, pieces: Sequence[Piece], dropped: Place, before: Place) -> int:
+    """Return n for pieces that are bytes 0:n of a storage, each byte once, and begin between the drop and the use."""
     reached = 0
     for piece in sorted(pieces, key=lambda piece: piece.begin):
         is_next = piece.begin == reached and piece.end > reached
@@ -74,18 +78,17 @@ def require_whole(draft: Draft, law: str, storage: str, pieces: Sequence[Piece],
         is_inside = not draft.precedes(place, dropped) and not draft.precedes(before, place)
         require(is_inside, law, f"a piece of {storage} begins outside its gap, before {piece.before}")
         reached = piece.end
-    size = draft.storages[storage].size_bytes
-    require(reached == size, law, f"{reached} of {size} bytes of {storage} come back")
+    return reached
 
 
-def leave(draft: Draft, storage: str, after: Place | None, dropped: Place) -> None:
-    """Copy a storage out directly after a place (None: the tier has a copy), and free it directly before another."""
+def leave(draft: Draft, storage: str, size_bytes: int, after: Place | None, dropped: Place) -> None:
+    """Copy the first bytes out directly after a place (None: the tier has them); free them directly before another."""
     if after is not None:
-        draft.insert_after(_last_out(draft, after), SwapOut(storage))
+        draft.insert_after(_last_out(draft, after), SwapOut(storage, 0, size_bytes))
     last = _last_drop(draft, dropped)
     if after is not None:
         last = draft.insert_after(last, Wait(storage))
-    draft.insert_after(last, Drop(storage))
+    draft.insert_after(last, Drop(storage, 0, size_bytes))
 
 
 def come_back(draft: Draft, storage: str, pieces: Iterable[Piece], before: Place) -> None:

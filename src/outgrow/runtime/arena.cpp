@@ -21,6 +21,10 @@
 #include <utility>
 #include <vector>
 
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
 namespace {
 
 constexpr size_t kChunk = size_t{2} << 20;
@@ -230,6 +234,25 @@ void arena_install() {
   if (arena.before != nullptr) return;
   arena.before = c10::GetCPUAllocator();
   c10::SetCPUAllocator(&arena, 255);
+}
+
+// Keeps the memory of whole chunks of a region in use for others; the addresses stay, with nothing behind them until
+// arena_fill. Returns 0, or -1 where the kernel cannot: some of the memory may have gone then.
+int arena_lend(void* begin, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(guard);
+  char* place = reserve(bytes);
+  if (place == nullptr) return -1;
+  size_t done = 0;
+  for (; done < bytes; done += kChunk) {
+    char* chunk = static_cast<char*>(begin) + done;
+    const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    if (mremap(chunk, kChunk, kChunk, flags, place + done) == MAP_FAILED) break;
+    mprotect(chunk, kChunk, PROT_NONE);  // so that a limit on the process's data does not count it
+  }
+  if (done < bytes) munmap(place + done, bytes - done);
+  if (done != 0) rests.push_back({place, done});
+  resting_bytes += done;
+  return done == bytes ? 0 : -1;
 }
 
 // Says what tensors of `bytes` this thread makes next, see Expectation; 0 bytes: nothing.

@@ -81,6 +81,11 @@ def fill(address: int, size_bytes: int) -> bool:
     return _ready().arena_fill(address, size_bytes) == 0
 
 
+def lend(address: int, size_bytes: int) -> bool:
+    """Keep the memory of whole chunks in use for others; their addresses stay, for `fill`. Whether it could be done."""
+    return _ready().arena_lend(address, size_bytes) == 0
+
+
 def adopt(address: int, size_bytes: int) -> None:
     """Keep bytes that were filled, whole, for later."""
     _ready().arena_adopt(address, size_bytes)
@@ -123,6 +128,7 @@ def _library() -> ctypes.CDLL | None:
     library.arena_is_loaded.argtypes = (ctypes.c_void_p,)
     library.arena_is_loaded.restype = ctypes.c_bool
     library.arena_fill.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.arena_lend.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.arena_adopt.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     return library
 

@@ -1,6 +1,7 @@
 """How does a program run? One instruction after the other, on real storages, while links move bytes beside it.
 
-Memory is what torch's allocator gives for results and what `Block`s hold for storages that come back. A storage
+Memory is what torch's allocator gives for results and what `Block`s hold for storages that come back; where a part of
+a storage is dropped, its memory is lent until that comes back. A storage
 is freed at once when it dies or is dropped, since nothing but the tables of this module refers to it. Values are
 views that are made when they are first read and forgotten with their storage.
 
@@ -22,7 +23,7 @@ from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
 from outgrow.runtime.links import Ticket
-from outgrow.runtime.memory import Block, is_on_heap, trim, view
+from outgrow.runtime.memory import Block, is_on_heap, lend, readable, take_back, trim, view
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Call, Geometry, Item, Program
 from outgrow.runtime.resting import Extent, rest, settle
@@ -60,6 +61,7 @@ class Run:
     observe: bool = False
     progress: Progress = field(default_factory=Progress)
     blocks: dict[str, Block] = field(default_factory=dict[str, Block])
+    lent: dict[str, int] = field(default_factory=dict[str, int])
     in_flight: dict[str, list[Ticket]] = field(default_factory=dict[str, list[Ticket]])
     cached: dict[str, dict[str, Item]] = field(default_factory=dict[str, dict[str, Item]])
     spans: list[Span] = field(default_factory=list[Span])
@@ -91,14 +93,14 @@ class Run:
                 match item:
                     case Call():
                         self._call(item)
-                    case SwapOut(storage):
-                        self._swap_out(storage)
+                    case SwapOut(storage, begin, end):
+                        self._swap_out(storage, begin, end)
                     case SwapIn(storage, begin, end):
                         self._swap_in(storage, begin, end)
                     case Wait(storage):
                         self._wait(storage)
-                    case Drop(storage):
-                        self._drop(storage)
+                    case Drop(storage, begin, end):
+                        self._drop(storage, begin, end)
                 self._bury()
 
     def read(self, names: Iterable[str]) -> tuple[Item, ...]:
@@ -131,6 +133,8 @@ class Run:
         """Let go of everything after a failure: wait for copies in flight, whatever came of them, and free memory."""
         if self.spill is not None and self.spill.link is not None:
             self.spill.link.settle()
+        for storage in [name for name, size in self.lent.items() if size and name in self.storages]:
+            readable(self.storages[storage])
         for table in (self.in_flight, self.cached, self.storages, self.blocks):
             table.clear()
 
@@ -246,20 +250,27 @@ class Run:
             self.extents[storage] = self.spill.take(self.program.sizes[storage])
         return self.extents[storage].offset, self.program.sizes[storage]
 
-    def _swap_out(self, storage: str) -> None:
-        offset, size = self._extent(storage)
-        self.events.append(Event(self._now(), 0, size))
-        self._submit(Lane.OUT, storage, size, offset, self.storages[storage].data_ptr())
+    def _swap_out(self, storage: str, begin: int, end: int) -> None:
+        offset, _ = self._extent(storage)
+        self.events.append(Event(self._now(), 0, end - begin))
+        address = self.storages[storage].data_ptr()
+        self._submit(Lane.OUT, storage, end - begin, offset + begin, address + begin)
 
     def _swap_in(self, storage: str, begin: int, end: int) -> None:
         offset, size = self._extent(storage)
-        block = self.blocks.get(storage)
-        if block is None:
-            block = self.blocks[storage] = Block(size)
-        block.commit(begin, end)
+        if storage in self.storages and storage not in self.program.lasting:
+            address = self.storages[storage].data_ptr()
+            take_back(address + begin, end - begin)
+            self.lent[storage] -= end - begin
+        else:
+            block = self.blocks.get(storage)
+            if block is None:
+                block = self.blocks[storage] = Block(size)
+            block.commit(begin, end)
+            address = block.address
         self._hold(end - begin)
         self._make_room()
-        self._submit(Lane.IN, storage, end - begin, offset + begin, block.address + begin)
+        self._submit(Lane.IN, storage, end - begin, offset + begin, address + begin)
 
     def _submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> None:
         assert self.spill is not None, "a program with transfers has a spill file"
@@ -279,8 +290,13 @@ class Run:
         elif block is not None:
             self.storages[storage] = block.storage()
 
-    def _drop(self, storage: str) -> None:
-        """Free the device bytes of a storage whose content rests in the tier; the caller's stay readable there."""
+    def _drop(self, storage: str, begin: int, end: int) -> None:
+        """Free device bytes of a storage whose content rests in the tier; the caller's stay readable there."""
+        if end - begin < self.program.extents.get(storage, (0, 0))[1]:
+            lend(self.storages[storage].data_ptr() + begin, end - begin)
+            self.lent[storage] = self.lent.get(storage, 0) + end - begin
+            self._hold(begin - end)
+            return
         if storage not in self.program.lasting:
             self._release(storage)
             return

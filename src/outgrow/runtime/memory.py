@@ -9,6 +9,8 @@ A block starts at a multiple of 2 MiB and asks for huge pages: direct I/O reache
 the rate of the disk. It goes back to the kernel in the moment when its last user dies, past the heap and its
 caches.
 
+`lend` and `take_back` do the same to a part of a storage that stays where it is.
+
 `unread` gives addresses to tensors that are asked for their layout alone.
 
 `trim` and `fix_mmap_threshold` ask the same of glibc's heap, which serves tensors that the allocator makes;
@@ -113,6 +115,35 @@ class Block:
     def release(self) -> None:
         """Give up the block's own hold: its memory goes back now, unless a storage lives on. May be called again."""
         self._bytes = None
+
+
+def lend(address: int, size_bytes: int) -> None:
+    """Give up the memory of bytes whose addresses stay: whole chunks to the arena, other pages to the kernel.
+
+    Nobody may touch them until they are taken back.
+    """
+    if _in_chunks(address, size_bytes) and arena.lend(address, size_bytes):
+        return
+    first, last = round_up(address, PAGE_BYTES), (address + size_bytes) // PAGE_BYTES * PAGE_BYTES
+    if first < last:
+        _madvise(first, last - first, mmap.MADV_DONTNEED)
+
+
+def take_back(address: int, size_bytes: int) -> None:
+    """Let bytes that were lent have the arena's resting memory; other pages come when they are touched."""
+    if _in_chunks(address, size_bytes) and not arena.fill(address, size_bytes):
+        raise _refusal(format_bytes(size_bytes))
+
+
+def readable(storage: torch.UntypedStorage) -> None:
+    """Let all of a storage be touched again, whatever of it was lent; what that holds is undefined."""
+    first = storage.data_ptr() // PAGE_BYTES * PAGE_BYTES
+    length = round_up(storage.data_ptr() + storage.nbytes(), PAGE_BYTES) - first
+    _mprotect(first, length, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _in_chunks(address: int, size_bytes: int) -> bool:
+    return (address | size_bytes) % arena.CHUNK_BYTES == 0 and arena.is_installed()
 
 
 def unread(size_bytes: int) -> torch.UntypedStorage:
