@@ -322,7 +322,7 @@ def choose(
 @compiled
 def farthest(
     live: Integers, begin: Integers, end: Integers, size: Integers, whole: Flags, target: int, part: int
-) -> Integers:  # fmt: skip
+) -> Integers:
     """Choose gaps to swap: at the first op over the target the storage whose next use is farthest (Belady 1966).
 
     Of several with the same next use the largest. What the target holds without as well is given back.
@@ -410,9 +410,7 @@ def _covered(over: Integers, weight: Reals, begin: int, end: int, size: int) -> 
 
 
 @compiled
-def _give_back(
-    over: Integers, begin: Integers, end: Integers, moved: Integers, whole: Flags, part: int
-) -> None:  # fmt: skip
+def _give_back(over: Integers, begin: Integers, end: Integers, moved: Integers, whole: Flags, part: int) -> None:
     """Keep what of the chosen gaps, the shortest first, the target holds without."""
     length = end - begin
     for gap in np.argsort(length, kind="mergesort"):
