@@ -60,9 +60,10 @@ def measured(squeeze: Squeeze) -> Row:
 
 def again(squeeze: Squeeze, older: Row) -> Row:
     """Return what ours makes of a squeeze, and the bound, beside what published planners made of it before."""
-    kept = older.get("published")
-    made = measured(squeeze) if kept is None else _row(squeeze, lambda _: kept)
-    return made if kept is None else {**made, "published_commit": older.get("published_commit", older["commit"])}
+    if "published" not in older:
+        return measured(squeeze)
+    commit = older.get("published_commit", older["commit"])
+    return {**_row(squeeze, lambda _: older["published"]), "published_commit": commit}
 
 
 def _row(squeeze: Squeeze, rivals: Callable[[Problem], Mapping[str, Row]]) -> Row:

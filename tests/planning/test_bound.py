@@ -33,6 +33,7 @@ from outgrow.rewriting.derive import apply_laws, verify_derived
 from outgrow.simulation import replay
 from tests.graphs import graphs
 from tests.planning.convolutional import convolutional
+from tests.planning.crowded import crowded
 from tests.planning.test_planners import HALF_DUPLEX, MACHINE, chain, problem_of
 
 DEVICE = Device("toy", 1e9, 1e9)
@@ -125,21 +126,7 @@ def test_what_is_built_again_needs_what_it_was_built_from() -> None:
 
 def test_a_part_of_an_operand_builds_that_part_alone() -> None:
     """Half of an operand that stays over four rests does not build the whole, one half after the other."""
-    fills = "".join(f"\nstorage f{at} 204\nfill{at}: %f{at}: f{at}@0 f32[51] = my.fill(%x)" for at in range(4))
-    graph = parse_graph(
-        f"""
-        storage x input 4
-        storage g generator 4
-        storage p 100
-        storage q 100
-        storage d 4
-        value %x: x@0 f32[1]
-        one: %p: p@0 f32[25] = my.one(%x) writes g
-        two: %q: q@0 f32[25] = my.two(%p){fills}
-        four: %d: d@0 f32[1] = my.four(%q)
-        return %d
-        """
-    )
+    graph = crowded(is_rebuilt=True)
     problem = problem_in(graph, 258)
     halves = 7 + 5 + 2.5
     assert halves - 0.5 <= bound_seconds(problem) <= halves

@@ -13,6 +13,7 @@ from outgrow.planning.residence import residence_of
 from outgrow.planning.sequence import sequence_of
 from outgrow.planning.space import space_of
 from outgrow.planning.transfers import transfers
+from tests.planning.crowded import crowded
 
 MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0))
 GRAPH = parse_graph(
@@ -46,22 +47,10 @@ def test_gaps_that_free_too_little_have_no_schedule() -> None:
 
 def test_of_a_storage_leaves_what_there_is_no_room_for() -> None:
     """50 bytes of 100 are lacking over four ops: the first 64, in parts of 64, leave and come back."""
-    fills = "".join(f"\nstorage f{at} 204\nfill{at}: %f{at}: f{at}@0 f32[51] = my.fill(%x)" for at in range(4))
-    graph = parse_graph(
-        f"""
-        storage x input 4
-        storage g generator 4
-        storage p 100
-        storage d 4
-        value %x: x@0 f32[1]
-        one: %p: p@0 f32[25] = my.one(%x) writes g{fills}
-        two: %d: d@0 f32[1] = my.two(%p)
-        return %d
-        """
-    )
+    graph = crowded(is_rebuilt=False)
     machine = Machine("slow", Device("toy", 1e9, 1e9), Link(10.0, 20.0))
     costs = {op.name: Cost(1.0) for op in graph.ops}
     plan = make_plan(Problem(graph, costs, machine, Budget(262), minimum_bytes=4, piece_bytes=64))
-    assert plan.decisions == (Swap("p", "one", "fill0", (Piece(0, 64, "two"),), "two"),)
+    assert plan.decisions == (Swap("p", "one", "fill0", (Piece(0, 64, "last"),), "last"),)
     assert plan.predicted.peak_bytes == 262 - 14
     assert plan.predicted.seconds == pytest.approx(6 + 6.4 + 3.2)

@@ -13,7 +13,7 @@ import random
 import sys
 import torch
 from outgrow.runtime import arena
-from outgrow.runtime.memory import Block, lend, readable, take_back
+from outgrow.runtime.memory import Block, lend, make_usable, take_back
 
 assert arena.install() and arena.install() and arena.is_installed()
 draw = random.Random(int(sys.argv[1]))
@@ -59,7 +59,7 @@ for number in range(400):
         if draw.random() < 0.8:
             take_back(tensor.data_ptr(), size)
         else:
-            readable(tensor.untyped_storage())
+            assert make_usable(tensor.data_ptr(), tensor.numel())
             most += size
         tensor[:size] = mark
         assert (tensor.numpy() == mark).all()

@@ -242,16 +242,14 @@ class _Draft:
 
     def _transfer(self, line: Line) -> None:
         transfer, name = _TRANSFERS[line.take()], line.name()
-        begin, end = 0, 0
         if line.peek():
             begin = line.size()
             line.expect(":")
-            end = line.size()
+            self.instructions.append(transfer(name, begin, line.size()))
         elif name in self.storages:
-            end = self.storages[name].size_bytes
+            self.instructions.append(transfer(name, 0, self.storages[name].size_bytes))
         else:
             line.fail(f"which bytes of {name}, a storage that no line above declares")
-        self.instructions.append(transfer(name, begin, end))
 
     def _storage(self, line: Line) -> None:
         line.take()

@@ -1,9 +1,9 @@
 """How does a program run? One instruction after the other, on real storages, while links move bytes beside it.
 
 Memory is what torch's allocator gives for results and what `Block`s hold for storages that come back; where a part of
-a storage is dropped, its memory is lent until that comes back. A storage
-is freed at once when it dies or is dropped, since nothing but the tables of this module refers to it. Values are
-views that are made when they are first read and forgotten with their storage.
+a storage is dropped, its memory is lent until that comes back. A storage is freed at once when it dies or is dropped,
+since nothing but the tables of this module refers to it. Values are views that are made when they are first read and
+forgotten with their storage.
 
 While an op runs that has not been measured yet, no copy is in flight and the process's high-water mark is taken
 around it: what it, or the arena, rose above the results is the op's workspace. So that it shows, nothing rests in the
@@ -23,7 +23,7 @@ from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
 from outgrow.runtime.links import Ticket
-from outgrow.runtime.memory import Block, is_on_heap, lend, readable, take_back, trim, view
+from outgrow.runtime.memory import Block, is_on_heap, lend, make_usable, take_back, trim, view
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Call, Geometry, Item, Program
 from outgrow.runtime.resting import Extent, rest, settle
@@ -61,7 +61,7 @@ class Run:
     observe: bool = False
     progress: Progress = field(default_factory=Progress)
     blocks: dict[str, Block] = field(default_factory=dict[str, Block])
-    lent: dict[str, int] = field(default_factory=dict[str, int])
+    lent: set[str] = field(default_factory=set[str])
     in_flight: dict[str, list[Ticket]] = field(default_factory=dict[str, list[Ticket]])
     cached: dict[str, dict[str, Item]] = field(default_factory=dict[str, dict[str, Item]])
     spans: list[Span] = field(default_factory=list[Span])
@@ -133,8 +133,8 @@ class Run:
         """Let go of everything after a failure: wait for copies in flight, whatever came of them, and free memory."""
         if self.spill is not None and self.spill.link is not None:
             self.spill.link.settle()
-        for storage in [name for name, size in self.lent.items() if size and name in self.storages]:
-            readable(self.storages[storage])
+        for storage in self.lent & self.storages.keys():
+            make_usable(self.storages[storage].data_ptr(), self.program.sizes[storage])
         for table in (self.in_flight, self.cached, self.storages, self.blocks):
             table.clear()
 
@@ -261,7 +261,6 @@ class Run:
         if storage in self.storages and storage not in self.program.lasting:
             address = self.storages[storage].data_ptr()
             take_back(address + begin, end - begin)
-            self.lent[storage] -= end - begin
         else:
             block = self.blocks.get(storage)
             if block is None:
@@ -294,7 +293,7 @@ class Run:
         """Free device bytes of a storage whose content rests in the tier; the caller's stay readable there."""
         if end - begin < self.program.extents.get(storage, (0, 0))[1]:
             lend(self.storages[storage].data_ptr() + begin, end - begin)
-            self.lent[storage] = self.lent.get(storage, 0) + end - begin
+            self.lent.add(storage)
             self._hold(begin - end)
             return
         if storage not in self.program.lasting:

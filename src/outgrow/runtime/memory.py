@@ -95,15 +95,13 @@ class Block:
         """
         assert self._bytes is not None, "a released block is not committed"
         assert 0 <= begin <= end <= self.size_bytes, f"{begin}:{end} are not bytes of a block of {self.size_bytes}"
-        first = begin // PAGE_BYTES * PAGE_BYTES
-        length = round_up(end, PAGE_BYTES) - first
         is_new = all(end <= other or done <= begin for other, done in self._extent.committed)
         if is_new and begin % arena.CHUNK_BYTES == 0 and arena.is_installed():
             is_done = arena.fill(self.address + begin, end - begin)
         else:
-            is_done = _mprotect(self.address + first, length, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+            is_done = make_usable(self.address + begin, end - begin)
         if not is_done:
-            raise _refusal(f"{format_bytes(length)} of a block of {format_bytes(self.size_bytes)}")
+            raise _refusal(f"{format_bytes(end - begin)} of a block of {format_bytes(self.size_bytes)}")
         if is_new:
             self._extent.committed.append((begin, end))
 
@@ -130,16 +128,20 @@ def lend(address: int, size_bytes: int) -> None:
 
 
 def take_back(address: int, size_bytes: int) -> None:
-    """Let bytes that were lent have the arena's resting memory; other pages come when they are touched."""
-    if _in_chunks(address, size_bytes) and not arena.fill(address, size_bytes):
+    """Let bytes that were lent be touched again: whole chunks have the arena's resting memory, other pages their own.
+
+    What they hold is undefined. Raises `MemoryError` if the process may not have as many.
+    """
+    is_done = arena.fill if _in_chunks(address, size_bytes) else make_usable
+    if not is_done(address, size_bytes):
         raise _refusal(format_bytes(size_bytes))
 
 
-def readable(storage: torch.UntypedStorage) -> None:
-    """Let all of a storage be touched again, whatever of it was lent; what that holds is undefined."""
-    first = storage.data_ptr() // PAGE_BYTES * PAGE_BYTES
-    length = round_up(storage.data_ptr() + storage.nbytes(), PAGE_BYTES) - first
-    _mprotect(first, length, mmap.PROT_READ | mmap.PROT_WRITE)
+def make_usable(address: int, size_bytes: int) -> bool:
+    """Let bytes, rounded out to whole pages, be read and written, lent or not; return whether that could be done."""
+    first = address // PAGE_BYTES * PAGE_BYTES
+    length = round_up(address + size_bytes, PAGE_BYTES) - first
+    return _mprotect(first, length, mmap.PROT_READ | mmap.PROT_WRITE) == 0
 
 
 def _in_chunks(address: int, size_bytes: int) -> bool:
