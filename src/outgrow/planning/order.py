@@ -1,10 +1,13 @@
 """When should a parameter be updated? As soon as its gradient is there, so that the gradient can die.
 
 The ops from the first write to a parameter or to optimizer state onwards are cut into components: ops that
-share a storage made among them belong together (one parameter's update). A component moves to directly after the
-last op before it that it conflicts with, if a gradient of at least `minimum_bytes` dies earlier for it. Arithmetic on
-host scalars that several updates share (a learning rate that changes its sign) goes first, to the beginning if it can.
+share a storage made among them belong together (one parameter's update, with the count of its steps and what follows
+from that). A component moves to directly after the last op before it that it conflicts with, if a gradient of at least
+`minimum_bytes` dies earlier for it. Arithmetic on host scalars that no update writes (a learning rate that changes its
+sign), which several may share, goes first, to the beginning if it can.
 """
+
+from collections.abc import Sequence
 
 from outgrow.analysis.updates import first_update
 from outgrow.ir.graph import Graph, Op
@@ -17,14 +20,13 @@ from outgrow.rewriting.order import move
 def early_updates(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Move, ...]]:
     """Return the graph with its updates moved forward, and the moves."""
     ops = graph.ops[first_update(graph) :]
-    scalars = [[op] for op in ops if _is_scalar(graph, op)]
-    updates = _components(graph, [op for op in ops if not _is_scalar(graph, op)])
-    large = [component for component in updates if _largest_read(graph, component) >= problem.minimum_bytes]
+    scalars, others = _scalars(graph, ops)
+    large = [one for one in _components(graph, others) if _largest_read(graph, one) >= problem.minimum_bytes]
     if not large:
         return graph, ()
     draft = Draft(graph)
     moves: list[Move] = []
-    for component in (*scalars, *large):
+    for component in (*([op] for op in scalars), *large):
         obstacle = _obstacle(draft, [_place(draft, op) for op in component])
         if obstacle is None:
             continue
@@ -53,8 +55,19 @@ def _place(draft: Draft, op: Op) -> Place:
     return place
 
 
-def _is_scalar(graph: Graph, op: Op) -> bool:
-    return all(graph.storages[name].size_bytes == 0 for name in graph.touched(op))
+def _scalars(graph: Graph, ops: Sequence[Op]) -> tuple[list[Op], list[Op]]:
+    """Return the arithmetic on host scalars that follows from no other of the ops, and the others."""
+    scalars: list[Op] = []
+    others: list[Op] = []
+    made: set[str] = set()
+    for op in ops:
+        touched = graph.touched(op)
+        if made.isdisjoint(touched) and all(graph.storages[name].size_bytes == 0 for name in touched):
+            scalars.append(op)
+        else:
+            others.append(op)
+            made.update(graph.written(op))
+    return scalars, others
 
 
 def _components(graph: Graph, ops: list[Op]) -> list[list[Op]]:
