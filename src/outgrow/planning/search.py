@@ -37,7 +37,7 @@ from outgrow.planning.transfers import FARTHEST, PARTLY, WIDEST, choose, transfe
 _PRICES = 24
 _WORK = 60_000_000
 """Ops walked over in one search: what some seconds allow, where an op of a large step takes longer."""
-_LARGE = 4_000
+_LARGE = 16_000
 """In a step of so many ops each takes twice as long: more gaps are open when it runs."""
 _MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 100_000, 400, 250
 _WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5

@@ -31,13 +31,11 @@ from numpy.typing import NDArray
 
 from outgrow.ir.machine import Link
 from outgrow.planning.compiled import compiled
+from outgrow.planning.heights import height, heights_of, highest, lift
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Reals = NDArray[np.float64]
-
-_BLOCK = 64
-"""Ops whose largest promise is known as one, so that room is found without looking at every op."""
 
 _SLACK = 1 + 1e-9
 """What rounding may add to a sum of seconds."""
@@ -118,10 +116,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
         if size[gap]:
             room_for_pieces += 2 + size[gap] // piece_bytes
             smallest = min(smallest, size[gap] % piece_bytes or piece_bytes)
-    promised = _without(live, begin, end, size)
-    high = np.empty(ops // _BLOCK + 1, np.int64)
-    for block in range(len(high)):
-        high[block] = promised[block * _BLOCK : (block + 1) * _BLOCK].max() if block * _BLOCK < ops else 0
+    promises = heights_of(_without(live, begin, end, size))
     piece_gap = np.empty(room_for_pieces, np.int64)
     piece_begin = np.empty(room_for_pieces, np.int64)
     piece_end = np.empty(room_for_pieces, np.int64)
@@ -151,6 +146,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
         missing += size[gap]
     excess = 0
     for step in range(ops):
+        promised = height(promises, step)
         # 1. free what has left, and wait where room is lacking
         held_bytes = 0
         for at in range(helds):
@@ -161,7 +157,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
             gap = held[at]
             if end[gap] <= step:
                 copied[instance[gap]] = 0
-            elif out_end[gap] <= clock or promised[step] + held_bytes > capacity:
+            elif out_end[gap] <= clock or promised + held_bytes > capacity:
                 stall[gap] += max(0.0, out_end[gap] - clock)
                 clock = max(clock, out_end[gap])
                 dropped[gap] = step
@@ -183,8 +179,8 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 held[kept] = gap
                 kept += 1
         helds = kept
-        if promised[step] + held_bytes > capacity:
-            excess = promised[step] + held_bytes - capacity
+        if promised + held_bytes > capacity:
+            excess = promised + held_bytes - capacity
             break
         # 2. bring back what this op uses
         for at in range(aways - 1, -1, -1):
@@ -204,32 +200,27 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 back[gap] = size[gap]
         # 3. bring back pieces for later ops
         busy_until = clock + seconds[step]
-        ahead, most = 0.0, (missing * in_rate + aways * latency) * _SLACK
-        highest, seen = promised[step] + held_bytes, step + 1
+        ahead, behind = 0.0, (missing * in_rate + aways * latency) * _SLACK
+        most, seen = promised + held_bytes, step + 1
         while ready < aways and back[away[aways - 1 - ready]] == size[away[aways - 1 - ready]]:
             ready += 1
         for at in range(aways - 1 - ready, -1, -1):
-            if in_free >= busy_until or capacity - highest < smallest:
+            if in_free >= busy_until or capacity - most < smallest:
                 break
             gap = away[at]
             if end[gap] <= step or back[gap] == size[gap]:
                 continue
             ahead += latency + (size[gap] - back[gap]) * in_rate
             until_use = elapsed[end[gap]] - elapsed[step] - max(0.0, in_free - clock)
-            if until_use - most > lead:
+            if until_use - behind > lead:
                 break
             if until_use - ahead > lead:
                 continue
-            while seen < end[gap]:
-                if seen % _BLOCK == 0 and seen + _BLOCK <= end[gap]:
-                    highest = max(highest, high[seen // _BLOCK])
-                    seen += _BLOCK
-                else:
-                    highest = max(highest, promised[seen])
-                    seen += 1
+            most = max(most, highest(promises, seen, end[gap]))
+            seen = max(seen, end[gap])
             while in_free < busy_until and back[gap] < size[gap]:
                 part = min(size[gap] - back[gap], piece_bytes)
-                if capacity - highest < part:
+                if capacity - most < part:
                     break
                 back_end[gap] = max(clock, in_free) + latency + part * in_rate
                 in_free = back_end[gap]
@@ -240,10 +231,8 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 pieces += 1
                 back[gap] += part
                 missing -= part
-                for later in range(step, end[gap]):
-                    promised[later] += part
-                    high[later // _BLOCK] = max(high[later // _BLOCK], promised[later])
-                highest += part
+                lift(promises, step, end[gap], part)
+                most += part
         # 4. wait for what this op uses, and run it
         while aways > 0 and end[away[aways - 1]] == step:
             aways -= 1
@@ -412,16 +401,13 @@ def _covered(over: Integers, weight: Reals, begin: int, end: int, size: int) -> 
 @compiled
 def _give_back(over: Integers, begin: Integers, end: Integers, moved: Integers, whole: Flags, part: int) -> None:
     """Keep what of the chosen gaps, the shortest first, the target holds without."""
-    length = end - begin
+    heights, length = heights_of(over), end - begin
     for gap in np.argsort(length, kind="mergesort"):
-        spare = moved[gap]
-        for inside in range(begin[gap] + 1, end[gap]):
-            spare = min(spare, -over[inside])
-            if spare <= 0:
-                break
+        if not moved[gap]:
+            continue
+        spare = min(moved[gap], -highest(heights, begin[gap] + 1, end[gap]))
         if spare < moved[gap]:
             spare = 0 if whole[gap] else spare // part * part
         if spare > 0:
             moved[gap] -= spare
-            for inside in range(begin[gap] + 1, end[gap]):
-                over[inside] += spare
+            lift(heights, begin[gap] + 1, end[gap], spare)
