@@ -21,6 +21,8 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.containers import open_dataclasses
 from outgrow.frontends.convert import address
 
+_PLAIN = (bool, int, float, str)
+
 
 def signature(
     step: Callable[..., object],
@@ -47,7 +49,21 @@ def glance(
 ) -> Hashable:
     """Return what of a signature is quickly seen: the call, which models train, and how many parameters have state."""
     trains = tuple([model.training for model in models])
-    return (_call(args, kwargs, {}), trains, tuple([len(optimizer.state) for optimizer in optimizers]))
+    given = (tuple([_seen(value) for value in args]), _seen(kwargs))
+    return (given, _modes(), trains, tuple([len(optimizer.state) for optimizer in optimizers]))
+
+
+def _seen(value: object) -> Hashable:
+    """Describe an argument, and what plain containers hold by their order; whatever else there is as a call has it."""
+    if isinstance(value, Tensor):
+        return _tensor(value)
+    if type(value) is dict:
+        return (dict, tuple(value), tuple([_seen(item) for item in value.values()]))
+    if type(value) is list or type(value) is tuple:
+        return (type(value), tuple([_seen(item) for item in value]))
+    if value is None or type(value) in _PLAIN:
+        return (type(value), value)
+    return _call((value,), {}, {})
 
 
 def _call(args: Sequence[object], kwargs: Mapping[str, object], order: dict[int, int]) -> Hashable:
@@ -57,10 +73,14 @@ def _call(args: Sequence[object], kwargs: Mapping[str, object], order: dict[int,
     return (
         str(structure),
         tuple([_argument(leaf, order) for leaf in leaves]),
-        torch.is_grad_enabled(),
-        torch.get_num_threads(),
-        tuple([_autocast(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]),
+        _modes(),
     )
+
+
+def _modes() -> Hashable:
+    """Describe the modes of torch."""
+    autocast = tuple([_autocast(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)])
+    return (torch.is_grad_enabled(), torch.get_num_threads(), autocast)
 
 
 def _layout(tensor: Tensor) -> Hashable:
