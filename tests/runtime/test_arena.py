@@ -28,8 +28,9 @@ for number in range(400):
     small = [arena.LEAST_BYTES, 512 << 10, draw.randrange(arena.LEAST_BYTES, 2 * MIB)]
     size = draw.choice(draw.choice([large, small]))
     if draw.random() < 0.3:
-        block = Block(size)
-        cut = min(size, 2 * MIB * draw.randrange(1, 8))
+        is_whole = draw.random() < 0.5
+        block = Block(size, is_whole=is_whole)
+        cut = size if is_whole else min(size, 2 * MIB * draw.randrange(1, 8))
         block.commit(0, cut)
         if cut < size:
             block.commit(cut, size)
@@ -95,6 +96,7 @@ def test_no_byte_is_lost_and_nothing_is_kept_beyond_the_most_that_was_live(seed:
 REUSE = """
 import torch
 from outgrow.runtime import arena
+from outgrow.runtime.memory import Block
 from outgrow.runtime.process import process_bytes
 arena.install()
 first = torch.ones(64 << 18)
@@ -104,6 +106,11 @@ assert arena.resting_bytes() == 64 << 20
 second = torch.ones(64 << 18)
 assert second.data_ptr() == address and arena.resting_bytes() == 0
 del second
+third = Block(64 << 20, is_whole=True)
+third.commit(0, 64 << 20)
+assert third.address == address and arena.resting_bytes() == 0
+del third
+assert arena.resting_bytes() == 64 << 20
 halves = [torch.ones(32 << 18) for _ in range(2)]
 assert process_bytes() - before < 8 << 20
 del halves

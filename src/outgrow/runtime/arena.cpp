@@ -129,22 +129,29 @@ void note_live(char* begin, size_t bytes) {
   if (live_bytes > peak_bytes) peak_bytes = live_bytes;
 }
 
-void* take(size_t bytes) {
-  const std::lock_guard<std::mutex> lock(guard);
+// The region of this size that was freed last, which rests no more; nullptr if there is none.
+char* awaken(size_t bytes) {
   for (size_t at = rests.size(); at-- > 0;) {
     if (rests[at].bytes == bytes) {
       char* begin = rests[at].begin;
       rests.erase(rests.begin() + at);
       resting_bytes -= bytes;
-      note_live(begin, bytes);
       return begin;
     }
   }
-  char* begin = reserve(in_pages(bytes));
-  if (begin == nullptr) return nullptr;
-  if (!fill(begin, bytes)) {
-    munmap(begin, in_pages(bytes));
-    return nullptr;
+  return nullptr;
+}
+
+void* take(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(guard);
+  char* begin = awaken(bytes);
+  if (begin == nullptr) {
+    begin = reserve(in_pages(bytes));
+    if (begin == nullptr) return nullptr;
+    if (!fill(begin, bytes)) {
+      munmap(begin, in_pages(bytes));
+      return nullptr;
+    }
   }
   note_live(begin, bytes);
   return begin;
@@ -285,6 +292,12 @@ int arena_fill(void* begin, size_t bytes) {
   return fill(static_cast<char*>(begin), bytes) ? 0 : -1;
 }
 
+// A resting region of just so many bytes, to be given back by arena_adopt; nullptr if there is none.
+void* arena_awaken(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(guard);
+  return awaken(bytes);
+}
+
 // Lets two storages of one size change places in memory; every tensor over either of them goes along.
 void arena_exchange(c10::StorageImpl* one, c10::StorageImpl* other) {
   c10::DataPtr nowhere(nullptr, c10::Device(c10::DeviceType::CPU));
@@ -300,7 +313,7 @@ bool arena_is_loaded(const c10::StorageImpl* storage) {
   return storage->allocator() == nullptr && (deleter == &ArenaAllocator::release || deleter == usual->raw_deleter());
 }
 
-// Takes over a region that was filled whole.
+// Takes over a region that was filled whole, or awakened.
 void arena_adopt(void* begin, size_t bytes) {
   const std::lock_guard<std::mutex> lock(guard);
   rests.push_back({static_cast<char*>(begin), bytes});

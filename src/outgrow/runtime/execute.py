@@ -264,7 +264,7 @@ class Run:
         else:
             block = self.blocks.get(storage)
             if block is None:
-                block = self.blocks[storage] = Block(size)
+                block = self.blocks[storage] = Block(size, is_whole=end - begin == size)
             block.commit(begin, end)
             address = block.address
         self._hold(end - begin)

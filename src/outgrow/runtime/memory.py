@@ -80,11 +80,13 @@ class Block:
     The block and every storage made from it hold the memory; when the last of them dies, it goes back at once.
     """
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, *, is_whole: bool = False) -> None:
+        """A block that is committed whole, at once, lies where memory of its size rests, if there is some."""
         assert size_bytes > 0, f"a block holds bytes, not {size_bytes}"
         self.size_bytes = size_bytes
-        self.address = _reserve(round_up(size_bytes, PAGE_BYTES))
-        self._extent = _Extent(self.address, size_bytes)
+        awakened = arena.awaken(size_bytes) if is_whole else None
+        self.address = _reserve(round_up(size_bytes, PAGE_BYTES)) if awakened is None else awakened
+        self._extent = _Extent(self.address, size_bytes, [] if awakened is None else [(0, size_bytes)])
         self._bytes: memoryview | None = bytes_at(self.address, size_bytes)
         finalize(self._bytes, self._extent.give_back).atexit = False
 
@@ -95,6 +97,8 @@ class Block:
         """
         assert self._bytes is not None, "a released block is not committed"
         assert 0 <= begin <= end <= self.size_bytes, f"{begin}:{end} are not bytes of a block of {self.size_bytes}"
+        if any(other <= begin and end <= done for other, done in self._extent.committed):
+            return
         is_new = all(end <= other or done <= begin for other, done in self._extent.committed)
         if is_new and begin % arena.CHUNK_BYTES == 0 and arena.is_installed():
             is_done = arena.fill(self.address + begin, end - begin)
