@@ -5,8 +5,8 @@
     3. a policy says for every rest of a storage whether its bytes are kept or built again (`sequence`), and for what
        outlives the step whether it is stowed in the next tier between steps (`residence`); for a policy, the sequence
        of ops, its live bytes, the gaps to swap and the transfers in time follow, and so its seconds
-    4. the scan: policies that build again whatever costs less than some seconds a byte, for many such prices; then
-       each kind of rest in turn is given the choice that suits it best
+    4. the scan: policies that build again whatever costs less than some seconds a byte, or a byte and second of its
+       rest, for many such prices; then each kind of rest in turn is given the choice that suits it best
     5. the search (`annealing`): short runs from there and from keeping everything, then long ones from the best of
        these; runs beside each other use two processors
 
@@ -35,6 +35,8 @@ from outgrow.planning.swap import swaps_of
 from outgrow.planning.transfers import FARTHEST, PARTLY, WIDEST, choose, transfers
 
 _PRICES = 24
+_SHORTEST = 1e-3
+"""What a rest lasts at least when its price is by the second, as a share of the longest."""
 _WORK = 60_000_000
 """Ops walked over in one search: what some seconds allow, where an op of a large step takes longer."""
 _LARGE = 16_000
@@ -126,12 +128,13 @@ def _cheap(space: Space, start: Policy) -> Iterator[Policy]:
     inner = space.rests[start[space.rests] == KEEP]
     if not len(inner):
         return
-    prices = space.price[inner]
-    for price in np.unique(np.quantile(prices, np.linspace(0, 1, _PRICES), method="lower")):
-        for choice in (DISCARD, REBUILD):
-            policy = start.copy()
-            policy[inner[prices <= price]] = choice
-            yield policy
+    lasting = np.maximum(space.lasting[inner], space.lasting.max() * _SHORTEST)
+    for prices in (space.price[inner], space.price[inner] / lasting):
+        for price in np.unique(np.quantile(prices, np.linspace(0, 1, _PRICES), method="lower")):
+            for choice in (DISCARD, REBUILD):
+                policy = start.copy()
+                policy[inner[prices <= price]] = choice
+                yield policy
 
 
 def _kind_by_kind(board: _Board, best: Trial) -> Trial:

@@ -1,8 +1,8 @@
 """What is there to decide? The rests of storages that may be built again or stowed, and which of them are alike.
 
-Two rests are of one *kind* if the same operators made the storage, the same reads it next, and its size is the same:
-what repeats in a network can be decided together. They are of one *pattern* if all that holds but for the size: the
-same place in blocks of other widths.
+Two rests are of one *kind* if the same operators made the storage, used it last and use it next, and its size is the
+same: what repeats in a network can be decided together. They are of one *pattern* if all that holds but for the size:
+the same place in blocks of other widths.
 
 For a storage that may rest in the next tier between steps, the rest after its last use stands for that: any policy but
 KEEP stows it.
@@ -23,8 +23,9 @@ from outgrow.planning.tables import Tables, tables_of
 
 @dataclass(frozen=True)
 class Space:
-    """The rests that may be rebuilt or stowed, alike ones together, and what that costs a byte.
+    """The rests that may be rebuilt or stowed, alike ones together, and what that costs.
 
+    For each rest of any storage, `price` is in seconds a byte, and `lasting` the seconds of arithmetic while it lasts.
     `start` is the policy that keeps all of them, and builds again what a chain needs after its last use; `stowing`
     stows all that may be stowed.
     """
@@ -33,6 +34,7 @@ class Space:
     tables: Tables
     alike: Alike
     price: NDArray[np.float64]
+    lasting: NDArray[np.float64]
     start: Policy
     stowing: Policy
     arithmetic_seconds: float
@@ -71,12 +73,14 @@ def space_of(problem: Problem, graph: Graph) -> Space:
     link = problem.machine.link
     stow_price = 1 / link.in_bytes_per_second + (tables.writes > 0) / link.out_bytes_per_second
     rebuild_price = tables.chain_seconds / np.maximum(1, tables.size[storage_of])
+    elapsed = np.concatenate(([0.0], np.cumsum(tables.op_seconds)))
     start = np.where(can_rebuild & is_last, DISCARD, KEEP).astype(np.int8)
     return Space(
         problem=problem,
         tables=tables,
         alike=Alike(rests, *kinds, *patterns),
         price=np.where(can_stow, stow_price, rebuild_price),
+        lasting=elapsed[until] - elapsed[tables.use_at],
         start=start,
         stowing=np.where(can_stow, DISCARD, start).astype(np.int8),
         arithmetic_seconds=float(tables.op_seconds.sum()),
@@ -85,13 +89,14 @@ def space_of(problem: Problem, graph: Graph) -> Space:
 
 def _pattern(
     tables: Tables, storage: int, rest: int, is_last: NDArray[np.bool_], until: Integers
-) -> tuple[tuple[str, ...], str]:
-    """The operators that made the storage, and the one that reads it next; of what is stowed, its role and last use."""
+) -> tuple[tuple[str, ...], str, str]:
+    """The operators that made the storage, used it last and use it next; of what is stowed, its role and last use."""
     ops, begin = tables.graph.ops, int(tables.write_start[storage])
+    last = ops[int(tables.use_at[rest])].operator
     if rest == tables.stow_rest[storage]:
-        return (tables.graph.storages[tables.names[storage]].role,), ops[int(tables.use_at[rest])].operator
+        return (tables.graph.storages[tables.names[storage]].role,), last, ""
     chain = tuple(ops[int(at)].operator for at in tables.write_at[begin : begin + int(tables.writes[rest])])
-    return chain, "" if is_last[rest] else ops[int(until[rest])].operator
+    return chain, last, "" if is_last[rest] else ops[int(until[rest])].operator
 
 
 def _groups(names: Sequence[object], rests: Integers, count: int) -> tuple[Integers, Integers, Integers]:

@@ -180,7 +180,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 kept += 1
         helds = kept
         if promised + held_bytes > capacity:
-            excess = promised + held_bytes - capacity
+            excess = int(promised + held_bytes - capacity)
             break
         # 2. bring back what this op uses
         for at in range(aways - 1, -1, -1):
@@ -216,8 +216,8 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 break
             if until_use - ahead > lead:
                 continue
-            most = max(most, highest(promises, seen, end[gap]))
-            seen = max(seen, end[gap])
+            most = max(most, highest(promises, seen, int(end[gap])))
+            seen = max(seen, int(end[gap]))
             while in_free < busy_until and back[gap] < size[gap]:
                 part = min(size[gap] - back[gap], piece_bytes)
                 if capacity - most < part:
@@ -231,7 +231,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 pieces += 1
                 back[gap] += part
                 missing -= part
-                lift(promises, step, end[gap], part)
+                lift(promises, step, int(end[gap]), int(part))
                 most += part
         # 4. wait for what this op uses, and run it
         while aways > 0 and end[away[aways - 1]] == step:
@@ -403,11 +403,12 @@ def _give_back(over: Integers, begin: Integers, end: Integers, moved: Integers, 
     """Keep what of the chosen gaps, the shortest first, the target holds without."""
     heights, length = heights_of(over), end - begin
     for gap in np.argsort(length, kind="mergesort"):
-        if not moved[gap]:
+        first, last, spare = int(begin[gap] + 1), int(end[gap]), int(moved[gap])
+        if not spare:
             continue
-        spare = min(moved[gap], -highest(heights, begin[gap] + 1, end[gap]))
+        spare = min(spare, -highest(heights, first, last))
         if spare < moved[gap]:
             spare = 0 if whole[gap] else spare // part * part
         if spare > 0:
             moved[gap] -= spare
-            lift(heights, begin[gap] + 1, end[gap], spare)
+            lift(heights, first, last, spare)
