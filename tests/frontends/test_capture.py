@@ -1,6 +1,7 @@
 """Does a captured step do what the step does, to the last bit, and is everything else refused?"""
 
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -13,7 +14,7 @@ from torch.optim import SGD, Adam, RAdam
 from outgrow.errors import Uncapturable
 from outgrow.frontends.capture import Captured, capture
 from outgrow.frontends.fakes import FakeMode
-from outgrow.frontends.signature import signature
+from outgrow.frontends.signature import glance, signature
 from outgrow.frontends.state import Training, state_tensors
 from outgrow.ir.graph import Role
 from outgrow.ir.text import parse_graph, print_graph
@@ -290,6 +291,33 @@ def test_signature_tells_what_shaped_the_capture() -> None:
     assert key(x.clone(), y) == keys[-1]
     with pytest.raises(Uncapturable, match="set"):
         key({1, 2})
+
+
+def test_a_glance_tells_calls_apart() -> None:
+    """Other shapes, layouts, structures, numbers and modes are seen at once; other contents are not."""
+    job = made(sgd)
+    x, y = job.batch()
+
+    def seen(*args: object) -> object:
+        return glance(job.models, job.optimizers, args, {})
+
+    calls = [
+        (x, y),
+        (x[:3], y),
+        (x.T.contiguous().T, y),
+        ([x, y],),
+        ((x, y),),
+        ({"x": x, "y": y},),
+        ({"y": x, "x": y},),
+    ]
+    calls += [(x, 1), (x, 1.0), (x, True), (x, None), (x, "1"), ({"x": [x, (y, 2)]},), (OrderedDict(x=x, y=y),)]
+    found = [seen(*call) for call in calls]
+    with torch.no_grad():
+        found.append(seen(x, y))
+    job.models[0].eval()
+    found.append(seen(x, y))
+    assert len(set(found)) == len(found)
+    assert seen(x.clone(), y + 1) == found[-1]
 
 
 # ---- refusals

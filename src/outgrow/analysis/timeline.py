@@ -13,6 +13,7 @@ from the moment its bytes are reserved until the moment they are freed.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Lane(StrEnum):
@@ -23,8 +24,7 @@ class Lane(StrEnum):
     IN = "in"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """`label` (an op or a storage) occupies a lane from `begin` to `end`, in seconds from the step's start."""
 
     lane: Lane
@@ -34,8 +34,7 @@ class Span:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """At `seconds`, device memory changes by `device_bytes` and the next tier by `tier_bytes`."""
 
     seconds: float
