@@ -128,7 +128,7 @@ def _cheap(space: Space, start: Policy) -> Iterator[Policy]:
     inner = space.rests[start[space.rests] == KEEP]
     if not len(inner):
         return
-    lasting = np.maximum(space.lasting[inner], space.lasting.max() * _SHORTEST)
+    lasting = np.maximum(space.lasting[inner], space.lasting.max() * _SHORTEST or 1.0)
     for prices in (space.price[inner], space.price[inner] / lasting):
         for price in np.unique(np.quantile(prices, np.linspace(0, 1, _PRICES), method="lower")):
             for choice in (DISCARD, REBUILD):
