@@ -39,7 +39,7 @@ Integers = NDArray[np.int64]
 
 _MEMORY = 30
 _SMALL_SHARES = (200, 400, 1000)
-_WALKS = 3
+_WALKS = 12
 
 
 @dataclass(frozen=True)
