@@ -13,7 +13,7 @@ import random
 import sys
 import torch
 from outgrow.runtime import arena
-from outgrow.runtime.memory import Block, lend, make_usable, take_back
+from outgrow.runtime.memory import Block, lend, make_usable, room_for, take_back
 
 assert arena.install() and arena.install() and arena.is_installed()
 draw = random.Random(int(sys.argv[1]))
@@ -27,16 +27,18 @@ for number in range(400):
     large = [2 * MIB, 3 * MIB + 4096, 4 * MIB, 5 * MIB + 12, 16 * MIB, draw.randrange(2 * MIB, 9 * MIB)]
     small = [arena.LEAST_BYTES, 512 << 10, draw.randrange(arena.LEAST_BYTES, 2 * MIB)]
     size = draw.choice(draw.choice([large, small]))
-    if draw.random() < 0.3:
-        is_whole = draw.random() < 0.5
-        block = Block(size, is_whole=is_whole)
-        cut = size if is_whole else min(size, 2 * MIB * draw.randrange(1, 8))
+    kind = draw.random()
+    if kind < 0.2:
+        block = Block(size)
+        cut = min(size, 2 * MIB * draw.randrange(1, 8))
         block.commit(0, cut)
         if cut < size:
             block.commit(cut, size)
         storage = block.storage()
         tensor = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,))
         del block, storage
+    elif kind < 0.4:
+        tensor = torch.empty(0, dtype=torch.uint8).set_(room_for(size), 0, (size,))
     else:
         tensor = torch.empty(size, dtype=torch.uint8)
     live[number] = (tensor.fill_(number % 251), number % 251)
@@ -96,7 +98,7 @@ def test_no_byte_is_lost_and_nothing_is_kept_beyond_the_most_that_was_live(seed:
 REUSE = """
 import torch
 from outgrow.runtime import arena
-from outgrow.runtime.memory import Block
+from outgrow.runtime.memory import room_for
 from outgrow.runtime.process import process_bytes
 arena.install()
 first = torch.ones(64 << 18)
@@ -106,9 +108,8 @@ assert arena.resting_bytes() == 64 << 20
 second = torch.ones(64 << 18)
 assert second.data_ptr() == address and arena.resting_bytes() == 0
 del second
-third = Block(64 << 20, is_whole=True)
-third.commit(0, 64 << 20)
-assert third.address == address and arena.resting_bytes() == 0
+third = room_for(64 << 20)
+assert third.data_ptr() == address and arena.resting_bytes() == 0
 del third
 assert arena.resting_bytes() == 64 << 20
 halves = [torch.ones(32 << 18) for _ in range(2)]

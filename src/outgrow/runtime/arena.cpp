@@ -292,12 +292,6 @@ int arena_fill(void* begin, size_t bytes) {
   return fill(static_cast<char*>(begin), bytes) ? 0 : -1;
 }
 
-// A resting region of just so many bytes, to be given back by arena_adopt; nullptr if there is none.
-void* arena_awaken(size_t bytes) {
-  const std::lock_guard<std::mutex> lock(guard);
-  return awaken(bytes);
-}
-
 // Lets two storages of one size change places in memory; every tensor over either of them goes along.
 void arena_exchange(c10::StorageImpl* one, c10::StorageImpl* other) {
   c10::DataPtr nowhere(nullptr, c10::Device(c10::DeviceType::CPU));
@@ -313,7 +307,7 @@ bool arena_is_loaded(const c10::StorageImpl* storage) {
   return storage->allocator() == nullptr && (deleter == &ArenaAllocator::release || deleter == usual->raw_deleter());
 }
 
-// Takes over a region that was filled whole, or awakened.
+// Takes over a region that was filled whole.
 void arena_adopt(void* begin, size_t bytes) {
   const std::lock_guard<std::mutex> lock(guard);
   rests.push_back({static_cast<char*>(begin), bytes});

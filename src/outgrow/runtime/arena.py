@@ -81,18 +81,13 @@ def fill(address: int, size_bytes: int) -> bool:
     return _ready().arena_fill(address, size_bytes) == 0
 
 
-def awaken(size_bytes: int) -> int | None:
-    """Return the address of resting memory of just this size, in use from now on; None where none rests."""
-    return _ready().arena_awaken(size_bytes) if _installed else None
-
-
 def lend(address: int, size_bytes: int) -> bool:
     """Keep the memory of whole chunks in use for others; their addresses stay, for `fill`. Whether it could be done."""
     return _ready().arena_lend(address, size_bytes) == 0
 
 
 def adopt(address: int, size_bytes: int) -> None:
-    """Keep bytes that were filled, whole, or awakened for later."""
+    """Keep bytes that were filled, whole, for later."""
     _ready().arena_adopt(address, size_bytes)
 
 
@@ -133,8 +128,6 @@ def _library() -> ctypes.CDLL | None:
     library.arena_is_loaded.argtypes = (ctypes.c_void_p,)
     library.arena_is_loaded.restype = ctypes.c_bool
     library.arena_fill.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    library.arena_awaken.argtypes = (ctypes.c_size_t,)
-    library.arena_awaken.restype = ctypes.c_void_p
     library.arena_lend.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.arena_adopt.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     return library

@@ -12,6 +12,7 @@ small tensors, which the heap serves.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -22,8 +23,8 @@ from outgrow.analysis.timeline import Event, Lane, Span, Trace
 from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
-from outgrow.runtime.links import Ticket
-from outgrow.runtime.memory import Block, is_on_heap, lend, make_usable, take_back, trim, view
+from outgrow.runtime.links import Ticket, handing_over
+from outgrow.runtime.memory import Block, is_on_heap, lend, make_usable, room_for, take_back, trim, view
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Call, Geometry, Item, Program
 from outgrow.runtime.resting import Extent, rest, settle
@@ -61,9 +62,11 @@ class Run:
     observe: bool = False
     progress: Progress = field(default_factory=Progress)
     blocks: dict[str, Block] = field(default_factory=dict[str, Block])
+    arriving: dict[str, torch.UntypedStorage] = field(default_factory=dict[str, torch.UntypedStorage])
     lent: set[str] = field(default_factory=set[str])
     in_flight: dict[str, list[Ticket]] = field(default_factory=dict[str, list[Ticket]])
     cached: dict[str, dict[str, Item]] = field(default_factory=dict[str, dict[str, Item]])
+    copied: list[Ticket] = field(default_factory=list[Ticket])
     spans: list[Span] = field(default_factory=list[Span])
     events: list[Event] = field(default_factory=list[Event])
     observed: dict[str, Cost] = field(default_factory=dict[str, Cost])
@@ -88,7 +91,8 @@ class Run:
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
-        with torch.no_grad():
+        has_link = self.spill is not None and self.spill.link is not None
+        with torch.no_grad(), handing_over() if has_link else nullcontext():
             for item in self.program.instructions[self.position : stop]:
                 match item:
                     case Call():
@@ -126,7 +130,8 @@ class Run:
         results = self.read(self.program.results)
         seconds = perf_counter() - self.begin
         self.high_water = max(self.high_water, high_water_bytes())
-        trace = Trace(seconds, tuple(self.spans), tuple(self.events))
+        copies = [ticket.span(self.begin) for ticket in self.copied]
+        trace = Trace(seconds, (*self.spans, *copies), tuple(self.events))
         return Outcome(results, trace, self.observed, self.high_water)
 
     def abandon(self) -> None:
@@ -135,7 +140,7 @@ class Run:
             self.spill.link.settle()
         for storage in self.lent & self.storages.keys():
             make_usable(self.storages[storage].data_ptr(), self.program.sizes[storage])
-        for table in (self.in_flight, self.cached, self.storages, self.blocks):
+        for table in (self.in_flight, self.cached, self.storages, self.blocks, self.arriving):
             table.clear()
 
     def _now(self) -> float:
@@ -261,10 +266,13 @@ class Run:
         if storage in self.storages and storage not in self.program.lasting:
             address = self.storages[storage].data_ptr()
             take_back(address + begin, end - begin)
+        elif end - begin == size:
+            arriving = self.arriving[storage] = room_for(size)
+            address = arriving.data_ptr()
         else:
             block = self.blocks.get(storage)
             if block is None:
-                block = self.blocks[storage] = Block(size, is_whole=end - begin == size)
+                block = self.blocks[storage] = Block(size)
             block.commit(begin, end)
             address = block.address
         self._hold(end - begin)
@@ -278,16 +286,15 @@ class Run:
         self.in_flight.setdefault(storage, []).append(ticket)
 
     def _wait(self, storage: str) -> None:
-        for ticket in self.in_flight.get(storage, ()):
+        for ticket in self.in_flight.pop(storage, ()):
             ticket.wait()
-            span = Span(ticket.lane, storage, ticket.begin - self.begin, ticket.end - self.begin, ticket.size)
-            self.spans.append(span)
-        self.in_flight.pop(storage, None)
+            self.copied.append(ticket)
         block = self.blocks.pop(storage, None)
-        if block is not None and storage in self.program.lasting:
-            settle(self.storages[storage], block)
-        elif block is not None:
-            self.storages[storage] = block.storage()
+        arrived = self.arriving.pop(storage, None) if block is None else block.storage()
+        if arrived is not None and storage in self.program.lasting:
+            settle(self.storages[storage], arrived)
+        elif arrived is not None:
+            self.storages[storage] = arrived
 
     def _drop(self, storage: str, begin: int, end: int) -> None:
         """Free device bytes of a storage whose content rests in the tier; the caller's stay readable there."""

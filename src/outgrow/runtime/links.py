@@ -14,15 +14,16 @@ the same reason, without a touch of the disk.
 
 Switch interval. The threads give up the interpreter's lock during a block of 16 MiB and need it for
 microseconds between two blocks. A main thread in pure Python hands it over after the switch interval of the
-interpreter, 5 ms by default: as long as the disk takes for a block. So the interval is shortened, but only
-while copies are in flight: it belongs to the user's process, and matters only where a thread waits for the
+interpreter, 5 ms by default: as long as the disk takes for a block. So whoever submits copies shortens the interval
+(`handing_over`), but only meanwhile: it belongs to the user's process, and matters only where a thread waits for the
 lock.
 """
 
 import os
 import sys
 from _thread import LockType
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -32,7 +33,7 @@ from time import perf_counter
 from traceback import clear_frames
 from weakref import finalize
 
-from outgrow.analysis.timeline import Lane
+from outgrow.analysis.timeline import Lane, Span
 from outgrow.errors import TierFailure
 from outgrow.ir.machine import Link as Rates
 from outgrow.runtime.memory import Block, bytes_at
@@ -56,7 +57,7 @@ def _held_lock() -> LockType:
     return lock
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Ticket:
     """A copy of `size` bytes of a storage. `begin` and `end` tell when, by `perf_counter`, once it ended."""
 
@@ -103,6 +104,10 @@ class Ticket:
         self.failure = TierFailure(f"{self.storage} is not copied {self.lane} any more. {reason}")
         self.failure.__cause__ = reason
         self.begin = self.end = perf_counter()
+
+    def span(self, origin: float) -> Span:
+        """Return when the copy was made, in seconds from `origin` on."""
+        return Span(self.lane, self.storage, self.begin - origin, self.end - origin, self.size)
 
     def finish(self) -> None:
         """Let those who wait go on."""
@@ -156,7 +161,6 @@ class Link:
             ticket.refuse(self._health.failure)
             ticket.finish()
         else:
-            _switching.hasten()
             self._queues[lane].put(ticket)
             self._last[storage] = ticket
         return ticket
@@ -194,7 +198,6 @@ def _serve(queue: SimpleQueue[Ticket | None], transfer: _Transfer, health: _Heal
             health.failure = health.failure or ticket.failure
         else:
             ticket.refuse(health.failure)
-        _switching.relax()
         ticket.finish()
         del ticket
 
@@ -209,31 +212,34 @@ def _end(queues: tuple[SimpleQueue[Ticket | None], ...]) -> None:
 
 @dataclass
 class _Switching:
-    """How many copies of the process are in flight, and which switch interval there was before the first."""
+    """How many submit copies now, and which switch interval there was before the first."""
 
-    in_flight: int = 0
+    users: int = 0
     found_seconds: float = 0.0
     set_seconds: float = 0.0
     lock: Lock = field(default_factory=Lock)
 
-    def hasten(self) -> None:
-        """A copy begins: from the first on, threads get the interpreter's lock quickly."""
-        with self.lock:
-            self.in_flight += 1
-            if self.in_flight == 1:
-                self.found_seconds = sys.getswitchinterval()
-                sys.setswitchinterval(min(self.found_seconds, _SWITCH_SECONDS))
-                self.set_seconds = sys.getswitchinterval()
-
-    def relax(self) -> None:
-        """A copy has ended: after the last, the interval is what it was, unless someone has set it since."""
-        with self.lock:
-            self.in_flight -= 1
-            if self.in_flight == 0 and sys.getswitchinterval() == self.set_seconds:
-                sys.setswitchinterval(self.found_seconds)
-
 
 _switching = _Switching()
+
+
+@contextmanager
+def handing_over() -> Iterator[None]:
+    """Let threads get the interpreter's lock quickly; behind it, the interval is what it was, unless someone set it."""
+    state = _switching
+    with state.lock:
+        state.users += 1
+        if state.users == 1:
+            state.found_seconds = sys.getswitchinterval()
+            sys.setswitchinterval(min(state.found_seconds, _SWITCH_SECONDS))
+            state.set_seconds = sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        with state.lock:
+            state.users -= 1
+            if state.users == 0 and sys.getswitchinterval() == state.set_seconds:
+                sys.setswitchinterval(state.found_seconds)
 
 
 # ---- Rates
@@ -249,7 +255,8 @@ def measure_link(folder: Path, repetitions: int = 3) -> Rates:
     with DiskTier(folder, 2 * MEASURED_BYTES) as tier:
         link = Link(tier)
         try:
-            return _rates(link, repetitions)
+            with handing_over():
+                return _rates(link, repetitions)
         finally:
             link.close()
 

@@ -9,7 +9,8 @@ A block starts at a multiple of 2 MiB and asks for huge pages: direct I/O reache
 the rate of the disk. It goes back to the kernel in the moment when its last user dies, past the heap and its
 caches.
 
-`lend` and `take_back` do the same to a part of a storage that stays where it is.
+`lend` and `take_back` do the same to a part of a storage that stays where it is. `room_for` is for what comes back
+whole, as most storages do: a tensor of the arena.
 
 `unread` gives addresses to tensors that are asked for their layout alone.
 
@@ -80,13 +81,11 @@ class Block:
     The block and every storage made from it hold the memory; when the last of them dies, it goes back at once.
     """
 
-    def __init__(self, size_bytes: int, *, is_whole: bool = False) -> None:
-        """A block that is committed whole, at once, lies where memory of its size rests, if there is some."""
+    def __init__(self, size_bytes: int) -> None:
         assert size_bytes > 0, f"a block holds bytes, not {size_bytes}"
         self.size_bytes = size_bytes
-        awakened = arena.awaken(size_bytes) if is_whole else None
-        self.address = _reserve(round_up(size_bytes, PAGE_BYTES)) if awakened is None else awakened
-        self._extent = _Extent(self.address, size_bytes, [] if awakened is None else [(0, size_bytes)])
+        self.address = _reserve(round_up(size_bytes, PAGE_BYTES))
+        self._extent = _Extent(self.address, size_bytes)
         self._bytes: memoryview | None = bytes_at(self.address, size_bytes)
         finalize(self._bytes, self._extent.give_back).atexit = False
 
@@ -117,6 +116,18 @@ class Block:
     def release(self) -> None:
         """Give up the block's own hold: its memory goes back now, unless a storage lives on. May be called again."""
         self._bytes = None
+
+
+def room_for(size_bytes: int) -> torch.UntypedStorage:
+    """Return a storage for bytes that come back all at once: where memory of its size rests, or a block of its own.
+
+    Raises `MemoryError`, or torch's own error, if the process may not have as many.
+    """
+    if size_bytes >= arena.LEAST_BYTES and arena.is_installed():
+        return torch.empty(size_bytes, dtype=torch.uint8).untyped_storage()
+    block = Block(size_bytes)
+    block.commit(0, size_bytes)
+    return block.storage()
 
 
 def lend(address: int, size_bytes: int) -> None:

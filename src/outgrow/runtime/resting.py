@@ -6,7 +6,7 @@ step that fails leaves nothing behind that cannot be read.
 
     extent   bytes of a file that belong to one storage; free again when its mapping and its holders are gone
     rest     a storage whose bytes are in its extent changes places with a mapping of it
-    settle   a storage changes places with a block that has its bytes
+    settle   a storage changes places with memory in which its bytes have arrived
 
 All tensors over a storage go along, views and gradients and what optimizers keep, since the storage stays the same.
 """
@@ -22,7 +22,7 @@ import torch
 
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
-from outgrow.runtime.memory import Block, give_back, round_up
+from outgrow.runtime.memory import give_back, room_for, round_up
 from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
 from outgrow.units import format_bytes
 
@@ -80,9 +80,9 @@ def rest(storage: torch.UntypedStorage, extent: Extent) -> None:
     arena.exchange(storage, mapping)
 
 
-def settle(storage: torch.UntypedStorage, block: Block) -> None:
-    """Let a storage lie in a block that has its bytes."""
-    arena.exchange(storage, block.storage())
+def settle(storage: torch.UntypedStorage, arrived: torch.UntypedStorage) -> None:
+    """Let a storage lie where its bytes have arrived."""
+    arena.exchange(storage, arrived)
 
 
 def forget(storage: torch.UntypedStorage) -> None:
@@ -94,10 +94,9 @@ def forget(storage: torch.UntypedStorage) -> None:
 def come_home(storage: torch.UntypedStorage) -> None:
     """Bring a storage that rests on the disk back to memory."""
     if extent_of(storage) is not None and is_exchangeable(storage):
-        block = Block(storage.nbytes())
-        block.commit(0, storage.nbytes())
-        ctypes.memmove(block.address, storage.data_ptr(), storage.nbytes())
-        settle(storage, block)
+        home = room_for(storage.nbytes())
+        ctypes.memmove(home.data_ptr(), storage.data_ptr(), storage.nbytes())
+        settle(storage, home)
 
 
 def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
