@@ -18,7 +18,7 @@ from outgrow.frontends.machines import described_machine
 from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.plan import Budget, Plan
-from outgrow.planning.bound import bound_seconds
+from outgrow.planning.lean import least_seconds
 from outgrow.planning.planner import PLANNERS, make_plan
 from outgrow.planning.problem import Problem
 
@@ -115,7 +115,7 @@ def _planned(problem: Problem, planner: str) -> Outcome:
 
 def bound_speed(problem: Problem, in_core_seconds: float) -> float | None:
     """Return the speed that no plan beats; None if that takes too long to prove."""
-    seconds = within(PATIENCE_SECONDS, bound_seconds, problem)
+    seconds = within(PATIENCE_SECONDS, least_seconds, problem)
     return in_core_seconds / seconds if seconds else None
 
 

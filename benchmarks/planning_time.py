@@ -45,7 +45,7 @@ def measured(cell: Cell) -> dict[str, object]:
     from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
     from outgrow.frontends.warmup import warm_up
     from outgrow.plan import Budget
-    from outgrow.planning.bound import bound_seconds
+    from outgrow.planning.lean import least_seconds
     from outgrow.planning.planner import planned
     from outgrow.rewriting.derive import verified
     from outgrow.runtime.process import high_water_bytes
@@ -71,7 +71,7 @@ def measured(cell: Cell) -> dict[str, object]:
     derivation_processor_seconds = time.process_time() - begin_processor
     planned_bytes = high_water_bytes() - baseline_bytes
     begin = time.perf_counter()
-    bound = bound_seconds(problem)
+    bound = least_seconds(problem)
     in_core = plan.in_core.seconds
     return {
         **asdict(cell),

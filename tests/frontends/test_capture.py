@@ -1,6 +1,7 @@
 """Does a captured step do what the step does, to the last bit, and is everything else refused?"""
 
 import random
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import SGD, Adam, RAdam
 
 from outgrow.errors import Uncapturable
@@ -388,6 +390,45 @@ def test_parameters_that_no_model_owns_are_refused() -> None:
         capture(accumulate.step, [], [], accumulate.batch())
     job = accumulate
     assert all(parameter.grad is None for parameter in job.models[0].parameters())
+
+
+def _somewhere(device: str) -> tuple[nn.Module, Tensor]:
+    """A model and a batch on a device that this machine need not have."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        weight = nn.Parameter(torch.empty(4, 4, device=device))
+        batch = torch.empty(2, 4, device=device)
+    model = nn.Linear(4, 4, bias=False)
+    model.weight = weight
+    return model, batch
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("cuda", "parameter 'weight' is on cuda:0, and outgrow trains on the CPU so far; move"),
+        ("meta", "parameter 'weight' is on meta and has no content; make it on the CPU, with outgrow.build"),
+    ],
+)
+def test_models_that_are_not_on_the_cpu_are_refused(device: str, message: str) -> None:
+    """The first tensor that lies elsewhere is named, with what to do; so is one of two devices."""
+    model, batch = _somewhere(device)
+
+    def step(x: Tensor) -> None:
+        model(x).sum().backward()
+
+    with pytest.raises(Uncapturable, match=re.escape(message)):
+        capture(step, [model], [SGD(model.parameters(), 0.1)], (batch,))
+    with pytest.raises(Uncapturable, match=re.escape(message)):
+        capture(step, [nn.Linear(4, 4), model], [], (torch.ones(2, 4),))
+    with pytest.raises(Uncapturable, match=r"an argument of shape \(2, 4\) is on"):
+        capture(step, [nn.Linear(4, 4)], [], (batch,))
+
+
+def test_tensors_that_the_step_makes_elsewhere_are_refused() -> None:
+    """What the step moves to another device is not planned there."""
+    model = nn.Linear(4, 4)
+    with pytest.raises(Uncapturable, match="is on meta"):
+        capture(lambda x: model(x).to("meta"), [model], [], (torch.ones(2, 4),))
 
 
 def test_tensors_without_a_plain_storage_are_refused() -> None:

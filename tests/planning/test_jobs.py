@@ -11,7 +11,7 @@ from outgrow.analysis.liveness import live_bytes
 from outgrow.analysis.precedence import first_violation, predecessors
 from outgrow.ir.graph import Graph
 from outgrow.ir.verify import verify
-from outgrow.planning.jobs import Jobs, jobs_of, profile, segments, window
+from outgrow.planning.jobs import Jobs, alone, jobs_of, profile, segments, window
 from outgrow.planning.unavoidable import unavoidable_bytes
 from tests.graphs import graphs
 from tests.planning.orders import least_peak, orders, workspace_of
@@ -47,6 +47,24 @@ def test_the_edges_are_all_that_has_to_be_kept(graph: Graph) -> None:
         )
         is_kept = all(position[earlier] < position[later] for earlier, later in conflicts)
         assert (first_violation(waits, order) is None) == is_kept
+
+
+@given(graphs(), st.integers(0, 12), st.integers(0, 12))
+def test_alone_jobs_hold_what_they_make_for_each_other(graph: Graph, begin: int, length: int) -> None:
+    """Each holds what one of them has made and it, or one behind it, touches; and what is never freed."""
+    jobs = jobs_of(graph, workspace_of(graph))
+    begin = min(begin, len(jobs))
+    end = min(begin + length, len(jobs))
+    expected: list[int] = []
+    for now in range(begin, end):
+        held = jobs.workspace_bytes[now] + sum(jobs.lasting[begin : now + 1])
+        for storage, birth in enumerate(jobs.births):
+            touching = [job for job in range(begin, end) if storage in jobs.touches[job]]
+            if birth is not None and begin <= birth <= now <= max(touching, default=-1):
+                held += jobs.sizes[storage]
+        expected.append(held)
+    inside = alone(jobs, begin, end)
+    assert profile(inside, range(len(inside))) == expected
 
 
 @given(graphs(), st.integers(0, 1000), st.integers(0, 12), st.integers(0, 12))

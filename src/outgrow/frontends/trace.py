@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from outgrow.errors import Uncapturable
 from outgrow.frontends.containers import check_open, open_dataclasses
 from outgrow.frontends.counters import Counted, Counters
+from outgrow.frontends.devices import check_devices
 from outgrow.frontends.fakes import Twins, fake_mode, stand_in
 from outgrow.frontends.generator import generator_traced
 from outgrow.frontends.guards import symbol
@@ -129,10 +130,12 @@ def trace(
 ) -> Traced:
     """Run `step` once on fake tensors and return what it did.
 
-    Raises `Uncapturable` where the step looks at contents or changes Python state; errors of the step pass.
+    Raises `Uncapturable` where the step looks at contents or changes Python state, and for tensors that are not on the
+    CPU; errors of the step pass.
     """
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     before = state_tensors(training)
+    check_devices(before, leaves)
     with ExitStack() as stack:
         mode = stack.enter_context(fake_mode([*before.values(), *leaves]))
         twins = Twins(mode)

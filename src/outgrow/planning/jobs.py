@@ -169,6 +169,35 @@ def window(jobs: Jobs, order: Sequence[int], begin: int, end: int) -> Jobs:
     )
 
 
+def alone(jobs: Jobs, begin: int, end: int) -> Jobs:
+    """Return the jobs from `begin` to `end`, in their order, as if nothing but what they bring into being took room.
+
+    A storage dies with the last of them that touches it, also if others do later.
+    """
+    inside = range(begin, end)
+    counts: dict[int, int] = {}
+    for job in inside:
+        for storage in jobs.touches[job]:
+            counts[storage] = counts.get(storage, 0) + 1
+    births: dict[int, int] = {}
+    for storage in counts:
+        birth = jobs.births[storage]
+        if birth is not None and begin <= birth < end:
+            births[storage] = birth - begin
+    renumbered = {storage: at for at, storage in enumerate(births)}
+    return Jobs(
+        tuple(tuple(other - begin for other in jobs.predecessors[job] if other >= begin) for job in inside),
+        jobs.born_bytes[begin:end],
+        jobs.workspace_bytes[begin:end],
+        tuple(tuple(renumbered[one] for one in jobs.touches[job] if one in renumbered) for job in inside),
+        tuple(jobs.sizes[storage] for storage in births),
+        tuple(counts[storage] for storage in births),
+        tuple(births.values()),
+        jobs.lasting[begin:end],
+        0,
+    )
+
+
 def segments(jobs: Jobs) -> tuple[range, ...]:
     """Return the runs of jobs between separators, each with the separator that ends it.
 

@@ -8,9 +8,9 @@ from outgrow.analysis.timeline import Trace
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
-from outgrow.planning.bound import bound_seconds
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
+from outgrow.planning.lean import least_seconds
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
@@ -44,7 +44,7 @@ class Planned:
 
 
 def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True) -> Plan:
-    """Return the plan of the named planner, with the bound of `planning.bound`; without `prove`, the arithmetic.
+    """Return the plan of the named planner, with the bound of `planning.lean`; without `prove`, the arithmetic.
 
     The time that the bound takes is not counted as planning: no planner needs it.
     Raises `Infeasible` if the budget is below the floor, `KeyError` for an unknown planner.
@@ -82,7 +82,7 @@ def planned(
         floor_bytes=floor + problem.budget.overhead_bytes,
         floor_op=culprit.name if culprit else "",
         in_core=Estimate(in_core.peak_bytes, in_core.seconds),
-        bound_seconds=bound_seconds(problem) if prove else in_core.seconds,
+        bound_seconds=least_seconds(problem) if prove else in_core.seconds,
         planning_seconds=planning_seconds,
         notes=tuple(notes),
     )

@@ -71,14 +71,14 @@ def least_peak_order(
     number = {op.name: at for at, op in enumerate(graph.ops)}
     starts = [list(range(len(jobs))), *[[number[name] for name in order] for order in known]]
     order = min(starts, key=lambda order: max(profile(jobs, order), default=0))
-    order = lowered(jobs, order, _Effort(int(time_limit * _CELLS_PER_SECOND)))
+    order = lowered(jobs, order, Effort.of(time_limit))
     return tuple(graph.ops[job].name for job in order), max(profile(jobs, order), default=0)
 
 
 def reordered(problem: Problem, graph: Graph, time_limit: float = 10.0) -> tuple[Graph, tuple[Move, ...]]:
     """Return the graph in an order of little peak, not above that of early updates, and the moves that make it."""
     early, jobs = jobs_with_early_updates(problem, graph)
-    order = lowered(jobs, list(range(len(jobs))), _Effort(int(time_limit * _CELLS_PER_SECOND) // 2))
+    order = lowered(jobs, list(range(len(jobs))), Effort.of(time_limit / 2))
     known = [[op.name for op in early.ops], [early.ops[job].name for job in order]]
     order, _ = least_peak_order(graph, problem.workspace, time_limit / 2, known, first_stays=True)
     moves = moves_to(graph, order)
@@ -105,12 +105,17 @@ def jobs_with_early_updates(problem: Problem, graph: Graph) -> tuple[Graph, Jobs
 
 
 @dataclass
-class _Effort:
+class Effort:
     """Work that may be done in all, that was done, and that was done when something better was found last."""
 
     limit: int
     done: int = 0
     best: int = 0
+
+    @staticmethod
+    def of(seconds: float) -> "Effort":
+        """Return as much work as a machine of 2020 does in some seconds."""
+        return Effort(int(seconds * _CELLS_PER_SECOND))
 
     @property
     def left(self) -> int:
@@ -124,7 +129,7 @@ class _Effort:
             self.best = self.done
 
 
-def lowered(jobs: Jobs, order: list[int], effort: _Effort) -> list[int]:
+def lowered(jobs: Jobs, order: list[int], effort: Effort) -> list[int]:
     """Return an order whose peak is at most that of `order`: segments first, then windows."""
     bytes_at = profile(jobs, order)
     best = order
@@ -134,7 +139,7 @@ def lowered(jobs: Jobs, order: list[int], effort: _Effort) -> list[int]:
     return best
 
 
-def _by_segments(jobs: Jobs, order: list[int], effort: _Effort) -> list[int]:
+def _by_segments(jobs: Jobs, order: list[int], effort: Effort) -> list[int]:
     """Lower the worst segment until it cannot be lowered; 3 of the module docstring."""
     parts = {part: order[part.start : part.stop] for part in segments(jobs)}
     tried: set[range] = set()
@@ -152,7 +157,7 @@ def _by_segments(jobs: Jobs, order: list[int], effort: _Effort) -> list[int]:
     return [job for part in parts.values() for job in part]
 
 
-def _by_bisection(jobs: Jobs, effort: _Effort) -> tuple[int, ...] | None:
+def _by_bisection(jobs: Jobs, effort: Effort) -> tuple[int, ...] | None:
     """Return an order of a lower peak than that of 0, 1, 2, ..., the lowest that was found, or None."""
     arrays = packed(jobs)
     proved, best = unavoidable_bytes(jobs), None
@@ -173,7 +178,7 @@ def _by_bisection(jobs: Jobs, effort: _Effort) -> tuple[int, ...] | None:
     return best
 
 
-def _by_windows(jobs: Jobs, order: list[int], effort: _Effort) -> list[int]:
+def _by_windows(jobs: Jobs, order: list[int], effort: Effort) -> list[int]:
     """Lower the op at the peak by ordering a window around it, until no window helps; 6 of the module docstring."""
     sizes = list(_WINDOWS)
     while sizes and effort.left > 0:
@@ -190,7 +195,7 @@ def _by_windows(jobs: Jobs, order: list[int], effort: _Effort) -> list[int]:
     return order
 
 
-def _below(arrays: Packed, limit: int, effort: _Effort) -> tuple[int, ...] | None:
+def _below(arrays: Packed, limit: int, effort: Effort) -> tuple[int, ...] | None:
     found = search_ideals(arrays, limit, _WINDOW_WIDTH, effort.left)
     effort.spend(found.work, is_better=found.order is not None)
     return found.order

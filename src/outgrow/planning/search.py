@@ -1,14 +1,15 @@
 """The joint choice: order, re-use, recomputation and swapping, decided by what the schedule costs.
 
-    1. updates move forward, dying operands are written over (`free`): these free memory at no cost
+    1. updates move forward, dying operands are written over (`free`): these free memory at no cost; beside the captured
+       order, the lean one (`lean`) is a *board* to search on, where it is another
     2. if the step fits now, nothing is moved
     3. a policy says for every rest of a storage whether its bytes are kept or built again (`sequence`), and for what
        outlives the step whether it is stowed in the next tier between steps (`residence`); for a policy, the sequence
        of ops, its live bytes, the gaps to swap and the transfers in time follow, and so its seconds
-    4. the scan: policies that build again whatever costs less than some seconds a byte, or a byte and second of its
-       rest, for many such prices; then each kind of rest in turn is given the choice that suits it best
-    5. the search (`annealing`): short runs from there and from keeping everything, then long ones from the best of
-       these; runs beside each other use two processors
+    4. the scan of each board: policies that build again whatever costs less than some seconds a byte, or a byte and
+       second of its rest, for many such prices; then each kind of rest in turn is given the choice that suits it best
+    5. the search (`annealing`): short runs from there and from keeping everything, on every board, then long ones from
+       the best of these; runs beside each other use two processors
 
 The result is deterministic: every run ends after a number of trials that depends on the graph alone, its random numbers
 come from a fixed seed, and no run knows of one beside it.
@@ -16,7 +17,8 @@ come from a fixed seed, and no run knows of one beside it.
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -25,7 +27,9 @@ from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
 from outgrow.planning.annealing import HEADROOMS, LEADS, Costs, Trial, annealed, beats, costs_of, tried
 from outgrow.planning.changes import Policy
-from outgrow.planning.floor import require_feasible
+from outgrow.planning.floor import floor_of, require_feasible
+from outgrow.planning.free import free_rewrites
+from outgrow.planning.lean import orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.recompute import named
 from outgrow.planning.residence import residence_of
@@ -42,6 +46,7 @@ _WORK = 60_000_000
 _LARGE = 16_000
 """In a step of so many ops each takes twice as long: more gaps are open when it runs."""
 _MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 100_000, 400, 250
+_SHORT_RUNS = 4
 _WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5
 """Temperatures, as shares of the step: at the beginning of a short run, of a long one, and at the end of each."""
 _AT_ONCE = 256
@@ -54,10 +59,11 @@ _ENOUGH = 1e-4
 
 @dataclass(frozen=True)
 class _Board:
-    """What there is to decide, and what it costs."""
+    """What there is to decide, and what it costs; `free` are the decisions that were made before."""
 
     space: Space
     costs: Costs
+    free: tuple[Decision, ...]
 
     @property
     def enough(self) -> float:
@@ -75,6 +81,24 @@ class _Board:
         return tried(self.costs, policy, headroom, rule, lead)
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A trial on a board."""
+
+    board: _Board
+    trial: Trial
+
+    @property
+    def seconds(self) -> float:
+        """What the step takes; infinite where the capacity does not hold."""
+        return self.trial.seconds
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether no better trial is worth looking for."""
+        return self.seconds <= self.board.enough
+
+
 def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Return the decisions of the joint search; none where the captured step fits.
 
@@ -84,15 +108,31 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
     if peak_bytes(problem.graph, problem.workspace) <= problem.budget.capacity_bytes:
         return ()
     require_feasible(problem, graph)
-    space = space_of(problem, graph)
-    board = _Board(space, costs_of(space))
-    best = _improved(board, _scanned(board))
+    scanned: list[_Found] = []
+    for board in _boards(problem, graph, free):
+        scanned.append(_Found(board, _scanned(board)))
+        if scanned[-1].is_enough:
+            break
+    best = _improved(scanned)
     assert np.isfinite(best.seconds), "a budget at or above the floor has a plan: everything unused can be away"
-    return (*free, *_decisions(space, best))
+    return (*best.board.free, *_decisions(best))
 
 
-def _decisions(space: Space, trial: Trial) -> tuple[Decision, ...]:
+def _boards(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> Iterator[_Board]:
+    """Yield the board of the captured order, then that of the lean one, if it is another and has plans at all."""
+    space = space_of(problem, graph)
+    yield _Board(space, costs_of(space), free)
+    for other, moves in islice(orders(problem), 1, None):
+        lean = replace(problem, graph=other)
+        rewritten, made = free_rewrites(lean)
+        if floor_of(lean, rewritten)[0] <= problem.budget.capacity_bytes:
+            space = space_of(lean, rewritten)
+            yield _Board(space, costs_of(space), (*moves, *made))
+
+
+def _decisions(found: _Found) -> tuple[Decision, ...]:
     """Return the decisions that a trial means: the same schedule once more, with the names of what it moves."""
+    space, trial = found.board.space, found.trial
     sequence = sequence_of(space.tables, trial.policy)
     seconds, live, gaps, over = residence_of(space.tables, sequence, trial.policy)
     capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
@@ -172,15 +212,16 @@ def _settled(board: _Board, trial: Trial) -> Trial:
 class _Run:
     """One run of simulated annealing: where it begins, its seed, its trials, and how warm it is then."""
 
-    origin: Trial
+    origin: _Found
     seed: int
     trials: int
     warm: float
 
-    def result(self, board: _Board, progress: Callable[[float], None]) -> Trial:
+    def result(self, progress: Callable[[float], None]) -> _Found:
         """Return the best trial that the run finds."""
+        board = self.origin.board
         random = np.random.default_rng(self.seed)
-        now = best = self.origin
+        now = best = self.origin.trial
         for begin in range(0, self.trials, _AT_ONCE):
             end = min(begin + _AT_ONCE, self.trials)
             now, best = annealed(
@@ -190,33 +231,50 @@ class _Run:
             if best.seconds <= board.enough:
                 break
             progress(end / self.trials)
-        return _settled(board, best)
+        return _Found(board, _settled(board, best))
 
 
-def _improved(board: _Board, start: Trial) -> Trial:
-    """Return the best policy that the search finds from `start` on."""
-    rests = len(board.space.rests)
-    if not rests or start.seconds <= board.enough:
+def _improved(scanned: Sequence[_Found]) -> _Found:
+    """Return the best that the search finds from what the scans of all boards found."""
+    start = min(scanned, key=_seconds)
+    if start.is_enough or not any(len(found.board.space.rests) for found in scanned):
         return start
-    report = board.space.problem.progress
-    trials = max(_FEWEST_TRIALS, min(_MOST_TRIALS, board.affordable, _TRIALS_A_REST * rests))
-    plain = _settled(board, board.tried(board.space.start))
-    origins = (start, plain if np.isfinite(plain.seconds) else start, start, start)
-    short = [_Run(origin, seed, trials // 8, _WARM) for seed, origin in enumerate(origins)]
-    found = _beside_each_other(board, short, lambda done: report("search", done / 3))
-    first, second = sorted(found, key=lambda trial: trial.seconds)[:2]
-    long = [_Run(first, len(short), trials // 2, _LUKEWARM), _Run(second, len(short) + 1, trials // 2, _LUKEWARM)]
-    found = _beside_each_other(board, long, lambda done: report("search", (1 + 2 * done) / 3))
-    return min((start, *found), key=lambda trial: trial.seconds)
+    report = start.board.space.problem.progress
+    origins = list(_origins(scanned))
+    short = [_Run(origin, seed, _trials(origin.board) // 8, _WARM) for seed, origin in enumerate(origins)]
+    found = _beside_each_other(short, lambda done: report("search", done / 3))
+    best = sorted(found, key=_seconds)[:2]
+    long = [_Run(origin, seed, _trials(origin.board) // 2, _LUKEWARM) for seed, origin in enumerate(best, len(short))]
+    found = _beside_each_other(long, lambda done: report("search", (1 + 2 * done) / 3))
+    return min((start, *found), key=_seconds)
 
 
-def _beside_each_other(board: _Board, runs: Sequence[_Run], report: Callable[[float], None]) -> list[Trial]:
+def _origins(scanned: Sequence[_Found]) -> Iterator[_Found]:
+    """Yield where short runs begin: four, of each board as many as of another."""
+    for found in scanned:
+        board = found.board
+        plain = _Found(board, _settled(board, board.tried(board.space.start)))
+        yield found
+        yield plain if np.isfinite(plain.seconds) else found
+        yield from (found,) * (_SHORT_RUNS // len(scanned) - 2)
+
+
+def _trials(board: _Board) -> int:
+    """Return how many trials a search on a board makes, all told."""
+    return max(_FEWEST_TRIALS, min(_MOST_TRIALS, board.affordable, _TRIALS_A_REST * len(board.space.rests)))
+
+
+def _seconds(found: _Found) -> float:
+    return found.seconds
+
+
+def _beside_each_other(runs: Sequence[_Run], report: Callable[[float], None]) -> list[_Found]:
     """Return the results of runs, two at a time; this thread takes every second one, and tells how far it is."""
     mine = runs[::2]
     with ThreadPoolExecutor(1) as pool:
-        others = [pool.submit(run.result, board, _ignore) for run in runs[1::2]]
+        others = [pool.submit(run.result, _ignore) for run in runs[1::2]]
         found = [
-            run.result(board, lambda done, before=number: report((before + done) / len(mine)))
+            run.result(lambda done, before=number: report((before + done) / len(mine)))
             for number, run in enumerate(mine)
         ]
         return [*found, *(other.result() for other in others)]

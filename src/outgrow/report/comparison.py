@@ -84,4 +84,4 @@ def _bound(rows: Sequence[Row]) -> str:
     bounds = [row.found.bound_seconds for row in rows if isinstance(row.found, Summary)]
     if not bounds:
         return str(rows[0].found)
-    return f"The bound is {format_seconds(bounds[0])}: no plan that keeps the captured order is quicker."
+    return f"The bound is {format_seconds(bounds[0])}: no plan in the captured order, or in the lean one, is quicker."

@@ -1,0 +1,63 @@
+"""Which order of the ops asks for least, were everything away that is not used now?
+
+Under a small budget what waits for the backward pass is away, or not built yet. What fills the memory then is what the
+ops of one half of the step, before or after the moment of most bytes, hold for each other. So in each half the order of
+least peak (`reorder`) is looked for as if storages of the other half took no room:
+
+    forward     a storage lives from its birth to its last use before that moment
+    backward    what was born before it does not count
+
+A step that forms no gradients has one half. Updates keep their places, since they come early by themselves (`order`).
+In a chain of layers the captured order is the best, which is seen at once; where branches cross, as in cells wired at
+random, another one may be far better.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from outgrow.analysis.updates import first_update
+from outgrow.ir.graph import Graph, Role
+from outgrow.plan import Move
+from outgrow.planning.bound import bound_seconds
+from outgrow.planning.jobs import alone, jobs_of, profile
+from outgrow.planning.moves import moves_to
+from outgrow.planning.problem import Problem
+from outgrow.planning.reorder import Effort, lowered
+from outgrow.rewriting.derive import apply_laws
+
+_SECONDS = 0.5
+"""What each half may take, on a machine of 2020."""
+_MOST_OPS = 10_000
+"""Larger steps are in the captured order: of many layers, and a chain."""
+
+
+def orders(problem: Problem) -> Iterator[tuple[Graph, tuple[Move, ...]]]:
+    """Yield the captured graph, then the one in the lean order if that is another, with the moves that make it."""
+    graph = problem.graph
+    yield graph, ()
+    moves = _moves(problem) if len(graph.ops) <= _MOST_OPS else ()
+    if moves:
+        yield apply_laws(graph, moves), moves
+
+
+def least_seconds(problem: Problem) -> float:
+    """Return seconds below which no plan can come that keeps one of the `orders`."""
+    return min(bound_seconds(replace(problem, graph=graph)) for graph, _ in orders(problem))
+
+
+def _moves(problem: Problem) -> tuple[Move, ...]:
+    """Return the moves from the captured order to the lean one."""
+    graph = problem.graph
+    jobs = jobs_of(graph, problem.workspace, first_stays=True)
+    updates = first_update(graph)
+    middle = updates
+    if updates < len(jobs) or any(storage.role is Role.GRADIENT for storage in graph.storages.values()):
+        bytes_at = profile(jobs, range(updates))
+        middle = max(range(updates), key=bytes_at.__getitem__, default=0)
+    order: list[int] = []
+    for begin, end in ((0, middle), (middle, updates)):
+        inside = alone(jobs, begin, end)
+        found = lowered(inside, list(range(len(inside))), Effort.of(_SECONDS))
+        order += [begin + at for at in found]
+    order += range(updates, len(jobs))
+    return moves_to(graph, [graph.ops[job].name for job in order])
