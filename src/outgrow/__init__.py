@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from outgrow.allocator import prefer_huge_pages
 from outgrow.errors import (
+    Divided,
     Infeasible,
     InvalidGraph,
     InvalidMachine,
@@ -19,6 +20,7 @@ from outgrow.errors import (
     InvalidWorkload,
     NotApplicable,
     OutgrowError,
+    PeerLost,
     ReplayMismatch,
     TierFailure,
     TornState,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Divided",
     "Infeasible",
     "InvalidGraph",
     "InvalidMachine",
@@ -41,6 +44,7 @@ __all__ = [
     "InvalidWorkload",
     "NotApplicable",
     "OutgrowError",
+    "PeerLost",
     "ReplayMismatch",
     "Step",
     "TierFailure",

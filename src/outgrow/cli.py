@@ -1,4 +1,4 @@
-"""The command line: `outgrow train | plan | compare | fit | explain | machine`.
+"""The command line: `outgrow train | plan | compare | fit | partition | explain | machine`.
 
 Exit status: 0 done; 1 a refusal, with its reason on stderr; 2 wrong usage; 130 after Ctrl-C. Wrong usage is
 found before torch is imported. Results go to stdout; with `--json -` the JSON does, and what people read goes

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 import outgrow
 from outgrow.errors import Infeasible, InvalidQuantity, TierFailure, TornState, Uncapturable
+from outgrow.frontends import compile as frontend
 from outgrow.frontends import entries
 from outgrow.frontends.machines import described_machine
 from outgrow.ir.graph import SwapIn
@@ -268,6 +269,30 @@ def test_an_ample_budget_calls_the_function_itself(compiled: Compile) -> None:
     assert differences(left_by(plain, ours, step), expected) == []
     assert ours.real_calls == 3
     assert step.plan.bytes_swapped == 0
+
+
+def test_a_function_that_takes_more_than_it_may_is_planned_from_then_on(
+    compiled: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked as if there were ample room; later calls run a plan, made with the overhead that showed."""
+    expected = by_eager(plain, 0.0)
+    ours = wide()
+    budget = 1 << 30
+    step = compiled(ours, budget)
+    overhead = budget // 4
+
+    def exceeding(job: Job, step: Step) -> list[object]:
+        assert isinstance(step, outgrow.Step)
+        with monkeypatch.context() as first:
+            first.setattr(frontend, "high_water_bytes", lambda: step._baseline_bytes + budget + 1)
+            first.setattr(entries.Entries, "_has_shown", lambda self, _: setattr(self, "_overhead_bytes", overhead))
+            returned = [step(*job.batches[0])]
+        returned += [step(*pair) for pair in job.batches[1:]]
+        assert step.plan.overhead_bytes > overhead
+        return returned
+
+    assert differences(left_by(exceeding, ours, step), expected) == []
+    assert ours.real_calls == 1
 
 
 def test_a_closed_step_opens_again(compiled: Compile, short: Callable[..., int]) -> None:

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from outgrow.errors import Infeasible, InvalidQuantity
 from outgrow.frontends import dynamo
 from outgrow.frontends.machines import described_machine
+from outgrow.runtime.execute import Run
 from outgrow.runtime.process import high_water_bytes, reset_high_water
 from outgrow.units import MIB
 
@@ -222,6 +224,57 @@ def test_a_budget_below_the_floor_is_refused(compiled: Callable[[int], Callable[
     with pytest.raises(Infeasible, match="below the floor"):
         compiled(4 * MIB)(module)(batch()[0]).sum().backward()
     module(batch()[0])
+
+
+def test_a_part_that_fails_lets_go_of_what_it_held(
+    compiled: Callable[[int], Callable[[nn.Module], Model]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass without gradients that ends in the middle leaves no run behind, and the next one has eager's bits."""
+    torch.manual_seed(0)
+    module, (x, _) = Plain().eval(), batch()
+    abandoned: list[Run] = []
+    abandon = Run.abandon
+    monkeypatch.setattr(Run, "abandon", lambda run: (abandoned.append(run), abandon(run)))
+    with torch.no_grad():
+        expected = module(x)
+        model = compiled(1 << 30)(module)
+        advance = Run.advance
+
+        def failing(run: Run, stop: int) -> None:
+            advance(run, stop // 2)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Run, "advance", failing)
+            with pytest.raises(KeyboardInterrupt):
+                model(x)
+        assert len(abandoned) == 1
+        assert not abandoned[0].storages
+        assert torch.equal(model(x), expected)
+
+
+def test_kinds_of_inputs_are_forgotten_in_turn(
+    compiled: Callable[[int], Callable[[nn.Module], Model]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that sees ever other shapes keeps plans for the last ones alone, and the bits of eager."""
+    monkeypatch.setattr(dynamo, "_MOST_KINDS", 2)
+    parts: list[dynamo.Part] = []
+    made = dynamo.Part.__init__
+
+    def noted(part: dynamo.Part, *arguments: Any) -> None:
+        parts.append(part)
+        made(part, *arguments)
+
+    monkeypatch.setattr(dynamo.Part, "__init__", noted)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+    model = compiled(1 << 30)(module)
+    for rows in (64, 65, 66, 64, 67, 64):
+        x = torch.randn(rows, WIDTH)
+        expected = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+        found = torch.autograd.grad(model(x).sum(), list(module.parameters()))
+        assert all(map(torch.equal, found, expected))
+    assert sum(len(part._ready) for part in parts) <= 2 * len(parts)
 
 
 def test_a_second_backward_pass_is_refused(compiled: Callable[[str], Callable[[nn.Module], Model]]) -> None:

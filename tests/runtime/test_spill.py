@@ -68,13 +68,13 @@ def test_a_storage_that_rests_can_be_read_and_written(disk_folder: Path) -> None
     tensor = torch.arange(1 << 20, dtype=torch.float32)
     view, storage = tensor[1000:2000], tensor.untyped_storage()
     spill.reserve(0, storage.nbytes())
-    extents = spill.arrange({"t": storage}, {"t"})
+    extents = spill.arrange({"t": storage}, {"t"}, {})
     assert extent_of(storage) is extents["t"]
     assert resident_bytes([tensor]) == 0
     assert torch.equal(view, torch.arange(1000, 2000, dtype=torch.float32))
     view.add_(1)
     forget(storage)
-    assert spill.arrange({"t": storage}, {"t"})["t"] is extents["t"], "it is there already"
+    assert spill.arrange({"t": storage}, {"t"}, {})["t"] is extents["t"], "it is there already"
     come_home(storage)
     assert extent_of(storage) is None
     assert resident_bytes([tensor]) == storage.nbytes()
@@ -88,13 +88,13 @@ def test_a_storage_that_rests_outlives_its_file(disk_folder: Path) -> None:
     files, spill = open_spill_files(), Spill(disk_folder)
     tensor = torch.full((1 << 20,), 7.0)
     spill.reserve(0, tensor.untyped_storage().nbytes())
-    spill.arrange({"t": tensor.untyped_storage()}, {"t"})
+    spill.arrange({"t": tensor.untyped_storage()}, {"t"}, {})
     spill.close()
     assert open_spill_files() == files + 1
     assert bool((tensor == 7).all())
     other = Spill(disk_folder)
     other.reserve(0, tensor.untyped_storage().nbytes())
-    assert other.arrange({"t": tensor.untyped_storage()}, {"t"})["t"].file is other.file
+    assert other.arrange({"t": tensor.untyped_storage()}, {"t"}, {})["t"].file is other.file
     assert bool((tensor == 7).all())
     del tensor
     other.close()

@@ -19,7 +19,6 @@ from torch import Tensor
 from outgrow.analysis.cost import Cost
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.state import BatchSlot, Training, put
-from outgrow.ir.graph import Role
 from outgrow.runtime.execute import Outcome, Progress, Run
 from outgrow.runtime.program import Item, Program
 from outgrow.runtime.spill import Spill
@@ -58,7 +57,8 @@ def made_ready(
     for slot in call.captured.stale:
         put(slot, None, call.training)
     storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
-    extents = {} if spill is None else spill.arrange(storages, call.program.stowed)
+    lasting = {name: call.program.sizes[name] for name in call.program.lasting}
+    extents = {} if spill is None else spill.arrange(storages, call.program.stowed, lasting)
     return Run(
         call.program,
         costs,
@@ -106,16 +106,12 @@ def settle(call: Call, outcome: Outcome) -> object:
 def _storage(call: Call, name: str, tensor: Tensor) -> torch.UntypedStorage:
     """The storage that a graph's offsets count from: of a batch, the bytes that the tensor itself spans."""
     storage = tensor.untyped_storage()
-    slots = {item.storage: item.slot for item in call.captured.inputs if item.storage == name}
     begin, size = tensor.storage_offset() * tensor.element_size(), call.program.sizes[name]
-    if isinstance(slots[name], BatchSlot) and storage.nbytes() != size:
+    if isinstance(call.captured.slots[name], BatchSlot) and storage.nbytes() != size:
         return storage[begin : begin + size]
     return storage
 
 
 def _written_forward(call: Call) -> dict[str, Tensor]:
     """Copies of the buffers that the step writes; a forward pass changes them before any update."""
-    graph = call.captured.graph
-    written = {name for op in graph.ops for name in graph.written(op)}
-    buffers = [name for name in call.tensors if name in written and graph.storages[name].role is Role.BUFFER]
-    return {name: call.tensors[name].detach().clone() for name in buffers}
+    return {name: call.tensors[name].detach().clone() for name in call.captured.written_buffers}

@@ -13,6 +13,7 @@ the guards.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
@@ -121,6 +122,18 @@ class Captured:
     schedulers: tuple[LRScheduler, ...] = ()
     counters: tuple[Counted, ...] = ()
     places: Mapping[StateSlot, Place] = field(default_factory=dict[StateSlot, Place])
+
+    @cached_property
+    def slots(self) -> dict[str, Slot]:
+        """The slot of the tensor that owns each input storage."""
+        return {item.storage: item.slot for item in self.inputs}
+
+    @cached_property
+    def written_buffers(self) -> tuple[str, ...]:
+        """The storages of buffers that the step writes."""
+        graph = self.graph
+        written = {name for op in graph.ops for name in graph.written(op)}
+        return tuple(name for name in self.slots if name in written and graph.storages[name].role is Role.BUFFER)
 
     def guards_hold(self, training: Training) -> bool:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""

@@ -8,7 +8,8 @@ next call the plan is made again from the observed costs and the overhead that t
                              |           ^                  |
                              +-- capture +------------------+  once more
 
-Where the captured step fits, nothing is rewritten and the user's function is called as it is.
+Where the captured step fits twice over, the user's function is called as it is; where it just fits, the captured graph
+runs without a rewrite.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +111,7 @@ class Step(Generic[P, R]):
         completed = False
         try:
             capacity = entry.prepared.plan.budget.capacity_bytes
-            run = calls.made_ready(call, entry.prepared.costs, spill, capacity, progress, observe=entry.runs == 0)
+            run = calls.made_ready(call, entry.prepared.costs, spill, capacity, progress, observe=not entry.observed)
             outcome = calls.carried_out(call, run)
             returned = calls.settle(call, outcome)
             completed = True

@@ -59,6 +59,8 @@ _SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
 """Shares of what is left that a part leaves to others, tried in this order."""
 _SLACK_BYTES = 16 << 20
 _NOBODY = Training((), ())
+_MOST_KINDS = 32
+"""A part that sees ever other inputs forgets those that it has not seen for the longest."""
 
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define(
@@ -162,7 +164,8 @@ class Ready:
     """A part for inputs of some kind: captured, planned and lowered.
 
     `hole` is the number of the instruction that stands for everything else, `open` are the results that it hands
-    gradients for, and `needed_bytes` what everything else was seen to take. `idle` are spill files that no run uses.
+    gradients for, and `needed_bytes` what everything else was seen to take. `idle` are spill files that no run uses. It
+    is settled once it was planned from costs that a run has shown.
     """
 
     captured: Captured
@@ -173,7 +176,22 @@ class Ready:
     overhead_bytes: int
     runs: int = 0
     needed_bytes: int | None = None
+    is_settled: bool = False
+    is_closed: bool = False
     idle: list[Spill] = field(default_factory=list[Spill])
+
+    def give_back(self, spill: Spill) -> None:
+        """Keep a spill file for the next run, if there is one."""
+        if self.is_closed:
+            spill.close()
+        else:
+            self.idle.append(spill)
+
+    def close(self) -> None:
+        """Give the disk space back, that of runs which go on when they end."""
+        self.is_closed = True
+        while self.idle:
+            self.idle.pop().close()
 
 
 class Part:
@@ -189,7 +207,13 @@ class Part:
         if ready.hole is not None:
             return tuple(_Pair.apply(self, ready, *args))
         run = self.begun(ready, args)
-        run.advance(len(ready.program.instructions))
+        completed = False
+        try:
+            run.advance(len(ready.program.instructions))
+            completed = True
+        finally:
+            if not completed:
+                run.abandon()
         returned, _ = _returned(ready, run)
         self.ended(ready, run)
         return returned
@@ -209,13 +233,19 @@ class Part:
             captured = by_kernels(captured, self._settings.kernels)
             clear_away()
             self._ready[key] = self._planned(captured, others, None)
-        elif ready.runs == 1 or others > ready.overhead_bytes + _SLACK_BYTES:
+            self._drop_oldest()
+        elif (ready.runs > 0 and not ready.is_settled) or others > ready.overhead_bytes + _SLACK_BYTES:
             again = self._planned(ready.captured, max(others, ready.overhead_bytes), ready.needed_bytes)
-            again.runs = ready.runs + 1
-            for spill in ready.idle:
-                spill.close()
+            again.runs, again.is_settled = ready.runs, True
+            ready.close()
             self._ready[key] = again
+        self._ready[key] = self._ready.pop(key)  # the last is what was asked for last
         return self._ready[key]
+
+    def _drop_oldest(self) -> None:
+        """Forget the kind of inputs that was not seen for the longest, if there is one too many."""
+        if len(self._ready) > _MOST_KINDS:
+            self._ready.pop(next(iter(self._ready))).close()
 
     def _others(self, args: Sequence[object]) -> int:
         """Bytes that the process holds beyond its baseline and the inputs of this call."""
@@ -285,7 +315,7 @@ class Part:
         if seen:
             self._shared.costs.add(seen)
         if run.spill is not None:
-            ready.idle.append(run.spill)
+            ready.give_back(run.spill)
 
     def waits(self, waiting: "_Waiting") -> None:
         """Note that a run waits for its backward pass, and what the process holds."""

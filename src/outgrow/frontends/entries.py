@@ -59,7 +59,8 @@ class Entry:
     """What is kept for one signature: the captured step, its plan and program, and how often it ran.
 
     `shapes` are those of the batch, `seconds` what capturing and planning took, all told. `last_call` is the number of
-    the call that it served last.
+    the call that it served last. `observed` says that a program of it has run, which shows what ops cost, and
+    `has_exceeded` that the user's own function took more than the budget, and is not trusted again.
     """
 
     captured: Captured
@@ -73,6 +74,8 @@ class Entry:
     settled: bool = False
     surprises: int = 0
     runs_as_written: bool = False
+    observed: bool = False
+    has_exceeded: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class Entries:
 
     def _examined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         key = signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
-        candidates = self._by_signature.setdefault(key, [])
+        candidates = self._by_signature.get(key, [])
         self._calls += 1
         found = self._serving(candidates, args, kwargs)
         if found is None and _own_what_was_loaded(self._training):
@@ -167,7 +170,7 @@ class Entries:
         entry = self._planned(captured, args, kwargs, is_new=True)
         entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
         entry.seconds, entry.last_call = perf_counter() - begin, self._calls
-        candidates.append(entry)
+        self._by_signature.setdefault(key, []).append(entry)
         self._drop_oldest()
         return entry
 
@@ -200,6 +203,8 @@ class Entries:
         if len(entries) > _MOST_ENTRIES:
             _, key, entry = min(entries, key=itemgetter(0))
             self._by_signature[key].remove(entry)
+            if not self._by_signature[key]:
+                del self._by_signature[key]
             self._dropped += 1
 
     def _serving(
@@ -222,7 +227,13 @@ class Entries:
         return all(_may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
 
     def _planned(
-        self, captured: Captured, args: Sequence[object], kwargs: Mapping[str, object], *, is_new: bool
+        self,
+        captured: Captured,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        is_new: bool,
+        may_run_as_written: bool = True,
     ) -> Entry:
         self._progress("plan", 0.0)
         if self._machine is None:
@@ -242,7 +253,7 @@ class Entries:
         )
         program = lower(prepared.derived)
         is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= budget.capacity_bytes
-        runs_as_written = is_roomy and not self._is_compiled and self.workers is None
+        runs_as_written = is_roomy and may_run_as_written and not self._is_compiled and self.workers is None
         if not runs_as_written:
             arena.install()
             fix_mmap_threshold(MAPPED_BYTES)
@@ -265,16 +276,18 @@ class Entries:
 
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Plan from observed costs; where these leave no plan, a plan that kept the budget stays."""
-        entry.settled = True
         begin = perf_counter()
+        may_run_as_written = not entry.has_exceeded
         try:
-            again = self._planned(entry.captured, args, kwargs, is_new=False)
+            again = self._planned(entry.captured, args, kwargs, is_new=False, may_run_as_written=may_run_as_written)
         except Infeasible:
             if entry.process_bytes > self._settings.budget_bytes:
                 raise
+            entry.settled = True
             return
         finally:
             entry.seconds += perf_counter() - begin
+        entry.settled = True
         entry.prepared, entry.program = again.prepared, again.program
         entry.runs_as_written = again.runs_as_written
 
@@ -296,23 +309,30 @@ class Entries:
     def note(self, entry: Entry, outcome: Outcome, process: int) -> None:
         """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
         entry.runs += 1
+        entry.observed = True
         entry.process_bytes = process
         seen = _costs_seen(entry, outcome)
         if seen:
             self._cache.add(seen)
         entry.settled = not seen
-        shown = max(0, process - outcome.trace.peak_bytes)
-        if self._overhead_bytes is None or shown > self._overhead_bytes:
-            self._overhead_bytes = shown
+        if self._has_shown(process - outcome.trace.peak_bytes):
             entry.settled = entry.settled and process <= self._settings.budget_bytes
 
     def note_as_written(self, entry: Entry, process: int) -> None:
         """Learn from a run of the user's own function: if it took more than the budget, it is planned from now on."""
         entry.runs += 1
         entry.process_bytes = process
-        entry.settled = True
-        if process > self._settings.budget_bytes:
-            entry.runs_as_written = False
+        entry.settled = process <= self._settings.budget_bytes
+        if not entry.settled:
+            self._has_shown(process - entry.prepared.in_core.peak_bytes)
+            entry.runs_as_written, entry.has_exceeded = False, True
+
+    def _has_shown(self, overhead_bytes: int) -> bool:
+        """Note the overhead of a run; whether it is more than was seen before."""
+        is_more = self._overhead_bytes is None or overhead_bytes > self._overhead_bytes
+        if is_more:
+            self._overhead_bytes = max(0, overhead_bytes)
+        return is_more
 
     def close(self) -> None:
         """Give the disk space back, and memory that rests; entries take both anew when they run."""
@@ -333,6 +353,8 @@ def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
         entry.surprises += 1
         spans = {span.label: span.end - span.begin for span in outcome.trace.spans if span.lane is Lane.COMPUTE}
         seen = {name: replace(cost, seconds=spans[name]) for name, cost in known.items() if name in spans}
+    if not seen:
+        return {}
     grouped: dict[str, list[Cost]] = {}
     for op in entry.captured.graph.ops:
         own = [seen[part.name] for part in parts(op) if part.name in seen]

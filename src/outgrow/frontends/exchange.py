@@ -33,6 +33,8 @@ _LIBRARY.define(
     " -> Tensor"
 )
 _LIBRARY.define("arrived(Tensor(a!) found, Tensor packed) -> Tensor(a!)")
+_MOST_NUMBERS = 1 << 30
+"""Messages are numbered anew behind so many: a tag is an int of C."""
 _works: dict[int, list[dist.Work]] = {}
 """Exchanges that have begun, by the address of what they write; one that receives nothing ends where it begins."""
 
@@ -54,7 +56,7 @@ def _exchange(
     found = packed.new_empty(sum(received))
     places = found.split(received)
     with peers_missed():
-        there, number = _group(group), 1 + int(wire[0])
+        there, number = _group(group), 1 + int(wire[0]) % _MOST_NUMBERS
         others = [other for other in range(len(sent)) if other != worker]
         works = [there.recv([places[other]], other, number) for other in others if received[other]]
         works += [

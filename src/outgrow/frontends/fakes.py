@@ -1,8 +1,9 @@
 """What do operators see in place of the user's tensors while a step is captured?
 
-    the step, autograd      the user's own tensors: every list, hook and closure that refers to one goes on
-    working Twins                   exchanges each for its fake twin: of the same kind, without data tracing
-    notes the call FakeMode                says what the result would be like, without computing it
+    the step, autograd  the user's own tensors: every list, hook and closure that refers to one goes on working
+    Twins               exchanges each for its fake twin: of the same kind, without data
+    tracing             notes the call
+    FakeMode            says what the result would be like, without computing it
 
 So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
 than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op

@@ -26,9 +26,12 @@ class BudgetCallback(TrainerCallback):
         offload_dir: str | Path | None = None,
         disk_budget: int | str | None = None,
         planner: str = "search",
+        kernels: str = "eager",
     ) -> None:
         """Raise `InvalidQuantity` for a size that is none, and `TierFailure` for a folder that cannot be used."""
-        settings = Settings.of(memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner)
+        settings = Settings.of(
+            memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner, kernels=kernels
+        )
         self._compiled = compiled_in_place(settings)
 
     def on_train_begin(self, *_about: object, **kwargs: object) -> None:

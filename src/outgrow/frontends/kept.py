@@ -76,6 +76,9 @@ def _read(file: Path) -> list[Plan]:
 
 
 def _forget_the_oldest(plans: Path) -> None:
-    files = sorted(plans.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
-    for file in files[:-_MOST_FILES]:
-        file.unlink(missing_ok=True)
+    try:
+        files = sorted(plans.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
+        for file in files[:-_MOST_FILES]:
+            file.unlink(missing_ok=True)
+    except OSError:  # another process forgets the same ones
+        return

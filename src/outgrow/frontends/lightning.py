@@ -34,6 +34,7 @@ class BudgetStrategy(SingleDeviceStrategy):
         offload_dir: str | Path | None = None,
         disk_budget: int | str | None = None,
         planner: str = "search",
+        kernels: str = "eager",
         **kwargs: Any,
     ) -> None:
         """Raise `InvalidQuantity` for a size that is none, or if there is none here nor in the environment."""
@@ -43,7 +44,9 @@ class BudgetStrategy(SingleDeviceStrategy):
             raise InvalidQuantity(
                 f'no memory budget: write BudgetStrategy("8GiB"), or set {_VARIABLE} before strategy="outgrow"'
             )
-        settings = Settings.of(budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner)
+        settings = Settings.of(
+            budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner, kernels=kernels
+        )
         self._compiled = compiled_in_place(settings)
 
     def setup(self, trainer: Trainer) -> None:

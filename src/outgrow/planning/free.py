@@ -2,8 +2,7 @@
 
 Updates move forward (`order`), large ops are taken apart (`apart`), operands of which only the layout matters are let
 go (`by_layout`), gradients of weights wait (`waiting`), then dying operands are written over (`reuse`). Each is given
-back if it raises the floor: a storage
-that is written over by a result has to stay as long as the result.
+back if it raises the floor: a storage that is written over by a result has to stay as long as the result.
 """
 
 from dataclasses import replace

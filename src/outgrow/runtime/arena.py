@@ -6,17 +6,20 @@ The arena keeps what dies, and serves the next tensor with the same pages (`aren
 never more than what was live at once, so the process takes no more for it.
 
 The arena is an allocator of torch's own kind, written in C++ and compiled when it is first needed (a second), then
-kept in the user's cache folder. Where there is no compiler, tensors take fresh memory as ever: right, but slower.
+kept in the user's cache folder. Where there is no compiler, tensors take fresh memory as ever: right, but slower; and
+since storages cannot change places then, what outlives the step stays in memory. This is said once.
 """
 
 import ctypes
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from warnings import warn
 
 import torch
 
@@ -27,6 +30,10 @@ LEAST_BYTES = 256 << 10
 """The smallest tensors that live in the arena."""
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _BUILD_SECONDS = 120
+_MISSING = (
+    "outgrow finds no C++ compiler that works, so steps are slower, and weights and optimizer state stay in memory. "
+    "Install g++, or name a compiler in the environment variable CXX."
+)
 
 
 def install() -> bool:
@@ -111,14 +118,12 @@ def _ready() -> ctypes.CDLL:
 @cache
 def _library() -> ctypes.CDLL | None:
     """Return the compiled arena, from the cache folder if it is there; None where it cannot be made."""
-    source = _SOURCE.read_bytes()
-    digest = sha256(source + torch.__version__.encode()).hexdigest()[:16]
-    path = cache_folder("arena") / f"{digest}.so"
+    key = _SOURCE.read_bytes() + f"{torch.__version__} {platform.machine()}".encode()
+    path = cache_folder("arena") / f"{sha256(key).hexdigest()[:16]}.so"
     try:
-        if not path.exists():
-            _compile(path)
-        library = ctypes.CDLL(str(path), use_errno=True)
+        library = _loaded(path)
     except (OSError, subprocess.SubprocessError):
+        warn(_MISSING, stacklevel=2)
         return None
     library.arena_resting_bytes.restype = ctypes.c_size_t
     library.arena_rise_bytes.restype = ctypes.c_size_t
@@ -131,6 +136,17 @@ def _library() -> ctypes.CDLL | None:
     library.arena_lend.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.arena_adopt.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     return library
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    """Return the library at `path`, compiled if it is not there, or does not load: it may be of another machine."""
+    if path.exists():
+        try:
+            return ctypes.CDLL(str(path), use_errno=True)
+        except OSError:
+            path.unlink(missing_ok=True)
+    _compile(path)
+    return ctypes.CDLL(str(path), use_errno=True)
 
 
 def _compile(path: Path) -> None:

@@ -50,7 +50,7 @@ class Progress:
 
 @dataclass
 class Run:
-    """The tables of one run of a program; `extents` are those of lasting storages, where they have one yet."""
+    """The tables of one run of a program; `extents` are those of lasting storages."""
 
     program: Program
     costs: Mapping[str, Cost]
@@ -247,13 +247,11 @@ class Run:
     def _extent(self, storage: str) -> tuple[int, int]:
         """Where a storage lies in the spill file, and its bytes."""
         assert self.spill is not None, "a program with transfers has a spill file"
-        if storage not in self.program.lasting:
-            assert self.spill.scratch is not None, "scratch was reserved for the program"
-            offset, size = self.program.extents[storage]
-            return self.spill.scratch.offset + offset, size
-        if storage not in self.extents:
-            self.extents[storage] = self.spill.take(self.program.sizes[storage])
-        return self.extents[storage].offset, self.program.sizes[storage]
+        if storage in self.program.lasting:
+            return self.extents[storage].offset, self.program.sizes[storage]
+        assert self.spill.scratch is not None, "scratch was reserved for the program"
+        offset, size = self.program.extents[storage]
+        return self.spill.scratch.offset + offset, size
 
     def _swap_out(self, storage: str, begin: int, end: int) -> None:
         offset, _ = self._extent(storage)

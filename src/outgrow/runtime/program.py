@@ -40,7 +40,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One op, ready to run. `arguments` look values up; `dies` are storages whose last use this is.
+    """One op, ready to run. `arguments` look values up; `results` are None where nobody reads them.
 
     `updates` says that it writes a parameter or optimizer state, so that the step can no longer be undone.
     """

@@ -53,22 +53,21 @@ class Spill:
         self.file.make_room(lasting_bytes)
         self.link = self.link or Link(self.file.tier)
 
-    def take(self, size_bytes: int) -> Extent:
-        """Return an extent for a storage that outlives the step."""
-        assert self.file is not None, "the file was made when room was reserved"
-        return self.file.take(size_bytes)
-
-    def arrange(self, storages: Mapping[str, torch.UntypedStorage], stowed: Collection[str]) -> dict[str, Extent]:
+    def arrange(
+        self, storages: Mapping[str, torch.UntypedStorage], stowed: Collection[str], lasting: Mapping[str, int]
+    ) -> dict[str, Extent]:
         """Bring storages to where a step wants them: those `stowed` to this file, the others to memory.
 
-        Returns the extents of those stowed. Raises `TierFailure` if the disk fails.
+        Returns the extents of those stowed, and new ones for the others that are `lasting`, by their bytes: they may
+        leave in the step. Raises `TierFailure` if the disk fails, or has no room for all of them.
         """
+        assert self.file is not None, "the file was made when room was reserved"
         found: dict[str, Extent] = {}
         leaves_holes = False
         for name in stowed & storages.keys():  # others are born in the step
             extent = extent_of(storages[name])
             if extent is None or extent.file is not self.file:
-                extent = self.take(storages[name].nbytes())
+                extent = self.file.take(storages[name].nbytes())
                 copied_out(storages[name], extent)
                 leaves_holes = True
             forget(storages[name])
@@ -78,7 +77,7 @@ class Spill:
         for name, storage in storages.items():
             if name not in found:
                 come_home(storage)
-        return found
+        return found | {name: self.file.take(size) for name, size in lasting.items() if name not in found}
 
     def close(self) -> None:
         """Stop the link and give the disk space back: at once, or when what rests there is needed no more."""
