@@ -67,7 +67,6 @@ class Transfers(NamedTuple):
     excess_bytes: int
     dropped: Integers
     is_clean: Flags
-    stall_seconds: Reals
     piece_gap: Integers
     piece_begin: Integers
     piece_end: Integers
@@ -102,12 +101,15 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     seconds: Reals, live: Integers, instance: Integers, begin: Integers, end: Integers, dirty: Flags,
     size: Integers, capacity: int, out_rate: float, in_rate: float, latency: float, half_duplex: bool, lead: float,
     piece_bytes: int,
-) -> tuple[float, int, Integers, Flags, Reals, Integers, Integers, Integers, Integers]:  # fmt: skip
-    """The walk of the module's docstring, where `size` is what moves of each gap; returns the fields of `Transfers`."""
+) -> tuple[float, int, Integers, Flags, Integers, Integers, Integers, Integers]:  # fmt: skip
+    """The walk of the module's docstring, where `size` is what moves of each gap; returns the fields of `Transfers`.
+
+    One function, since its steps share a dozen arrays: handing these to others counts their users at every op, which
+    takes ten times as long as all the rest.
+    """
     ops, gaps = len(seconds), len(begin)
     dropped = np.full(gaps, -1, np.int64)
     is_clean = np.zeros(gaps, np.bool_)
-    stall = np.zeros(gaps)
     room_for_pieces = 0
     instances = 0
     smallest = capacity
@@ -158,7 +160,6 @@ def walk(  # noqa: C901, PLR0912, PLR0915
             if end[gap] <= step:
                 copied[instance[gap]] = 0
             elif out_end[gap] <= clock or promised + held_bytes > capacity:
-                stall[gap] += max(0.0, out_end[gap] - clock)
                 clock = max(clock, out_end[gap])
                 dropped[gap] = step
                 held_bytes -= size[gap]
@@ -238,7 +239,6 @@ def walk(  # noqa: C901, PLR0912, PLR0915
             aways -= 1
             ready = max(0, ready - 1)
             gap = away[aways]
-            stall[gap] += max(0.0, back_end[gap] - clock)
             clock = max(clock, back_end[gap])
         clock += seconds[step]
         # after it, copies out begin
@@ -265,7 +265,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
             clock = max(clock, out_end[held[at]])
     total = np.inf if excess > 0 else clock
     return (
-        total, excess, dropped, is_clean, stall,
+        total, excess, dropped, is_clean,
         piece_gap[:pieces].copy(), piece_begin[:pieces].copy(), piece_end[:pieces].copy(), piece_before[:pieces].copy(),
     )  # fmt: skip
 
