@@ -467,6 +467,41 @@ def evaluated() -> Job:
     return Job(step, (model,), (), rows)
 
 
+def autocast_twice() -> Job:
+    """Weights that are used twice are cast once, and their gradients summed in 16 bits."""
+    model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 3))
+    optimizer = AdamW(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(x), y) + model(0.5 * x).abs().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
+def taught() -> Job:
+    """A teacher with attention in evaluation mode, for which torch has fused kernels."""
+    model, layer = net(), nn.TransformerEncoderLayer(8, 2, 32, batch_first=True)
+    teacher = nn.Sequential(layer, nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Linear(8, 3)).eval()
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        with torch.no_grad():
+            wanted = teacher(x[None])[0]
+        scores = model(x)
+        loss = F.cross_entropy(scores, y) + F.mse_loss(scores, wanted)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model, teacher), (optimizer,), rows)
+
+
 def nothing_returned() -> Job:
     """A step that ends with the optimizer."""
     model = net()
@@ -499,6 +534,8 @@ FEATURES: tuple[Make, ...] = (
     attention_decoder,
     random_numbers,
     evaluated,
+    autocast_twice,
+    taught,
     nothing_returned,
 )
 

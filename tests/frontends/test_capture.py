@@ -427,7 +427,7 @@ def test_models_that_are_not_on_the_cpu_are_refused(device: str, message: str) -
 def test_tensors_that_the_step_makes_elsewhere_are_refused() -> None:
     """What the step moves to another device is not planned there."""
     model = nn.Linear(4, 4)
-    with pytest.raises(Uncapturable, match="is on meta"):
+    with pytest.raises(Uncapturable, match="the step makes a tensor on meta"):
         capture(lambda x: model(x).to("meta"), [model], [], (torch.ones(2, 4),))
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, lr_scheduler
+from torch.optim import LBFGS, SGD, Optimizer, SparseAdam, lr_scheduler
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.capture import capture
@@ -22,6 +22,7 @@ SGD_RATE = 0.25
 FLAT = {"evaluated"}
 """Without a backward pass nothing waits: the peak is the floor."""
 TRIALS = 500
+ENCODER = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1).eval()
 
 
 @pytest.fixture
@@ -71,6 +72,20 @@ def _scheduled_by_number(job: Job, _x: Tensor, _y: Tensor) -> None:
     lr_scheduler.CosineAnnealingWarmRestarts(job.optimizers[0], 3).step(3)
 
 
+def _data_exchanged(job: Job, _x: Tensor, _y: Tensor) -> None:
+    weight = next(job.models[0].parameters())
+    weight.data = weight.data * 2
+
+
+def _nested(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
+    with torch.no_grad():
+        return ENCODER(x[None], src_key_padding_mask=torch.zeros(1, len(x), dtype=torch.bool))
+
+
+def _conditional(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
 def _opaque(_job: Job, x: Tensor, _y: Tensor) -> object:
     return SimpleNamespace(scores=x + 1)
 
@@ -88,6 +103,9 @@ def _positive(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
         (_rate_by_hand, "'lr'.*scheduler.step"),
         (_scheduled_before, "call the scheduler after the last step of its optimizer"),
         (_scheduled_by_number, "an argument, which would be the same in every call"),
+        (_data_exchanged, r"sets the \.data of parameter '0\.weight'.*copy_"),
+        (_nested, r"test_features.py:\d+.*enable_nested_tensor=False"),
+        (_conditional, r"test_features.py:\d+.*torch cannot trace this"),
         (_opaque, "a SimpleNamespace that holds tensors"),
         (_positive, r"test_features.py:\d+.*depends on the content"),
     ],
@@ -104,6 +122,25 @@ def test_what_a_capture_could_not_repeat_is_refused(step: Callable[..., object],
 
 def _two() -> tuple[Tensor, Tensor]:
     return torch.ones(200, 8), torch.zeros(200, dtype=torch.long)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(LBFGS, "how often it calls"), (SparseAdam, "sparse gradient")])
+def test_optimizers_whose_steps_are_no_graph_are_refused(kind: Callable[..., Optimizer], reason: str) -> None:
+    """By name, with the reason and the drop-in as the remedy."""
+    job = by(kind)()
+    with pytest.raises(Uncapturable, match=rf"{kind.__name__} .*{reason}.*torch\.compile\(model"):
+        capture(job.step, job.models, job.optimizers, _two())
+
+
+def test_contents_that_were_exchanged_are_put_back() -> None:
+    """A step that is refused for that leaves the parameter as it was."""
+    job = by(partial(SGD, lr=SGD_RATE))()
+    weight = next(job.models[0].parameters())
+    before, place = weight.detach().clone(), weight.data_ptr()
+    with pytest.raises(Uncapturable, match="sets the"):
+        capture(partial(_data_exchanged, job), job.models, job.optimizers, _two())
+    assert weight.data_ptr() == place
+    assert torch.equal(weight, before)
 
 
 def test_a_step_may_look_at_what_is_made_of_literals_alone() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.devices import check_device
+from outgrow.frontends.devices import check_result
 from outgrow.frontends.names import operator_name, symbol_name
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value, read_values
@@ -160,7 +160,7 @@ class Conversion:
 
     def _add_storage(self, name: str, role: Role, tensor: Tensor) -> None:
         assert name not in self.storages, f"storage {name} has one name"
-        check_device(tensor.device, name)
+        check_result(name, tensor)
         self.storages[name] = Storage(name, tensor.untyped_storage().nbytes(), role)
         self.versions[name] = 0
         self._names[address(tensor)] = name

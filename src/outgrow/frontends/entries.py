@@ -7,6 +7,7 @@ tensors of the step, plus a share of what the step will hold. It is deducted fro
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from statistics import mean
 from time import perf_counter
@@ -239,20 +240,11 @@ class Entries:
         if self._machine is None:
             self._machine = this_machine(self._settings.folder)
         tensors = captured.tensors(self._training, args, kwargs)
-        budget = Budget(self._settings.budget_bytes, self._overhead(captured, tensors, is_new=is_new))
-        prepared = prepare(
-            captured.graph,
-            self._cache.known,
-            self._machine,
-            budget,
-            planner=self._settings.planner,
-            fixed=frozenset(name for name in tensors if not _may_leave(captured.graph, name, tensors[name])),
-            progress=self._progress,
-            prove=False,
-            keep=True,
-        )
+        overhead = partial(self._overhead, captured, tensors, is_new=is_new)
+        prepared = self._prepared(captured, tensors, overhead)
         program = lower(prepared.derived)
-        is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= budget.capacity_bytes
+        capacity = prepared.plan.budget.capacity_bytes
+        is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= capacity
         runs_as_written = is_roomy and may_run_as_written and not self._is_compiled and self.workers is None
         if not runs_as_written:
             arena.install()
@@ -260,6 +252,34 @@ class Entries:
         self.spill_for(program, tensors)
         trim()
         return Entry(captured, prepared, program, runs_as_written=runs_as_written)
+
+    def _prepared(
+        self, captured: Captured, tensors: Mapping[str, Tensor], overhead_within: Callable[[int], int]
+    ) -> Prepared:
+        """Return the plan within what the overhead leaves; a larger budget may have more overhead.
+
+        So where there is none, the floor that `Infeasible` names is one with the overhead of that much memory.
+        """
+        assert self._machine is not None, "rates are measured before the first plan"
+        limit = self._settings.budget_bytes
+        overhead = overhead_within(limit)
+        while True:
+            try:
+                return prepare(
+                    captured.graph,
+                    self._cache.known,
+                    self._machine,
+                    Budget(limit, overhead),
+                    planner=self._settings.planner,
+                    fixed=frozenset(name for name in tensors if not _may_leave(captured.graph, name, tensors[name])),
+                    progress=self._progress,
+                    prove=False,
+                    keep=True,
+                )
+            except Infeasible as refusal:
+                before, overhead = overhead, overhead_within(refusal.floor_bytes)
+                if overhead <= before:
+                    raise
 
     def spill_for(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
         """Return the spill file with room for what a program moves; None if it moves nothing."""
@@ -291,8 +311,8 @@ class Entries:
         entry.prepared, entry.program = again.prepared, again.program
         entry.runs_as_written = again.runs_as_written
 
-    def _overhead(self, captured: Captured, tensors: Mapping[str, Tensor], *, is_new: bool) -> int:
-        """The overhead that a run has shown; for a step that has not run yet, at least what is to be expected."""
+    def _overhead(self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool) -> int:
+        """The overhead that a run has shown; where none has, at least what is to be expected within a budget."""
         shown = 0
         if self._overhead_bytes is not None:
             shown = self._overhead_bytes + max(_SLACK_BYTES, int(self._overhead_bytes * _SLACK_SHARE))
@@ -304,7 +324,7 @@ class Entries:
             forget(tensor.untyped_storage())
         held = self._baseline_bytes + resident_bytes(known) + arena.resting_bytes()
         now = max(0, process_bytes() - held)
-        return max(shown, now + unseen_overhead_bytes(captured.graph, self._settings.budget_bytes))
+        return max(shown, now + unseen_overhead_bytes(captured.graph, within))
 
     def note(self, entry: Entry, outcome: Outcome, process: int) -> None:
         """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""

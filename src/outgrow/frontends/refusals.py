@@ -39,10 +39,15 @@ _COMPILED = (
     "this calls what torch.compile made, whose kernels are not those of eager; "
     "call the model itself (model._orig_mod) inside of the step"
 )
-_DROP_IN = (
+DROP_IN = (
     '. Or leave the loop as it is, and plan its parts: torch.compile(model, backend="outgrow", '
     'options={"memory_budget": ...})'
 )
+_NESTED = (
+    "this makes a nested tensor, whose shapes are contents of a mask; "
+    "give the TransformerEncoder enable_nested_tensor=False, or do this outside of the step"
+)
+_UNTRACEABLE = "torch cannot trace this; write it otherwise, or do it outside of the step"
 _CONTENT_MESSAGES = (
     "is not supported for tensor subclasses",
     "Cannot access data pointer of Tensor",
@@ -51,6 +56,7 @@ _CONTENT_MESSAGES = (
     "passed to SymBool",
 )
 _FOLDERS = (*torch.__path__, *outgrow.__path__, *site.getsitepackages(), site.getusersitepackages())
+_TORCH = tuple(f"{Path(folder).resolve()}{os.sep}" for folder in torch.__path__)
 _LIBRARIES = tuple(f"{Path(folder).resolve()}{os.sep}" for folder in (*_FOLDERS, sysconfig.get_path("stdlib")))
 
 
@@ -63,7 +69,7 @@ def refusals() -> Iterator[None]:
         reason = _reason(error)
         if reason is None:
             raise
-        raise Uncapturable(f"{user_line(error.__traceback__) or 'the step'}: {reason}{_DROP_IN}") from error
+        raise Uncapturable(f"{user_line(error.__traceback__) or 'the step'}: {reason}{DROP_IN}") from error
 
 
 def _reason(error: Exception) -> str | None:
@@ -78,8 +84,20 @@ def _reason(error: Exception) -> str | None:
             return _CONTENT
         case RuntimeError() if "dynamo-optimized function" in str(error):
             return _COMPILED
+        case RuntimeError() if "NestedTensor" in str(error):
+            return _NESTED
+        case AssertionError() | NotImplementedError() if _is_of_torch(error.__traceback__):
+            return _UNTRACEABLE
         case _:
             return None
+
+
+def _is_of_torch(traceback: TracebackType | None) -> bool:
+    """Whether an error was raised by torch's own Python."""
+    file = ""
+    while traceback is not None:
+        file, traceback = traceback.tb_frame.f_code.co_filename, traceback.tb_next
+    return str(Path(file).resolve()).startswith(_TORCH)
 
 
 def user_line(traceback: TracebackType | None) -> str | None:

@@ -19,12 +19,12 @@ from unittest.mock import patch
 import sympy
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.amp.grad_scaler import GradScaler
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.optim import _adafactor
+from torch.optim import LBFGS, SparseAdam, _adafactor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.types import py_sym_types
@@ -33,11 +33,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from outgrow.errors import Uncapturable
 from outgrow.frontends.containers import check_open, open_dataclasses
 from outgrow.frontends.counters import Counted, Counters
-from outgrow.frontends.devices import check_devices
+from outgrow.frontends.devices import check_devices, title
+from outgrow.frontends.eager_ways import as_in_eager
 from outgrow.frontends.fakes import Twins, fake_mode, stand_in
 from outgrow.frontends.generator import generator_traced
 from outgrow.frontends.guards import symbol
-from outgrow.frontends.refusals import refusals
+from outgrow.frontends.refusals import DROP_IN, refusals
 from outgrow.frontends.schedules import schedulers_put_off
 from outgrow.frontends.state import (
     BatchSlot,
@@ -66,6 +67,10 @@ def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
     return _full((), data, **options) if isinstance(data, torch.SymFloat) else _as_tensor(data, **options)
 
 
+_NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
+    LBFGS: "decides by the losses that it sees how often it calls the model, so its step is no graph",
+    SparseAdam: "updates the rows that a sparse gradient names, so the shapes of its step are contents",
+}
 _TRACEABLE: tuple[tuple[object, str, object], ...] = (
     (_adafactor, "max", torch.sym_max),
     (_adafactor, "min", torch.sym_min),
@@ -136,6 +141,8 @@ def trace(
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     before = state_tensors(training)
     check_devices(before, leaves)
+    _check_optimizers(training)
+    caches_casts = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
         mode = stack.enter_context(fake_mode([*before.values(), *leaves]))
         twins = Twins(mode)
@@ -154,10 +161,12 @@ def trace(
         run = _Run()
 
         def traced(_inputs: object) -> list[object]:
-            returned = step(*call_args, **call_kwargs)
+            with as_in_eager(caches_casts=caches_casts):
+                returned = step(*call_args, **call_kwargs)
             return _observe(returned, training, before, run)
 
         stack.enter_context(_side_effects_undone(training, twins))
+        stack.enter_context(_contents_kept(before))
         stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
         set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
@@ -188,6 +197,13 @@ def trace(
             gradients=tuple(map(twins.twin, run.gradients)),
             schedulers=tuple(schedulers.waiting),
         )
+
+
+def _check_optimizers(training: Training) -> None:
+    for optimizer in training.optimizers:
+        for kind, reason in _NOT_ONE_GRAPH.items():
+            if isinstance(optimizer, kind):
+                raise Uncapturable(f"{kind.__name__} {reason}{DROP_IN}")
 
 
 def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:
@@ -269,6 +285,38 @@ def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
             f"the step computes the gradient of a tensor of shape {tuple(strays[0].shape)} that no model "
             "owns; name every module that is trained: model=[model, loss_module]"
         )
+
+
+@contextmanager
+def _contents_kept(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
+    """Give tensors their contents back if the step exchanges them by `tensor.data = ...`, and refuse such a step.
+
+    This goes past everything that sees what a step does.
+    """
+    plain = [(slot, tensor) for slot, tensor in held.items() if type(tensor) in (Tensor, nn.Parameter)]
+    contents = [(slot, tensor, tensor.detach()) for slot, tensor in plain]
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+        raise
+    finally:
+        exchanged = [slot for slot, tensor, content in contents if _exchanged(tensor, content)]
+        if exchanged:
+            raise Uncapturable(
+                f"the step sets the .data of {title(exchanged[0])}, which the captured step would not see; "
+                "write into the tensor (under torch.no_grad(), with copy_), or do this outside of the step"
+            ) from failure
+
+
+def _exchanged(tensor: Tensor, content: Tensor) -> bool:
+    """Give a tensor its content back; whether it had another one."""
+    is_other = tensor.device != content.device or tensor.data_ptr() != content.data_ptr()
+    if is_other:
+        with torch._C.DisableTorchFunction():
+            tensor.data = content
+    return is_other
 
 
 def _made_for_good(scaler: GradScaler, device: torch.device) -> None:
