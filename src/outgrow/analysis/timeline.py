@@ -56,11 +56,6 @@ class Trace:
         return peak_bytes(self.events)
 
     @property
-    def tier_peak_bytes(self) -> int:
-        """The largest number of bytes held at once in the next tier."""
-        return max((tier for _, _, tier in memory_over_time(self.events)), default=0)
-
-    @property
     def bytes_out(self) -> int:
         """Bytes that left the device."""
         return sum(span.size_bytes for span in self.spans if span.lane is Lane.OUT)

@@ -25,7 +25,7 @@ from outgrow.runtime.spill import Spill
 
 
 @dataclass(frozen=True)
-class Call:
+class Bound:
     """Everything that one call of a captured step works on."""
 
     captured: Captured
@@ -37,15 +37,15 @@ class Call:
 
 def bind(
     captured: Captured, program: Program, training: Training, args: Sequence[object], kwargs: Mapping[str, object]
-) -> Call:
+) -> Bound:
     """Find the tensors and hyper-parameters of this call."""
     values = captured.hyper_values(training)
     hyper = {item.value: value for item, value in zip(captured.hyper, values, strict=True)}
-    return Call(captured, program, training, captured.tensors(training, args, kwargs), hyper)
+    return Bound(captured, program, training, captured.tensors(training, args, kwargs), hyper)
 
 
 def made_ready(
-    call: Call,
+    call: Bound,
     costs: Mapping[str, Cost],
     spill: Spill | None,
     capacity_bytes: int,
@@ -72,7 +72,7 @@ def made_ready(
     )
 
 
-def carried_out(call: Call, run: Run) -> Outcome:
+def carried_out(call: Bound, run: Run) -> Outcome:
     """Carry out a run of the call; if it fails before the first update, put buffers and generator back as they were."""
     before = _written_forward(call)
     generator = torch.get_rng_state()
@@ -91,7 +91,7 @@ def carried_out(call: Call, run: Run) -> Outcome:
     return outcome
 
 
-def settle(call: Call, outcome: Outcome) -> object:
+def settle(call: Bound, outcome: Outcome) -> object:
     """Hang new state where the captured step left it, step its schedulers, and return what the step returns."""
     for item in call.captured.puts:
         result = None if item.result is None else outcome.results[item.result]
@@ -103,7 +103,7 @@ def settle(call: Call, outcome: Outcome) -> object:
     return call.captured.unflatten(outcome.results)
 
 
-def _storage(call: Call, name: str, tensor: Tensor) -> torch.UntypedStorage:
+def _storage(call: Bound, name: str, tensor: Tensor) -> torch.UntypedStorage:
     """The storage that a graph's offsets count from: of a batch, the bytes that the tensor itself spans."""
     storage = tensor.untyped_storage()
     begin, size = tensor.storage_offset() * tensor.element_size(), call.program.sizes[name]
@@ -112,6 +112,6 @@ def _storage(call: Call, name: str, tensor: Tensor) -> torch.UntypedStorage:
     return storage
 
 
-def _written_forward(call: Call) -> dict[str, Tensor]:
+def _written_forward(call: Bound) -> dict[str, Tensor]:
     """Copies of the buffers that the step writes; a forward pass changes them before any update."""
     return {name: call.tensors[name].detach().clone() for name in call.captured.written_buffers}

@@ -5,15 +5,14 @@ beginning, each decision finds the op before which its chain has to stand: every
 results are written over operands that die now, from the beginning to the end.
 """
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Sequenced
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.plan import Recompute, Reuse
-from outgrow.planning.sequence import Sequence
+from outgrow.planning.sequence import Course
 from outgrow.planning.tables import Tables
 
 
@@ -26,7 +25,7 @@ class Named:
     instances: tuple[str, ...]
 
 
-def named(tables: Tables, sequence: Sequence, over: NDArray[np.int64]) -> Named:
+def named(tables: Tables, sequence: Course, over: NDArray[np.int64]) -> Named:
     """Return the decisions that turn the tables' graph into the sequence; `over` is that of its `Residence`."""
     captured = [op.name for op in tables.graph.ops]
     original = [captured[int(op)] for op in sequence.op]
@@ -53,7 +52,7 @@ def named(tables: Tables, sequence: Sequence, over: NDArray[np.int64]) -> Named:
     return Named((*decisions, *reuses), tuple(ops), _homes(tables, sequence, names, over))
 
 
-def _unused(chain: Sequenced[str], storages: Sequenced[str], ops: set[str], names: set[str]) -> str:
+def _unused(chain: Sequence[str], storages: Sequence[str], ops: set[str], names: set[str]) -> str:
     """The suffix that the law gives to a copy of this chain."""
     count = 1
     while any(f"{name}${count}" in ops for name in chain) or any(f"{name}${count}" in names for name in storages):
@@ -61,14 +60,14 @@ def _unused(chain: Sequenced[str], storages: Sequenced[str], ops: set[str], name
     return f"${count}"
 
 
-def _births(sequence: Sequence) -> dict[int, int]:
+def _births(sequence: Course) -> dict[int, int]:
     """The place in the sequence at which each instance is used first."""
     first = np.full(len(sequence.instance_storage), -1, dtype=np.int64)
     first[sequence.use_instance[::-1]] = sequence.use_at[::-1]
     return {instance: int(at) for instance, at in enumerate(first) if at >= 0}
 
 
-def _made(tables: Tables, sequence: Sequence) -> list[list[int]]:
+def _made(tables: Tables, sequence: Course) -> list[list[int]]:
     """The storages that each rebuilding brings into being."""
     made: list[list[int]] = [[] for _ in sequence.rebuilt]
     for instance, at in _births(sequence).items():
@@ -79,7 +78,7 @@ def _made(tables: Tables, sequence: Sequence) -> list[list[int]]:
     return made
 
 
-def _instances(tables: Tables, sequence: Sequence, suffixes: Sequenced[str]) -> tuple[str, ...]:
+def _instances(tables: Tables, sequence: Course, suffixes: Sequence[str]) -> tuple[str, ...]:
     names = [tables.names[int(storage)] for storage in sequence.instance_storage]
     for instance, at in _births(sequence).items():
         own = int(sequence.rebuilding[at])
@@ -88,7 +87,7 @@ def _instances(tables: Tables, sequence: Sequence, suffixes: Sequenced[str]) -> 
     return tuple(names)
 
 
-def _reuses(tables: Tables, sequence: Sequence, names: Sequenced[str], over: NDArray[np.int64]) -> Iterator[Reuse]:
+def _reuses(tables: Tables, sequence: Course, names: Sequence[str], over: NDArray[np.int64]) -> Iterator[Reuse]:
     """The decisions to write results over operands."""
     for at in np.flatnonzero(over):
         op = tables.graph.ops[int(sequence.op[at])]
@@ -97,7 +96,7 @@ def _reuses(tables: Tables, sequence: Sequence, names: Sequenced[str], over: NDA
         yield Reuse(names[int(at)], own[0])
 
 
-def _homes(tables: Tables, sequence: Sequence, names: Sequenced[str], over: NDArray[np.int64]) -> tuple[str, ...]:
+def _homes(tables: Tables, sequence: Course, names: Sequence[str], over: NDArray[np.int64]) -> tuple[str, ...]:
     """The storage in which each instance lies: its own, or that over which it is written."""
     homes = list(names)
     uses = np.searchsorted(sequence.use_at, np.arange(len(sequence.op) + 1))
