@@ -15,9 +15,11 @@ from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.lower import lower
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
+from outgrow.planning.lean import orders
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.runtime import arena
@@ -25,6 +27,22 @@ from outgrow.runtime.memory import clear_away
 from outgrow.runtime.process import process_bytes, reset_high_water
 
 _warm: set[str] = set()
+_CROSSING = parse_graph(
+    """
+    storage x input 4
+    storage a 400
+    storage b 400
+    storage c 4
+    storage d 4
+    value %x: x@0 f32[1]
+    %a: a@0 f32[100] = my.wide(%x)
+    %b: b@0 f32[100] = my.wide(%x)
+    %c: c@0 f32[1] = my.thin(%a)
+    %d: d@0 f32[1] = my.thin(%b, %c)
+    return %d
+    """
+)
+"""A step with another order than the captured one, which is looked for by code that a chain of layers does not need."""
 
 
 def warm_up(kernels: str = "eager") -> int:
@@ -40,10 +58,16 @@ def warm_up(kernels: str = "eager") -> int:
 
 def _toy_plan(graph: Graph) -> None:
     """Plan at the floor, so that every part of the search has been compiled."""
-    machine = Machine("warm", Device("warm", 1e9, 1e9), Link(1e6, 1e6))
-    problem = Problem(graph, costs_of(graph, machine.device, {}), machine, Budget(1), minimum_bytes=1)
+    problem = _toy_problem(graph)
     floor, _ = floor_of(problem, free_rewrites(problem)[0])
     make_plan(replace(problem, budget=Budget(floor)), prove=False)
+    for _ in orders(_toy_problem(_CROSSING)):
+        pass
+
+
+def _toy_problem(graph: Graph) -> Problem:
+    machine = Machine("warm", Device("warm", 1e9, 1e9), Link(1e6, 1e6))
+    return Problem(graph, costs_of(graph, machine.device, {}), machine, Budget(1), minimum_bytes=1)
 
 
 def _toy_step(kernels: str) -> None:

@@ -239,6 +239,7 @@ class Run:
                 continue
             _require_as_captured(call, item, geometry)
             if result.born is not None:
+                item = _compact(item, geometry, self.program.sizes[result.born])  # noqa: PLW2901
                 self.storages[result.born] = item.untyped_storage()
                 born += item.untyped_storage().nbytes()
             self.cached.setdefault(geometry.storage, {})[result.value] = item
@@ -323,6 +324,15 @@ class Run:
         self._hold(-size)
         if size >= arena.LEAST_BYTES and is_on_heap(address):  # of the caller, or where there is no arena
             trim()
+
+
+def _compact(item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
+    """Return a result that holds no more memory than was planned: a loss may keep that of all it was summed from."""
+    if item.untyped_storage().nbytes() - size_bytes < arena.LEAST_BYTES:
+        return item
+    assert geometry.dtype is not None, "a tensor has a type"
+    storage = torch.empty(size_bytes, dtype=torch.uint8).untyped_storage()
+    return view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset).copy_(item)
 
 
 def _require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:
