@@ -4,6 +4,7 @@ import _thread
 import copy
 import errno
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -332,6 +333,57 @@ def test_a_closed_step_opens_again(compiled: Compile, short: Callable[..., int])
         return returned
 
     assert differences(left_by(closed_after_each, ours, compiled(ours, short(ours))), by_eager(plain, 0.0)) == []
+
+
+def test_a_step_closes_after_a_layer_was_exchanged(compiled: Compile, short: Callable[..., int]) -> None:
+    """Its optimizer updates what no model owns any more; what rests comes home all the same."""
+    ours, files = wide(), open_spill_files()
+    step = compiled(ours, short(ours))
+    step(*ours.batches[0])
+    ours.model[-1] = nn.Linear(WIDTH, 3)
+    step.close()
+    assert open_spill_files() == files
+
+
+FORKED = """
+import os, sys, torch
+from tests.frontends.training import wide
+import outgrow
+from outgrow.errors import Infeasible, TierFailure
+ours = wide()
+
+def compiled(budget):
+    where = dict(memory_budget=budget, offload_dir=sys.argv[1])
+    return outgrow.compile(ours.step, model=ours.model, optimizer=ours.optimizer, **where)
+
+try:
+    compiled(1 << 20)(*ours.batches[0])
+except Infeasible as refusal:
+    step = compiled(refusal.floor_bytes + (12 << 20))
+for pair in ours.batches:
+    step(*pair)
+assert step.plan.bytes_swapped > 0
+child = os.fork()
+if child == 0:
+    try:
+        step(*ours.batches[0])
+    except TierFailure as failure:
+        os._exit(17 if "from which this one was forked" in str(failure) else 1)
+    os._exit(1)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 17, status
+step(*ours.batches[0])
+print("went on")
+"""
+
+
+def test_a_forked_process_is_refused_and_the_other_one_goes_on(
+    disk_folder: Path,
+) -> None:
+    """The child has no threads that copy, and the file is its parent's; it does not hang, and writes nothing."""
+    arguments = [sys.executable, "-c", FORKED, str(disk_folder)]
+    found = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=300)
+    assert found.stdout == "went on\n", found.stderr
 
 
 # ---- What goes wrong in the middle of a call

@@ -1,5 +1,7 @@
 """Every planner gives, for every graph and every feasible budget, a plan that is valid and within the budget."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -160,3 +162,37 @@ def test_a_verifier_that_knows_nothing_of_the_planner_agrees_on_memory() -> None
     verify(graph, captured=problem.graph, in_place=IN_PLACE, capacity_bytes=peak, workspace=problem.workspace)
     with pytest.raises(Exception, match=r"capacity|memory|bytes"):
         verify(graph, captured=problem.graph, in_place=IN_PLACE, capacity_bytes=peak - 1, workspace=problem.workspace)
+
+
+INTERRUPTED = """
+import os, random, signal, threading
+from outgrow.plan import Budget
+from outgrow.analysis.liveness import peak_bytes
+from outgrow.planning.planner import planned
+from tests.planning.irregular import irregular
+from tests.planning.test_planners import problem_of
+
+graph = irregular(0, 60)
+problem = problem_of(graph, peak_bytes(graph, {}) * 2 // 3)
+expected = planned(problem, prove=False).plan.decisions
+draw, struck = random.Random(0), 0
+for _ in range(12):
+    timer = threading.Timer(draw.uniform(0.0, 0.5), os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        planned(problem, prove=False)
+        timer.join()
+    except KeyboardInterrupt:
+        struck += 1
+assert struck == 12, struck
+assert planned(problem, prove=False).plan.decisions == expected
+print("bore it")
+"""
+
+
+def test_the_search_bears_interrupts() -> None:
+    """Ctrl-C ends it wherever it strikes, compiled code included, and the next search is as ever."""
+    found = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert found.stdout == "bore it\n", found.stderr

@@ -26,7 +26,7 @@ from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.signature import glance, signature
-from outgrow.frontends.state import Training, local, read, state_tensors
+from outgrow.frontends.state import Training, held_tensors, local, read
 from outgrow.frontends.trace import trace
 from outgrow.frontends.workers import Workers, check_replaceable, one_by_one
 from outgrow.ir.graph import Graph
@@ -291,7 +291,7 @@ class Entries:
 
     def come_home(self) -> None:
         """Bring what rests on the disk between steps back to memory."""
-        for tensor in state_tensors(self._training).values() if self._spill.file is not None else ():
+        for tensor in held_tensors(self._training) if self._spill.file is not None else ():
             come_home(local(tensor).untyped_storage())
 
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
@@ -400,7 +400,7 @@ def _own_what_was_loaded(training: Training) -> bool:
     The tensor stays the same one. One that others see, by a view or an array of NumPy, is left alone.
     """
     found = False
-    for tensor in map(local, state_tensors(training).values()):
+    for tensor in map(local, held_tensors(training)):
         is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes >= arena.LEAST_BYTES
         if is_whole and is_loaded(tensor.untyped_storage()):
             tensor.data = tensor.detach().clone()

@@ -127,6 +127,17 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
     return held
 
 
+def held_tensors(training: Training) -> Iterator[Tensor]:
+    """Yield every tensor that models and optimizers hold, also where an optimizer updates what no model owns."""
+    for module in training.models:
+        yield from module.parameters()
+        yield from module.buffers()
+    for optimizer in training.optimizers:
+        yield from (parameter for group in optimizer.param_groups for parameter in group["params"])
+        yield from (item for item in pytree.tree_leaves(dict(optimizer.state)) if isinstance(item, Tensor))
+    yield from (p.grad for module in training.models for p in module.parameters() if p.grad is not None)
+
+
 def _entries(entries: object) -> dict[str, object]:
     return entries if isinstance(entries, dict) else {}
 

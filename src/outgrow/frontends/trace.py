@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from threading import RLock, get_ident
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -56,6 +57,8 @@ from outgrow.frontends.state import (
     state_tensors,
 )
 
+_one_at_a_time = RLock()
+"""What is exchanged while a step is traced is exchanged for all threads."""
 _MAKE_SCALE = "_lazy_init_scale_growth_tracker"
 _make_scale = getattr(GradScaler, _MAKE_SCALE)
 _as_tensor: Callable[..., Tensor] = torch.as_tensor
@@ -139,6 +142,13 @@ def trace(
     CPU; errors of the step pass.
     """
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    with _one_at_a_time:
+        return _trace(step, training, leaves, call_structure)
+
+
+def _trace(
+    step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
+) -> Traced:
     before = state_tensors(training)
     check_devices(before, leaves)
     _check_optimizers(training)
@@ -243,8 +253,11 @@ def _observe(returned: object, training: Training, before: Mapping[StateSlot, Te
 @contextmanager
 def _gradients_noted(training: Training, run: _Run) -> Iterator[None]:
     """Note what hangs in `p.grad` whenever an optimizer makes its step; refuse one that was not named."""
+    own = get_ident()
 
     def note(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        if get_ident() != own:  # somebody else trains beside
+            return
         if optimizer not in training.optimizers:
             raise Uncapturable(
                 f"the step uses an optimizer ({type(optimizer).__name__}) that was not named; "

@@ -11,7 +11,7 @@ while the search is still warm.
 After Kirkpatrick, Gelatt, Vecchi 1983, "Optimization by Simulated Annealing", https://doi.org/10.1126/science.220.4598.671.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,9 +96,40 @@ def costs_of(space: Space) -> Costs:
     )
 
 
-@compiled
 def tried(costs: Costs, policy: Policy, headroom: float, rule: int, lead: float) -> Trial:
     """Return the trial of a policy under some habits."""
+    return Trial(*_tried_plainly(costs, policy, headroom, rule, lead))
+
+
+def annealed(
+    costs: Costs, alike: Alike, now: Trial, best: Trial, random: np.random.Generator, begin: int, end: int, trials: int,
+    warm: float, cold: float, enough: float,
+) -> tuple[Trial, Trial]:  # fmt: skip
+    """Return where a run of `trials` changes stands after those from `begin` to `end`, and the best trial so far.
+
+    `warm` and `cold` are its temperatures at both ends, as shares of the step; `enough` are seconds that end it.
+    """
+    found = _annealed_plainly(costs, alike, now, best, random, begin, end, trials, warm, cold, enough)
+    return Trial(*found[:6]), Trial(*found[6:])
+
+
+_Plain: TypeAlias = tuple[Policy, float, int, float, float, int]
+"""The fields of a `Trial`. What compiled code hands to Python is made of plain tuples and arrays: numba makes a named
+tuple by calling Python, where Ctrl-C may strike, and does not look whether it did."""
+
+
+@compiled
+def _plain(trial: Trial) -> _Plain:
+    return trial.policy, trial.headroom, trial.rule, trial.lead, trial.seconds, trial.excess_bytes
+
+
+@compiled
+def _tried_plainly(costs: Costs, policy: Policy, headroom: float, rule: int, lead: float) -> _Plain:
+    return _plain(_tried(costs, policy, headroom, rule, lead))
+
+
+@compiled
+def _tried(costs: Costs, policy: Policy, headroom: float, rule: int, lead: float) -> Trial:
     culprit, op, _, _, storage, use_instance, use_at, use_writes = expanded(
         policy, costs.touch_start, costs.touched, costs.touch_use, costs.touch_writes,
         costs.birth, costs.stays, costs.writes, costs.limit, costs.write_start, costs.write_at,
@@ -130,14 +161,10 @@ def beats(trial: Trial, other: Trial, warmth: float) -> bool:
 
 
 @compiled
-def annealed(
+def _annealed_plainly(
     costs: Costs, alike: Alike, now: Trial, best: Trial, random: np.random.Generator, begin: int, end: int, trials: int,
     warm: float, cold: float, enough: float,
-) -> tuple[Trial, Trial]:  # fmt: skip
-    """Return where a run of `trials` changes stands after those from `begin` to `end`, and the best trial so far.
-
-    `warm` and `cold` are its temperatures at both ends, as shares of the step; `enough` are seconds that end it.
-    """
+) -> tuple[Policy, float, int, float, float, int, Policy, float, int, float, float, int]:  # fmt: skip
     for number in range(begin, end):
         if best.seconds <= enough:
             break
@@ -155,10 +182,10 @@ def annealed(
                 lead = LEADS[random.integers(0, len(LEADS))]
             else:
                 rule = FARTHEST if rule == PARTLY else PARTLY
-        trial = tried(costs, policy, headroom, rule, lead)
+        trial = _tried(costs, policy, headroom, rule, lead)
         temperature = warm * (cold / warm) ** (number / trials)
         if beats(trial, now, temperature * random.standard_exponential()):
             now = trial
         if beats(trial, best, 0.0):
             best = trial
-    return now, best
+    return _plain(now) + _plain(best)

@@ -16,9 +16,10 @@ come from a fixed seed, and no run knows of one beside it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
+from threading import Event
 
 import numpy as np
 
@@ -59,11 +60,15 @@ _ENOUGH = 1e-4
 
 @dataclass(frozen=True)
 class _Board:
-    """What there is to decide, and what it costs; `free` are the decisions that were made before."""
+    """What there is to decide, and what it costs; `free` are the decisions that were made before.
+
+    `is_wanted` is clear once nobody waits for the result any more.
+    """
 
     space: Space
     costs: Costs
     free: tuple[Decision, ...]
+    is_wanted: Event
 
     @property
     def enough(self) -> float:
@@ -78,7 +83,13 @@ class _Board:
 
     def tried(self, policy: Policy, headroom: float = 0.0, rule: int = FARTHEST, lead: float = 0.1) -> Trial:
         """Return what a policy costs."""
+        self.check_wanted()
         return tried(self.costs, policy, headroom, rule, lead)
+
+    def check_wanted(self) -> None:
+        """Raise `CancelledError` once nobody waits for the result."""
+        if not self.is_wanted.is_set():
+            raise CancelledError
 
 
 @dataclass(frozen=True)
@@ -108,26 +119,38 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
     if peak_bytes(problem.graph, problem.workspace) <= problem.budget.capacity_bytes:
         return ()
     require_feasible(problem, graph)
-    scanned: list[_Found] = []
-    for board in _boards(problem, graph, free):
-        scanned.append(_Found(board, _scanned(board)))
-        if scanned[-1].is_enough:
-            break
-    best = _improved(scanned)
+    is_wanted = Event()
+    is_wanted.set()
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(_searched, problem, graph, free, is_wanted)
+        try:
+            best = searching.result()
+        finally:
+            is_wanted.clear()
     assert np.isfinite(best.seconds), "a budget at or above the floor has a plan: everything unused can be away"
     return (*best.board.free, *_decisions(best))
 
 
-def _boards(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> Iterator[_Board]:
+def _searched(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> _Found:
+    """Return the best that the search finds; not for the main thread, for compiled code does not bear Ctrl-C."""
+    scanned: list[_Found] = []
+    for board in _boards(problem, graph, free, is_wanted):
+        scanned.append(_Found(board, _scanned(board)))
+        if scanned[-1].is_enough:
+            break
+    return _improved(scanned)
+
+
+def _boards(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Iterator[_Board]:
     """Yield the board of the captured order, then that of the lean one, if it is another and has plans at all."""
     space = space_of(problem, graph)
-    yield _Board(space, costs_of(space), free)
+    yield _Board(space, costs_of(space), free, is_wanted)
     for other, moves in islice(orders(problem), 1, None):
         lean = replace(problem, graph=other)
         rewritten, made = free_rewrites(lean)
         if floor_of(lean, rewritten)[0] <= problem.budget.capacity_bytes:
             space = space_of(lean, rewritten)
-            yield _Board(space, costs_of(space), (*moves, *made))
+            yield _Board(space, costs_of(space), (*moves, *made), is_wanted)
 
 
 def _decisions(found: _Found) -> tuple[Decision, ...]:
@@ -223,6 +246,7 @@ class _Run:
         random = np.random.default_rng(self.seed)
         now = best = self.origin.trial
         for begin in range(0, self.trials, _AT_ONCE):
+            board.check_wanted()
             end = min(begin + _AT_ONCE, self.trials)
             now, best = annealed(
                 board.costs, board.space.alike, now, best, random, begin, end, self.trials, self.warm, _COLD,

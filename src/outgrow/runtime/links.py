@@ -31,7 +31,7 @@ from statistics import median
 from threading import Lock, Thread, stack_size
 from time import perf_counter
 from traceback import clear_frames
-from weakref import finalize
+from weakref import WeakSet, finalize
 
 from outgrow.analysis.timeline import Lane, Span
 from outgrow.errors import TierFailure
@@ -140,6 +140,7 @@ class Link:
             self._threads.append(Thread(target=_serve, args=work, name=f"outgrow-{lane}", daemon=True))
         _start(self._threads)
         self._end_threads = finalize(self, _end, tuple(self._queues.values()))
+        _links.add(self)
 
     @property
     def failure(self) -> TierFailure | None:
@@ -165,6 +166,11 @@ class Link:
             self._last[storage] = ticket
         return ticket
 
+    def orphan(self) -> None:
+        """Say that this process was forked off: its threads are those of another one."""
+        self._health.failure = TierFailure("The link belongs to the process from which this one was forked.")
+        self._is_closed = True
+
     def settle(self) -> None:
         """Wait until no copy is in flight, whatever came of them."""
         for ticket in [self.submit(lane, f"nothing {lane}", 0, 0, 0) for lane in self._queues]:
@@ -178,6 +184,17 @@ class Link:
         self._end_threads()
         for thread in self._threads:
             thread.join(_JOIN_SECONDS)
+
+
+_links: WeakSet[Link] = WeakSet()
+
+
+def _orphaned() -> None:
+    for link in _links:
+        link.orphan()
+
+
+os.register_at_fork(after_in_child=_orphaned)
 
 
 def _start(threads: list[Thread]) -> None:

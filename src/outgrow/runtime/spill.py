@@ -33,7 +33,7 @@ class Spill:
             return
         for tensor in tensors:
             extent = extent_of(tensor.untyped_storage())
-            if extent is not None and extent.file.folder == self.folder:
+            if extent is not None and extent.file.folder == self.folder and not extent.file.tier.is_inherited:
                 self.file = extent.file
                 self.file.limit_bytes = self.limit_bytes
                 return

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -80,6 +81,7 @@ class DiskTier:
         self.folder = folder
         self.capacity_bytes = round_up(capacity_bytes, ALIGNMENT_BYTES)
         self._out, self._in = _Direction("Writing"), _Direction("Reading")
+        self._process = os.getpid()
         _require_disk(folder)
         file = _SpillFile(_open(folder))
         _reserve(file, folder, 0, self.capacity_bytes)
@@ -143,7 +145,17 @@ class DiskTier:
         )
         return self._open_file()
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one that made the tier, whose bytes it may read but not change."""
+        return os.getpid() != self._process
+
     def _open_file(self) -> "_SpillFile":
+        if self.is_inherited:
+            raise TierFailure(
+                f"The spill file in {self.folder} belongs to process {self._process}, from which this one was forked. "
+                "Compile the step in this process, or start processes by spawn."
+            )
         if self._file is None:
             raise TierFailure(f"The spill file in {self.folder} is closed. Make the step anew to go on.")
         return self._file
@@ -172,8 +184,8 @@ class _SpillFile:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
-    def __del__(self) -> None:
-        os.close(self.descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.descriptor)
 
 
 def _direct_bytes(address: int, size: int) -> int:
