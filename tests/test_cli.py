@@ -11,12 +11,14 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from outgrow import commands, describing
 from outgrow.cli import main
-from outgrow.frontends import measure
+from outgrow.frontends import loading, measure
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.machines import described_machine, machine_names
 from outgrow.frontends.prepare import capture_workload
@@ -248,7 +250,10 @@ def test_an_unknown_machine_is_wrong_usage_and_lists_the_known(outgrow: Command,
     ("text", "reason"),
     [
         (None, "cannot be read: No such file or directory. Give a file such as `outgrow machine --out` writes"),
-        ("name = ", "is not TOML: Invalid value (at end of document). `outgrow machine` prints a file of this form"),
+        (
+            "name = ",
+            "is not TOML: Invalid value (at end of document). `outgrow machine --out FILE` writes a file of this form",
+        ),
         ("", "is not valid: the file has no device. Give a table"),
     ],
 )
@@ -302,6 +307,49 @@ def test_refusals(outgrow: Command, toy: Path, disk_folder: Path, arguments: lis
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("model", None, "whose model is a NoneType. Give the nn.Module that is trained."),
+        ("optimizer", 3, "whose optimizer is a int. Give the torch.optim.Optimizer."),
+        ("step", None, "whose step is a NoneType. Give the function that runs one step."),
+        ("batches", 3, "whose batches is a int. Give a list of them"),
+        ("batches", [torch.ones(2)], "with a batch that is a Tensor. Give tuples"),
+    ],
+)
+def test_a_workload_of_other_things_is_refused(
+    outgrow: Command, toy: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: object, reason: str
+) -> None:
+    """The field is named, with what belongs there, before anything is captured."""
+    made = loading.Workload
+
+    def wrong(*arguments: Any, **keywords: Any) -> object:
+        return replace(made(*arguments, **keywords), **{field: value})
+
+    monkeypatch.setattr("outgrow.Workload", wrong)
+    assert reason in refusal(outgrow("plan", f"{toy}:perceptron", "--memory-budget=1GiB"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["plan", "--memory-budget=1GiB", "--report={toy}"], "the workload itself"),
+        (["plan", "--memory-budget=1GiB", "--report=a.html", "--json=a.html"], "--json writes there already"),
+        (["plan", "--memory-budget=1GiB", "--json=-", "--trace=-"], "--json writes there already"),
+        (["fit", "--memory-budget=1GiB", "--vary=rows", "--report=a.svg"], "--report draws what memory buys"),
+        (["partition", "--workers=2", "--memory-budget=1GiB"], "name the --machine"),
+    ],
+)
+def test_options_that_do_not_go_together_are_wrong_usage(
+    outgrow: Command, toy: Path, arguments: list[str], reason: str
+) -> None:
+    """Nothing is overwritten, and no option is left without a word."""
+    before = toy.read_text()
+    command, *options = (argument.format(toy=toy) for argument in arguments)
+    assert reason in refusal(outgrow(command, f"{toy}:perceptron", *options), status=2)
+    assert toy.read_text() == before
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("", "The file is not JSON"),
@@ -316,6 +364,7 @@ def test_a_file_that_is_no_plan_is_refused(outgrow: Command, tmp_path: Path, tex
     """`explain` says what is missing or wrong."""
     path = tmp_path / "plan.json"
     path.write_text(text)
+    assert f"{path}: " in refusal(outgrow("explain", path))
     assert reason in refusal(outgrow("explain", path))
     assert "cannot be read" in refusal(outgrow("explain", tmp_path / "missing.json"))
 

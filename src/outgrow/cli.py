@@ -19,7 +19,7 @@ from outgrow.errors import InvalidGraph, InvalidMachine, InvalidQuantity, Outgro
 from outgrow.frontends.machines import described_machine, machine_names, names_a_file, require_known
 from outgrow.ir.machine import Machine
 from outgrow.planning.names import KERNELS, PLANNER_NAMES, SOLVER_SECONDS
-from outgrow.report.output import STDOUT, unwritable
+from outgrow.report.output import STDOUT, speak_plainly, unwritable
 from outgrow.report.progress import Narrator, narrator
 from outgrow.units import parse_bytes
 
@@ -34,10 +34,15 @@ _EPILOG = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    speak_plainly()
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.command == "fit" and (options.vary is None) == (options.memory_budget is not None):
         options.parser.error("--vary needs a --memory-budget, and --memory-budget something to --vary")
+    if options.command == "fit" and options.vary is not None and options.report is not None:
+        options.parser.error("--report draws what memory buys: leave --vary and --memory-budget out")
+    if options.command == "partition" and options.memory_budget is not None and options.machine is None:
+        options.parser.error("--memory-budget asks for plans: name the --machine that they are for")
     if options.command == "machine":
         _check_machine(options)
     _check_outputs(options)
@@ -130,11 +135,16 @@ def _check_machine(options: argparse.Namespace) -> None:
 
 def _check_outputs(options: argparse.Namespace) -> None:
     """Exit with wrong usage if a result could not be written: said now, not after an hour of training."""
+    taken = {Path(str(vars(options).get("workload", "")).rpartition(":")[0]).resolve(): "the workload itself"}
     for name in ("json", "report", "trace", "out"):
         path: Path | None = vars(options)[name]
-        reason = None if path is None or path == STDOUT else unwritable(path)
+        if path is None:
+            continue
+        place = path if path == STDOUT else path.resolve()
+        reason = taken.get(place) or (None if path == STDOUT else unwritable(path))
         if reason is not None:
             options.parser.error(f"--{name} {path}: {reason}")
+        taken[place] = f"--{name} writes there already"
 
 
 # The options ------------------------------------------------------------------------------------------------

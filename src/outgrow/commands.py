@@ -161,7 +161,11 @@ def explain(path: Path, narrator: Narrator) -> None:
         raise InvalidPlan(
             f"{path} cannot be read: {reason}. Give a file that --json of train or plan wrote."
         ) from error
-    narrator.say(explanation(text))
+    try:
+        told = explanation(text)
+    except InvalidPlan as error:
+        raise InvalidPlan(f"{path}: {error} Give a file that --json of train or plan wrote.") from error
+    narrator.say(told)
 
 
 def target_of(job: Job) -> tuple[KnownMachine, Callable[..., Workload]]:

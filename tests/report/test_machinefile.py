@@ -89,7 +89,7 @@ def test_what_is_wrong_is_named(old: str, new: str, reason: str) -> None:
     with pytest.raises(InvalidMachine, match=re.escape(reason)) as refusal:
         description_from_toml(TEXT.replace(old, new, 1), "mine.toml")
     assert str(refusal.value).startswith("The machine file mine.toml is not valid: ")
-    assert str(refusal.value).endswith("`outgrow machine` prints a file of this form.")
+    assert str(refusal.value).endswith("`outgrow machine --out FILE` writes a file of this form.")
 
 
 def test_a_text_that_is_not_toml_is_named_with_its_line() -> None:

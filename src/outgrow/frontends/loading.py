@@ -10,13 +10,17 @@ file.py`.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
+
+from torch import nn
+from torch.optim import Optimizer
 
 from outgrow.errors import InvalidWorkload, OutgrowError
 from outgrow.frontends.refusals import refusals, user_line
@@ -95,9 +99,33 @@ def build(function: Callable[..., Workload], settings: Mapping[str, object]) -> 
             f"{place}: {name} returned {type(workload).__name__}, not a Workload. "
             "Return outgrow.Workload(model, optimizer, step, batches)."
         )
-    if len(workload.batches) == 0:
-        raise InvalidWorkload(f"{place}: {name} returned a Workload without batches. Give at least one.")
+    wrong = _wrong_field(workload)
+    if wrong is not None:
+        raise InvalidWorkload(f"{place}: {name} returned a Workload {wrong}")
     return workload
+
+
+def _wrong_field(workload: Workload) -> str | None:
+    """Return what is wrong with the fields of a workload, and the remedy; None if nothing is."""
+    given: dict[str, object] = {field.name: getattr(workload, field.name) for field in fields(workload)}
+    for field, (kind, wanted) in _FIELDS.items():
+        if not isinstance(given[field], kind):
+            return f"whose {field} is a {type(given[field]).__name__}. Give {wanted}."
+    if not callable(workload.step):
+        return f"whose step is a {type(given['step']).__name__}. Give the function that runs one step."
+    batches = workload.batches
+    if len(batches) == 0:
+        return "without batches. Give at least one."
+    if not all(isinstance(batch, tuple | list) for batch in batches):
+        return f"with a batch that is a {type(batches[0]).__name__}. Give tuples of the arguments of step."
+    return None
+
+
+_FIELDS: Mapping[str, tuple[type, str]] = {
+    "model": (nn.Module, "the nn.Module that is trained"),
+    "optimizer": (Optimizer, "the torch.optim.Optimizer"),
+    "batches": (Sequence, "a list of them, each a tuple of the arguments of step"),
+}
 
 
 def _name(function: Callable[..., object]) -> str:

@@ -9,6 +9,7 @@ It does not see Python: a number that the step closes over is a constant of the 
 prints or appends to a list happens once, at the capture.
 """
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,7 @@ import sympy
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.amp.grad_scaler import GradScaler
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -185,7 +187,7 @@ def _trace(
         stack.enter_context(patch.object(GradScaler, _MAKE_SCALE, _made_for_good))
         for owner, name, function in _TRACEABLE:
             stack.enter_context(patch.object(owner, name, function, create=True))
-        for context in (refusals(), mode, twins, torch.autograd.set_multithreading_enabled(False)):
+        for context in (_quiet(), refusals(), mode, twins, torch.autograd.set_multithreading_enabled(False)):
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
         module = tracer([*tensors.values(), *symbols])
@@ -207,6 +209,18 @@ def _trace(
             gradients=tuple(map(twins.twin, run.gradients)),
             schedulers=tuple(schedulers.waiting),
         )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch from logging errors that are raised, and told, anyway."""
+    logger = logging.getLogger(fake_tensor.__name__)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _check_optimizers(training: Training) -> None:

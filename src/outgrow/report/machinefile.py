@@ -24,7 +24,7 @@ from outgrow.ir.machine import Device, Link, Machine, Peers
 
 _DIGITS = 4
 _NO_COMMENTS: Mapping[str, str] = MappingProxyType({})
-_EXAMPLE = "`outgrow machine` prints a file of this form."
+_EXAMPLE = "`outgrow machine --out FILE` writes a file of this form."
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 Whether a place can be written is asked before the work that makes its content.
 """
 
+import io
 import json
 import os
 import sys
@@ -11,6 +12,18 @@ from pathlib import Path
 
 STDOUT = Path("-")
 """The path that means the standard output."""
+_UNSPEAKABLE = "backslashreplace"
+"""How names of files are written that are no text."""
+
+
+def speak_plainly() -> None:
+    """Let the standard streams write what their encoding lacks as escapes; one that is closed swallows all."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - it lives as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_UNSPEAKABLE)
 
 
 def unwritable(path: Path) -> str | None:
@@ -43,12 +56,12 @@ def write_atomically(path: Path, text: str) -> None:
         sys.stdout.flush()
         return
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout has nothing to rename over
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors=_UNSPEAKABLE)
         return
     path = path.resolve()  # through a link, not over it
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors=_UNSPEAKABLE) as file:
             file.write(text)
         Path(name).chmod(0o666 & ~_umask())
         Path(name).replace(path)

@@ -56,6 +56,8 @@ class StepLine:
         width = len(str(self.steps))
         loss = "" if self.loss is None else f"  loss {_short(self.loss)}"
         memory = f"peak {format_bytes(self.process_bytes)} of {format_bytes(self.budget_bytes)}"
+        if self.process_bytes > self.budget_bytes:
+            memory += f", {format_bytes(self.process_bytes - self.budget_bytes)} too many"
         return f"step {self.number:{width}d}/{self.steps}{loss}  {format_seconds(self.seconds)}  {memory}"
 
 
