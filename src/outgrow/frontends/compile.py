@@ -12,6 +12,7 @@ Where the captured step fits twice over, the user's function is called as it is;
 runs without a rewrite.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -41,6 +42,9 @@ from outgrow.runtime.resting import resident_bytes
 
 __all__ = ["Step", "compile", "compile_workload", "warm_up"]
 
+
+_MOST_LOSSES = 10_000
+"""So many are kept, the last ones."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,7 +76,7 @@ class Step(Generic[P, R]):
         self._entries = Entries(step, training, settings, baseline_bytes, progress, workers)
         self._last: Entry | None = None
         self._measured: Trace | None = None
-        self._losses: list[float] = []
+        self._losses: deque[float] = deque(maxlen=_MOST_LOSSES)
         self._torn = ""
         self.process_bytes = 0
 

@@ -17,7 +17,7 @@ SECONDS_A_DAY = 24 * 60 * 60
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the last step took: timeline peak, process bytes above the baseline, seconds; and all losses."""
+    """What the last step took: timeline peak, process bytes above the baseline, seconds; and the losses so far."""
 
     peak_bytes: int
     process_bytes: int
