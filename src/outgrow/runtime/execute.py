@@ -50,7 +50,11 @@ class Progress:
 
 @dataclass
 class Run:
-    """The tables of one run of a program; `extents` are those of lasting storages."""
+    """The tables of one run of a program; `extents` are those of lasting storages.
+
+    An op is taken to last from when the thread was free for it (`free_since`): what Python does between two ops, the
+    transfers that it begins among that, is part of what the next one costs.
+    """
 
     program: Program
     costs: Mapping[str, Cost]
@@ -71,6 +75,7 @@ class Run:
     events: list[Event] = field(default_factory=list[Event])
     observed: dict[str, Cost] = field(default_factory=dict[str, Cost])
     begin: float = 0.0
+    free_since: float = 0.0
     held: int = 0
     high_water: int = 0
     position: int = 0
@@ -91,6 +96,7 @@ class Run:
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
+        self.free_since = self._now()
         has_link = self.spill is not None and self.spill.link is not None
         with torch.no_grad(), handing_over() if has_link else nullcontext():
             for item in self.program.instructions[self.position : stop]:
@@ -115,7 +121,7 @@ class Run:
         """Go past the call that comes next with what somebody else says that it returns."""
         call = self.program.instructions[self.position]
         assert isinstance(call, Call), "only a call returns something"
-        now = self._now()
+        now = self.free_since = self._now()
         self._record(call, now, now, self._enter(call, returned), 0)
         self._bury()
 
@@ -183,7 +189,8 @@ class Run:
 
     def _record(self, call: Call, begin: float, end: float, born: int, workspace: int) -> None:
         self.progress.updating = self.progress.updating or call.updates
-        self.spans.append(Span(Lane.COMPUTE, call.name, begin, end))
+        self.spans.append(Span(Lane.COMPUTE, call.name, self.free_since, end))
+        self.free_since = end
         self.held += born
         if born:
             self._make_room()
@@ -203,7 +210,7 @@ class Run:
         reset_high_water()
         before = process_bytes()
         arena.rise_bytes()
-        begin = self._now()
+        begin = self.free_since = self._now()
         born = self._apply(call)
         end = self._now()
         top = high_water_bytes()
@@ -288,6 +295,7 @@ class Run:
         for ticket in self.in_flight.pop(storage, ()):
             ticket.wait()
             self.copied.append(ticket)
+        self.free_since = self._now()
         block = self.blocks.pop(storage, None)
         arrived = self.arriving.pop(storage, None) if block is None else block.storage()
         if arrived is not None and storage in self.program.lasting:
