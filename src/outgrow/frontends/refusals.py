@@ -10,7 +10,7 @@ import linecache
 import os
 import site
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -56,8 +56,15 @@ _CONTENT_MESSAGES = (
     "passed to SymBool",
 )
 _FOLDERS = (*torch.__path__, *outgrow.__path__, *site.getsitepackages(), site.getusersitepackages())
-_TORCH = tuple(f"{Path(folder).resolve()}{os.sep}" for folder in torch.__path__)
-_LIBRARIES = tuple(f"{Path(folder).resolve()}{os.sep}" for folder in (*_FOLDERS, sysconfig.get_path("stdlib")))
+
+
+def _beginnings(folders: Iterable[str]) -> tuple[str, ...]:
+    """Return how the paths of files in some folders begin."""
+    return tuple(f"{Path(folder).resolve()}{os.sep}" for folder in folders)
+
+
+_TORCH = _beginnings(torch.__path__)
+_LIBRARIES = _beginnings((*_FOLDERS, sysconfig.get_path("stdlib")))
 
 
 @contextmanager

@@ -11,7 +11,8 @@ there are *ideals*, sets of jobs that hold with each job those it waits for. `he
 alone, a death needs all that touch), which `ideals` draws on. Everything agrees with `analysis.liveness`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -145,10 +146,7 @@ def window(jobs: Jobs, order: Sequence[int], begin: int, end: int) -> Jobs:
             left[storage] -= 1
             if not left[storage]:
                 held -= jobs.sizes[storage]
-    counts: dict[int, int] = {}
-    for job in inside:
-        for storage in jobs.touches[job]:
-            counts[storage] = counts.get(storage, 0) + 1
+    counts = _touches(jobs, inside)
     mortal = [storage for storage, count in counts.items() if count == left[storage]]
     renumbered = {storage: at for at, storage in enumerate(mortal)}
     born_here = {storage: number[birth] for storage in counts if (birth := jobs.births[storage]) in number}
@@ -169,16 +167,18 @@ def window(jobs: Jobs, order: Sequence[int], begin: int, end: int) -> Jobs:
     )
 
 
+def _touches(jobs: Jobs, inside: Iterable[int]) -> Counter[int]:
+    """Return how many of some jobs touch each mortal storage, in the order in which they touch them first."""
+    return Counter(storage for job in inside for storage in jobs.touches[job])
+
+
 def alone(jobs: Jobs, begin: int, end: int) -> Jobs:
     """Return the jobs from `begin` to `end`, in their order, as if nothing but what they bring into being took room.
 
     A storage dies with the last of them that touches it, also if others do later.
     """
     inside = range(begin, end)
-    counts: dict[int, int] = {}
-    for job in inside:
-        for storage in jobs.touches[job]:
-            counts[storage] = counts.get(storage, 0) + 1
+    counts = _touches(jobs, inside)
     births: dict[int, int] = {}
     for storage in counts:
         birth = jobs.births[storage]
