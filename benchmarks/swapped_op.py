@@ -36,6 +36,7 @@ from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import verified
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
+from outgrow.runtime.heap import Heap
 from outgrow.runtime.program import Program
 from outgrow.runtime.spill import Spill
 
@@ -89,7 +90,7 @@ def measured(chain: Chain) -> Row:
         for _ in range(ROUNDS):
             spent.clear()
             call = calls.bind(captured, program, Training((model,), ()), (x,), {})
-            calls.carried_out(call, calls.made_ready(call, costs, spill, AMPLE, Progress(), observe=False))
+            calls.carried_out(call, calls.made_ready(call, costs, spill, Heap(), AMPLE, Progress(), observe=False))
             overheads.append(sum(spent) / swaps)
         spill.close()
     return {"swapped": swaps, "overhead_seconds": median(overheads[WARM:])}

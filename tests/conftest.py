@@ -30,6 +30,14 @@ settings.load_profile("same")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # A job in the background inherits that it is ignored.
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="torch finds no GPU of CUDA"))
+
+
 @pytest.fixture
 def several_threads() -> Iterator[None]:
     """Threads among which kernels share their work: they sum in another order, and other kernels are chosen."""

@@ -68,6 +68,10 @@ class TierFailure(OutgrowError, OSError):
     """A memory tier failed: disk full, short read, unwritable folder. Names what and where."""
 
 
+class DeviceFull(OutgrowError, MemoryError):
+    """A device has less memory left than the budget promises: somebody else has taken it."""
+
+
 class WrongInPieces(OutgrowError):
     """An operator that is run in pieces does not give what it gives as a whole."""
 

@@ -4,6 +4,7 @@ Each decision names ops and storages of the graph as it stands when the decision
 turns decisions into laws. A plan belongs to one captured graph: `fingerprint` is the hash of its text.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -109,6 +110,20 @@ class Budget:
     def capacity_bytes(self) -> int:
         """What storages, workspace and bytes in flight may hold together."""
         return self.limit_bytes - self.overhead_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where in an arena of `arena_bytes` storages lie, in bytes from its begin; `beside_bytes` of others lie beside it.
+
+    `stays` gives, by the instruction that makes or brings back some of its bytes, where a storage begins; `scratch`, by
+    the instruction of an op, where its workspace begins and its size.
+    """
+
+    arena_bytes: int
+    beside_bytes: int
+    stays: Mapping[int, Mapping[str, int]]
+    scratch: Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -405,7 +405,10 @@ def _somewhere(device: str) -> tuple[nn.Module, Tensor]:
 @pytest.mark.parametrize(
     ("device", "message"),
     [
-        ("cuda", "parameter 'weight' is on cuda:0, and outgrow trains on the CPU so far; move"),
+        (
+            "cuda",
+            "parameter 'weight' is on cuda:0, and outgrow trains on the CPU and on GPUs of CUDA that torch finds",
+        ),
         ("meta", "parameter 'weight' is on meta and has no content; make it on the CPU, with outgrow.build"),
     ],
 )

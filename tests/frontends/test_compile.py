@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 import outgrow
 from outgrow.errors import Infeasible, InvalidQuantity, TierFailure, TornState, Uncapturable
-from outgrow.frontends import compile as frontend
-from outgrow.frontends import entries
+from outgrow.frontends import entries, on_cpu
 from outgrow.frontends.machines import described_machine
+from outgrow.frontends.on_cpu import OnCpu
 from outgrow.ir.graph import SwapIn
 from outgrow.runtime import program
 from outgrow.runtime.execute import Run
@@ -39,7 +39,7 @@ Compile = Callable[..., outgrow.Step]
 def compiled(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
     """Compile a job's step, for a machine whose rates need no measuring and without known costs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
-    monkeypatch.setattr(entries, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
+    monkeypatch.setattr(on_cpu, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
     steps: list[outgrow.Step] = []
 
     def make(job: Job, budget: int | str, step: Step | None = None, **options: object) -> outgrow.Step:
@@ -307,7 +307,7 @@ def test_a_function_that_takes_more_than_it_may_is_planned_from_then_on(
     def exceeding(job: Job, step: Step) -> list[object]:
         assert isinstance(step, outgrow.Step)
         with monkeypatch.context() as first:
-            first.setattr(frontend, "high_water_bytes", lambda: step._baseline_bytes + budget + 1)
+            first.setattr(step._platform, "high_water_bytes", lambda: step._baseline_bytes + budget + 1)
             first.setattr(entries.Entries, "_has_shown", lambda self, _: setattr(self, "_overhead_bytes", overhead))
             returned = [step(*job.batches[0])]
         returned += [step(*pair) for pair in job.batches[1:]]
@@ -427,7 +427,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def copies_in_flight(step: outgrow.Step) -> int:
     """How many copies of a step have not ended."""
-    link = step._entries._spill.link
+    platform = step._platform
+    assert isinstance(platform, OnCpu), "the step runs on a CPU"
+    link = platform._spill.link
     assert link is not None, "a step that swaps has a link"
     return sum(not ticket.has_ended for ticket in link._last.values())
 

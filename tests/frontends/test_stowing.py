@@ -17,7 +17,7 @@ from torch.optim import Adam
 
 import outgrow
 from outgrow.errors import Infeasible, TierFailure
-from outgrow.frontends import entries
+from outgrow.frontends import on_cpu
 from outgrow.frontends.machines import described_machine
 from outgrow.plan import Stow
 from outgrow.runtime.execute import Run
@@ -59,7 +59,7 @@ def clearing(job: Job) -> Step:
 def compiled(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
     """Compile a job's step under a budget, for a machine whose rates need no measuring and without known costs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
-    monkeypatch.setattr(entries, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
+    monkeypatch.setattr(on_cpu, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
     steps: list[outgrow.Step] = []
 
     def make(job: Job, budget: int = 3 * STATE // 4, step: Step | None = None) -> outgrow.Step:

@@ -23,6 +23,7 @@ from outgrow.planning.planner import Planned, planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import verified
 from outgrow.runtime.execute import Progress
+from outgrow.runtime.heap import Heap
 from outgrow.runtime.spill import Spill
 from tests.frontends.features import Make
 from tests.frontends.steps import Job
@@ -118,7 +119,7 @@ class Within:
         call = calls.bind(ready.captured, program, training, batch, {})
         self.spill.reserve(program.scratch_bytes, 0)
         capacity = plan.budget.capacity_bytes
-        run = calls.made_ready(call, ready.costs, self.spill, capacity, Progress(), observe=False)
+        run = calls.made_ready(call, ready.costs, self.spill, Heap(), capacity, Progress(), observe=False)
         outcome = calls.carried_out(call, run)
         assert outcome.trace.peak_bytes <= plan.predicted.peak_bytes <= capacity
         return calls.settle(call, outcome)

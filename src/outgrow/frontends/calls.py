@@ -19,7 +19,9 @@ from torch import Tensor
 from outgrow.analysis.cost import Cost
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.state import BatchSlot, Training, put
+from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Progress, Run
+from outgrow.runtime.hosted import Hosted
 from outgrow.runtime.program import Item, Program
 from outgrow.runtime.spill import Spill
 
@@ -47,7 +49,8 @@ def bind(
 def made_ready(
     call: Bound,
     costs: Mapping[str, Cost],
-    spill: Spill | None,
+    spill: Spill | Hosted | None,
+    memory: DeviceMemory,
     capacity_bytes: int,
     progress: Progress,
     *,
@@ -67,6 +70,7 @@ def made_ready(
         dict(call.hyper),
         capacity_bytes,
         extents=extents,
+        memory=memory,
         observe=observe,
         progress=progress,
     )
@@ -75,7 +79,7 @@ def made_ready(
 def carried_out(call: Bound, run: Run) -> Outcome:
     """Carry out a run of the call; if it fails before the first update, put buffers and generator back as they were."""
     before = _written_forward(call)
-    generator = torch.get_rng_state()
+    generators = _generators(call)
     completed = False
     try:
         outcome = run.execute()
@@ -87,7 +91,8 @@ def carried_out(call: Bound, run: Run) -> Outcome:
             for name, copy in before.items():
                 with torch.no_grad():
                     call.tensors[name].copy_(copy)
-            torch.set_rng_state(generator)
+            for device, state in generators.items():
+                _set_generator(device, state)
     return outcome
 
 
@@ -110,6 +115,21 @@ def _storage(call: Bound, name: str, tensor: Tensor) -> torch.UntypedStorage:
     if isinstance(call.captured.slots[name], BatchSlot) and storage.nbytes() != size:
         return storage[begin : begin + size]
     return storage
+
+
+def _generators(call: Bound) -> dict[torch.device, Tensor]:
+    """The states of the generators from which the step may draw."""
+    states = {torch.device("cpu"): torch.get_rng_state()}
+    if call.captured.device.type == "cuda":
+        states[call.captured.device] = torch.cuda.get_rng_state(call.captured.device)
+    return states
+
+
+def _set_generator(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
 
 
 def _written_forward(call: Bound) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
@@ -25,6 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from outgrow.errors import Uncapturable
 from outgrow.frontends.convert import Conversion, address
 from outgrow.frontends.counters import Counted
+from outgrow.frontends.devices import CPU, device_of, elsewhere_of
 from outgrow.frontends.guards import Guards, asked, guards
 from outgrow.frontends.state import (
     BatchSlot,
@@ -108,7 +110,8 @@ class Captured:
     the step and stay there. `stale` gradients are replaced unread: a step that begins with `zero_grad` has them.
     They are no inputs, and can go when the step begins. `schedulers` make a step of their own after every call.
     `guards` are conditions on the hyper-parameters, and then on `counters`. Tensors with `places` are spread over a
-    mesh, and this process has its part of them.
+    mesh, and this process has its part of them. The step runs on `device`; storages `elsewhere` are the host's, if that
+    is another one: small ones, which stay there.
     """
 
     graph: Graph
@@ -122,6 +125,8 @@ class Captured:
     schedulers: tuple[LRScheduler, ...] = ()
     counters: tuple[Counted, ...] = ()
     places: Mapping[StateSlot, Place] = field(default_factory=dict[StateSlot, Place])
+    device: torch.device = CPU
+    elsewhere: frozenset[str] = frozenset()
 
     @cached_property
     def slots(self) -> dict[str, Slot]:
@@ -234,6 +239,7 @@ class _Assembly:
         counters = {symbol: found for symbol, found in self.traced.counters.items() if symbol in matters}
         assumed = tuple(values.values()) + tuple(number for _, number in counters.values())
         graph, stale = _without_stale(self.conversion.graph(results), self.inputs, puts)
+        device = device_of(device for name, device in self.conversion.devices.items() if name in self.conversion.inputs)
         return Captured(
             graph=graph,
             inputs=tuple(item for item in self.inputs if item.storage in graph.storages),
@@ -245,6 +251,8 @@ class _Assembly:
             constants=tuple(self.constants),
             schedulers=self.traced.schedulers,
             counters=tuple(counter for counter, _ in counters.values()),
+            device=device,
+            elsewhere=elsewhere_of(self.conversion.devices, device, graph),
         )
 
     def _bind(self, node: fx.Node, slot: Slot, tensor: Tensor) -> None:

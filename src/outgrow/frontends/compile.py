@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from outgrow.analysis.timeline import Event, Trace
+from outgrow.analysis.timeline import Trace
 from outgrow.errors import TornState
 from outgrow.frontends import calls
 from outgrow.frontends.entries import Entries, Entry
+from outgrow.frontends.on_device import platform_of
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.state import Training, local, state_tensors
 from outgrow.frontends.warmup import warm_up
@@ -36,9 +37,9 @@ from outgrow.plan import Plan
 from outgrow.planning.problem import silent
 from outgrow.report.plans import PlansReport
 from outgrow.report.summary import Measured, Summary, Traces
+from outgrow.runtime.device import Device
 from outgrow.runtime.execute import Progress
-from outgrow.runtime.process import high_water_bytes, reset_high_water
-from outgrow.runtime.resting import resident_bytes
+from outgrow.runtime.recording import Recording
 
 __all__ = ["Step", "compile", "compile_workload", "warm_up"]
 
@@ -67,16 +68,23 @@ class Step(Generic[P, R]):
         baseline_bytes: int | None = None,
         progress: Callable[[str, float], None] = silent,
         workers: Workers | None = None,
+        device: Device | None = None,
     ) -> None:
-        """Without a baseline it is what the process takes now, but for the tensors of the step."""
+        """Without a baseline it is what the process takes now, but for the tensors of the step.
+
+        Without a device the step runs on the one on which its tensors are.
+        """
+        held = [local(tensor) for tensor in state_tensors(training).values()]
+        platform = self._platform = platform_of(settings, held, device)
         if baseline_bytes is None:
-            baseline_bytes = warm_up(settings.kernels) - resident_bytes(map(local, state_tensors(training).values()))
+            warm_up(settings.kernels)
+            baseline_bytes = max(0, platform.process_bytes() - platform.held_bytes(held))
         self._step, self._name, self._baseline_bytes, self._progress = step, name, baseline_bytes, progress
         self._training = training
-        self._entries = Entries(step, training, settings, baseline_bytes, progress, workers)
+        self._entries = Entries(step, training, settings, platform, baseline_bytes, progress, workers)
         self._last: Entry | None = None
-        self._measured: Trace | None = None
-        self._losses: deque[float] = deque(maxlen=_MOST_LOSSES)
+        self._recording: Recording | None = None
+        self._losses: deque[float | Tensor] = deque(maxlen=_MOST_LOSSES)
         self._torn = ""
         self.process_bytes = 0
 
@@ -90,7 +98,6 @@ class Step(Generic[P, R]):
             raise TornState(self._torn)
         entry = self._last = self._entries.ready(args, kwargs)
         self._progress("step", 0.0)
-        reset_high_water()
         if entry.runs_as_written:
             returned = self._run_as_written(entry, *args, **kwargs)
         else:
@@ -100,22 +107,26 @@ class Step(Generic[P, R]):
 
     def _run_as_written(self, entry: Entry, *args: P.args, **kwargs: P.kwargs) -> R:
         self._entries.come_home()
-        begin = perf_counter()
+        self._platform.reset_high_water()
+        begin = self._platform.moment()
         returned = self._step(*args, **kwargs)
-        seconds = perf_counter() - begin
-        self.process_bytes = high_water_bytes() - self._baseline_bytes
-        self._measured = Trace(seconds, (), (Event(0.0, max(0, self.process_bytes)),))
+        end = self._platform.moment()
+        self.process_bytes = self._platform.high_water_bytes() - self._baseline_bytes
+        self._recording = Recording(begin, perf_counter(), end, memory=[(begin, max(0, self.process_bytes), 0)])
         self._entries.note_as_written(entry, self.process_bytes)
         return returned
 
     def _run_program(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         call = calls.bind(entry.captured, entry.program, self._training, args, kwargs)
-        spill = self._entries.spill_for(entry.program, call.tensors)
+        capacity = entry.prepared.plan.budget.capacity_bytes
+        self._platform.make_ready(entry.program, call.tensors, capacity)
+        spill = self._platform.tier(entry.program, call.tensors)
+        memory = self._platform.memory(entry.program, is_timed=self._entries.looks_at(entry))
         progress = Progress()
         completed = False
         try:
-            capacity = entry.prepared.plan.budget.capacity_bytes
-            run = calls.made_ready(call, entry.prepared.costs, spill, capacity, progress, observe=not entry.observed)
+            observe = self._platform.observes and not entry.observed
+            run = calls.made_ready(call, entry.prepared.costs, spill, memory, capacity, progress, observe=observe)
             outcome = calls.carried_out(call, run)
             returned = calls.settle(call, outcome)
             completed = True
@@ -126,17 +137,18 @@ class Step(Generic[P, R]):
                     "some parameters are one step ahead of others. Load the last checkpoint and compile the step anew."
                 )
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
-        self._measured = outcome.trace
+        self._recording = outcome.recording
         self._entries.note(entry, outcome, self.process_bytes)
         return returned
 
     @property
     def plan(self) -> Summary:
         """The figures of the current plan, and of the last step; printed, a table."""
-        prepared, trace = self._entry.prepared, self._measured
+        prepared, trace = self._entry.prepared, self._trace
         if trace is None:
             return prepared.summary(self._name)
-        measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, tuple(self._losses))
+        losses = tuple(map(float, self._losses))
+        measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, losses)
         return prepared.summary(self._name, measured, prepared.replayed(trace))
 
     @property
@@ -152,7 +164,7 @@ class Step(Generic[P, R]):
     @property
     def traces(self) -> Traces:
         """The step in core, as simulated, and as it ran last."""
-        prepared, trace = self._entry.prepared, self._measured
+        prepared, trace = self._entry.prepared, self._trace
         return Traces(prepared.in_core, prepared.replayed(trace) if trace else prepared.simulated, trace)
 
     @property
@@ -179,6 +191,11 @@ class Step(Generic[P, R]):
         return workers.shared
 
     @property
+    def _trace(self) -> Trace | None:
+        """What was measured; on a device the host waits for the end of the step."""
+        return None if self._recording is None else self._recording.trace
+
+    @property
     def _entry(self) -> Entry:
         if self._last is None:
             raise RuntimeError("The step has not been called yet, so it has no plan. Call it once.")
@@ -193,11 +210,11 @@ class Step(Generic[P, R]):
         self._entries.close()
 
 
-def _losses(returned: object) -> list[float]:
-    """The returned scalar as a loss to report, if there is one."""
-    if isinstance(returned, Tensor) and returned.numel() == 1:
-        return [float(returned.detach())]
-    return []
+def _losses(returned: object) -> list[float | Tensor]:
+    """The returned scalar as a loss to report, if there is one; on a device it is not waited for."""
+    if not isinstance(returned, Tensor) or returned.numel() != 1:
+        return []
+    return [float(returned.detach()) if returned.device.type == "cpu" else returned.detach().clone()]
 
 
 @overload

@@ -23,7 +23,6 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.devices import check_result
 from outgrow.frontends.names import operator_name, symbol_name
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value, read_values
@@ -59,6 +58,7 @@ class Conversion:
     ops: list[Op] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
     inputs: set[str] = field(default_factory=set)
+    devices: dict[str, torch.device] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
     _meant: dict[fx.Node, Value] = field(default_factory=dict)
     _known: dict[Value, str] = field(default_factory=dict)
@@ -160,8 +160,8 @@ class Conversion:
 
     def _add_storage(self, name: str, role: Role, tensor: Tensor) -> None:
         assert name not in self.storages, f"storage {name} has one name"
-        check_result(name, tensor)
         self.storages[name] = Storage(name, tensor.untyped_storage().nbytes(), role)
+        self.devices[name] = tensor.device
         self.versions[name] = 0
         self._names[address(tensor)] = name
 

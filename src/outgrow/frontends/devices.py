@@ -1,6 +1,10 @@
-"""Where do the tensors of a step lie? All in memory of the CPU: what lies elsewhere is refused, with what to do."""
+"""Where do the tensors of a step lie? In memory of the CPU, or on one GPU: what lies elsewhere is refused by name.
 
-from collections.abc import Mapping, Sequence
+The step of a model on a GPU may have small tensors on the CPU beside it: an optimizer counts its steps there, and a
+batch may begin there. They stay where they are.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,24 +18,60 @@ from outgrow.frontends.state import (
     ParameterSlot,
     StateSlot,
 )
+from outgrow.ir.graph import Graph
+from outgrow.units import format_bytes
+
+CPU = torch.device("cpu")
+_MOST_BYTES = 1 << 20
+"""What a step on a GPU may make in memory of the CPU at a time: numbers, not activations."""
 
 
 def check_devices(held: Mapping[StateSlot, Tensor], leaves: Sequence[object]) -> None:
-    """Raise `Uncapturable` for the first tensor of models, optimizers and arguments that is not on the CPU."""
-    for slot, tensor in held.items():
-        _check(tensor.device, title(slot))
-    for leaf in leaves:
-        if isinstance(leaf, Tensor):
-            _check(leaf.device, f"an argument of shape {tuple(leaf.shape)}")
+    """Raise `Uncapturable` for the first tensor of models, optimizers and arguments that is where none can be."""
+    batch = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    names = [(f"an argument of shape {tuple(leaf.shape)}", leaf.device) for leaf in batch]
+    found = [(title(slot), tensor.device) for slot, tensor in held.items()]
+    for name, device in (*found, *names):
+        _check(device, name)
+    home = device_of(device for _, device in found)
+    for name, device in (*found, *names):
+        if device not in (CPU, home):
+            raise Uncapturable(
+                f"{name} is on {device}, and the model is on {home}; keep model and batch on one device, or divide the "
+                "step with a mesh"
+            )
 
 
-def check_result(name: str, tensor: Tensor) -> None:
-    """Raise `Uncapturable` if what an op of this name makes is not on the CPU."""
-    if tensor.device.type != "cpu":
-        raise Uncapturable(
-            f"the step makes a tensor on {tensor.device} ({name}), and outgrow plans for the CPU so far; keep the step "
-            "on one device, or do this outside of it"
-        )
+def device_of(devices: Iterable[torch.device]) -> torch.device:
+    """Return the device of a step with tensors on these: the first that is no CPU, if there is one."""
+    return next((device for device in devices if device != CPU), CPU)
+
+
+def elsewhere_of(devices: Mapping[str, torch.device], home: torch.device, graph: Graph) -> frozenset[str]:
+    """Return the storages of a graph that are not on the device of the step, by the devices of all.
+
+    Raises `Uncapturable` for one that can be neither there nor on the CPU, and for a large one that the step makes.
+    """
+    for name in graph.storages.keys() & devices.keys():
+        device, size = devices[name], graph.storages[name].size_bytes
+        if device not in (CPU, home):
+            raise Uncapturable(
+                f"the step makes a tensor on {device} ({name}), and its model is on {home}; keep the step on one "
+                "device, or do this outside of it"
+            )
+        if device != home and name in graph.born_at and size > _MOST_BYTES:
+            raise Uncapturable(
+                f"the step makes {format_bytes(size)} in memory of the CPU ({name}), and its model is on {home}; "
+                "leave it there: outgrow moves what does not fit"
+            )
+    return frozenset(name for name in graph.storages.keys() & devices.keys() if devices[name] != home)
+
+
+def require_cpu(devices: Collection[torch.device], what: str) -> None:
+    """Raise `Uncapturable` where one device is no CPU, for what works on that alone so far."""
+    for device in devices:
+        if device != CPU:
+            raise Uncapturable(f"{what} works on the CPU so far, and the step is on {device}; leave it out")
 
 
 def _check(device: torch.device, name: str) -> None:
@@ -39,10 +79,10 @@ def _check(device: torch.device, name: str) -> None:
         raise Uncapturable(
             f"{name} is on meta and has no content; make it on the CPU, with outgrow.build if it does not fit there"
         )
-    if device.type != "cpu":
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
         raise Uncapturable(
-            f"{name} is on {device}, and outgrow trains on the CPU so far; move models, optimizer state and batch "
-            "there, or train this step without outgrow"
+            f"{name} is on {device}, and outgrow trains on the CPU and on GPUs of CUDA that torch finds; move models, "
+            "optimizer state and batch there, or train this step without outgrow"
         )
 
 

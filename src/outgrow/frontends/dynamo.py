@@ -34,6 +34,7 @@ from outgrow.analysis.cost import signature as cost_signature
 from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends import calls
 from outgrow.frontends.capture import Captured, Result, capture
+from outgrow.frontends.devices import require_cpu
 from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
@@ -47,6 +48,7 @@ from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
+from outgrow.runtime.heap import Heap
 from outgrow.runtime.memory import MAPPED_BYTES, clear_away, fix_mmap_threshold, trim
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Call, Geometry, Program
@@ -230,6 +232,7 @@ class Part:
         if ready is None:
             captured = capture(_joint(self._module, args), (), (), [_plain(arg) for arg in args])
             _check_writes(captured, args)
+            require_cpu([captured.device], "a part of torch.compile under a budget")
             captured = by_kernels(captured, self._settings.kernels)
             clear_away()
             self._ready[key] = self._planned(captured, others, None)
@@ -302,7 +305,8 @@ class Part:
             spill = ready.idle.pop() if ready.idle else Spill(self._settings.folder, self._settings.disk_bytes)
             spill.reserve(ready.program.scratch_bytes, 0)
         capacity = ready.prepared.plan.budget.capacity_bytes
-        run = calls.made_ready(call, ready.prepared.costs, spill, capacity, Progress(), observe=ready.runs == 0)
+        observe = ready.runs == 0
+        run = calls.made_ready(call, ready.prepared.costs, spill, Heap(), capacity, Progress(), observe=observe)
         run.start()
         return run
 
@@ -314,7 +318,7 @@ class Part:
         seen = {cost_signature(graph, op): run.observed[op.name] for op in graph.ops if op.name in run.observed}
         if seen:
             self._shared.costs.add(seen)
-        if run.spill is not None:
+        if isinstance(run.spill, Spill):
             ready.give_back(run.spill)
 
     def waits(self, waiting: "_Waiting") -> None:
@@ -322,7 +326,6 @@ class Part:
         arena.keep_at_most(0)
         self._shared.pauses += 1
         waiting.pause = self._shared.pauses
-        waiting.run.high_water = max(waiting.run.high_water, high_water_bytes())
         reset_high_water()
         waiting.held_bytes = process_bytes()
 

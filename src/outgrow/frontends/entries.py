@@ -21,33 +21,34 @@ from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
 from outgrow.frontends.capture import Captured, capture, captured_from
 from outgrow.frontends.inductor import by_kernels
-from outgrow.frontends.lower import lower
-from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
-from outgrow.frontends.prepare import Prepared, prepare, unseen_overhead_bytes
+from outgrow.frontends.platform import Platform
+from outgrow.frontends.prepare import Prepared, prepare
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.signature import glance, signature
 from outgrow.frontends.state import Training, held_tensors, local, read
 from outgrow.frontends.trace import trace
 from outgrow.frontends.workers import Workers, check_replaceable, one_by_one
-from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
 from outgrow.plan import Budget
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
-from outgrow.runtime.memory import MAPPED_BYTES, clear_away, fix_mmap_threshold, round_up, trim
-from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Program
-from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, is_loaded, resident_bytes
-from outgrow.runtime.spill import Spill
-from outgrow.runtime.tiers import ALIGNMENT_BYTES
+from outgrow.runtime.resting import is_loaded
+from outgrow.units import format_bytes
 
 _SLACK_BYTES, _SLACK_SHARE = 8 << 20, 0.25
 """What a process may take beyond the overhead that a run has shown: the heap is never twice the same."""
 _SURPRISE = 0.05
 _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
+_LOOKED_AT = 3
+"""After so many runs on a device that the host does not wait for, nobody asks any more when its operators ran."""
+_TRIES = 8
+"""So often is a floor raised for which there is a plan, but with the holes between addresses no program."""
+_LEAST_LESS = 8
+"""Where a program needs more than its capacity (holes between addresses), the next one gets less by this power of 2."""
 _MOST_ENTRIES = 32
 """A step that is called with ever other shapes forgets the one that it was not called with for the longest."""
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
@@ -93,18 +94,18 @@ class Ample:
     held_bytes: int
 
     @staticmethod
-    def of(entry: Entry, seen: Hashable, training: Training) -> "Ample":
+    def of(entry: Entry, seen: Hashable, training: Training, held_bytes: int) -> "Ample":
         """Return what is to hold for later calls, from what is there at the first."""
         parameters = (parameter for model in training.models for parameter in model.parameters())
-        return Ample(entry, seen, tuple((item, item.requires_grad) for item in parameters), process_bytes())
+        return Ample(entry, seen, tuple((item, item.requires_grad) for item in parameters), held_bytes)
 
-    def still_holds(self, seen: Hashable) -> bool:
+    def still_holds(self, seen: Hashable, held_bytes: int) -> bool:
         """Whether the entry is right for a call of which this is quickly seen."""
         return (
             self.entry.runs_as_written
             and self.seen == seen
             and all(parameter.requires_grad is flag for parameter, flag in self.trained)
-            and process_bytes() <= self.held_bytes + _SLACK_BYTES
+            and held_bytes <= self.held_bytes + _SLACK_BYTES
         )
 
 
@@ -119,31 +120,32 @@ class Entries:
         step: Callable[..., object],
         training: Training,
         settings: Settings,
+        platform: Platform,
         baseline_bytes: int,
         progress: Callable[[str, float], None],
         workers: Workers | None = None,
     ) -> None:
         self.workers = workers
-        self._step, self._training, self._settings = step, training, settings
+        self._step, self._training, self._settings, self._platform = step, training, settings, platform
         self._baseline_bytes, self._progress = baseline_bytes, progress
         self._is_compiled = settings.kernels != "eager"
         self._by_signature: dict[Hashable, list[Entry]] = {}
         self._calls = self._dropped = 0
-        self._cache: CostCache = open_cost_cache()
-        self._spill = Spill(settings.folder, settings.disk_bytes)
         self._machine: Machine | None = None
         self._overhead_bytes: int | None = None
         self._ample: Ample | None = None
 
     def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
-        if self._ample is not None and self._ample.still_holds(self._glance(args, kwargs)):
+        ample = self._ample
+        if ample is not None and ample.still_holds(self._glance(args, kwargs), self._platform.process_bytes()):
             self._calls += 1
-            self._ample.entry.last_call = self._calls
-            return self._ample.entry
+            ample.entry.last_call = self._calls
+            return ample.entry
         entry, self._ample = self._examined(args, kwargs), None
         if entry.runs_as_written and entry.settled:
-            self._ample = Ample.of(entry, self._glance(args, kwargs), self._training)
+            held = self._platform.process_bytes()
+            self._ample = Ample.of(entry, self._glance(args, kwargs), self._training, held)
         return entry
 
     def _glance(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
@@ -167,7 +169,7 @@ class Entries:
         if self._is_compiled:
             self._progress("compile", 0.0)
         captured = by_kernels(captured, self._settings.kernels)
-        clear_away()
+        self._platform.clear_away()
         entry = self._planned(captured, args, kwargs, is_new=True)
         entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
         entry.seconds, entry.last_call = perf_counter() - begin, self._calls
@@ -204,6 +206,7 @@ class Entries:
         if len(entries) > _MOST_ENTRIES:
             _, key, entry = min(entries, key=itemgetter(0))
             self._by_signature[key].remove(entry)
+            self._platform.forget(entry.program)
             if not self._by_signature[key]:
                 del self._by_signature[key]
             self._dropped += 1
@@ -225,7 +228,8 @@ class Entries:
         if not captured.guards_hold(self._training):
             return False
         tensors = captured.tensors(self._training, args, kwargs) if lasting else {}
-        return all(_may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
+        platform = self._platform
+        return all(platform.may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
 
     def _planned(
         self,
@@ -238,40 +242,96 @@ class Entries:
     ) -> Entry:
         self._progress("plan", 0.0)
         if self._machine is None:
-            self._machine = this_machine(self._settings.folder)
+            self._machine = self._platform.machine()
         tensors = captured.tensors(self._training, args, kwargs)
+        known = self._platform.known(captured, self._progress)
         overhead = partial(self._overhead, captured, tensors, is_new=is_new)
-        prepared = self._prepared(captured, tensors, overhead)
-        program = lower(prepared.derived)
+        prepared, program = self._prepared_within(captured, tensors, known, overhead)
         capacity = prepared.plan.budget.capacity_bytes
         is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= capacity
         runs_as_written = is_roomy and may_run_as_written and not self._is_compiled and self.workers is None
         if not runs_as_written:
-            arena.install()
-            fix_mmap_threshold(MAPPED_BYTES)
-        self.spill_for(program, tensors)
-        trim()
+            self._platform.make_ready(program, tensors, capacity)
         return Entry(captured, prepared, program, runs_as_written=runs_as_written)
 
+    def _prepared_within(
+        self,
+        captured: Captured,
+        tensors: Mapping[str, Tensor],
+        known: Mapping[str, Cost],
+        overhead_within: Callable[[int], int],
+    ) -> tuple[Prepared, Program]:
+        """Return a plan within the budget, and its program.
+
+        The floor that `Infeasible` names is a budget for which there are both.
+        """
+        fitting = partial(self._fitting, captured, tensors, known, overhead_within)
+        try:
+            return fitting(self._settings.budget_bytes)
+        except Infeasible as refusal:
+            floor = self._floor(refusal.floor_bytes, fitting)
+            if floor == refusal.floor_bytes:
+                raise
+            more = f"{refusal} With the holes between addresses the step needs {format_bytes(floor)}."
+            raise Infeasible(more, floor_bytes=floor, culprit=refusal.culprit, because=refusal.because) from None
+
+    def _floor(self, floor_bytes: int, fitting: Callable[[int], object]) -> int:
+        """Return the first of ever larger floors, each named by the one before, for which there is a program."""
+        for _ in range(0 if self._platform.observes else _TRIES):
+            try:
+                fitting(floor_bytes)
+            except Infeasible as refusal:
+                floor_bytes = refusal.floor_bytes
+            else:
+                break
+        return floor_bytes
+
+    def _fitting(
+        self,
+        captured: Captured,
+        tensors: Mapping[str, Tensor],
+        known: Mapping[str, Cost],
+        overhead_within: Callable[[int], int],
+        limit: int,
+    ) -> tuple[Prepared, Program]:
+        """Return a plan and its program; where that needs more than the capacity, with so much less of it.
+
+        Raises `Infeasible` where it needs more however little the plan takes.
+        """
+        capacity, excess = limit - overhead_within(limit), 0
+        while True:
+            overhead = partial(_and_more, overhead_within, excess)
+            prepared = self._prepared(captured, tensors, known, overhead, limit)
+            program = self._platform.program(captured, prepared)
+            beyond = self._platform.needed_bytes(prepared, program) - capacity
+            if beyond <= 0:
+                return prepared, program
+            excess += max(beyond, limit >> _LEAST_LESS)
+
     def _prepared(
-        self, captured: Captured, tensors: Mapping[str, Tensor], overhead_within: Callable[[int], int]
+        self,
+        captured: Captured,
+        tensors: Mapping[str, Tensor],
+        known: Mapping[str, Cost],
+        overhead_within: Callable[[int], int],
+        limit: int,
     ) -> Prepared:
         """Return the plan within what the overhead leaves; a larger budget may have more overhead.
 
         So where there is none, the floor that `Infeasible` names is one with the overhead of that much memory.
         """
         assert self._machine is not None, "rates are measured before the first plan"
-        limit = self._settings.budget_bytes
         overhead = overhead_within(limit)
         while True:
             try:
                 return prepare(
                     captured.graph,
-                    self._cache.known,
+                    known,
                     self._machine,
                     Budget(limit, overhead),
                     planner=self._settings.planner,
-                    fixed=frozenset(name for name in tensors if not _may_leave(captured.graph, name, tensors[name])),
+                    fixed=self._platform.fixed(captured.graph, tensors),
+                    least_bytes=self._platform.least_bytes(),
                     progress=self._progress,
                     prove=False,
                     keep=True,
@@ -281,18 +341,9 @@ class Entries:
                 if overhead <= before:
                     raise
 
-    def spill_for(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
-        """Return the spill file with room for what a program moves; None if it moves nothing."""
-        if not program.lasting and not program.scratch_bytes:
-            return None
-        self._spill.adopt(tensors.values())
-        self._spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
-        return self._spill
-
     def come_home(self) -> None:
-        """Bring what rests on the disk between steps back to memory."""
-        for tensor in held_tensors(self._training) if self._spill.file is not None else ():
-            come_home(local(tensor).untyped_storage())
+        """Bring what rests in the next tier between steps back to memory."""
+        self._platform.come_home(self._training)
 
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Plan from observed costs; where these leave no plan, a plan that kept the budget stays."""
@@ -308,6 +359,7 @@ class Entries:
         finally:
             entry.seconds += perf_counter() - begin
         entry.settled = True
+        self._platform.forget(entry.program)
         entry.prepared, entry.program = again.prepared, again.program
         entry.runs_as_written = again.runs_as_written
 
@@ -320,22 +372,25 @@ class Entries:
             return shown
         going = [read(slot, self._training) for slot in captured.stale]
         known = [*tensors.values(), *(local(gradient) for gradient in going if isinstance(gradient, Tensor))]
-        for tensor in known:
-            forget(tensor.untyped_storage())
-        held = self._baseline_bytes + resident_bytes(known) + arena.resting_bytes()
-        now = max(0, process_bytes() - held)
-        return max(shown, now + unseen_overhead_bytes(captured.graph, within))
+        platform = self._platform
+        held = self._baseline_bytes + platform.held_bytes(known) + platform.resting_bytes()
+        now = max(0, platform.process_bytes() - held)
+        return max(shown, now + platform.unseen_bytes(captured.graph, within))
+
+    def looks_at(self, entry: Entry) -> bool:
+        """Whether the run that comes next, or came last, shows when its operators ran."""
+        return self._platform.observes or entry.runs < _LOOKED_AT
 
     def note(self, entry: Entry, outcome: Outcome, process: int) -> None:
         """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
-        entry.runs += 1
         entry.observed = True
         entry.process_bytes = process
-        seen = _costs_seen(entry, outcome)
+        seen = _costs_seen(entry, outcome) if self.looks_at(entry) else {}
         if seen:
-            self._cache.add(seen)
+            self._platform.cache.add(seen)
         entry.settled = not seen
-        if self._has_shown(process - outcome.trace.peak_bytes):
+        entry.runs += 1
+        if self._has_shown(process - outcome.recording.peak_bytes):
             entry.settled = entry.settled and process <= self._settings.budget_bytes
 
     def note_as_written(self, entry: Entry, process: int) -> None:
@@ -357,8 +412,7 @@ class Entries:
     def close(self) -> None:
         """Give the disk space back, and memory that rests; entries take both anew when they run."""
         self.come_home()
-        self._spill.close()
-        arena.keep_at_most(0)
+        self._platform.close()
 
 
 def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
@@ -388,10 +442,8 @@ def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
     }
 
 
-def _may_leave(graph: Graph, name: str, tensor: Tensor) -> bool:
-    """Whether the storage that a graph knows by this name can be moved without anybody else's notice."""
-    storage = tensor.untyped_storage()
-    return storage.nbytes() == graph.storages[name].size_bytes and is_exchangeable(storage)
+def _and_more(overhead_within: Callable[[int], int], excess_bytes: int, limit_bytes: int) -> int:
+    return overhead_within(limit_bytes) + excess_bytes
 
 
 def _own_what_was_loaded(training: Training) -> bool:
@@ -406,9 +458,3 @@ def _own_what_was_loaded(training: Training) -> bool:
             tensor.data = tensor.detach().clone()
             found = True
     return found
-
-
-def _missing_bytes(program: Program, tensors: Mapping[str, Tensor]) -> int:
-    """Bytes that the program's lasting storages will take on the disk beside what they have there."""
-    resting = {name for name in program.stowed & tensors.keys() if extent_of(tensors[name].untyped_storage())}
-    return sum(round_up(program.sizes[name], ALIGNMENT_BYTES) for name in program.lasting - resting)

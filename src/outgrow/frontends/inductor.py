@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from outgrow.analysis.cost import FUSED
 from outgrow.errors import Uncapturable
 from outgrow.frontends.capture import Captured
+from outgrow.frontends.devices import require_cpu
 from outgrow.frontends.fusing import Fusion, defining, fused, fusions
 from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import Argument, Graph, Ref, Symbol, Value
@@ -32,7 +33,10 @@ _KNOWN: set[str] = set()
 
 def by_kernels(captured: Captured, kernels: str) -> Captured:
     """Return a captured step as these kernels run it."""
-    return by_inductor(captured) if kernels == "inductor" else captured
+    if kernels == "eager":
+        return captured
+    require_cpu([captured.device], f"kernels={kernels!r}")
+    return by_inductor(captured)
 
 
 def by_inductor(captured: Captured) -> Captured:

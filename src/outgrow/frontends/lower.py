@@ -6,6 +6,7 @@ that layout stands in, over addresses without memory that all stand-ins of a pro
 """
 
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
 import torch
 
@@ -14,32 +15,46 @@ from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.frontends.recurrent import keeping_workspace
 from outgrow.ir.graph import DEVICE, Argument, Drop, Graph, Like, Op, Ref, Role, SwapOut, Symbol, argument_layouts
 from outgrow.operators.in_place import IDLE, INTO, PLACED
+from outgrow.plan import Addresses
 from outgrow.runtime.memory import round_up, unread, view
 from outgrow.runtime.placing import placed
-from outgrow.runtime.program import Call, Geometry, Instruction, Lookup, Program, Result, Slot
+from outgrow.runtime.program import Aim, Call, Geometry, Instruction, Lookup, Program, Result, Slot
 from outgrow.runtime.tiers import ALIGNMENT_BYTES
 
+_NO_AIMS: Mapping[int, tuple[Aim, ...]] = MappingProxyType({})
 
-def lower(graph: Graph) -> Program:
-    """Return the program of a derived graph."""
-    stand_ins = _stand_ins(graph)
+
+def lower(
+    graph: Graph,
+    unread: Callable[[int], torch.UntypedStorage] = unread,
+    addresses: Addresses | None = None,
+    aims: Mapping[int, tuple[Aim, ...]] = _NO_AIMS,
+) -> Program:
+    """Return the program of a derived graph; `unread` gives storages of so many bytes whose content does not matter.
+
+    With `addresses` it runs in an arena; `aims` say what its ops allocate there.
+    """
+    shown = stand_ins(graph, unread)
     lasting = _lasting(graph)
     instructions: list[Instruction] = [
-        _call(graph, item, stand_ins) if isinstance(item, Op) else item for item in graph.instructions
+        call_of(graph, item, shown) if isinstance(item, Op) else item for item in graph.instructions
     ]
     return Program(
         instructions=tuple(instructions),
         dies=graph.dying_at,
-        geometry={name: _geometry(graph, name) for name in graph.values},
+        geometry={name: geometry_of(graph, name) for name in graph.values},
         sizes={name: storage.size_bytes for name, storage in graph.storages.items()},
         extents=_extents(graph, lasting),
         lasting=lasting,
         stowed=frozenset(name for name in lasting if graph.storages[name].home != DEVICE),
         results=graph.results,
+        addresses=addresses,
+        aims=aims,
     )
 
 
-def _call(graph: Graph, op: Op, stand_ins: Mapping[str, torch.Tensor]) -> Call:
+def call_of(graph: Graph, op: Op, stand_ins: Mapping[str, torch.Tensor]) -> Call:
+    """Return an op of a graph, ready to run; `stand_ins` are for the values that it asks for their layout alone."""
     return Call(
         name=op.name,
         captured=op.captured,
@@ -72,10 +87,10 @@ def _result(graph: Graph, name: str | None) -> Result | None:
     return Result(name, value.storage if value.version == 0 else None)
 
 
-def _stand_ins(graph: Graph) -> dict[str, torch.Tensor]:
+def stand_ins(graph: Graph, unread: Callable[[int], torch.UntypedStorage]) -> dict[str, torch.Tensor]:
     """Return a tensor for each value that an op asks for its layout alone."""
     arguments = (argument for op in graph.ops for argument in (*op.arguments, *(item for _, item in op.keywords)))
-    geometry = {name: _geometry(graph, name) for argument in arguments for name in argument_layouts(argument)}
+    geometry = {name: geometry_of(graph, name) for argument in arguments for name in argument_layouts(argument)}
     if not geometry:
         return {}
     storage = unread(max(graph.storages[item.storage].size_bytes for item in geometry.values()))
@@ -104,7 +119,8 @@ def _sequence(slots: tuple[Slot, ...]) -> Callable[[Lookup], object]:
     return lambda lookup: [slot(lookup) for slot in slots]
 
 
-def _geometry(graph: Graph, name: str) -> Geometry:
+def geometry_of(graph: Graph, name: str) -> Geometry:
+    """Return how a value of a graph lies in its storage."""
     value = graph.values[name]
     is_scalar = graph.storages[value.storage].role is Role.SCALAR
     dtype = None if is_scalar else vars(torch)[value.dtype]

@@ -18,15 +18,19 @@ from time import perf_counter
 import torch
 
 from outgrow.analysis.cost import Cost
+from outgrow.analysis.timeline import Lane
 from outgrow.files import cache_folder, write_atomically
 from outgrow.ir.machine import Device, Machine
 from outgrow.planning.problem import silent
 from outgrow.runtime import arena
+from outgrow.runtime.device import Device as BesideHost
 from outgrow.runtime.links import MEASURED_BYTES, measure_link
 from outgrow.units import format_bytes
 
 _MATRIX = 1024
 _VECTOR_BYTES = 32 << 20
+_MATRIX_BESIDE = 4096
+_VECTOR_BYTES_BESIDE = 1 << 30
 _TIMES = 3
 
 
@@ -96,6 +100,30 @@ def measure_device(care: Care = Care()) -> Device:
     )
 
 
+def device_rates(device: BesideHost) -> Device:
+    """Return the rates of a device with streams, as `measure_device` does of a CPU; its workspaces are seen later."""
+    left = torch.ones(_MATRIX_BESIDE, _MATRIX_BESIDE, device=device.torch_device)
+    vector = torch.ones(_VECTOR_BYTES_BESIDE // 4, device=device.torch_device)
+    product = _seconds_on(device, lambda: torch.mm(left, left))
+    stream = _seconds_on(device, lambda: vector.add_(1.0))
+    return Device(
+        device.name,
+        2.0 * _MATRIX_BESIDE**3 / product,
+        2.0 * _VECTOR_BYTES_BESIDE / stream,
+        needs_workspace=False,
+        places_results=False,
+    )
+
+
+def _seconds_on(device: BesideHost, work: Callable[[], object]) -> float:
+    times: list[float] = []
+    for _ in range(_TIMES + 1):  # the first one loads the kernel
+        begin = device.streams.mark(Lane.COMPUTE)
+        work()
+        times.append(device.streams.mark(Lane.COMPUTE).seconds_since(begin))
+    return median(times[1:])
+
+
 def _median_seconds(work: Callable[[], object], least_seconds: float) -> float:
     times: list[float] = []
     while len(times) < _TIMES or sum(times) < least_seconds:
@@ -121,10 +149,10 @@ class CostCache:
         write_atomically(self.path, json.dumps({key: asdict(cost) for key, cost in self.known.items()}))
 
 
-def open_cost_cache() -> CostCache:
-    """Return the cache of this machine's observed costs."""
+def open_cost_cache(name: str | None = None) -> CostCache:
+    """Return the cache of the costs observed on the machine of this name (None: this one, on its CPU)."""
     setting = os.environ.get("THP_MEM_ALLOC_ENABLE", "0")
-    digest = sha256(f"{machine_name()} {setting}".encode()).hexdigest()[:16]
+    digest = sha256(f"{name or machine_name()} {setting}".encode()).hexdigest()[:16]
     path = cache_folder("costs") / f"{digest}.json"
     try:
         entries = json.loads(path.read_text())

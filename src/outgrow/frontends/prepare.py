@@ -23,7 +23,7 @@ from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
 from outgrow.rewriting.derive import Derivation, verified
-from outgrow.runtime.memory import least_bytes
+from outgrow.runtime.memory import least_bytes as heap_least_bytes
 from outgrow.runtime.tiers import offload_folder
 from outgrow.simulation import replay
 
@@ -102,6 +102,7 @@ def prepare(
     *,
     planner: str,
     fixed: frozenset[str] = frozenset(),
+    least_bytes: int | None = None,
     progress: Callable[[str, float], None] = silent,
     prove: bool = True,
     keep: bool = False,
@@ -109,7 +110,8 @@ def prepare(
 ) -> Prepared:
     """Plan a captured graph and derive what will run; `known` are measured costs by signature.
 
-    Of the storages that outlive the step, those named in `fixed` stay on the device. Without `prove` the bound is the
+    Of the storages that outlive the step, those named in `fixed` stay on the device. A storage of `least_bytes` makes
+    room for any other when it dies (None: as on this CPU). Without `prove` the bound is the
     arithmetic alone, which takes no time to find. With `keep` a plan of an earlier job serves (`frontends.kept`).
     Raises `Infeasible` if the budget is below the floor.
     """
@@ -119,7 +121,7 @@ def prepare(
         costs,
         machine,
         budget,
-        least_bytes=least_bytes(),
+        least_bytes=heap_least_bytes() if least_bytes is None else least_bytes,
         fixed=fixed,
         solver_seconds=solver_seconds,
         progress=progress,
@@ -135,7 +137,7 @@ def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
     A share of what the step will hold, a larger share of what it holds in small tensors, which leave holes in the
     heap, what the library keeps of the operands of matrix products, and a constant.
     """
-    least = least_bytes()
+    least = heap_least_bytes()
     small = {name: storage for name, storage in graph.storages.items() if storage.size_bytes < least}
     large = {name: replace(storage, size_bytes=0) for name, storage in graph.storages.items() if name not in small}
     held = min(budget_bytes, peak_bytes(graph, {}))

@@ -11,13 +11,14 @@ from outgrow.units import parse_bytes
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Bytes of memory and of disk (None: all there is), the folder of the spill file, and names: a planner, kernels."""
+    """Bytes of memory, of disk, and of the host beside a device (None: all there is), a folder, and names."""
 
     budget_bytes: int
     disk_bytes: int | None
     folder: Path
     planner: str
     kernels: str = "eager"
+    host_bytes: int | None = None
 
     @staticmethod
     def of(
@@ -27,6 +28,7 @@ class Settings:
         disk_budget: int | str | None = None,
         planner: str = "search",
         kernels: str = "eager",
+        host_budget: int | str | None = None,
     ) -> "Settings":
         """Return the settings, from arguments as `outgrow.compile` has them.
 
@@ -39,6 +41,7 @@ class Settings:
             raise ValueError(f"kernels {kernels!r} are unknown. Choose one of: {', '.join(KERNELS)}.")
         budget_bytes = parse_bytes(memory_budget)
         disk_bytes = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
+        host_bytes = None if host_budget is None else parse_bytes(host_budget, what="host budget")
         folder = offload_folder(offload_dir)
         DiskTier(folder, 1 << 20).close()
-        return Settings(budget_bytes, disk_bytes, folder, planner, kernels)
+        return Settings(budget_bytes, disk_bytes, folder, planner, kernels, host_bytes)

@@ -11,25 +11,19 @@ since storages cannot change places then, what outlives the step stays in memory
 """
 
 import ctypes
-import os
-import platform
-import shutil
 import subprocess
-import tempfile
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from warnings import warn
 
 import torch
 
-from outgrow.files import cache_folder
+from outgrow.runtime import native
 
 CHUNK_BYTES = 2 << 20
 LEAST_BYTES = 256 << 10
 """The smallest tensors that live in the arena."""
-_SOURCE = Path(__file__).with_suffix(".cpp")
-_BUILD_SECONDS = 120
+_SOURCE = native.Source(Path(__file__).with_suffix(".cpp"))
 _MISSING = (
     "outgrow finds no C++ compiler that works, so steps are slower, and weights and optimizer state stay in memory. "
     "Install g++, or name a compiler in the environment variable CXX."
@@ -118,10 +112,8 @@ def _ready() -> ctypes.CDLL:
 @cache
 def _library() -> ctypes.CDLL | None:
     """Return the compiled arena, from the cache folder if it is there; None where it cannot be made."""
-    key = _SOURCE.read_bytes() + f"{torch.__version__} {platform.machine()}".encode()
-    path = cache_folder("arena") / f"{sha256(key).hexdigest()[:16]}.so"
     try:
-        library = _loaded(path)
+        library = native.load(_SOURCE)
     except (OSError, subprocess.SubprocessError):
         warn(_MISSING, stacklevel=2)
         return None
@@ -136,30 +128,3 @@ def _library() -> ctypes.CDLL | None:
     library.arena_lend.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.arena_adopt.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     return library
-
-
-def _loaded(path: Path) -> ctypes.CDLL:
-    """Return the library at `path`, compiled if it is not there, or does not load: it may be of another machine."""
-    if path.exists():
-        try:
-            return ctypes.CDLL(str(path), use_errno=True)
-        except OSError:
-            path.unlink(missing_ok=True)
-    _compile(path)
-    return ctypes.CDLL(str(path), use_errno=True)
-
-
-def _compile(path: Path) -> None:
-    """Compile the arena to `path`, which appears whole or not at all."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        raise FileNotFoundError("no C++ compiler")
-    root = Path(torch.__file__).parent
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        flags = ["-std=c++20", "-O2", "-fPIC", "-shared", f"-I{root / 'include'}", f"-L{root / 'lib'}"]
-        abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-        command = [compiler, *flags, abi, str(_SOURCE), "-o", str(made), "-lc10"]
-        subprocess.run(command, check=True, capture_output=True, timeout=_BUILD_SECONDS)
-        made.replace(path)

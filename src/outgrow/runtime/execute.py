@@ -1,14 +1,10 @@
 """How does a program run? One instruction after the other, on real storages, while links move bytes beside it.
 
-Memory is what torch's allocator gives for results and what `Block`s hold for storages that come back; where a part of
-a storage is dropped, its memory is lent until that comes back. A storage is freed at once when it dies or is dropped,
-since nothing but the tables of this module refers to it. Values are views that are made when they are first read and
-forgotten with their storage.
+Where storages live, and what time it is, the memory of the device says (`runtime.device_memory`). A storage is freed at
+once when it dies or is dropped, since nothing but the tables of this module refers to it. Values are views that are
+made when they are first read and forgotten with their storage.
 
-While an op runs that has not been measured yet, no copy is in flight and the process's high-water mark is taken
-around it: what it, or the arena, rose above the results is the op's workspace. So that it shows, nothing rests in the
-arena then; otherwise what rests makes room for the workspace of the next op, and for what does not come from there:
-small tensors, which the heap serves.
+While an op runs that has not been measured yet, no copy is in flight, and the memory of the device is watched.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,26 +15,34 @@ from time import perf_counter
 import torch
 
 from outgrow.analysis.cost import Cost
-from outgrow.analysis.timeline import Event, Lane, Span, Trace
+from outgrow.analysis.timeline import Lane, Trace
 from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
-from outgrow.runtime import arena
-from outgrow.runtime.links import Ticket, handing_over
-from outgrow.runtime.memory import Block, is_on_heap, lend, make_usable, room_for, take_back, trim, view
-from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
+from outgrow.runtime.device_memory import DeviceMemory
+from outgrow.runtime.flights import Flight
+from outgrow.runtime.heap import Heap
+from outgrow.runtime.hosted import Hosted
+from outgrow.runtime.links import Ticket
+from outgrow.runtime.memory import view
 from outgrow.runtime.program import Call, Geometry, Item, Program
+from outgrow.runtime.recording import Moment, Recording, seconds_between
 from outgrow.runtime.resting import Extent, rest, settle
 from outgrow.runtime.spill import Spill
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run gives: the result values, the measured trace, costs of ops that were observed, and the high water."""
+    """What a run gives: the result values, what was recorded, costs of ops that were observed, and the high water."""
 
     results: tuple[Item, ...]
-    trace: Trace
+    recording: Recording
     observed: Mapping[str, Cost]
     high_water_bytes: int
+
+    @property
+    def trace(self) -> Trace:
+        """What happened; the host waits for the end of it."""
+        return self.recording.trace
 
 
 @dataclass
@@ -58,26 +62,20 @@ class Run:
 
     program: Program
     costs: Mapping[str, Cost]
-    spill: Spill | None
+    spill: Spill | Hosted | None
     storages: dict[str, torch.UntypedStorage]
     scalars: dict[str, Item]
     capacity_bytes: int
-    extents: dict[str, Extent] = field(default_factory=dict[str, Extent])
+    extents: Mapping[str, Extent] = field(default_factory=dict[str, Extent])
+    memory: DeviceMemory = field(default_factory=Heap)
     observe: bool = False
     progress: Progress = field(default_factory=Progress)
-    blocks: dict[str, Block] = field(default_factory=dict[str, Block])
-    arriving: dict[str, torch.UntypedStorage] = field(default_factory=dict[str, torch.UntypedStorage])
-    lent: set[str] = field(default_factory=set[str])
-    in_flight: dict[str, list[Ticket]] = field(default_factory=dict[str, list[Ticket]])
+    in_flight: dict[str, list[Ticket | Flight]] = field(default_factory=dict[str, list[Ticket | Flight]])
     cached: dict[str, dict[str, Item]] = field(default_factory=dict[str, dict[str, Item]])
-    copied: list[Ticket] = field(default_factory=list[Ticket])
-    spans: list[Span] = field(default_factory=list[Span])
-    events: list[Event] = field(default_factory=list[Event])
     observed: dict[str, Cost] = field(default_factory=dict[str, Cost])
-    begin: float = 0.0
-    free_since: float = 0.0
+    recording: Recording = field(default_factory=lambda: Recording(0.0, 0.0))
+    free_since: Moment = 0.0
     held: int = 0
-    high_water: int = 0
     position: int = 0
 
     def execute(self) -> Outcome:
@@ -87,18 +85,16 @@ class Run:
         return self.finish()
 
     def start(self) -> None:
-        """Begin to measure; what was moved to the disk just now leaves no more resting memory than there is room."""
+        """Begin to measure."""
         there = sum(storage.nbytes() for name, storage in self.storages.items() if name not in self.program.stowed)
-        self._make_room(there)
-        reset_high_water()
-        self.begin = perf_counter()
+        self.recording = Recording(self.memory.begin(self.capacity_bytes - there), perf_counter())
         self._hold(there)
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
-        self.free_since = self._now()
-        has_link = self.spill is not None and self.spill.link is not None
-        with torch.no_grad(), handing_over() if has_link else nullcontext():
+        self.free_since = self.memory.moment()
+        link = None if self.spill is None else self.spill.link
+        with torch.no_grad(), nullcontext() if link is None else link.serving():
             for item in self.program.instructions[self.position : stop]:
                 match item:
                     case Call():
@@ -121,7 +117,7 @@ class Run:
         """Go past the call that comes next with what somebody else says that it returns."""
         call = self.program.instructions[self.position]
         assert isinstance(call, Call), "only a call returns something"
-        now = self.free_since = self._now()
+        now = self.free_since = self.memory.moment()
         self._record(call, now, now, self._enter(call, returned), 0)
         self._bury()
 
@@ -134,31 +130,24 @@ class Run:
     def finish(self) -> Outcome:
         """Return what came of the run."""
         results = self.read(self.program.results)
-        seconds = perf_counter() - self.begin
-        self.high_water = max(self.high_water, high_water_bytes())
-        copies = [ticket.span(self.begin) for ticket in self.copied]
-        trace = Trace(seconds, (*self.spans, *copies), tuple(self.events))
-        return Outcome(results, trace, self.observed, self.high_water)
+        self.recording.end = self.memory.end()
+        return Outcome(results, self.recording, self.observed, self.memory.high_water_bytes)
 
     def abandon(self) -> None:
         """Let go of everything after a failure: wait for copies in flight, whatever came of them, and free memory."""
         if self.spill is not None and self.spill.link is not None:
             self.spill.link.settle()
-        for storage in self.lent & self.storages.keys():
-            make_usable(self.storages[storage].data_ptr(), self.program.sizes[storage])
-        for table in (self.in_flight, self.cached, self.storages, self.blocks, self.arriving):
+        self.memory.abandon(self.storages, self.program.sizes)
+        for table in (self.in_flight, self.cached, self.storages):
             table.clear()
 
-    def _now(self) -> float:
-        return perf_counter() - self.begin
-
-    def _hold(self, size_bytes: int) -> None:
+    def _hold(self, size_bytes: int, tier_bytes: int = 0) -> None:
         self.held += size_bytes
-        self.events.append(Event(self._now(), size_bytes))
+        self.recording.memory.append((self.memory.moment(), size_bytes, tier_bytes))
 
     def _make_room(self, size_bytes: int = 0) -> None:
         """Let no more memory rest than leaves room for what is held, and for so many bytes more."""
-        arena.keep_at_most(self.capacity_bytes - self.held - size_bytes)
+        self.memory.leave_free(self.capacity_bytes - self.held - size_bytes)
 
     def _lookup(self, name: str) -> Item:
         scalar = self.scalars.get(name)
@@ -182,42 +171,35 @@ class Run:
         workspace = cost.workspace_bytes if cost else 0
         if workspace:
             self._make_room(workspace)
-        begin = self._now()
+        begin = self.memory.moment()
         born = self._apply(call)
-        end = self._now()
-        self._record(call, begin, end, born, workspace)
+        self._record(call, begin, self.memory.moment(), born, workspace)
 
-    def _record(self, call: Call, begin: float, end: float, born: int, workspace: int) -> None:
+    def _record(self, call: Call, begin: Moment, end: Moment, born: int, workspace: int) -> None:
         self.progress.updating = self.progress.updating or call.updates
-        self.spans.append(Span(Lane.COMPUTE, call.name, self.free_since, end))
+        if self.memory.is_timed:
+            self.recording.ops.append((call.name, self.free_since, end))
         self.free_since = end
         self.held += born
         if born:
             self._make_room()
         if workspace:
-            self.events.append(Event(begin, born + workspace))
-            self.events.append(Event(end, -workspace))
+            self.recording.memory.append((begin, born + workspace, 0))
+            self.recording.memory.append((end, -workspace, 0))
         elif born:
-            self.events.append(Event(begin, born))
+            self.recording.memory.append((begin, born, 0))
 
     def _observe(self, call: Call) -> None:
         """Run an op with nothing in flight beside it, and note its seconds and workspace."""
         for tickets in self.in_flight.values():
             for ticket in tickets:
                 ticket.wait()
-        arena.keep_at_most(0)
-        self.high_water = max(self.high_water, high_water_bytes())
-        reset_high_water()
-        before = process_bytes()
-        arena.rise_bytes()
-        begin = self.free_since = self._now()
+        self.memory.watch()
+        begin = self.free_since = self.memory.moment()
         born = self._apply(call)
-        end = self._now()
-        top = high_water_bytes()
-        self.high_water = max(self.high_water, top)
-        after = process_bytes() - arena.resting_bytes()
-        workspace = max(0, top - max(before + born, after), arena.rise_bytes() - born)
-        self.observed[call.captured] = Cost(end - begin, workspace, measured=True)
+        end = self.memory.moment()
+        workspace = self.memory.watched(born)
+        self.observed[call.captured] = Cost(seconds_between(begin, end), workspace, measured=True)
         self._record(call, begin, end, born, workspace)
 
     def _apply(self, call: Call) -> int:
@@ -227,7 +209,12 @@ class Run:
         lookup = self._lookup
         arguments = [slot(lookup) for slot in call.arguments]
         keywords = {key: slot(lookup) for key, slot in call.keywords}
-        return self._enter(call, call.function(*arguments, **keywords))
+        self.memory.before(self.position)
+        returned = call.function(*arguments, **keywords)
+        born = self._enter(call, returned)
+        del returned
+        self.memory.after()
+        return born
 
     def _enter(self, call: Call, returned: object) -> int:
         """Enter what an op returned, and return the bytes that were born."""
@@ -246,47 +233,38 @@ class Run:
                 continue
             _require_as_captured(call, item, geometry)
             if result.born is not None:
-                item = _compact(item, geometry, self.program.sizes[result.born])  # noqa: PLW2901
+                size = self.program.sizes[result.born]
+                item = self.memory.born(result.born, item, geometry, size)  # noqa: PLW2901
                 self.storages[result.born] = item.untyped_storage()
                 born += item.untyped_storage().nbytes()
             self.cached.setdefault(geometry.storage, {})[result.value] = item
         return born
 
     def _extent(self, storage: str) -> tuple[int, int]:
-        """Where a storage lies in the spill file, and its bytes."""
-        assert self.spill is not None, "a program with transfers has a spill file"
+        """Where a storage lies in the next tier, and its bytes."""
+        assert self.spill is not None, "a program with transfers has a next tier"
         if storage in self.program.lasting:
             return self.extents[storage].offset, self.program.sizes[storage]
-        assert self.spill.scratch is not None, "scratch was reserved for the program"
         offset, size = self.program.extents[storage]
-        return self.spill.scratch.offset + offset, size
+        return self.spill.scratch_offset + offset, size
 
     def _swap_out(self, storage: str, begin: int, end: int) -> None:
         offset, _ = self._extent(storage)
-        self.events.append(Event(self._now(), 0, end - begin))
+        self._hold(0, end - begin)
         address = self.storages[storage].data_ptr()
         self._submit(Lane.OUT, storage, end - begin, offset + begin, address + begin)
 
     def _swap_in(self, storage: str, begin: int, end: int) -> None:
         offset, size = self._extent(storage)
-        if storage in self.storages and storage not in self.program.lasting:
-            address = self.storages[storage].data_ptr()
-            take_back(address + begin, end - begin)
-        elif end - begin == size:
-            arriving = self.arriving[storage] = room_for(size)
-            address = arriving.data_ptr()
-        else:
-            block = self.blocks.get(storage)
-            if block is None:
-                block = self.blocks[storage] = Block(size)
-            block.commit(begin, end)
-            address = block.address
+        there = None if storage in self.program.lasting else self.storages.get(storage)
+        self.memory.before(self.position)
+        address = self.memory.reserve(storage, begin, end, size, there)
         self._hold(end - begin)
         self._make_room()
         self._submit(Lane.IN, storage, end - begin, offset + begin, address + begin)
 
     def _submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> None:
-        assert self.spill is not None, "a program with transfers has a spill file"
+        assert self.spill is not None, "a program with transfers has a next tier"
         assert self.spill.link is not None, "and a link to it"
         ticket = self.spill.link.submit(lane, storage, size, offset, address)
         self.in_flight.setdefault(storage, []).append(ticket)
@@ -294,10 +272,9 @@ class Run:
     def _wait(self, storage: str) -> None:
         for ticket in self.in_flight.pop(storage, ()):
             ticket.wait()
-            self.copied.append(ticket)
-        self.free_since = self._now()
-        block = self.blocks.pop(storage, None)
-        arrived = self.arriving.pop(storage, None) if block is None else block.storage()
+            self.recording.copies.append(ticket)
+        self.free_since = self.memory.moment()
+        arrived = self.memory.arrived(storage)
         if arrived is not None and storage in self.program.lasting:
             settle(self.storages[storage], arrived)
         elif arrived is not None:
@@ -306,8 +283,7 @@ class Run:
     def _drop(self, storage: str, begin: int, end: int) -> None:
         """Free device bytes of a storage whose content rests in the tier; the caller's stay readable there."""
         if end - begin < self.program.extents.get(storage, (0, 0))[1]:
-            lend(self.storages[storage].data_ptr() + begin, end - begin)
-            self.lent.add(storage)
+            self.memory.lend(storage, self.storages[storage], begin, end)
             self._hold(begin - end)
             return
         if storage not in self.program.lasting:
@@ -330,17 +306,7 @@ class Run:
 
     def _freed(self, size: int, address: int) -> None:
         self._hold(-size)
-        if size >= arena.LEAST_BYTES and is_on_heap(address):  # of the caller, or where there is no arena
-            trim()
-
-
-def _compact(item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
-    """Return a result that holds no more memory than was planned: a loss may keep that of all it was summed from."""
-    if item.untyped_storage().nbytes() - size_bytes < arena.LEAST_BYTES:
-        return item
-    assert geometry.dtype is not None, "a tensor has a type"
-    storage = torch.empty(size_bytes, dtype=torch.uint8).untyped_storage()
-    return view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset).copy_(item)
+        self.memory.freed(size, address)
 
 
 def _require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:

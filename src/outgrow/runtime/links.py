@@ -23,7 +23,7 @@ import os
 import sys
 from _thread import LockType
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -166,6 +166,10 @@ class Link:
             self._last[storage] = ticket
         return ticket
 
+    def serving(self) -> AbstractContextManager[None]:
+        """Copies are about to be submitted from a thread that holds the interpreter's lock."""
+        return handing_over()
+
     def orphan(self) -> None:
         """Say that this process was forked off: its threads are those of another one."""
         self._health.failure = TierFailure("The link belongs to the process from which this one was forked.")
@@ -279,24 +283,27 @@ def measure_link(folder: Path, repetitions: int = 3) -> Rates:
 
 
 def _rates(link: Link, repetitions: int) -> Rates:
-    first, second = _filled_block(MEASURED_BYTES), _filled_block(MEASURED_BYTES)
+    blocks = _filled_block(MEASURED_BYTES), _filled_block(MEASURED_BYTES)
 
-    def copy(lane: Lane, block: Block, size: int) -> Ticket:
-        offset = 0 if block is first else MEASURED_BYTES
-        return link.submit(lane, f"block at {offset}", size, offset, block.address)
+    def seconds(*copies: tuple[Lane, int, int]) -> float:
+        places = [(lane, number * MEASURED_BYTES, blocks[number].address, size) for lane, number, size in copies]
+        return _seconds(*(link.submit(lane, f"block at {at}", size, at, address) for lane, at, address, size in places))
 
-    for block in (first, second):  # the first write of reserved space is slower than those that follow
-        copy(Lane.OUT, block, MEASURED_BYTES).wait()
+    return measured_rates(seconds, MEASURED_BYTES, repetitions)
+
+
+def measured_rates(seconds: Callable[..., float], size: int, repetitions: int) -> Rates:
+    """Return the rates of a link; `seconds` makes copies at once, each (lane, block 0 or 1, bytes), and times them."""
+    for block in (0, 1):  # the first write of reserved space is slower than those that follow
+        seconds((Lane.OUT, block, size))
     repeated = range(repetitions)
-    latency = median(_seconds(copy(lane, first, ALIGNMENT_BYTES)) for _ in repeated for lane in (Lane.OUT, Lane.IN))
-    out = median(_seconds(copy(Lane.OUT, first, MEASURED_BYTES)) for _ in repeated)
-    back = median(_seconds(copy(Lane.IN, first, MEASURED_BYTES)) for _ in repeated)
-    together = median(
-        _seconds(copy(Lane.OUT, first, MEASURED_BYTES), copy(Lane.IN, second, MEASURED_BYTES)) for _ in repeated
-    )
+    latency = median(seconds((lane, 0, ALIGNMENT_BYTES)) for _ in repeated for lane in (Lane.OUT, Lane.IN))
+    out = median(seconds((Lane.OUT, 0, size)) for _ in repeated)
+    back = median(seconds((Lane.IN, 0, size)) for _ in repeated)
+    together = median(seconds((Lane.OUT, 0, size), (Lane.IN, 1, size)) for _ in repeated)
     return Rates(
-        out_bytes_per_second=MEASURED_BYTES / max(out - latency, out / 2),
-        in_bytes_per_second=MEASURED_BYTES / max(back - latency, back / 2),
+        out_bytes_per_second=size / max(out - latency, out / 2),
+        in_bytes_per_second=size / max(back - latency, back / 2),
         latency_seconds=latency,
         half_duplex=together > (max(out, back) + (out + back)) / 2,
     )

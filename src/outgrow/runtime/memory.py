@@ -204,6 +204,18 @@ def bytes_at(address: int, size_bytes: int) -> memoryview:
     return _memoryview_at(address, size_bytes, _BUFFER_IS_WRITABLE)
 
 
+def bytes_on(device: torch.device, address: int, size_bytes: int) -> torch.Tensor:
+    """Return bytes of a device's memory, uint8[size_bytes]. They own nothing: whoever uses them keeps them alive."""
+    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage_on(device, address, size_bytes))
+
+
+def storage_on(device: torch.device, address: int, size_bytes: int) -> torch.UntypedStorage:
+    """Return a storage over memory of a device. It owns nothing: whoever uses it keeps the memory alive."""
+    made: object = torch._C._construct_storage_from_data_pointer(address, device, size_bytes)  # noqa: SLF001
+    assert isinstance(made, torch.UntypedStorage), "torch makes storages without a type"
+    return made
+
+
 def round_up(number: int, multiple: int) -> int:
     """Return the smallest multiple that is not below `number`.
 
@@ -221,7 +233,7 @@ def view(
     offset: int,
 ) -> torch.Tensor:
     """Return a tensor over a storage; strides and offset count elements."""
-    return torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides)
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
 
 
 def trim() -> None:

@@ -5,11 +5,12 @@ order, transfers and frees are those of the graph.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
+from outgrow.plan import Addresses
 
 Scalar = int | float | bool
 Item = torch.Tensor | Scalar
@@ -54,6 +55,15 @@ class Call:
     updates: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Which allocation of an op becomes a storage: the one of this number, counted from 0, of so many bytes."""
+
+    number: int
+    size_bytes: int
+    storage: str
+
+
 Instruction = Call | SwapOut | SwapIn | Wait | Drop
 
 
@@ -63,6 +73,7 @@ class Program:
 
     `extents` gives each swapped storage that the step alone knows its place in the scratch: (offset, bytes). Those of
     the caller that leave the device are `lasting`, and `stowed` are those of them that rest in the tier between steps.
+    Where addresses matter, `addresses` are those of an arena, and `aims` say by instruction what is allocated there.
     """
 
     instructions: tuple[Instruction, ...]
@@ -73,6 +84,8 @@ class Program:
     lasting: frozenset[str]
     stowed: frozenset[str]
     results: tuple[str, ...]
+    addresses: Addresses | None = None
+    aims: Mapping[int, tuple[Aim, ...]] = field(default_factory=dict)
 
     @property
     def scratch_bytes(self) -> int:

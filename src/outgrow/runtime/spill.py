@@ -27,6 +27,12 @@ class Spill:
     link: Link | None = None
     scratch: Extent | None = None
 
+    @property
+    def scratch_offset(self) -> int:
+        """Where in the file the scratch begins."""
+        assert self.scratch is not None, "scratch was reserved for the program"
+        return self.scratch.offset
+
     def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
         """Go on with the file in which some tensors rest already, if it is in the folder and there is none yet."""
         if self.file is not None:

@@ -1,0 +1,115 @@
+"""How does a step run on a CPU? In the process's own memory, whose high water the kernel tells, and beside a file."""
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+
+from torch import Tensor
+
+from outgrow.analysis.cost import Cost
+from outgrow.frontends.capture import Captured
+from outgrow.frontends.lower import lower
+from outgrow.frontends.measure import CostCache, open_cost_cache, this_machine
+from outgrow.frontends.prepare import Prepared, unseen_overhead_bytes
+from outgrow.frontends.settings import Settings
+from outgrow.frontends.state import Training, held_tensors, local
+from outgrow.ir.graph import Graph
+from outgrow.ir.machine import Machine
+from outgrow.runtime import arena, memory, process
+from outgrow.runtime.heap import Heap
+from outgrow.runtime.program import Program
+from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, resident_bytes
+from outgrow.runtime.spill import Spill
+from outgrow.runtime.tiers import ALIGNMENT_BYTES
+
+
+class OnCpu:
+    """A CPU and the spill file of one step."""
+
+    observes = True
+
+    def __init__(self, settings: Settings) -> None:
+        self.cache: CostCache = open_cost_cache()
+        self._folder = settings.folder
+        self._spill = Spill(settings.folder, settings.disk_bytes)
+
+    def machine(self) -> Machine:
+        return this_machine(self._folder)
+
+    def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:  # noqa: ARG002
+        return self.cache.known
+
+    def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:
+        storage = tensor.untyped_storage()
+        return storage.nbytes() == graph.storages[name].size_bytes and is_exchangeable(storage)
+
+    def fixed(self, graph: Graph, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+        return frozenset(name for name in tensors if not self.may_leave(graph, name, tensors[name]))
+
+    def least_bytes(self) -> int:
+        return memory.least_bytes()
+
+    def program(self, captured: Captured, prepared: Prepared) -> Program:  # noqa: ARG002
+        return lower(prepared.derived)
+
+    def needed_bytes(self, prepared: Prepared, program: Program) -> int:  # noqa: ARG002
+        """There are no holes: the arena moves memory to where it is wanted."""
+        return prepared.plan.predicted.peak_bytes
+
+    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> None:  # noqa: ARG002
+        arena.install()
+        memory.fix_mmap_threshold(memory.MAPPED_BYTES)
+        self.tier(program, tensors)
+        memory.trim()
+
+    def moment(self) -> float:
+        return perf_counter()
+
+    def tier(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
+        if not program.lasting and not program.scratch_bytes:
+            return None
+        self._spill.adopt(tensors.values())
+        self._spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
+        return self._spill
+
+    def memory(self, program: Program, *, is_timed: bool) -> Heap:  # noqa: ARG002 - the clock costs nothing
+        return Heap()
+
+    def process_bytes(self) -> int:
+        return process.process_bytes()
+
+    def high_water_bytes(self) -> int:
+        return process.high_water_bytes()
+
+    def reset_high_water(self) -> None:
+        process.reset_high_water()
+
+    def resting_bytes(self) -> int:
+        return arena.resting_bytes()
+
+    def held_bytes(self, tensors: list[Tensor]) -> int:
+        for tensor in tensors:
+            forget(tensor.untyped_storage())
+        return resident_bytes(tensors)
+
+    def unseen_bytes(self, graph: Graph, within: int) -> int:
+        return unseen_overhead_bytes(graph, within)
+
+    def clear_away(self) -> None:
+        memory.clear_away()
+
+    def come_home(self, training: Training) -> None:
+        for tensor in held_tensors(training) if self._spill.file is not None else ():
+            come_home(local(tensor).untyped_storage())
+
+    def forget(self, program: Program) -> None:
+        """A program that does not run takes nothing."""
+
+    def close(self) -> None:
+        self._spill.close()
+        arena.keep_at_most(0)
+
+
+def _missing_bytes(program: Program, tensors: Mapping[str, Tensor]) -> int:
+    """Bytes that the program's lasting storages will take on the disk beside what they have there."""
+    resting = {name for name in program.stowed & tensors.keys() if extent_of(tensors[name].untyped_storage())}
+    return sum(memory.round_up(program.sizes[name], ALIGNMENT_BYTES) for name in program.lasting - resting)

@@ -1,0 +1,166 @@
+"""How does a step run on a device beside the host? In an arena of planned addresses, and beside a pool of host memory.
+
+Ops are rehearsed before the first plan (`frontends.rehearsal`). What outlives the step stays on the device, in memory
+of torch's own allocator; all else lies in the arena (`planning.addresses`), which is as large as the plan needs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from outgrow.analysis.cost import Cost
+from outgrow.frontends.capture import Captured
+from outgrow.frontends.devices import CPU, device_of
+from outgrow.frontends.lower import lower
+from outgrow.frontends.measure import CostCache, device_rates, open_cost_cache
+from outgrow.frontends.on_cpu import OnCpu
+from outgrow.frontends.platform import Platform
+from outgrow.frontends.prepare import Prepared
+from outgrow.frontends.rehearsal import Part, Rehearsal
+from outgrow.frontends.settings import Settings
+from outgrow.frontends.state import Training
+from outgrow.ir.graph import Graph, Op
+from outgrow.ir.machine import Machine
+from outgrow.planning.addresses import ALIGNMENT_BYTES, addresses_of, outside
+from outgrow.runtime.device import Cuda, Device
+from outgrow.runtime.directed import install
+from outgrow.runtime.flights import measure_streams
+from outgrow.runtime.hosted import Hosted
+from outgrow.runtime.memory import storage_on
+from outgrow.runtime.places import Arena, Places
+from outgrow.runtime.program import Aim, Program
+from outgrow.runtime.recording import Moment
+
+
+def platform_of(settings: Settings, held: Sequence[Tensor], device: Device | None = None) -> Platform:
+    """Return what a step runs on: a device that is given, or the one on which what it holds is."""
+    if device is None:
+        found = device_of(tensor.device for tensor in held)
+        if found == CPU or not torch.cuda.is_available():
+            return OnCpu(settings)
+        device = Cuda(found)
+    return OnDevice(settings, device)
+
+
+class OnDevice:
+    """A device, the arena and the host memory of one step."""
+
+    observes = False
+
+    def __init__(self, settings: Settings, device: Device) -> None:
+        self.cache: CostCache = open_cost_cache(device.name)
+        self._device = device
+        directed = install(device.torch_device)
+        self._rehearsal = Rehearsal(device, directed)
+        self._arena = Arena(device, directed)
+        self._hosted = Hosted(device.torch_device, device.streams, device.lock, settings.host_bytes)
+        self.last: Places | None = None
+
+    def machine(self) -> Machine:
+        link = measure_streams(self._device.streams, self._device.torch_device, self._device.lock)
+        rates = device_rates(self._device)
+        self._device.give_back()
+        return Machine(name=self._device.name, device=rates, link=link)
+
+    def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
+        def tell(fraction: float) -> None:
+            progress("rehearse", fraction)
+
+        return self._rehearsal.costs(captured.graph, captured.elsewhere, tell) | self.cache.known
+
+    def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:  # noqa: ARG002
+        return False
+
+    def fixed(self, graph: Graph, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+        return frozenset(tensors) | graph.kept
+
+    def least_bytes(self) -> int:
+        return ALIGNMENT_BYTES
+
+    def program(self, captured: Captured, prepared: Prepared) -> Program:
+        graph = prepared.derived
+        parts = self._rehearsal.of(graph, captured.elsewhere, lambda _fraction: None)
+        scratch = {name: part.scratch_bytes for name, part in parts.items()}
+        addresses = addresses_of(graph, scratch, outside(graph) | captured.elsewhere)
+        aims = {at: _aims(graph, item, parts[item.name], addresses.stays.get(at, {})) for at, item in _ops(graph)}
+        return lower(graph, self._unread, addresses, aims)
+
+    def needed_bytes(self, prepared: Prepared, program: Program) -> int:
+        """Scratch is in the arena where the allocator can be directed, and beside it otherwise."""
+        assert program.addresses is not None, "a program that runs in an arena has addresses"
+        scratch = [0 if self._rehearsal.directed else cost.workspace_bytes for cost in prepared.costs.values()]
+        return program.addresses.arena_bytes + program.addresses.beside_bytes + max(scratch, default=0)
+
+    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> None:
+        addresses = program.addresses
+        assert addresses is not None, "a program that runs in an arena has addresses"
+        most = max(addresses.arena_bytes, capacity_bytes - addresses.beside_bytes)
+        self._arena.reserve(addresses.arena_bytes, most)
+        self.tier(program, tensors)
+
+    def moment(self) -> Moment:
+        return self._arena.moment()
+
+    def tier(self, program: Program, tensors: Mapping[str, Tensor]) -> Hosted | None:  # noqa: ARG002
+        if not program.scratch_bytes:
+            return None
+        self._hosted.reserve(program.scratch_bytes)
+        return self._hosted
+
+    def memory(self, program: Program, *, is_timed: bool) -> Places:
+        self.last = self._arena.memory_of(program, is_timed=is_timed)
+        return self.last
+
+    def process_bytes(self) -> int:
+        return self._device.taken_bytes()
+
+    def high_water_bytes(self) -> int:
+        return self._device.high_water_bytes()
+
+    def reset_high_water(self) -> None:
+        self._device.reset_high_water()
+
+    def resting_bytes(self) -> int:
+        return self._arena.size_bytes
+
+    def held_bytes(self, tensors: list[Tensor]) -> int:
+        storages = [item.untyped_storage() for item in tensors if item.device == self._device.torch_device]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+    def unseen_bytes(self, graph: Graph, within: int) -> int:  # noqa: ARG002
+        return self._device.unseen_bytes
+
+    def clear_away(self) -> None:
+        self._device.give_back()
+
+    def come_home(self, training: Training) -> None:
+        """Nothing rests elsewhere between steps."""
+
+    def forget(self, program: Program) -> None:
+        self._arena.forget(program)
+
+    def close(self) -> None:
+        self._hosted.close()
+        self._arena.close()
+
+    def _unread(self, size_bytes: int) -> torch.UntypedStorage:
+        """Return a storage whose content does not matter: the arena's addresses, or what lies behind them."""
+        somewhere = torch.empty(1, dtype=torch.uint8, device=self._device.torch_device)
+        return storage_on(self._device.torch_device, somewhere.data_ptr(), size_bytes)
+
+
+def _ops(graph: Graph) -> list[tuple[int, Op]]:
+    return [(at, item) for at, item in enumerate(graph.instructions) if isinstance(item, Op)]
+
+
+def _aims(graph: Graph, op: Op, part: Part, stays: Mapping[str, int]) -> tuple[Aim, ...]:
+    """Return which allocations of an op are to become storages, in the arena or beside it."""
+    found: list[Aim] = []
+    for place, (number, size) in part.results.items():
+        name = op.results[place]
+        assert name is not None, "only results that are born were looked for"
+        value = graph.values[name]
+        if value.storage not in stays or size <= graph.storages[value.storage].size_bytes:
+            found.append(Aim(number, size, value.storage))
+    return tuple(found)

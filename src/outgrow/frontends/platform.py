@@ -1,0 +1,115 @@
+"""On what does a step run? What `frontends.entries` asks of it, whatever it is.
+
+OnCpu      the process's own memory under a budget, and a file as the next tier (`frontends.on_cpu`)
+OnDevice   an arena of planned addresses on a device, and host memory as the next tier (`frontends.on_device`)
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from outgrow.analysis.cost import Cost
+from outgrow.frontends.capture import Captured
+from outgrow.frontends.measure import CostCache
+from outgrow.frontends.prepare import Prepared
+from outgrow.frontends.state import Training
+from outgrow.ir.graph import Graph
+from outgrow.ir.machine import Machine
+from outgrow.runtime.device_memory import DeviceMemory
+from outgrow.runtime.hosted import Hosted
+from outgrow.runtime.program import Program
+from outgrow.runtime.recording import Moment
+from outgrow.runtime.spill import Spill
+
+
+class Platform(Protocol):
+    """Where a step runs, and what it takes there."""
+
+    observes: bool
+    """Whether ops are observed while a step runs; else their costs are known before the first plan."""
+    cache: CostCache
+
+    def machine(self) -> Machine:
+        """Return the rates, measured once."""
+        ...
+
+    def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
+        """Return what is known of the costs of ops, by signature."""
+        ...
+
+    def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:
+        """Whether the storage that a graph knows by this name can be moved without anybody else's notice."""
+        ...
+
+    def fixed(self, graph: Graph, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+        """Return the storages of a graph that stay on the device although they outlive the step."""
+        ...
+
+    def least_bytes(self) -> int:
+        """Return the size from which on a storage that dies makes room for any other."""
+        ...
+
+    def program(self, captured: Captured, prepared: Prepared) -> Program:
+        """Return the program of a plan."""
+        ...
+
+    def needed_bytes(self, prepared: Prepared, program: Program) -> int:
+        """Return what a program needs of the capacity, with the holes between addresses."""
+        ...
+
+    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> None:
+        """Take what a program needs that is about to run, within the capacity. Raises `TierFailure`, `DeviceFull`."""
+        ...
+
+    def moment(self) -> Moment:
+        """Return the present moment."""
+        ...
+
+    def tier(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | Hosted | None:
+        """Return the next tier with room for what a program moves; None if it moves nothing."""
+        ...
+
+    def memory(self, program: Program, *, is_timed: bool) -> DeviceMemory:
+        """Return the memory of one run of a program."""
+        ...
+
+    def process_bytes(self) -> int:
+        """Return what the process takes now."""
+        ...
+
+    def high_water_bytes(self) -> int:
+        """Return the most that it took since the mark was last reset."""
+        ...
+
+    def reset_high_water(self) -> None:
+        """Let the mark begin again from what is taken now."""
+        ...
+
+    def resting_bytes(self) -> int:
+        """Return what is kept for the next step, of what the process takes."""
+        ...
+
+    def held_bytes(self, tensors: list[Tensor]) -> int:
+        """Return what tensors take of the budget, each storage once."""
+        ...
+
+    def unseen_bytes(self, graph: Graph, within: int) -> int:
+        """Return the overhead that is to be expected within a budget, before a run has shown it."""
+        ...
+
+    def clear_away(self) -> None:
+        """Give back what a capture or a plan left behind."""
+        ...
+
+    def come_home(self, training: Training) -> None:
+        """Bring what rests in the next tier between steps back."""
+        ...
+
+    def forget(self, program: Program) -> None:
+        """A program will not run again."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back that is taken; it is taken anew when a program runs."""
+        ...

@@ -1,0 +1,111 @@
+"""What is a device beside the host? Streams, memory that is counted, and a driver that locks pages of the host.
+
+`Cuda` is one. The tests have another, of which the memory is the host's own and the streams are threads.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from outgrow.errors import DeviceFull
+from outgrow.runtime.pool import locked_by_cuda
+from outgrow.runtime.streams import CudaStreams, Streams
+from outgrow.units import format_bytes
+
+
+class Device(Protocol):
+    """A device, and what the process takes of it."""
+
+    torch_device: torch.device
+    unseen_bytes: int
+    """What it takes for itself beside the tensors of a step, about, before a run has shown it."""
+
+    @property
+    def streams(self) -> Streams:
+        """Its streams, used from one thread."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """A name that changes with whatever changes what an op costs."""
+        ...
+
+    def lock(self, address: int, size_bytes: int) -> Callable[[], None] | None:
+        """Lock pages of the host, as `pool.Lock` says."""
+        ...
+
+    def taken_bytes(self) -> int:
+        """Return the bytes of the device that the process takes now."""
+        ...
+
+    def high_water_bytes(self) -> int:
+        """Return the most bytes that it took since the mark was last reset."""
+        ...
+
+    def reset_high_water(self) -> None:
+        """Let the mark begin again from what is taken now."""
+        ...
+
+    def give_back(self) -> None:
+        """Give back what is taken and not in use; the host waits for the device."""
+        ...
+
+    def room(self, size_bytes: int) -> torch.Tensor:
+        """Return so many bytes, uint8[size_bytes]. Raises `DeviceFull`."""
+        ...
+
+
+class Cuda:
+    """A GPU. What the process takes of it is what torch's allocator has reserved: a context is not counted.
+
+    Beside tensors that are workspaces of matrix products (32 MiB for each on Hopper) and the ends of segments.
+    """
+
+    unseen_bytes = 96 << 20
+
+    def __init__(self, torch_device: torch.device) -> None:
+        torch.cuda.init()
+        index = torch.cuda.current_device() if torch_device.index is None else torch_device.index
+        self.torch_device = torch.device("cuda", index)
+        self.streams: Streams = CudaStreams(self.torch_device)
+
+    @property
+    def name(self) -> str:
+        """The GPU, torch, and the settings by which libraries choose their kernels."""
+        chosen = (
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.backends.cudnn.allow_tf32,
+            torch.backends.cudnn.benchmark,
+            torch.are_deterministic_algorithms_enabled(),
+        )
+        flags = "".join("y" if flag else "n" for flag in chosen)
+        card = torch.cuda.get_device_name(self.torch_device).replace(" ", "-")
+        return f"{card}-torch{torch.__version__}-cuda{torch.version.cuda}-{flags}"
+
+    def lock(self, address: int, size_bytes: int) -> Callable[[], None] | None:
+        return locked_by_cuda(address, size_bytes)
+
+    def taken_bytes(self) -> int:
+        return torch.cuda.memory_reserved(self.torch_device)
+
+    def high_water_bytes(self) -> int:
+        return torch.cuda.max_memory_reserved(self.torch_device)
+
+    def reset_high_water(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def give_back(self) -> None:
+        torch.cuda.synchronize(self.torch_device)
+        torch.cuda.empty_cache()
+
+    def room(self, size_bytes: int) -> torch.Tensor:
+        try:
+            return torch.empty(size_bytes, dtype=torch.uint8, device=self.torch_device)
+        except torch.OutOfMemoryError as error:
+            free, total = torch.cuda.mem_get_info(self.torch_device)
+            raise DeviceFull(
+                f"{format_bytes(size_bytes)} of {self.torch_device} are needed within the budget, and "
+                f"{format_bytes(free)} of {format_bytes(total)} are free, {format_bytes(self.taken_bytes())} are taken "
+                "by this process. Nothing has been changed. Lower the memory budget, or end what else uses the device."
+            ) from error

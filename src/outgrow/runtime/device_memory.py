@@ -1,0 +1,84 @@
+"""Where do the storages of a run live? What a run asks of the memory of its device.
+
+Heap     torch's allocator, and blocks of address space (`runtime.heap`): a CPU, where addresses do not matter
+Places   planned addresses in one arena (`runtime.places`): a device whose allocator wastes what it cannot join
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from outgrow.runtime.program import Geometry
+from outgrow.runtime.recording import Moment
+
+
+class DeviceMemory(Protocol):
+    """The memory of one run. A storage is told by its name; bytes are counted from its first one."""
+
+    is_timed: bool
+    """Whether `moment` tells when operators run."""
+
+    @property
+    def high_water_bytes(self) -> int:
+        """The most bytes that the process took since `begin`."""
+        ...
+
+    def begin(self, free_bytes: int) -> Moment:
+        """Begin to measure, with room for so many bytes more than are there; return the moment."""
+        ...
+
+    def moment(self) -> Moment:
+        """Return the present moment."""
+        ...
+
+    def end(self) -> Moment:
+        """Return the moment when all that was asked for will have been done."""
+        ...
+
+    def leave_free(self, free_bytes: int) -> None:
+        """Keep no more memory for later than leaves so many bytes."""
+        ...
+
+    def before(self, position: int) -> None:
+        """This instruction comes next."""
+        ...
+
+    def after(self) -> None:
+        """The operator of this instruction has returned, and nobody holds what it made but those who are to."""
+        ...
+
+    def born(self, storage: str, item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
+        """Return a result with which a storage is born, where it is to live."""
+        ...
+
+    def reserve(self, storage: str, begin: int, end: int, size: int, there: torch.UntypedStorage | None) -> int:
+        """Let bytes begin:end of a storage of `size` bytes be copied to, and return the address of its first byte.
+
+        `there` is the storage if other bytes of it stayed.
+        """
+        ...
+
+    def arrived(self, storage: str) -> torch.UntypedStorage | None:
+        """Return a storage whose bytes are back; None for one of which a part had stayed."""
+        ...
+
+    def lend(self, storage: str, there: torch.UntypedStorage, begin: int, end: int) -> None:
+        """Give up bytes begin:end of a storage of which others stay."""
+        ...
+
+    def freed(self, size_bytes: int, address: int) -> None:
+        """A storage of this size at this address is gone."""
+        ...
+
+    def watch(self) -> None:
+        """Begin to watch what the next call needs."""
+        ...
+
+    def watched(self, born_bytes: int) -> int:
+        """Return the workspace of the call, of which so many bytes were born."""
+        ...
+
+    def abandon(self, storages: Mapping[str, torch.UntypedStorage], sizes: Mapping[str, int]) -> None:
+        """Let go of everything after a failure."""
+        ...

@@ -1,0 +1,123 @@
+"""What is the memory of a run on a CPU? What torch's allocator gives for results, and blocks for what comes back.
+
+Storages that come back whole are tensors of the arena; a `Block` holds one that comes back in pieces. Where a part of a
+storage is dropped, its memory is lent until that comes back.
+
+While an op is watched, nothing rests in the arena, and the process's high-water mark is taken around it: what it, or
+the arena, rose above the results is the op's workspace. Otherwise what rests makes room for the workspace of the next
+op, and for what does not come from there: small tensors, which the heap serves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+
+from outgrow.runtime import arena
+from outgrow.runtime.memory import Block, is_on_heap, lend, make_usable, room_for, take_back, trim, view
+from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
+from outgrow.runtime.program import Geometry
+
+
+@dataclass
+class Heap:
+    """The tables of one run. `lent` are storages of which a part was given up."""
+
+    blocks: dict[str, Block] = field(default_factory=dict[str, Block])
+    arriving: dict[str, torch.UntypedStorage] = field(default_factory=dict[str, torch.UntypedStorage])
+    lent: set[str] = field(default_factory=set[str])
+    is_timed: bool = True
+    _high_water: int = 0
+    _before: int = 0
+
+    @property
+    def high_water_bytes(self) -> int:
+        """The most bytes that the process took since `begin`; marks that were reset meanwhile count too."""
+        self._high_water = max(self._high_water, high_water_bytes())
+        return self._high_water
+
+    def begin(self, free_bytes: int) -> float:
+        """What was moved to the disk just now leaves no more resting memory than there is room."""
+        self.leave_free(free_bytes)
+        reset_high_water()
+        return perf_counter()
+
+    def moment(self) -> float:
+        return perf_counter()
+
+    def end(self) -> float:
+        return perf_counter()
+
+    def leave_free(self, free_bytes: int) -> None:
+        arena.keep_at_most(free_bytes)
+
+    def before(self, position: int) -> None:
+        """Addresses do not matter."""
+
+    def after(self) -> None:
+        """Addresses do not matter."""
+
+    def born(self, storage: str, item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:  # noqa: ARG002
+        """Results stay where the allocator put them."""
+        return compact(item, geometry, size_bytes)
+
+    def reserve(self, storage: str, begin: int, end: int, size: int, there: torch.UntypedStorage | None) -> int:
+        if there is not None:
+            address = there.data_ptr()
+            take_back(address + begin, end - begin)
+            return address
+        if end - begin == size:
+            arriving = self.arriving[storage] = room_for(size)
+            return arriving.data_ptr()
+        block = self.blocks.get(storage)
+        if block is None:
+            block = self.blocks[storage] = Block(size)
+        block.commit(begin, end)
+        return block.address
+
+    def arrived(self, storage: str) -> torch.UntypedStorage | None:
+        block = self.blocks.pop(storage, None)
+        return self.arriving.pop(storage, None) if block is None else block.storage()
+
+    def lend(self, storage: str, there: torch.UntypedStorage, begin: int, end: int) -> None:
+        lend(there.data_ptr() + begin, end - begin)
+        self.lent.add(storage)
+
+    def freed(self, size_bytes: int, address: int) -> None:
+        """Memory of the caller, or all where there is no arena, may have been on the heap, which keeps it."""
+        if size_bytes >= arena.LEAST_BYTES and is_on_heap(address):
+            trim()
+
+    def watch(self) -> None:
+        arena.keep_at_most(0)
+        _ = self.high_water_bytes
+        reset_high_water()
+        self._before = process_bytes()
+        arena.rise_bytes()
+
+    def watched(self, born_bytes: int) -> int:
+        top = high_water_bytes()
+        self._high_water = max(self._high_water, top)
+        after = process_bytes() - arena.resting_bytes()
+        return max(0, top - max(self._before + born_bytes, after), arena.rise_bytes() - born_bytes)
+
+    def abandon(self, storages: Mapping[str, torch.UntypedStorage], sizes: Mapping[str, int]) -> None:
+        for name in self.lent & storages.keys():
+            make_usable(storages[name].data_ptr(), sizes[name])
+        self.blocks.clear()
+        self.arriving.clear()
+
+
+def compact(item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
+    """Return a result that holds no more memory than was planned: a loss may keep that of all it was summed from."""
+    if item.untyped_storage().nbytes() - size_bytes < arena.LEAST_BYTES:
+        return item
+    room = torch.empty(size_bytes, dtype=torch.uint8, device=item.device)
+    return copied_to(room.untyped_storage(), item, geometry)
+
+
+def copied_to(storage: torch.UntypedStorage, item: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """Return a result copied into a storage, laid out as was captured."""
+    assert geometry.dtype is not None, "a tensor has a type"
+    return view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset).copy_(item)

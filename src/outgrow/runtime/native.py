@@ -1,0 +1,81 @@
+"""How does C++ of ours come into the process? It is compiled when it is first needed, and kept in the cache folder.
+
+A source is compiled against torch's headers, which takes seconds, once for each text, torch and kind of machine. What
+to do where there is no compiler, or not all that a source includes, is up to who asks.
+"""
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+from outgrow.files import cache_folder
+
+_BUILD_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A C++ file, the headers beside it that it includes, folders of others' headers, and libraries of torch's."""
+
+    path: Path
+    headers: tuple[Path, ...] = ()
+    include_folders: tuple[Path, ...] = ()
+    libraries: tuple[str, ...] = ("c10",)
+
+
+def load(source: Source, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
+    """Return the library of a source, from the cache folder if it is there.
+
+    With `ctypes.PyDLL` its functions are called without giving up the interpreter's lock, which suits short ones.
+
+    Raises:
+        OSError: there is no compiler, or the library does not load.
+        subprocess.SubprocessError: the compiler failed.
+    """
+    text = b"".join(path.read_bytes() for path in (source.path, *source.headers))
+    key = text + f"{torch.__version__} {platform.machine()}".encode()
+    return load_from(cache_folder(source.path.stem) / f"{sha256(key).hexdigest()[:16]}.so", source, kind)
+
+
+def load_from(path: Path, source: Source, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
+    """Return the library at `path`, compiled if it is not there, or does not load: it may be of another machine."""
+    if path.exists():
+        try:
+            return kind(str(path), use_errno=True)
+        except OSError:
+            path.unlink(missing_ok=True)
+    _compile(source, path)
+    return kind(str(path), use_errno=True)
+
+
+def command(source: Source, made: Path) -> list[str]:
+    """Return the command that compiles a source to a library.
+
+    Raises:
+        FileNotFoundError: there is no compiler.
+    """
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise FileNotFoundError("no C++ compiler")
+    root = Path(torch.__file__).parent
+    flags = ["-std=c++20", "-O2", "-fPIC", "-shared", f"-L{root / 'lib'}"]
+    flags += [f"-I{folder}" for folder in (root / "include", *source.include_folders)]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    return [compiler, *flags, abi, str(source.path), "-o", str(made), *(f"-l{name}" for name in source.libraries)]
+
+
+def _compile(source: Source, path: Path) -> None:
+    """Compile a source to `path`, which appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        subprocess.run(command(source, made), check=True, capture_output=True, timeout=_BUILD_SECONDS)  # noqa: S603
+        made.replace(path)

@@ -1,0 +1,65 @@
+"""When did what happen in a run? Moments are noted while it goes on; a trace is made of them when somebody asks.
+
+A moment is the host's clock, or a mark on a stream of a device whose work the host does not wait for. So to ask for a
+trace may mean to wait for the end of the step; to run it does not.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol, TypeAlias
+
+from outgrow.analysis.timeline import Event, Lane, Span, Trace, peak_bytes
+from outgrow.runtime.streams import Mark
+
+Moment: TypeAlias = float | Mark
+"""Seconds of the host's clock, or a mark on the stream of operators."""
+
+
+class Copied(Protocol):
+    """A copy that was waited for."""
+
+    def span(self, origin: float) -> Span:
+        """Return when it was made, in seconds from `origin` by the host's clock on."""
+        ...
+
+
+def seconds_between(begin: Moment, end: Moment) -> float:
+    """Return the seconds from one moment to another of its kind."""
+    if isinstance(begin, float | int):
+        assert isinstance(end, float | int), "moments of one run are of one kind"
+        return end - begin
+    assert not isinstance(end, float | int), "moments of one run are of one kind"
+    return end.seconds_since(begin)
+
+
+@dataclass
+class Recording:
+    """What is noted of one run that began at `begin`: ops with the moments around them, memory, copies."""
+
+    begin: Moment
+    host_begin: float
+    end: Moment | None = None
+    ops: list[tuple[str, Moment, Moment]] = field(default_factory=list[tuple[str, Moment, Moment]])
+    memory: list[tuple[Moment, int, int]] = field(default_factory=list[tuple[Moment, int, int]])
+    copies: list[Copied] = field(default_factory=list[Copied])
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The most bytes that were held at once; nothing is waited for."""
+        return peak_bytes(tuple([Event(0.0, device, tier) for _, device, tier in self.memory]))
+
+    @cached_property
+    def trace(self) -> Trace:
+        """What happened, once it has; ask after the run has been given out to the end."""
+        assert self.end is not None, "a trace is made of a whole run"
+        since = self._since
+        spans = [Span(Lane.COMPUTE, name, since(begin), since(end)) for name, begin, end in self.ops]
+        copies = [copy.span(self.host_begin) for copy in self.copies]
+        events = tuple([Event(since(moment), device, tier) for moment, device, tier in self.memory])
+        return Trace(since(self.end), (*spans, *copies), events)
+
+    @property
+    def _since(self) -> Callable[[Moment], float]:
+        begin = self.begin
+        return lambda moment: seconds_between(begin, moment)

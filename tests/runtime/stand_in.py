@@ -1,0 +1,158 @@
+"""A device for machines that have none: its memory is the host's, its streams are threads that take their time.
+
+A stream does its work in order, some time after it was given it. Two streams are ordered by marks alone, so what a
+program forgets to wait for goes wrong here as it does on a GPU, only more often: before each piece of work a stream may
+sleep. `Streams` that forget waits, or do not sleep, are made of the same parts.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
+from threading import Event, Thread
+from types import MappingProxyType
+from weakref import finalize
+
+import torch
+
+from outgrow.analysis.timeline import Lane
+from outgrow.errors import DeviceFull
+from outgrow.runtime.streams import Mark
+from outgrow.units import format_bytes
+
+
+@dataclass(eq=False)
+class Point:
+    """A mark on a thread: when it was reached, once it was."""
+
+    reached: Event = field(default_factory=Event)
+    seconds: float = 0.0
+
+    def has_passed(self) -> bool:
+        return self.reached.is_set()
+
+    def wait(self) -> None:
+        assert self.reached.wait(60), "a stream comes to its marks"
+
+    def seconds_since(self, other: Mark) -> float:
+        assert isinstance(other, Point), "marks of one device are of one kind"
+        self.wait()
+        other.wait()
+        return self.seconds - other.seconds
+
+
+class Threads:
+    """Streams of which `lanes` are threads; operators of the others run at once, in the thread that calls them.
+
+    `pauses` gives the seconds to sleep before a piece of work, `late` those of a lane that always sleeps. Waits whose
+    number is in `forgotten`, counted from 1, are left out.
+    """
+
+    def __init__(
+        self,
+        lanes: Iterable[Lane] = (Lane.OUT, Lane.IN),
+        pauses: Callable[[], float] = lambda: 0.0,
+        forgotten: Iterable[int] = (),
+        late: Mapping[Lane, float] = MappingProxyType({}),
+    ) -> None:
+        self.waits = 0
+        self._forgotten = frozenset(forgotten)
+        self._queues = {lane: SimpleQueue[Callable[[], object] | None]() for lane in lanes}
+        for lane, queue in self._queues.items():
+            own = partial(float, late[lane]) if lane in late else pauses
+            Thread(target=_serve, args=(queue, own), daemon=True).start()
+        finalize(self, _end, tuple(self._queues.values()))
+
+    def give(self, lane: Lane, work: Callable[[], object]) -> None:
+        """Give a lane a piece of work."""
+        queue = self._queues.get(lane)
+        if queue is None:
+            work()
+        else:
+            queue.put(work)
+
+    def mark(self, lane: Lane) -> Mark:
+        point = Point()
+
+        def reach() -> None:
+            point.seconds = time.perf_counter()
+            point.reached.set()
+
+        self.give(lane, reach)
+        return point
+
+    def wait(self, lane: Lane, mark: Mark) -> None:
+        self.waits += 1
+        if self.waits not in self._forgotten:
+            self.give(lane, mark.wait)
+
+    def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor) -> None:
+        def move() -> None:
+            target.copy_(source)
+
+        self.give(lane, move)
+
+    def settle(self) -> None:
+        for lane in Lane:
+            self.mark(lane).wait()
+
+
+def _serve(queue: SimpleQueue[Callable[[], object] | None], pauses: Callable[[], float]) -> None:
+    while (work := queue.get()) is not None:
+        seconds = pauses()
+        if seconds:
+            time.sleep(seconds)
+        work()
+        del work
+
+
+def _end(queues: tuple[SimpleQueue[Callable[[], object] | None], ...]) -> None:
+    for queue in queues:
+        queue.put(None)
+
+
+def sleepy(seed: int, most_seconds: float = 2e-4) -> Callable[[], float]:
+    """Return pauses, of which every other one is none."""
+    chance = random.Random(seed)
+    return lambda: chance.random() * most_seconds if chance.random() < 0.5 else 0.0
+
+
+@dataclass
+class StandIn:
+    """A device whose memory is that of the host. It takes what is asked for as room: other tensors are not seen."""
+
+    streams: Threads = field(default_factory=Threads)
+    name: str = "stand-in"
+    torch_device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    unseen_bytes: int = 0
+    most_bytes: int | None = None
+    locks: bool = True
+    rooms: list[int] = field(default_factory=list[int])
+    high_water: int = 0
+
+    def lock(self, address: int, size_bytes: int) -> Callable[[], None] | None:  # noqa: ARG002
+        return (lambda: None) if self.locks else None
+
+    def taken_bytes(self) -> int:
+        return sum(self.rooms)
+
+    def high_water_bytes(self) -> int:
+        return self.high_water
+
+    def reset_high_water(self) -> None:
+        self.high_water = self.taken_bytes()
+
+    def give_back(self) -> None:
+        self.streams.settle()
+
+    def room(self, size_bytes: int) -> torch.Tensor:
+        if self.most_bytes is not None and size_bytes > self.most_bytes:
+            raise DeviceFull(f"{format_bytes(size_bytes)} are needed, and {format_bytes(self.most_bytes)} are free.")
+        self.rooms.append(size_bytes)
+        self.high_water = max(self.high_water, self.taken_bytes())
+        room = torch.full((size_bytes + 512,), 0xFF, dtype=torch.uint8)  # NaN, for those who read what nobody wrote
+        begin = -room.data_ptr() % 512
+        finalize(room.untyped_storage(), self.rooms.remove, size_bytes).atexit = False
+        return room[begin : begin + size_bytes]
