@@ -80,3 +80,13 @@ def test_results_are_of_the_type_and_layout_that_kernels_give(dtype: torch.dtype
         with _Compared() as compared:
             module(x).float().square().sum().backward()
         assert compared.found == [], name
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_attention_is_of_the_type_and_layout_that_its_kernel_gives(dtype: torch.dtype) -> None:
+    """The result, and the sums kept for the backward, which have 64 bits a number where the operands do."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 5, 8, dtype=dtype, requires_grad=True) for _ in range(3))
+    with _Compared() as compared:
+        nn.functional.scaled_dot_product_attention(query, key, value).square().sum().backward()
+    assert compared.found == []

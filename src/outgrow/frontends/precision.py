@@ -2,7 +2,8 @@
 
 Normalisations in mixed precision: under autocast the input has 16 bits a number and the parameters 32. On the CPU the
 statistics then have 32, as the parameters, and the gradient of the input 16, as the input. Grouped products, of which
-mixtures of experts are made: the kernel of the CPU takes 32 bits as well, the fake one bfloat16 alone.
+mixtures of experts are made: the kernel of the CPU takes 32 bits as well, the fake one bfloat16 alone. Attention of
+the CPU: of numbers of 64 bits it sums to 64 bits, the fake one to 32 (torch 2.11).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,10 +34,11 @@ _MIXED: Mapping[OpOverload, _Mixed] = {
 }
 
 _GROUPED = torch.ops.aten._grouped_mm.default
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 RETYPED = frozenset((_GROUPED,))
 """Operators whose fake ones refuse types that kernels take."""
-TYPED = frozenset((*_MIXED, _GROUPED))
+TYPED = frozenset((*_MIXED, _GROUPED, _ATTENTION))
 """Operators whose kernels give other types than their fake ones."""
 
 
@@ -49,7 +51,10 @@ def as_kernels_type(func: OpOverload, args: Sequence[object], returned: object) 
     """Return the fake results of `func`, one of `TYPED`, in the types that its kernel gives them."""
     if func is _GROUPED:
         return _retyped(returned, torch.float32) if _is_single(args[0]) else returned
-    assert isinstance(returned, Sequence), "a normalisation has several results"
+    assert isinstance(returned, Sequence), "attention and normalisations have several results"
+    if func is _ATTENTION:
+        attention, sums = returned
+        return attention, _retyped(sums, torch.float64) if attention.dtype is torch.float64 else sums
     rule = _MIXED[func]
     x = args[rule.input]
     types = {p.dtype for at, p in enumerate(args) if at in rule.parameters and isinstance(p, Tensor)}
