@@ -28,6 +28,7 @@ from outgrow.frontends.convert import Conversion, address
 from outgrow.frontends.counters import Counted
 from outgrow.frontends.devices import CPU, device_of, elsewhere_of
 from outgrow.frontends.guards import Guards, asked, guards
+from outgrow.frontends.refusals import NOT_HELD
 from outgrow.frontends.state import (
     BatchSlot,
     BufferSlot,
@@ -280,10 +281,7 @@ class _Assembly:
         assert isinstance(node.target, str), "a constant has a name"
         tensor = getattr(self.traced.module, node.target)
         if not isinstance(tensor, Tensor):
-            raise Uncapturable(
-                f"the step gives an operator a {type(tensor).__name__}, which no plan can hold "
-                "(random numbers: leave the generator out, so that torch's own is used)"
-            )
+            raise Uncapturable(f"the step gives an operator a {type(tensor).__name__}, {NOT_HELD}")
         slot = ConstantSlot(len(self.constants))
         if not self.conversion.has(tensor):
             self.constants.append(self.traced.originals.get(id(tensor), tensor))

@@ -47,6 +47,8 @@ _NESTED = (
     "this makes a nested tensor, whose shapes are contents of a mask; "
     "give the TransformerEncoder enable_nested_tensor=False, or do this outside of the step"
 )
+NOT_HELD = "which no plan can hold (random numbers: leave the generator out, so that torch's own is used)"
+_GENERATOR = f"this gives an operator a Generator, {NOT_HELD}"
 _UNTRACEABLE = "torch cannot trace this; write it otherwise, or do it outside of the step"
 _CONTENT_MESSAGES = (
     "is not supported for tensor subclasses",
@@ -93,6 +95,8 @@ def _reason(error: Exception) -> str | None:
             return _COMPILED
         case RuntimeError() if "NestedTensor" in str(error):
             return _NESTED
+        case NotImplementedError() if "torch._C.Generator" in str(error):  # later than 2.11, torch traces it
+            return _GENERATOR
         case AssertionError() | NotImplementedError() if _is_of_torch(error.__traceback__):
             return _UNTRACEABLE
         case _:
