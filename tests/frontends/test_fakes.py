@@ -90,3 +90,14 @@ def test_attention_is_of_the_type_and_layout_that_its_kernel_gives(dtype: torch.
     with _Compared() as compared:
         nn.functional.scaled_dot_product_attention(query, key, value).square().sum().backward()
     assert compared.found == []
+
+
+def test_a_part_put_into_repeated_numbers_is_laid_out_as_kernels_do() -> None:
+    """What repeats numbers, as the gradient of a sum does, is written out; what has all of them stays as it is."""
+    repeated = (torch.ones(()).expand(4, 6, 6), torch.ones(6, 1).expand(4, 6, 6), torch.ones(4, 6, 6).transpose(1, 2))
+    with _Compared() as compared:
+        for whole in repeated:
+            torch.slice_scatter(whole, torch.zeros(4, 6, 2), 2, 0, 2)
+            torch.select_scatter(whole, torch.zeros(4, 6), 2, 0)
+            torch.diagonal_scatter(whole, torch.zeros(4, 6), 0, 1, 2)
+    assert compared.found == []

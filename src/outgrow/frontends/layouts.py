@@ -6,7 +6,8 @@ torch 2.11 to 2.13) return odd strides where every kernel returns those of `torc
 channels-last but for dimensions of size 1 is given the strides of `torch.empty(..., memory_format=channels_last)`.
 
 Some kernels return contiguous results where their abstract implementations keep the operand's permutation
-(`as_kernels_lay_out`); batch normalisation keeps channels-last and nothing else.
+(`as_kernels_lay_out`); batch normalisation keeps channels-last and nothing else. Where a part is put into a tensor that
+repeats numbers, as the gradient of a sum does, kernels write them all out; abstract torch 2.11 goes on repeating them.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,12 @@ from torch._ops import OpOverload
 
 _CONTIGUOUS = (torch.ops.aten.mse_loss_backward.default, torch.ops.aten.native_layer_norm_backward.default)
 _BY_FORMAT = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default)
-LAID_OUT = frozenset((*_CONTIGUOUS, *_BY_FORMAT))
+_SCATTERED = (
+    torch.ops.aten.slice_scatter.default,
+    torch.ops.aten.select_scatter.default,
+    torch.ops.aten.diagonal_scatter.default,
+)
+LAID_OUT = frozenset((*_CONTIGUOUS, *_BY_FORMAT, *_SCATTERED))
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -39,8 +45,14 @@ def as_kernels_lay_out(func: OpOverload, _args: Sequence[object], returned: obje
         return returned
     if func in _BY_FORMAT and first.dim() in _FORMATS and first.is_contiguous(memory_format=_FORMATS[first.dim()]):
         return returned
+    if func in _SCATTERED:
+        return torch.empty_like(first) if _repeats(first) else returned
     laid_out = torch.empty(first.shape, dtype=first.dtype, device=first.device)
     return (laid_out, *others) if isinstance(returned, Sequence) else laid_out
+
+
+def _repeats(tensor: Tensor) -> bool:
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
