@@ -14,13 +14,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import SGD, Adam, RAdam
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends import generator
 from outgrow.frontends.capture import Captured, capture
 from outgrow.frontends.fakes import FakeMode
+from outgrow.frontends.lower import lower
 from outgrow.frontends.signature import glance, signature
 from outgrow.frontends.state import Training, state_tensors
 from outgrow.ir.graph import Role
 from outgrow.ir.text import parse_graph, print_graph
 from outgrow.ir.verify import verify
+from outgrow.runtime.execute import Run
 from tests.frontends.replay import placement, replay
 from tests.frontends.steps import JOBS, Job, adam, gradients_accumulated, gradients_cleared_first, mlp, sgd
 
@@ -432,6 +435,29 @@ def test_tensors_that_the_step_makes_elsewhere_are_refused() -> None:
     model = nn.Linear(4, 4)
     with pytest.raises(Uncapturable, match="the step makes a tensor on meta"):
         capture(lambda x: model(x).to("meta"), [model], [], (torch.ones(2, 4),))
+
+
+def test_the_state_of_a_gpus_generator_is_read_and_set_where_the_step_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As checkpointing does around a region that is run twice; nothing is set while the step is captured."""
+    states: list[Tensor] = []
+    monkeypatch.setattr(generator, "_read_cuda", lambda _index: torch.arange(16, dtype=torch.uint8))
+    monkeypatch.setattr(generator, "_write_cuda", lambda state, index: states.append(state + index))
+
+    def step(x: Tensor) -> Tensor:
+        before = torch.cuda.get_rng_state(2)
+        y = x + 1
+        torch.cuda.set_rng_state(before, 2)
+        return y * 2
+
+    captured = capture(step, [], [], (torch.ones(4),))
+    assert not states
+    operators = [op.operator for op in captured.graph.ops]
+    assert operators[0] == "outgrow.read_cuda_generator.default"
+    assert operators.index("outgrow.write_cuda_generator.default") > 0
+    program = lower(captured.graph)
+    run = Run(program, {}, None, {"batch.0": torch.ones(4).untyped_storage()}, {}, 1 << 20)
+    run.execute()
+    assert torch.equal(states[0], torch.arange(16, dtype=torch.uint8) + 2)
 
 
 def test_tensors_without_a_plain_storage_are_refused() -> None:

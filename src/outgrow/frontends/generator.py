@@ -3,7 +3,8 @@
 `torch.utils.checkpoint` draws the numbers of its region twice: it reads the state of torch's generator before the
 first run, and sets it before the second. Both go past torch's dispatcher, so a trace does not see them. While a step is
 captured `torch.get_rng_state` and `torch.set_rng_state` are these operators; like every draw they write the storage
-"generator", and so keep their places.
+"generator", and so keep their places. So are those of `torch.cuda`, for the generator of a GPU, whose state is bytes of
+the host too.
 """
 
 from collections.abc import Iterator
@@ -32,6 +33,39 @@ _LIBRARY.impl("read_generator", _read, "BackendSelect")
 _LIBRARY.define("write_generator(Tensor state) -> ()", tags=_DRAWS)
 _LIBRARY.impl("write_generator", _write_state, "CPU")
 _LIBRARY.impl("write_generator", lambda _state: None, "Meta")
+_read_cuda, _write_cuda = torch.cuda.get_rng_state, torch.cuda.set_rng_state
+_CUDA_STATE_BYTES = 16
+"""A seed and how far it has been drawn from."""
+
+
+def _read_of_gpu(index: int, device: torch.device | None = None) -> Tensor:
+    if device is not None and device.type == "meta":
+        return torch.empty(_CUDA_STATE_BYTES, dtype=torch.uint8, device=device)
+    return _read_cuda(index)
+
+
+def _write_of_gpu(state: Tensor, index: int) -> None:
+    _write_cuda(state, index)
+
+
+_LIBRARY.define("read_cuda_generator(int index, *, Device? device=None) -> Tensor", tags=_DRAWS)
+_LIBRARY.impl("read_cuda_generator", _read_of_gpu, "BackendSelect")
+_LIBRARY.define("write_cuda_generator(Tensor state, int index) -> ()", tags=_DRAWS)
+_LIBRARY.impl("write_cuda_generator", _write_of_gpu, "CPU")
+_LIBRARY.impl("write_cuda_generator", lambda _state, _index: None, "Meta")
+
+
+def _traced_read(device: int | str | torch.device = "cuda") -> Tensor:
+    return torch.ops.outgrow.read_cuda_generator(_index(device))
+
+
+def _traced_write(new_state: Tensor, device: int | str | torch.device = "cuda") -> None:
+    torch.ops.outgrow.write_cuda_generator(new_state, _index(device))
+
+
+def _index(device: int | str | torch.device) -> int:
+    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    return torch.cuda.current_device() if found.index is None else found.index
 
 
 @contextmanager
@@ -40,16 +74,26 @@ def generator_traced() -> Iterator[None]:
 
     Raises `Uncapturable` for `torch.manual_seed` and its relatives, with the state put back.
     """
-    before = _read_state()
+    before = _states()
     try:
         with ExitStack() as stack:
             for module in (torch, torch.random):
                 stack.enter_context(patch.object(module, "get_rng_state", torch.ops.outgrow.read_generator))
                 stack.enter_context(patch.object(module, "set_rng_state", torch.ops.outgrow.write_generator))
+            for module in (torch.cuda, torch.cuda.random):
+                stack.enter_context(patch.object(module, "get_rng_state", _traced_read))
+                stack.enter_context(patch.object(module, "set_rng_state", _traced_write))
             yield
-        if not torch.equal(_read_state(), before):
+        if not all(map(torch.equal, _states(), before)):
             raise Uncapturable(
                 "the step seeds torch's generator, which the captured step would not repeat; seed it before the step"
             )
     finally:
-        _write_state(before)
+        _write_state(before[0])
+        for state in before[1:]:
+            _write_cuda(state)
+
+
+def _states() -> list[Tensor]:
+    """The states of the generators from which the process draws: that of the CPU, and of the GPU if there is one."""
+    return [_read_state(), *([_read_cuda()] if torch.cuda.is_initialized() else [])]
