@@ -23,7 +23,9 @@ from outgrow.frontends.capture import Captured
 from outgrow.frontends.machines import described_machine, machine_names
 from outgrow.frontends.prepare import capture_workload
 from outgrow.planning.planner import PLANNERS
+from outgrow.runtime import device, flights
 from outgrow.units import format_bytes, format_seconds
+from tests.runtime.stand_in import StandIn
 from tests.workloads import DEEP, PERCEPTRON, written
 
 KEYS = [
@@ -183,13 +185,30 @@ def test_a_measured_machine_can_be_planned_for(outgrow: Command, toy: Path, disk
 def test_a_busy_machine_and_a_gpu_are_told(
     outgrow: Command, disk_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rates of a busy machine are too low, and a GPU is not measured: both are said, and the output stays TOML."""
+    """Rates of a busy machine are too low, and a GPU is measured if asked for: both are said; the output stays TOML."""
     monkeypatch.setattr(os, "getloadavg", lambda: (100.0, 1.0, 1.0))
     monkeypatch.setattr(measure, "graphics_card", lambda: "Voodoo 2")
     said = outgrow("machine", "--offload-dir", disk_folder)
     assert "# The machine was busy" in said.out
-    assert "# Only the CPU was measured: measuring a GPU, here a Voodoo 2, is not built yet." in said.out
+    assert "# Only the CPU was measured: --device cuda measures the GPU, here a Voodoo 2." in said.out
     assert tomllib.loads(said.out)["device"]["needs_workspace"] is True
+
+
+def test_a_gpu_is_measured_where_there_is_one(
+    outgrow: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its rates and its link to memory of the host are written for `--machine`; without one that is said."""
+    monkeypatch.setattr(measure, "graphics_card", lambda: None)
+    assert "no GPU" in refusal(outgrow("machine", "--device=cuda"))
+    monkeypatch.setattr(measure, "graphics_card", lambda: "stand-in")
+    monkeypatch.setattr(device, "Cuda", StandIn)
+    monkeypatch.setattr(measure, "_MATRIX_BESIDE", 256)
+    monkeypatch.setattr(measure, "_VECTOR_BYTES_BESIDE", 1 << 20)
+    monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
+    file = tmp_path / "gpu.toml"
+    assert outgrow("machine", "--device=cuda", "--out", file).status == 0
+    assert described_machine(str(file)).device.name == "stand-in"
+    assert "locked memory of the host" in file.read_text()
 
 
 def test_known_machines_are_listed_and_shown(outgrow: Command) -> None:
@@ -206,6 +225,8 @@ def test_known_machines_are_listed_and_shown(outgrow: Command) -> None:
     [
         (["--list", "v100-pcie3"], "--list stands alone"),
         (["v100-pcie3", "--offload-dir=."], "leave the name out"),
+        (["v100-pcie3", "--device=cuda"], "leave the name out"),
+        (["--device=cuda", "--offload-dir=."], "leads to memory of the host"),
         (["--out=/nowhere/mine.toml"], "the folder /nowhere does not exist"),
     ],
 )

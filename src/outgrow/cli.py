@@ -121,16 +121,18 @@ def _run_machine(options: argparse.Namespace, tell: Narrator) -> None:
     elif options.name is not None:
         show_machine(options.name, tell)
     else:
-        measure_machine(options.offload_dir, options.out, tell)
+        measure_machine(options.device, options.offload_dir, options.out, tell)
 
 
 def _check_machine(options: argparse.Namespace) -> None:
     """Exit with wrong usage if a known machine is asked for and one to be measured as well."""
-    is_measured = options.offload_dir is not None or options.out is not None
+    is_measured = options.offload_dir is not None or options.out is not None or options.device is not None
     if options.list and (options.name is not None or is_measured):
         options.parser.error("--list stands alone: it prints the machines that are known")
     if options.name is not None and is_measured:
-        options.parser.error("--out and --offload-dir are for measuring this machine: leave the name out")
+        options.parser.error("--device, --out and --offload-dir are for measuring this machine: leave the name out")
+    if options.device == "cuda" and options.offload_dir is not None:
+        options.parser.error("--offload-dir is for the CPU: the link of a GPU leads to memory of the host")
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
@@ -294,6 +296,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         "name", type=_machine, nargs="?", metavar="NAME|FILE", help="show this machine instead of measuring"
     )
     parser.add_argument("--list", action="store_true", help="show the rates of all machines that are known")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="what to measure (default: cpu)")
     parser.add_argument(
         "--offload-dir", type=Path, metavar="DIR", help="folder to measure the link to (default: the user's cache)"
     )

@@ -5,11 +5,15 @@ elsewhere and later. Only measuring imports torch, which takes seconds.
 """
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from outgrow import __version__
+from outgrow.errors import InvalidMachine
 from outgrow.frontends.machines import machine_description, machine_names
+from outgrow.ir.machine import Machine
 from outgrow.report.machinefile import Description, description_to_toml
 from outgrow.report.output import STDOUT, write_atomically
 from outgrow.report.progress import Narrator
@@ -19,6 +23,7 @@ _SECONDS, _COPIES = 2.0, 15
 """How long arithmetic and memory are measured, each, and how often a copy is."""
 _BUSY = 0.5
 """A load of more than this share of the processors is told."""
+_BUSY_REMARK = "The machine was busy, so it can be faster than this. Measure again while nothing else runs."
 
 
 def list_machines(narrator: Narrator) -> None:
@@ -31,25 +36,22 @@ def show_machine(name: str, narrator: Narrator) -> None:
     narrator.say(rates_of(machine_description(name)))
 
 
-def measure_machine(offload_dir: Path | None, out: Path | None, narrator: Narrator) -> None:
-    """Measure this machine, its link to `offload_dir`, and write its description to a file (None: tell it).
+def measure_machine(device: str | None, offload_dir: Path | None, out: Path | None, narrator: Narrator) -> None:
+    """Measure this machine, its CPU and the link to `offload_dir` or its GPU, and write its description to a file.
 
-    Raises `TierFailure` if the folder cannot take a spill file.
+    Without a file it is told. Raises `TierFailure` if the folder cannot take a spill file, or the host has no memory
+    for what is copied to it, and `InvalidMachine` if there is no GPU.
     """
     narrator.stage("measure device")
-    from outgrow.frontends.measure import Care, graphics_card, how_measured, this_machine  # noqa: PLC0415
-    from outgrow.runtime.tiers import offload_folder  # noqa: PLC0415
-
-    folder = offload_folder(offload_dir)
-    care = Care(_SECONDS, _COPIES)
     load, processors = os.getloadavg()[0], os.cpu_count() or 1
-    machine = this_machine(folder, care, narrator.stage)
+    measured = _gpu() if device == "cuda" else _cpu(offload_dir, narrator)
     now = datetime.now(UTC)
     begun = f"begun at a load of {load:.1f} on {processors} processors"
-    measured = f"Measured on {now:%Y-%m-%d} at {now:%H:%M} UTC by outgrow {__version__}, {begun}"
-    described = Description(machine, f"{measured}.", f"{measured}, to {folder}.")
-    remarks = _remarks(load / processors, graphics_card())
-    text = "".join([*(f"# {remark}\n" for remark in remarks), description_to_toml(described, how_measured(care))])
+    when = f"Measured on {now:%Y-%m-%d} at {now:%H:%M} UTC by outgrow {__version__}, {begun}"
+    described = Description(measured.machine, f"{when}.", f"{when}, to {measured.to}.")
+    remarks = [_BUSY_REMARK] if load / processors > _BUSY else []
+    remarks += [measured.remark] if measured.remark else []
+    text = "".join([*(f"# {remark}\n" for remark in remarks), description_to_toml(described, measured.how)])
     if out is None or out == STDOUT:
         narrator.say(text.rstrip())
         return
@@ -58,11 +60,30 @@ def measure_machine(offload_dir: Path | None, out: Path | None, narrator: Narrat
     narrator.say("\n\n".join(parts))
 
 
-def _remarks(share_taken: float, card: str | None) -> list[str]:
-    """What is to be known of the rates: a busy machine is slower, and a GPU was not measured."""
-    remarks: list[str] = []
-    if share_taken > _BUSY:
-        remarks.append("The machine was busy, so it can be faster than this. Measure again while nothing else runs.")
-    if card is not None:
-        remarks.append(f"Only the CPU was measured: measuring a GPU, here a {card}, is not built yet.")
-    return remarks
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A machine, where its link leads, how each figure was found, and what is to be known beside."""
+
+    machine: Machine
+    to: str
+    how: Mapping[str, str]
+    remark: str = ""
+
+
+def _cpu(offload_dir: Path | None, narrator: Narrator) -> _Measured:
+    from outgrow.frontends.measure import Care, graphics_card, how_measured, this_machine  # noqa: PLC0415
+    from outgrow.runtime.tiers import offload_folder  # noqa: PLC0415
+
+    folder, care, card = offload_folder(offload_dir), Care(_SECONDS, _COPIES), graphics_card()
+    remark = f"Only the CPU was measured: --device cuda measures the GPU, here a {card}." if card else ""
+    return _Measured(this_machine(folder, care, narrator.stage), str(folder), how_measured(care), remark)
+
+
+def _gpu() -> _Measured:
+    from outgrow.frontends.measure import graphics_card, how_device_measured, machine_of  # noqa: PLC0415
+
+    if graphics_card() is None:
+        raise InvalidMachine("torch finds no GPU of CUDA here. Leave --device out to measure the CPU.")
+    from outgrow.runtime.device import Cuda  # noqa: PLC0415
+
+    return _Measured(machine_of(Cuda()), "locked memory of the host", how_device_measured())

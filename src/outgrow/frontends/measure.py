@@ -22,8 +22,9 @@ from outgrow.analysis.timeline import Lane
 from outgrow.files import cache_folder, write_atomically
 from outgrow.ir.machine import Device, Machine
 from outgrow.planning.problem import silent
-from outgrow.runtime import arena
+from outgrow.runtime import arena, flights
 from outgrow.runtime.device import Device as BesideHost
+from outgrow.runtime.flights import measure_streams
 from outgrow.runtime.links import MEASURED_BYTES, measure_link
 from outgrow.units import format_bytes
 
@@ -100,7 +101,30 @@ def measure_device(care: Care = Care()) -> Device:
     )
 
 
-def device_rates(device: BesideHost) -> Device:
+def machine_of(device: BesideHost) -> Machine:
+    """Return a device with streams with measured rates; takes a second or two. Raises `TierFailure`."""
+    link = measure_streams(device.streams, device.torch_device, device.lock)
+    rates = _device_rates(device)
+    device.give_back()
+    return Machine(name=device.name, device=rates, link=link)
+
+
+def how_device_measured() -> dict[str, str]:
+    """Return how `machine_of` finds each field of device and link, or that it does not measure it."""
+    copies = f"median of 3 copies of {format_bytes(flights.MEASURED_BYTES)}"
+    return {
+        "flops_per_second": f"measured: fp32 product of two {_MATRIX_BESIDE} x {_MATRIX_BESIDE} matrices, median of 3",
+        "bytes_per_second": f"measured: 1 added to {format_bytes(_VECTOR_BYTES_BESIDE)} of fp32, read and written",
+        "seconds_per_op": "not measured: an assumption for every op",
+        "needs_workspace": "not measured: what ops need is seen when a step is rehearsed",
+        "out_bytes_per_second": f"measured: {copies} from the device to locked memory of the host, latency deducted",
+        "in_bytes_per_second": f"measured: {copies} back from it",
+        "latency_seconds": "measured: 4 KiB, 3 times each way, median",
+        "half_duplex": "measured: whether copies both ways at once take about as long as one after the other",
+    }
+
+
+def _device_rates(device: BesideHost) -> Device:
     """Return the rates of a device with streams, as `measure_device` does of a CPU; its workspaces are seen later."""
     left = torch.ones(_MATRIX_BESIDE, _MATRIX_BESIDE, device=device.torch_device)
     vector = torch.ones(_VECTOR_BYTES_BESIDE // 4, device=device.torch_device)

@@ -13,7 +13,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.devices import CPU, device_of
 from outgrow.frontends.lower import lower
-from outgrow.frontends.measure import CostCache, device_rates, open_cost_cache
+from outgrow.frontends.measure import CostCache, machine_of, open_cost_cache
 from outgrow.frontends.on_cpu import OnCpu
 from outgrow.frontends.platform import Platform
 from outgrow.frontends.prepare import Prepared
@@ -25,7 +25,6 @@ from outgrow.ir.machine import Machine
 from outgrow.planning.addresses import ALIGNMENT_BYTES, addresses_of, outside
 from outgrow.runtime.device import Cuda, Device
 from outgrow.runtime.directed import install
-from outgrow.runtime.flights import measure_streams
 from outgrow.runtime.hosted import Hosted
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.places import Arena, Places
@@ -58,10 +57,7 @@ class OnDevice:
         self.last: Places | None = None
 
     def machine(self) -> Machine:
-        link = measure_streams(self._device.streams, self._device.torch_device, self._device.lock)
-        rates = device_rates(self._device)
-        self._device.give_back()
-        return Machine(name=self._device.name, device=rates, link=link)
+        return machine_of(self._device)
 
     def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
         def tell(fraction: float) -> None:

@@ -64,9 +64,11 @@ class Cuda:
 
     unseen_bytes = 96 << 20
 
-    def __init__(self, torch_device: torch.device) -> None:
+    def __init__(self, torch_device: torch.device | None = None) -> None:
+        """Without a device it is torch's current one."""
         torch.cuda.init()
-        index = torch.cuda.current_device() if torch_device.index is None else torch_device.index
+        index = None if torch_device is None else torch_device.index
+        index = torch.cuda.current_device() if index is None else index
         self.torch_device = torch.device("cuda", index)
         self.streams: Streams = CudaStreams(self.torch_device)
 
