@@ -37,6 +37,7 @@ from outgrow.rewriting.derive import verified
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
 from outgrow.runtime.heap import Heap
+from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.program import Program
 from outgrow.runtime.spill import Spill
 
@@ -84,7 +85,7 @@ def measured(chain: Chain) -> Row:
     captured = capture(step, [model], [], (x,))
     program, costs, swaps = _program(captured)
     with TemporaryDirectory(dir=Path.home()) as folder, _noted() as spent:
-        spill = Spill(Path(folder))
+        spill = Spill(OnDisk(Path(folder)))
         spill.reserve(program.scratch_bytes, 0)
         overheads: list[float] = []
         for _ in range(ROUNDS):

@@ -25,6 +25,7 @@ from outgrow.frontends.on_cpu import OnCpu
 from outgrow.ir.graph import SwapIn
 from outgrow.runtime import program
 from outgrow.runtime.execute import Run
+from outgrow.runtime.links import Link
 from outgrow.units import MIB
 from tests.frontends.training import WIDTH, Job, Left, Scenario, Step, batch, differences, left, left_by, wide
 from tests.runtime.memory import open_spill_files
@@ -430,7 +431,7 @@ def copies_in_flight(step: outgrow.Step) -> int:
     platform = step._platform
     assert isinstance(platform, OnCpu), "the step runs on a CPU"
     link = platform._spill.link
-    assert link is not None, "a step that swaps has a link"
+    assert isinstance(link, Link), "a step that swaps has a link"
     return sum(not ticket.has_ended for ticket in link._last.values())
 
 

@@ -13,6 +13,7 @@ from torch.optim import LBFGS, SGD, Optimizer, SparseAdam, lr_scheduler
 from outgrow.errors import Uncapturable
 from outgrow.frontends.capture import capture
 from outgrow.planning import search
+from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
 from tests.frontends.features import Make, by, named
 from tests.frontends.steps import Job
@@ -28,7 +29,7 @@ ENCODER = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=
 @pytest.fixture
 def spill(disk_folder: Path) -> Iterator[Spill]:
     """A spill file."""
-    spill = Spill(disk_folder)
+    spill = Spill(OnDisk(disk_folder))
     yield spill
     spill.close()
 

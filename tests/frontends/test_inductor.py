@@ -21,6 +21,7 @@ from outgrow.frontends.inductor import by_inductor, text
 from outgrow.frontends.names import resolve_operator
 from outgrow.frontends.settings import Settings
 from outgrow.ir.graph import Graph
+from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
 from tests.frontends.steps import Job
 from tests.frontends.within import SHARES, Within, differences, eager, left_by
@@ -120,7 +121,7 @@ def blocks() -> Job:
 
 def test_compiled_fusions_have_the_same_bits_at_every_budget(disk_folder: Path) -> None:
     """Those that they have in core, and about the numbers of eager."""
-    spill = Spill(disk_folder)
+    spill = Spill(OnDisk(disk_folder))
     try:
         found = [left_by(blocks, Within(share, spill, by_inductor)) for share in SHARES]
     finally:

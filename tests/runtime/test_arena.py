@@ -140,6 +140,7 @@ from outgrow.frontends.lower import lower
 from outgrow.frontends.state import Training
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
+from outgrow.runtime.heap import Heap
 
 arena.install()
 
@@ -152,7 +153,7 @@ captured = capture(step, [], [], batch)
 capacity = max(live_bytes(captured.graph, {}))
 run = calls.made_ready(
     calls.bind(captured, lower(captured.graph), Training((), ()), batch, {}),
-    {}, None, capacity, Progress(), observe=False,
+    {}, None, Heap(), capacity, Progress(), observe=False,
 )
 record, most = Run._record, []
 
@@ -180,7 +181,9 @@ from outgrow.plan import Piece, Swap
 from outgrow.rewriting.derive import apply_laws
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
+from outgrow.runtime.heap import Heap
 from outgrow.runtime.process import process_bytes
+from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
 
 if sys.argv[2] == "arena":
@@ -203,7 +206,7 @@ between = names[names.index(after) + 1 : names.index(before)]
 pieces = (Piece(0, 8 << 20, between[-1]), Piece(8 << 20, 20 << 20, before))
 derived = apply_laws(captured.graph, [Swap(held, after, between[0], pieces, before)])
 program = lower(derived)
-spill = Spill(Path(sys.argv[1]))
+spill = Spill(OnDisk(Path(sys.argv[1])))
 spill.reserve(program.scratch_bytes, 0)
 seen, drop = [], Run._drop
 
@@ -216,7 +219,7 @@ def noted(self, storage, begin, end):
 
 Run._drop = noted
 call = calls.bind(captured, program, Training((), ()), (x,), {})
-outcome = calls.made_ready(call, {}, spill, 1 << 40, Progress(), observe=False).execute()
+outcome = calls.made_ready(call, {}, spill, Heap(), 1 << 40, Progress(), observe=False).execute()
 assert all(torch.equal(one, other) for one, other in zip(outcome.results, expected, strict=True))
 spill.close()
 print(seen)

@@ -16,15 +16,23 @@ from outgrow.runtime.device import Cuda
 from outgrow.runtime.flights import Flight, StreamLink, measure_streams
 from outgrow.runtime.links import Link, Ticket
 from outgrow.runtime.memory import Block, bytes_on
-from outgrow.runtime.pool import HostPool, unlocked
+from outgrow.runtime.pool import HostPool, Lock, unlocked
 from outgrow.runtime.tiers import DiskTier
 from tests.runtime.stand_in import Threads, sleepy
 
 SIZE = 4096
 """The bytes of a storage; the last ones are not all moved (`MOVED`)."""
 MOVED = SIZE - 96
+CPU = torch.device("cpu")
 PLACES = 6
 """How many storages there is room for."""
+
+
+def pool_of(size_bytes: int, lock: Lock, device: torch.device = CPU) -> HostPool:
+    """A pool of one piece."""
+    pool = HostPool(device, lock)
+    pool.grow(pool.seam_bytes + size_bytes)
+    return pool
 
 
 @dataclass
@@ -38,6 +46,7 @@ class Bench:
     call: Callable[[Callable[[], object]], object] = lambda work: work()
     """Runs an operator, now or later."""
     end: Callable[[], None] = lambda: None
+    first: int = HostPool.seam_bytes
 
     def bytes(self, place: int) -> torch.Tensor:
         """The bytes of a place."""
@@ -51,7 +60,7 @@ def on_disk(folder: Path, _seed: int) -> Iterator[Bench]:
     block.commit(0, PLACES * SIZE)
     with DiskTier(folder, 64 * SIZE) as tier:
         link = Link(tier)
-        yield Bench(link, torch.device("cpu"), block.address, block)
+        yield Bench(link, torch.device("cpu"), block.address, block, first=0)
         link.close()
 
 
@@ -66,7 +75,7 @@ def on_threads(_folder: Path, seed: int) -> Iterator[Bench]:
 def on_streams(streams: Threads) -> Iterator[Bench]:
     """The link of a device with these streams."""
     device, room = torch.device("cpu"), torch.full((PLACES * SIZE,), 0xFF, dtype=torch.uint8)
-    link = StreamLink(streams, device, HostPool(64 * SIZE, unlocked))
+    link = StreamLink(streams, device, pool_of(64 * SIZE, unlocked))
 
     def call(work: Callable[[], object]) -> None:
         streams.give(Lane.COMPUTE, work)
@@ -80,7 +89,7 @@ def on_cuda(_folder: Path, _seed: int) -> Iterator[Bench]:
     """The link of a GPU, which is kept busy before each operator."""
     gpu = Cuda(torch.device("cuda"))
     room = gpu.room(PLACES * SIZE)
-    link = StreamLink(gpu.streams, gpu.torch_device, HostPool(64 * SIZE, gpu.lock))
+    link = StreamLink(gpu.streams, gpu.torch_device, pool_of(64 * SIZE, gpu.lock, gpu.torch_device))
 
     def call(work: Callable[[], object]) -> None:
         torch.cuda._sleep(20_000)
@@ -196,7 +205,7 @@ class Driver:
 
     def _copied(self, lane: Lane, name: int) -> Ticket | Flight:
         address = self.bench.address + self.where[name] * SIZE
-        return self.bench.link.submit(lane, str(name), MOVED, name * SIZE, address)
+        return self.bench.link.submit(lane, str(name), MOVED, self.bench.first + name * SIZE, address)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -265,16 +274,16 @@ def test_rates_of_a_link_are_measured() -> None:
 def test_a_pool_that_cannot_be_locked_is_used_all_the_same() -> None:
     """The driver's refusal is said, with what to do."""
     with pytest.warns(UserWarning, match=r"did not lock 2\.0 MiB .*ulimit"):
-        pool = HostPool(4096, lambda _address, _size: None)
+        pool = pool_of(4096, lambda _address, _size: None)
     assert not pool.is_locked
-    assert pool.bytes(0, 4096).sum() == 0
+    assert pool.bytes(4096, 4096).sum() == 0
 
 
 def test_pages_are_unlocked_before_they_go() -> None:
     """A pool that nobody needs any more is unlocked, once; its bytes keep it."""
     unlocked_pools: list[int] = []
-    pool = HostPool(4096, lambda address, _size: lambda: unlocked_pools.append(address))
-    piece = pool.bytes(0, 16)
+    pool = pool_of(4096, lambda address, _size: lambda: unlocked_pools.append(address))
+    piece = pool.bytes(4096, 16)
     del pool
     assert not unlocked_pools
     address = piece.data_ptr()
@@ -285,4 +294,4 @@ def test_pages_are_unlocked_before_they_go() -> None:
 def test_a_pool_that_the_host_cannot_hold_is_refused() -> None:
     """More than is free is refused before it is touched, with both sizes."""
     with pytest.raises(TierFailure, match=r"4194304\.00 TiB of host memory are needed .* are free"):
-        HostPool(1 << 62, unlocked)
+        pool_of(1 << 62, unlocked)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
+from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.resting import (
     Extent,
     SpillFile,
@@ -34,7 +35,7 @@ def overlap(one: Extent, other: Extent) -> bool:
 @given(sizes=st.lists(st.tuples(st.integers(1, 40_000), st.booleans()), min_size=1, max_size=30))
 def test_extents_overlap_nowhere_and_come_back(disk_folder: Path, sizes: list[tuple[int, bool]]) -> None:
     """Whatever is taken and given back, what is held lies apart, and what is free is used again."""
-    file = SpillFile(disk_folder)
+    file = SpillFile(OnDisk(disk_folder))
     held: list[Extent] = []
     most = now = 0
     for size, goes in sizes:
@@ -54,7 +55,7 @@ def test_extents_overlap_nowhere_and_come_back(disk_folder: Path, sizes: list[tu
 
 def test_the_disk_budget_is_kept(disk_folder: Path) -> None:
     """Beyond the budget nothing is reserved, and the refusal says how much is needed."""
-    spill = Spill(disk_folder, 4 * MIB)
+    spill = Spill(OnDisk(disk_folder), 4 * MIB)
     spill.reserve(2 * MIB, 2 * MIB)
     with pytest.raises(TierFailure, match=r"needs 5.0 MiB .* disk budget is 4.0 MiB"):
         spill.reserve(2 * MIB, 3 * MIB)
@@ -64,7 +65,7 @@ def test_the_disk_budget_is_kept(disk_folder: Path) -> None:
 @needs_arena
 def test_a_storage_that_rests_can_be_read_and_written(disk_folder: Path) -> None:
     """All tensors over it, views made before among them, show the same bytes wherever it lies."""
-    spill = Spill(disk_folder)
+    spill = Spill(OnDisk(disk_folder))
     tensor = torch.arange(1 << 20, dtype=torch.float32)
     view, storage = tensor[1000:2000], tensor.untyped_storage()
     spill.reserve(0, storage.nbytes())
@@ -85,14 +86,14 @@ def test_a_storage_that_rests_can_be_read_and_written(disk_folder: Path) -> None
 @needs_arena
 def test_a_storage_that_rests_outlives_its_file(disk_folder: Path) -> None:
     """A closed spill file goes when the last storage that rests in it does."""
-    files, spill = open_spill_files(), Spill(disk_folder)
+    files, spill = open_spill_files(), Spill(OnDisk(disk_folder))
     tensor = torch.full((1 << 20,), 7.0)
     spill.reserve(0, tensor.untyped_storage().nbytes())
     spill.arrange({"t": tensor.untyped_storage()}, {"t"}, {})
     spill.close()
     assert open_spill_files() == files + 1
     assert bool((tensor == 7).all())
-    other = Spill(disk_folder)
+    other = Spill(OnDisk(disk_folder))
     other.reserve(0, tensor.untyped_storage().nbytes())
     assert other.arrange({"t": tensor.untyped_storage()}, {"t"}, {})["t"].file is other.file
     assert bool((tensor == 7).all())

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from outgrow.runtime import arena
+from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import fix_mmap_threshold
 from outgrow.runtime.resting import SpillFile, copied_out, extent_of, is_exchangeable, resident_bytes
 from outgrow.runtime.tiers import offload_folder
@@ -50,7 +51,7 @@ def build(
     if arena.install():
         fix_mmap_threshold(_LEAST_BYTES)
     hook = register_module_parameter_registration_hook(
-        _Made(SpillFile(offload_folder(offload_dir), limit), parse_bytes(memory_budget)).registered
+        _Made(SpillFile(OnDisk(offload_folder(offload_dir)), limit), parse_bytes(memory_budget)).registered
     )
     try:
         return function()

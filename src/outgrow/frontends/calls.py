@@ -21,7 +21,6 @@ from outgrow.frontends.capture import Captured
 from outgrow.frontends.state import BatchSlot, Training, put
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Progress, Run
-from outgrow.runtime.hosted import Hosted
 from outgrow.runtime.program import Item, Program
 from outgrow.runtime.spill import Spill
 
@@ -49,7 +48,7 @@ def bind(
 def made_ready(
     call: Bound,
     costs: Mapping[str, Cost],
-    spill: Spill | Hosted | None,
+    spill: Spill | None,
     memory: DeviceMemory,
     capacity_bytes: int,
     progress: Progress,

@@ -49,6 +49,7 @@ from outgrow.plan import Budget
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
 from outgrow.runtime.heap import Heap
+from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import MAPPED_BYTES, clear_away, fix_mmap_threshold, trim
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Call, Geometry, Program
@@ -302,7 +303,7 @@ class Part:
         call = calls.bind(ready.captured, ready.program, _NOBODY, [_plain(arg) for arg in args], {})
         spill = None
         if ready.program.scratch_bytes:
-            spill = ready.idle.pop() if ready.idle else Spill(self._settings.folder, self._settings.disk_bytes)
+            spill = ready.idle.pop() if ready.idle else Spill(OnDisk(self._settings.folder), self._settings.disk_bytes)
             spill.reserve(ready.program.scratch_bytes, 0)
         capacity = ready.prepared.plan.budget.capacity_bytes
         observe = ready.runs == 0
@@ -318,7 +319,7 @@ class Part:
         seen = {cost_signature(graph, op): run.observed[op.name] for op in graph.ops if op.name in run.observed}
         if seen:
             self._shared.costs.add(seen)
-        if isinstance(run.spill, Spill):
+        if run.spill is not None:
             ready.give_back(run.spill)
 
     def waits(self, waiting: "_Waiting") -> None:

@@ -321,16 +321,16 @@ class Entries:
         So where there is none, the floor that `Infeasible` names is one with the overhead of that much memory.
         """
         assert self._machine is not None, "rates are measured before the first plan"
-        overhead = overhead_within(limit)
+        overhead, fixed = overhead_within(limit), self._platform.fixed(captured, tensors)
         while True:
             try:
-                return prepare(
+                prepared = prepare(
                     captured.graph,
                     known,
                     self._machine,
                     Budget(limit, overhead),
                     planner=self._settings.planner,
-                    fixed=self._platform.fixed(captured.graph, tensors),
+                    fixed=fixed,
                     least_bytes=self._platform.least_bytes(),
                     progress=self._progress,
                     prove=False,
@@ -340,6 +340,11 @@ class Entries:
                 before, overhead = overhead, overhead_within(refusal.floor_bytes)
                 if overhead <= before:
                     raise
+                continue
+            stranded = self._platform.stranded(prepared)
+            if not stranded:
+                return prepared
+            fixed |= stranded
 
     def come_home(self) -> None:
         """Bring what rests in the next tier between steps back to memory."""
@@ -367,7 +372,7 @@ class Entries:
         """The overhead that a run has shown; where none has, at least what is to be expected within a budget."""
         shown = 0
         if self._overhead_bytes is not None:
-            shown = self._overhead_bytes + max(_SLACK_BYTES, int(self._overhead_bytes * _SLACK_SHARE))
+            shown = self._overhead_bytes + max(self._platform.slack_bytes, int(self._overhead_bytes * _SLACK_SHARE))
         if not is_new:
             return shown
         going = [read(slot, self._training) for slot in captured.stale]
@@ -390,7 +395,7 @@ class Entries:
             self._platform.cache.add(seen)
         entry.settled = not seen
         entry.runs += 1
-        if self._has_shown(process - outcome.recording.peak_bytes):
+        if self._has_shown(process - self._platform.held_at_most(entry.program, outcome.recording)):
             entry.settled = entry.settled and process <= self._settings.budget_bytes
 
     def note_as_written(self, entry: Entry, process: int) -> None:

@@ -16,7 +16,9 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.runtime import arena, memory, process
 from outgrow.runtime.heap import Heap
+from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.program import Program
+from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
 from outgrow.runtime.tiers import ALIGNMENT_BYTES
@@ -26,11 +28,13 @@ class OnCpu:
     """A CPU and the spill file of one step."""
 
     observes = True
+    slack_bytes = 8 << 20
+    """The heap is never twice the same."""
 
     def __init__(self, settings: Settings) -> None:
         self.cache: CostCache = open_cost_cache()
         self._folder = settings.folder
-        self._spill = Spill(settings.folder, settings.disk_bytes)
+        self._spill = Spill(OnDisk(settings.folder), settings.disk_bytes)
 
     def machine(self) -> Machine:
         return this_machine(self._folder)
@@ -42,8 +46,12 @@ class OnCpu:
         storage = tensor.untyped_storage()
         return storage.nbytes() == graph.storages[name].size_bytes and is_exchangeable(storage)
 
-    def fixed(self, graph: Graph, tensors: Mapping[str, Tensor]) -> frozenset[str]:
-        return frozenset(name for name in tensors if not self.may_leave(graph, name, tensors[name]))
+    def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+        return frozenset(name for name in tensors if not self.may_leave(captured.graph, name, tensors[name]))
+
+    def stranded(self, prepared: Prepared) -> frozenset[str]:  # noqa: ARG002
+        """Whatever leaves makes room for others."""
+        return frozenset()
 
     def least_bytes(self) -> int:
         return memory.least_bytes()
@@ -68,7 +76,7 @@ class OnCpu:
         if not program.lasting and not program.scratch_bytes:
             return None
         self._spill.adopt(tensors.values())
-        self._spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
+        self._spill.reserve(program.scratch_bytes, missing_bytes(program, tensors))
         return self._spill
 
     def memory(self, program: Program, *, is_timed: bool) -> Heap:  # noqa: ARG002 - the clock costs nothing
@@ -82,6 +90,9 @@ class OnCpu:
 
     def reset_high_water(self) -> None:
         process.reset_high_water()
+
+    def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
+        return recording.peak_bytes
 
     def resting_bytes(self) -> int:
         return arena.resting_bytes()
@@ -109,7 +120,7 @@ class OnCpu:
         arena.keep_at_most(0)
 
 
-def _missing_bytes(program: Program, tensors: Mapping[str, Tensor]) -> int:
+def missing_bytes(program: Program, tensors: Mapping[str, Tensor]) -> int:
     """Bytes that the program's lasting storages will take on the disk beside what they have there."""
     resting = {name for name in program.stowed & tensors.keys() if extent_of(tensors[name].untyped_storage())}
     return sum(memory.round_up(program.sizes[name], ALIGNMENT_BYTES) for name in program.lasting - resting)

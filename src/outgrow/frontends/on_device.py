@@ -1,7 +1,9 @@
 """How does a step run on a device beside the host? In an arena of planned addresses, and beside a pool of host memory.
 
-Ops are rehearsed before the first plan (`frontends.rehearsal`). What outlives the step stays on the device, in memory
-of torch's own allocator; all else lies in the arena (`planning.addresses`), which is as large as the plan needs.
+Ops are rehearsed before the first plan (`frontends.rehearsal`). What is on the device between steps is in memory of
+torch's own allocator; all else lies in the arena (`planning.addresses`), which is as large as the plan needs. Weights
+and optimizer state that rest in memory of the host between steps are tensors of the device all the same
+(`runtime.resting`): it reaches locked memory of the host, slowly.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,22 +16,25 @@ from outgrow.frontends.capture import Captured
 from outgrow.frontends.devices import CPU, device_of
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, machine_of, open_cost_cache
-from outgrow.frontends.on_cpu import OnCpu
+from outgrow.frontends.on_cpu import OnCpu, missing_bytes
 from outgrow.frontends.platform import Platform
 from outgrow.frontends.prepare import Prepared
 from outgrow.frontends.rehearsal import Part, Rehearsal
 from outgrow.frontends.settings import Settings
-from outgrow.frontends.state import Training
-from outgrow.ir.graph import Graph, Op
+from outgrow.frontends.state import Training, held_tensors, local
+from outgrow.ir.graph import Drop, Graph, Op, Role
 from outgrow.ir.machine import Machine
 from outgrow.planning.addresses import ALIGNMENT_BYTES, addresses_of, outside
+from outgrow.runtime import arena
 from outgrow.runtime.device import Cuda, Device
 from outgrow.runtime.directed import install
-from outgrow.runtime.hosted import Hosted
+from outgrow.runtime.medium import InHost
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.places import Arena, Places
 from outgrow.runtime.program import Aim, Program
-from outgrow.runtime.recording import Moment
+from outgrow.runtime.recording import Moment, Recording
+from outgrow.runtime.resting import come_home, is_exchangeable, resident_bytes
+from outgrow.runtime.spill import Spill
 
 
 def platform_of(settings: Settings, held: Sequence[Tensor], device: Device | None = None) -> Platform:
@@ -46,6 +51,7 @@ class OnDevice:
     """A device, the arena and the host memory of one step."""
 
     observes = False
+    slack_bytes = 0
 
     def __init__(self, settings: Settings, device: Device) -> None:
         self.cache: CostCache = open_cost_cache(device.name)
@@ -53,7 +59,7 @@ class OnDevice:
         directed = install(device.torch_device)
         self._rehearsal = Rehearsal(device, directed)
         self._arena = Arena(device, directed)
-        self._hosted = Hosted(device.torch_device, device.streams, device.lock, settings.host_bytes)
+        self._spill = Spill(InHost(device.torch_device, device.streams, device.lock), settings.host_bytes)
         self.last: Places | None = None
 
     def machine(self) -> Machine:
@@ -65,11 +71,23 @@ class OnDevice:
 
         return self._rehearsal.costs(captured.graph, captured.elsewhere, tell) | self.cache.known
 
-    def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:  # noqa: ARG002
-        return False
+    def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:
+        """What comes from the caller stays where it is: it is the caller's when the step ends."""
+        storage, known = tensor.untyped_storage(), graph.storages[name]
+        is_here = tensor.device == self._device.torch_device and storage.nbytes() == known.size_bytes
+        return is_here and known.role is not Role.INPUT and is_exchangeable(storage)
 
-    def fixed(self, graph: Graph, tensors: Mapping[str, Tensor]) -> frozenset[str]:
-        return frozenset(tensors) | graph.kept
+    def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+        graph = captured.graph
+        staying = frozenset(name for name in tensors if not self.may_leave(graph, name, tensors[name]))
+        born = frozenset() if arena.is_available() else graph.kept - tensors.keys()
+        return staying | captured.elsewhere | born
+
+    def stranded(self, prepared: Prepared) -> frozenset[str]:
+        """What is on the device between steps lies beside the arena, where nothing else can use its room."""
+        graph = prepared.derived
+        dropped = {item.storage for item in graph.instructions if isinstance(item, Drop)}
+        return frozenset(dropped & outside(graph))
 
     def least_bytes(self) -> int:
         return ALIGNMENT_BYTES
@@ -91,18 +109,24 @@ class OnDevice:
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> None:
         addresses = program.addresses
         assert addresses is not None, "a program that runs in an arena has addresses"
+        spill = self.tier(program, tensors)
+        if spill is not None:
+            going = {name: tensors[name].untyped_storage() for name in program.stowed & tensors.keys()}
+            _, was_here = spill.sent(going)
+            if was_here:
+                self._device.give_back()
         most = max(addresses.arena_bytes, capacity_bytes - addresses.beside_bytes)
         self._arena.reserve(addresses.arena_bytes, most)
-        self.tier(program, tensors)
 
     def moment(self) -> Moment:
         return self._arena.moment()
 
-    def tier(self, program: Program, tensors: Mapping[str, Tensor]) -> Hosted | None:  # noqa: ARG002
-        if not program.scratch_bytes:
+    def tier(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
+        if not program.lasting and not program.scratch_bytes:
             return None
-        self._hosted.reserve(program.scratch_bytes)
-        return self._hosted
+        self._spill.adopt(tensors.values())
+        self._spill.reserve(program.scratch_bytes, missing_bytes(program, tensors))
+        return self._spill
 
     def memory(self, program: Program, *, is_timed: bool) -> Places:
         self.last = self._arena.memory_of(program, is_timed=is_timed)
@@ -117,12 +141,16 @@ class OnDevice:
     def reset_high_water(self) -> None:
         self._device.reset_high_water()
 
+    def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
+        """The arena, with the holes between addresses, and what lies beside it."""
+        assert program.addresses is not None, "a program that runs in an arena has addresses"
+        return self._arena.size_bytes + program.addresses.beside_bytes
+
     def resting_bytes(self) -> int:
         return self._arena.size_bytes
 
     def held_bytes(self, tensors: list[Tensor]) -> int:
-        storages = [item.untyped_storage() for item in tensors if item.device == self._device.torch_device]
-        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+        return resident_bytes(item for item in tensors if item.device == self._device.torch_device)
 
     def unseen_bytes(self, graph: Graph, within: int) -> int:  # noqa: ARG002
         return self._device.unseen_bytes
@@ -131,13 +159,14 @@ class OnDevice:
         self._device.give_back()
 
     def come_home(self, training: Training) -> None:
-        """Nothing rests elsewhere between steps."""
+        for tensor in held_tensors(training) if self._spill.file is not None else ():
+            come_home(local(tensor).untyped_storage())
 
     def forget(self, program: Program) -> None:
         self._arena.forget(program)
 
     def close(self) -> None:
-        self._hosted.close()
+        self._spill.close()
         self._arena.close()
 
     def _unread(self, size_bytes: int) -> torch.UntypedStorage:

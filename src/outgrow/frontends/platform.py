@@ -17,9 +17,8 @@ from outgrow.frontends.state import Training
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.runtime.device_memory import DeviceMemory
-from outgrow.runtime.hosted import Hosted
 from outgrow.runtime.program import Program
-from outgrow.runtime.recording import Moment
+from outgrow.runtime.recording import Moment, Recording
 from outgrow.runtime.spill import Spill
 
 
@@ -29,6 +28,8 @@ class Platform(Protocol):
     observes: bool
     """Whether ops are observed while a step runs; else their costs are known before the first plan."""
     cache: CostCache
+    slack_bytes: int
+    """What it may take beyond the overhead that a run has shown."""
 
     def machine(self) -> Machine:
         """Return the rates, measured once."""
@@ -42,8 +43,12 @@ class Platform(Protocol):
         """Whether the storage that a graph knows by this name can be moved without anybody else's notice."""
         ...
 
-    def fixed(self, graph: Graph, tensors: Mapping[str, Tensor]) -> frozenset[str]:
-        """Return the storages of a graph that stay on the device although they outlive the step."""
+    def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+        """Return the storages of a step that stay on the device although they outlive it."""
+        ...
+
+    def stranded(self, prepared: Prepared) -> frozenset[str]:
+        """Return what a plan moves although it must be on the device when the step begins, if that frees nothing."""
         ...
 
     def least_bytes(self) -> int:
@@ -66,7 +71,7 @@ class Platform(Protocol):
         """Return the present moment."""
         ...
 
-    def tier(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | Hosted | None:
+    def tier(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
         """Return the next tier with room for what a program moves; None if it moves nothing."""
         ...
 
@@ -84,6 +89,10 @@ class Platform(Protocol):
 
     def reset_high_water(self) -> None:
         """Let the mark begin again from what is taken now."""
+        ...
+
+    def held_at_most(self, program: Program, recording: Recording) -> int:
+        """Return what a run of a program held at most of what was planned; what it took besides is overhead."""
         ...
 
     def resting_bytes(self) -> int:

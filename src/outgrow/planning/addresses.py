@@ -25,8 +25,10 @@ _ROUNDS = 6000
 
 def outside(graph: Graph) -> frozenset[str]:
     """Return the storages of a derived graph that do not lie in the arena."""
-    stays = (name for name, item in graph.storages.items() if item.is_persistent and item.home == DEVICE)
-    return frozenset(stays) | graph.kept
+    storages = graph.storages.items()
+    return frozenset(
+        name for name, item in storages if (item.is_persistent or name in graph.kept) and item.home == DEVICE
+    )
 
 
 def addresses_of(graph: Graph, scratch: Mapping[str, int], elsewhere: Collection[str]) -> Addresses:

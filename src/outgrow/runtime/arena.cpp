@@ -299,6 +299,14 @@ void arena_exchange(c10::StorageImpl* one, c10::StorageImpl* other) {
   one->set_data_ptr_noswap(other->set_data_ptr(std::move(held)));
 }
 
+// Lets a storage say that its memory is that of another device, which can reach it; who owns it goes on owning it.
+void arena_reach_from(c10::StorageImpl* storage, int type, int index) {
+  c10::DataPtr nowhere(nullptr, storage->device());
+  c10::DataPtr* held = new c10::DataPtr(storage->set_data_ptr(std::move(nowhere)));
+  const c10::Device device(static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index));
+  storage->set_data_ptr_noswap({held->get(), held, [](void* owner) { delete static_cast<c10::DataPtr*>(owner); }, device});
+}
+
 // Whether a storage has memory of torch's own that no allocator is noted for: what `torch.load` reads is like that. It
 // cannot be told from memory whose address NumPy has by its being unresizable, which both are.
 bool arena_is_loaded(const c10::StorageImpl* storage) {

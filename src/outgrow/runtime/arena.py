@@ -21,6 +21,8 @@ import torch
 from outgrow.runtime import native
 
 CHUNK_BYTES = 2 << 20
+_CUDA = 1
+"""The number of CUDA among torch's types of devices (c10/core/DeviceType.h)."""
 LEAST_BYTES = 256 << 10
 """The smallest tensors that live in the arena."""
 _SOURCE = native.Source(Path(__file__).with_suffix(".cpp"))
@@ -98,6 +100,12 @@ def exchange(one: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
     _ready().arena_exchange(one._cdata, other._cdata)  # noqa: SLF001 - the C++ object that tensors refer to
 
 
+def reach_from(storage: torch.UntypedStorage, device: torch.device) -> None:
+    """Let a storage say that its memory is on a device, which can reach it."""
+    if storage.device != device:
+        _ready().arena_reach_from(storage._cdata, _CUDA, device.index or 0)  # noqa: SLF001 - the C++ object
+
+
 def is_loaded(storage: torch.UntypedStorage) -> bool:
     """Whether a storage is of `torch.load`, which torch marks as it marks one whose address it gave to NumPy."""
     return _ready().arena_is_loaded(storage._cdata)  # noqa: SLF001 - the C++ object that tensors refer to
@@ -121,6 +129,7 @@ def _library() -> ctypes.CDLL | None:
     library.arena_rise_bytes.restype = ctypes.c_size_t
     library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
     library.arena_expect.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
+    library.arena_reach_from.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
     library.arena_exchange.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     library.arena_is_loaded.argtypes = (ctypes.c_void_p,)
     library.arena_is_loaded.restype = ctypes.c_bool

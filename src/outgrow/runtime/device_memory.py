@@ -11,6 +11,7 @@ import torch
 
 from outgrow.runtime.program import Geometry
 from outgrow.runtime.recording import Moment
+from outgrow.runtime.resting import Extent
 
 
 class DeviceMemory(Protocol):
@@ -79,6 +80,8 @@ class DeviceMemory(Protocol):
         """Return the workspace of the call, of which so many bytes were born."""
         ...
 
-    def abandon(self, storages: Mapping[str, torch.UntypedStorage], sizes: Mapping[str, int]) -> None:
-        """Let go of everything after a failure."""
+    def abandon(
+        self, storages: Mapping[str, torch.UntypedStorage], sizes: Mapping[str, int], extents: Mapping[str, Extent]
+    ) -> None:
+        """Let go of everything after a failure. What has an extent outlives the run, wherever it is."""
         ...

@@ -21,7 +21,6 @@ from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.flights import Flight
 from outgrow.runtime.heap import Heap
-from outgrow.runtime.hosted import Hosted
 from outgrow.runtime.links import Ticket
 from outgrow.runtime.memory import view
 from outgrow.runtime.program import Call, Geometry, Item, Program
@@ -62,7 +61,7 @@ class Run:
 
     program: Program
     costs: Mapping[str, Cost]
-    spill: Spill | Hosted | None
+    spill: Spill | None
     storages: dict[str, torch.UntypedStorage]
     scalars: dict[str, Item]
     capacity_bytes: int
@@ -137,7 +136,7 @@ class Run:
         """Let go of everything after a failure: wait for copies in flight, whatever came of them, and free memory."""
         if self.spill is not None and self.spill.link is not None:
             self.spill.link.settle()
-        self.memory.abandon(self.storages, self.program.sizes)
+        self.memory.abandon(self.storages, self.program.sizes, self.extents)
         for table in (self.in_flight, self.cached, self.storages):
             table.clear()
 

@@ -94,17 +94,18 @@ def measure_streams(
     not have it.
     """
     size_bytes = size_bytes or MEASURED_BYTES
-    pool = HostPool(2 * size_bytes, lock)
+    pool = HostPool(device, lock)
+    first = pool.seam_bytes
+    pool.grow(first + 2 * size_bytes)
     link = StreamLink(streams, device, pool)
     blocks = [torch.zeros(size_bytes, dtype=torch.uint8, device=device) for _ in range(2)]
 
     def seconds(*copies: tuple[Lane, int, int]) -> float:
         flights = [
-            link.submit(lane, f"block {number}", size, number * size_bytes, blocks[number].data_ptr())
+            link.submit(lane, f"block {number}", size, first + number * size_bytes, blocks[number].data_ptr())
             for lane, number, size in copies
         ]
-        first, *others = flights
-        return max(flight.ended.seconds_since(first.begun) for flight in (first, *others))
+        return max(flight.ended.seconds_since(flights[0].begun) for flight in flights)
 
     try:
         return measured_rates(seconds, size_bytes, repetitions)

@@ -18,6 +18,7 @@ from outgrow.runtime import arena
 from outgrow.runtime.memory import Block, is_on_heap, lend, make_usable, room_for, take_back, trim, view
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Geometry
+from outgrow.runtime.resting import Extent
 
 
 @dataclass
@@ -102,7 +103,12 @@ class Heap:
         after = process_bytes() - arena.resting_bytes()
         return max(0, top - max(self._before + born_bytes, after), arena.rise_bytes() - born_bytes)
 
-    def abandon(self, storages: Mapping[str, torch.UntypedStorage], sizes: Mapping[str, int]) -> None:
+    def abandon(
+        self,
+        storages: Mapping[str, torch.UntypedStorage],
+        sizes: Mapping[str, int],
+        extents: Mapping[str, Extent],  # noqa: ARG002 - what outlives the run has memory of its own
+    ) -> None:
         for name in self.lent & storages.keys():
             make_usable(storages[name].data_ptr(), sizes[name])
         self.blocks.clear()

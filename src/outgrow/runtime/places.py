@@ -19,6 +19,7 @@ from outgrow.runtime.heap import compact, copied_to
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.program import Geometry, Program
 from outgrow.runtime.recording import Moment
+from outgrow.runtime.resting import Extent, copied_out
 
 _NOWHERE: Mapping[str, int] = {}
 
@@ -60,7 +61,11 @@ class Arena:
     def memory_of(self, program: Program, *, is_timed: bool) -> "Places":
         """Return the memory of a run of a program whose addresses were planned."""
         assert program.addresses is not None, "a program that runs in an arena has addresses"
-        return Places(self, program.addresses, self._directed(program), is_timed)
+        return Places(self, program.addresses, self._directed(program), is_timed, bool(program.lasting))
+
+    def holds(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage lies in the arena."""
+        return self.room is not None and 0 <= storage.data_ptr() - self.address < self.size_bytes
 
     def forget(self, program: Program) -> None:
         """A program will not run again."""
@@ -103,6 +108,7 @@ class Places:
     addresses: Addresses
     directions: Directions | None
     is_timed: bool
+    has_lasting: bool = False
     misplaced: int = 0
     _position: int = 0
     _begin: Moment = 0.0
@@ -130,6 +136,8 @@ class Places:
                 "before the step was planned, so results may be wrong. Load the last checkpoint, and run this step in "
                 "eager mode."
             )
+        if self.has_lasting:  # what rests in memory of the host is read there without asking the device
+            self.arena.device.streams.mark(Lane.OUT).wait()
         return self._mark()
 
     def leave_free(self, free_bytes: int) -> None:
@@ -176,9 +184,18 @@ class Places:
     def watched(self, born_bytes: int) -> int:  # noqa: ARG002
         raise AssertionError("operators of a device are rehearsed before the step is planned")
 
-    def abandon(self, storages: Mapping[str, torch.UntypedStorage], sizes: Mapping[str, int]) -> None:  # noqa: ARG002
+    def abandon(
+        self,
+        storages: Mapping[str, torch.UntypedStorage],
+        sizes: Mapping[str, int],  # noqa: ARG002
+        extents: Mapping[str, Extent],
+    ) -> None:
+        """What outlives the run and is in the arena goes to its extent: others will have its place."""
         self.after()
         self._arriving.clear()
+        for name in extents.keys() & storages.keys():
+            if self.arena.holds(storages[name]):
+                copied_out(storages[name], extents[name])
 
     def _mark(self) -> Moment:
         return self.arena.moment()

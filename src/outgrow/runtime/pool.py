@@ -1,15 +1,19 @@
 """Where in host memory do bytes of a device rest? In a pool: as many bytes as are needed, page-locked, taken once.
 
-A device copies to and from page-locked memory by itself, at the rate of the bus and beside the host's own work. Torch's
-own page-locked memory is rounded up to a power of two and never given back; the pool is a mapping of the kernel's of
-just the size that was asked for, which the driver is asked to lock. Its pages are touched first, by all threads:
-locking pages that are there is several times as fast as letting the driver bring them in.
+A device copies to and from page-locked memory by itself, at the rate of the bus and beside the host's own work, and
+reaches it from its kernels too, only slower. Torch's own page-locked memory is rounded up to a power of two and never
+given back; the pool is made of mappings of just the sizes that were asked for, which the driver is asked to lock. Their
+pages are touched first, by all threads: locking pages that are there is several times as fast as letting
+the driver bring them in.
 
 Where the driver refuses, the pool is pageable memory: right, but copies go through a buffer of the driver's, and the
-host waits for them. This is said once.
+host waits for them; and the device cannot reach it otherwise, so that nothing can rest there between steps. This is
+said once.
 """
 
 import mmap
+import os
+from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +24,8 @@ from weakref import finalize
 import torch
 
 from outgrow.errors import TierFailure
-from outgrow.runtime.memory import HUGE_PAGE_BYTES, round_up
+from outgrow.runtime import arena
+from outgrow.runtime.memory import HUGE_PAGE_BYTES, bytes_at, bytes_on, round_up
 from outgrow.units import format_bytes
 
 Lock = Callable[[int, int], Callable[[], None] | None]
@@ -33,26 +38,86 @@ _PAGEABLE = (
 
 
 class HostPool:
-    """`size_bytes` of host memory, at least; raises `TierFailure` if the machine does not have as many free."""
+    """Host memory beside a device, in pieces of which each is locked as a whole: no copy reaches from one to the next.
 
-    def __init__(self, size_bytes: int, lock: Lock) -> None:
-        assert size_bytes > 0, f"a pool holds bytes, not {size_bytes}"
-        self.size_bytes = round_up(size_bytes, HUGE_PAGE_BYTES)
-        _require_free(self.size_bytes)
-        memory = mmap.mmap(-1, self.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
-        self._bytes.zero_()  # by all threads
-        unlock = lock(self._bytes.data_ptr(), self.size_bytes)
-        self.is_locked = unlock is not None
-        if unlock is None:
-            warn(_PAGEABLE.format(format_bytes(self.size_bytes)), stacklevel=2)
-        else:  # before the mapping goes, which the last tensor over it keeps
+    Offsets go on from piece to piece, with a gap of `seam_bytes` between two of them.
+    """
+
+    seam_bytes = 4096
+    budget_name = "host budget"
+    place = "memory of the host"
+
+    def __init__(self, device: torch.device, lock: Lock) -> None:
+        self.device, self._lock = device, lock
+        self.capacity_bytes = 0
+        self._begins: list[int] = []
+        self._pieces: list[torch.Tensor] = []
+        self._process = os.getpid()
+        self.is_locked = True
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one that made the pool, whose locks it does not have."""
+        return os.getpid() != self._process
+
+    def grow(self, capacity_bytes: int) -> None:
+        """Take one piece more, up to this offset. Raises `TierFailure` if the host does not have as much free."""
+        begin = self.capacity_bytes + self.seam_bytes
+        size = round_up(capacity_bytes - begin, HUGE_PAGE_BYTES)
+        _require_free(size)
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        piece = torch.frombuffer(memory, dtype=torch.uint8)
+        piece.zero_()  # by all threads
+        unlock = self._lock(piece.data_ptr(), size)
+        if unlock is not None:  # before the mapping goes, which the last tensor over it keeps
             finalize(memory, unlock).atexit = False
+        elif self.is_locked:
+            self.is_locked = False
+            warn(_PAGEABLE.format(format_bytes(size)), stacklevel=2)
+        self._begins.append(begin)
+        self._pieces.append(piece)
+        self.capacity_bytes = capacity_bytes
 
     def bytes(self, offset: int, size: int) -> torch.Tensor:
         """Return bytes of the pool, uint8[size]."""
-        assert 0 <= offset <= offset + size <= self.size_bytes, f"{offset}:{offset + size} are not in the pool"
-        return self._bytes[offset : offset + size]
+        begin, piece = self._piece(offset, size)
+        return piece[offset - begin : offset - begin + size]
+
+    def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
+        """Return a storage of the device over bytes of the pool; they and `keep` live as long as it does."""
+        if not self.is_locked:
+            raise TierFailure(
+                f"{format_bytes(size)} were to rest in memory of the host, which the driver did not lock, so that the "
+                "device cannot reach it. Raise the limit of locked memory (ulimit -l), or the memory budget."
+            )
+        _, piece = self._piece(offset, size)
+        content = bytes_at(self.bytes(offset, size).data_ptr(), size)
+        finalize(content, _let_go, piece, keep).atexit = False
+        storage = torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+        arena.reach_from(storage, self.device)
+        return storage
+
+    def write(self, offset: int, address: int, size: int) -> None:
+        """Copy `size` bytes of the device at `address` to `offset`, now."""
+        self.bytes(offset, size).copy_(bytes_on(self.device, address, size))
+
+    def home(self, size: int) -> torch.UntypedStorage:
+        """Return memory of the device for bytes that come back for good."""
+        return torch.empty(size, dtype=torch.uint8, device=self.device).untyped_storage()
+
+    def forget(self, storage: torch.UntypedStorage) -> None:
+        """What rests here has no other place."""
+
+    def _piece(self, offset: int, size: int) -> tuple[int, torch.Tensor]:
+        at = bisect_right(self._begins, offset) - 1
+        assert at >= 0, f"byte {offset} is not in the pool"
+        begin, piece = self._begins[at], self._pieces[at]
+        assert offset + size <= begin + piece.nbytes, f"{offset}:{offset + size} are not in one piece of the pool"
+        return begin, piece
+
+
+def _let_go(_piece: torch.Tensor, _keep: object) -> None:
+    """Nobody needs bytes of the pool any more."""
 
 
 def unlocked(_address: int, _size_bytes: int) -> Callable[[], None]:

@@ -11,19 +11,18 @@ step that fails leaves nothing behind that cannot be read.
 All tensors over a storage go along, views and gradients and what optimizers keep, since the storage stays the same.
 """
 
-import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from weakref import WeakValueDictionary, finalize
 
 import torch
 
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
-from outgrow.runtime.memory import give_back, room_for, round_up
-from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
+from outgrow.runtime.medium import Medium, Tier
+from outgrow.runtime.memory import round_up
+from outgrow.runtime.tiers import ALIGNMENT_BYTES
 from outgrow.units import format_bytes
 
 
@@ -58,7 +57,8 @@ def is_exchangeable(storage: torch.UntypedStorage) -> bool:
 
     Torch makes a storage unresizable when it hands its address to others (NumPy, DLPack), or has it from others.
     """
-    return storage.device.type == "cpu" and storage.resizable() and not storage.is_shared() and arena.is_available()
+    is_own = storage.device.type == "cuda" or not storage.is_shared()  # torch calls all memory of a GPU shared
+    return storage.resizable() and is_own and arena.is_available()
 
 
 def is_loaded(storage: torch.UntypedStorage) -> bool:
@@ -87,16 +87,22 @@ def settle(storage: torch.UntypedStorage, arrived: torch.UntypedStorage) -> None
 
 def forget(storage: torch.UntypedStorage) -> None:
     """Give back the memory that reading a storage took where it rests on the disk."""
-    if extent_of(storage) is not None:
-        give_back(storage)
+    extent = extent_of(storage)
+    if extent is not None:
+        extent.file.tier.forget(storage)
 
 
 def come_home(storage: torch.UntypedStorage) -> None:
-    """Bring a storage that rests on the disk back to memory."""
-    if extent_of(storage) is not None and is_exchangeable(storage):
-        home = room_for(storage.nbytes())
-        ctypes.memmove(home.data_ptr(), storage.data_ptr(), storage.nbytes())
+    """Bring a storage that rests in the next tier back to memory of its device."""
+    extent = extent_of(storage)
+    if extent is not None and is_exchangeable(storage):
+        home = extent.file.tier.home(storage.nbytes())
+        _bytes_of(home).copy_(_bytes_of(storage))
         settle(storage, home)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -141,17 +147,18 @@ class _Space:
 
 @dataclass(eq=False)
 class SpillFile:
-    """A file in `folder` that grows to what is taken of it, up to `limit_bytes`; it goes with the last who holds it."""
+    """A tier that grows to what is taken of it, up to `limit_bytes`; it goes with the last who holds it."""
 
-    folder: Path
+    medium: Medium
     limit_bytes: int | None = None
     _space: _Space = field(default_factory=_Space)
 
     @cached_property
-    def tier(self) -> DiskTier:
-        """The file itself, made when it is first needed."""
-        made = DiskTier(self.folder, ALIGNMENT_BYTES)
-        self._space.give(0, made.capacity_bytes)
+    def tier(self) -> Tier:
+        """The tier itself, made when it is first needed."""
+        made = self.medium.tier()
+        if made.capacity_bytes:
+            self._space.give(0, made.capacity_bytes)
         return made
 
     def take(self, size_bytes: int) -> Extent:
@@ -160,7 +167,7 @@ class SpillFile:
         capacity = self.tier.capacity_bytes
         offset = self._space.take(size)
         if offset is None:
-            self._grow(size - self._space.free_before(capacity))
+            self._grow(size if self.tier.seam_bytes else size - self._space.free_before(capacity))
             offset = self._space.take(size)
         assert offset is not None, "the file has grown by as much"
         extent = Extent(self, offset, size_bytes)
@@ -174,12 +181,13 @@ class SpillFile:
             self._grow(missing)
 
     def _grow(self, size_bytes: int) -> None:
-        begin = self.tier.capacity_bytes
+        tier = self.tier
+        begin = tier.capacity_bytes + tier.seam_bytes
         end = begin + round_up(size_bytes, ALIGNMENT_BYTES)
         if self.limit_bytes is not None and end > self.limit_bytes:
             raise TierFailure(
-                f"The plan needs {format_bytes(end)} in {self.folder}, and the disk budget is "
-                f"{format_bytes(self.limit_bytes)}. Raise the disk budget or the memory budget."
+                f"The plan needs {format_bytes(end)} in {tier.place}, and the {tier.budget_name} is "
+                f"{format_bytes(self.limit_bytes)}. Raise the {tier.budget_name} or the memory budget."
             )
         self.tier.grow(end)
         self._space.give(begin, end)

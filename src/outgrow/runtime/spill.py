@@ -1,4 +1,4 @@
-"""What does a step move through the disk? Two kinds of extents of one spill file, by a link of its own.
+"""What does a step move through the next tier? Two kinds of extents of one file or pool, by a link of its own.
 
     scratch   one extent for all that is born and dies in a step; a program says where in it each storage lies
     others    one extent for each storage that outlives the step and leaves the device (`runtime.resting`)
@@ -8,23 +8,22 @@ Space is reserved when a plan is made, so that a full disk is found then and not
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from outgrow.runtime.links import Link
+from outgrow.runtime.medium import AnyLink, Medium
 from outgrow.runtime.memory import trim
 from outgrow.runtime.resting import Extent, SpillFile, come_home, copied_out, extent_of, forget
 
 
 @dataclass
 class Spill:
-    """The spill file of one `Step` and the link to it; nothing exists on disk until a plan needs it."""
+    """What one `Step` has of the next tier, and the link to it; nothing of it is taken until a plan needs it."""
 
-    folder: Path
+    medium: Medium
     limit_bytes: int | None = None
     file: SpillFile | None = None
-    link: Link | None = None
+    link: AnyLink | None = None
     scratch: Extent | None = None
 
     @property
@@ -39,7 +38,7 @@ class Spill:
             return
         for tensor in tensors:
             extent = extent_of(tensor.untyped_storage())
-            if extent is not None and extent.file.folder == self.folder and not extent.file.tier.is_inherited:
+            if extent is not None and extent.file.medium == self.medium and not extent.file.tier.is_inherited:
                 self.file = extent.file
                 self.file.limit_bytes = self.limit_bytes
                 return
@@ -52,12 +51,12 @@ class Spill:
         if self.link is not None and self.link.failure is not None:
             self.link.close()
             self.link = None
-        self.file = self.file or SpillFile(self.folder, self.limit_bytes)
+        self.file = self.file or SpillFile(self.medium, self.limit_bytes)
         if self.scratch is None or self.scratch.size_bytes < scratch_bytes:
             self.scratch = None
             self.scratch = self.file.take(scratch_bytes) if scratch_bytes else None
         self.file.make_room(lasting_bytes)
-        self.link = self.link or Link(self.file.tier)
+        self.link = self.link or self.medium.link(self.file.tier)
 
     def arrange(
         self, storages: Mapping[str, torch.UntypedStorage], stowed: Collection[str], lasting: Mapping[str, int]
@@ -68,22 +67,28 @@ class Spill:
         leave in the step. Raises `TierFailure` if the disk fails, or has no room for all of them.
         """
         assert self.file is not None, "the file was made when room was reserved"
-        found: dict[str, Extent] = {}
-        leaves_holes = False
-        for name in stowed & storages.keys():  # others are born in the step
-            extent = extent_of(storages[name])
-            if extent is None or extent.file is not self.file:
-                extent = self.file.take(storages[name].nbytes())
-                copied_out(storages[name], extent)
-                leaves_holes = True
-            forget(storages[name])
-            found[name] = extent
+        found, leaves_holes = self.sent({name: storages[name] for name in stowed & storages.keys()})
         if leaves_holes:
             trim()
         for name, storage in storages.items():
             if name not in found:
                 come_home(storage)
         return found | {name: self.file.take(size) for name, size in lasting.items() if name not in found}
+
+    def sent(self, storages: Mapping[str, torch.UntypedStorage]) -> tuple[dict[str, Extent], bool]:
+        """Bring storages to this file; returns their extents, and whether one of them was elsewhere."""
+        assert self.file is not None, "the file was made when room was reserved"
+        found: dict[str, Extent] = {}
+        leaves_holes = False
+        for name, storage in storages.items():
+            extent = extent_of(storage)
+            if extent is None or extent.file is not self.file:
+                extent = self.file.take(storage.nbytes())
+                copied_out(storage, extent)
+                leaves_holes = True
+            forget(storage)
+            found[name] = extent
+        return found, leaves_holes
 
     def close(self) -> None:
         """Stop the link and give the disk space back: at once, or when what rests there is needed no more."""

@@ -29,7 +29,7 @@ import torch
 
 from outgrow.errors import TierFailure
 from outgrow.files import cache_folder
-from outgrow.runtime.memory import Block, bytes_at, mapped, round_up
+from outgrow.runtime.memory import Block, bytes_at, give_back, mapped, room_for, round_up
 from outgrow.units import MIB, format_bytes
 
 ALIGNMENT_BYTES = 4096
@@ -75,6 +75,10 @@ class DiskTier:
     Extents begin at multiples of `ALIGNMENT_BYTES` and do not overlap once their ends are rounded up to it.
     Use one thread for each direction. Whatever the disk refuses, at birth or in a copy, is a `TierFailure`.
     """
+
+    seam_bytes = 0
+    """What it grows by goes on where it ended."""
+    budget_name = "disk budget"
 
     def __init__(self, folder: Path, capacity_bytes: int) -> None:
         assert capacity_bytes > 0, f"a tier holds bytes, not {capacity_bytes}"
@@ -133,6 +137,19 @@ class DiskTier:
             self._move(file, way, offset + begin, bounce, round_up(length, ALIGNMENT_BYTES))
             ctypes.memmove(address + begin, bounce, length)
             way.bounced_bytes += length
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return str(self.folder)
+
+    def home(self, size: int) -> torch.UntypedStorage:
+        """Return memory for bytes that come back for good."""
+        return room_for(size)
+
+    def forget(self, storage: torch.UntypedStorage) -> None:
+        """Give back the memory that reading a storage took that is mapped here."""
+        give_back(storage)
 
     def close(self) -> None:
         """Give the disk space back: now, or when a copy that still runs has ended. May be called again."""

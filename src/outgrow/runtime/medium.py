@@ -1,0 +1,58 @@
+"""What is the next tier made of? A file on a disk, or memory of the host beside a device, each with its own link."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import torch
+
+from outgrow.runtime.flights import StreamLink
+from outgrow.runtime.links import Link
+from outgrow.runtime.pool import HostPool, Lock
+from outgrow.runtime.streams import Streams
+from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
+
+Tier: TypeAlias = DiskTier | HostPool
+AnyLink: TypeAlias = Link | StreamLink
+
+
+class Medium(Protocol):
+    """How a tier is made, and a link to it."""
+
+    def tier(self) -> Tier:
+        """Return a new tier, with little room."""
+        ...
+
+    def link(self, tier: Tier) -> AnyLink:
+        """Return a link to a tier of this medium."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """A file in `folder`."""
+
+    folder: Path
+
+    def tier(self) -> DiskTier:
+        return DiskTier(self.folder, ALIGNMENT_BYTES)
+
+    def link(self, tier: Tier) -> Link:
+        assert isinstance(tier, DiskTier), "the tier is of this medium"
+        return Link(tier)
+
+
+@dataclass(frozen=True, slots=True)
+class InHost:
+    """Memory of the host beside a device."""
+
+    device: torch.device
+    streams: Streams
+    lock: Lock
+
+    def tier(self) -> HostPool:
+        return HostPool(self.device, self.lock)
+
+    def link(self, tier: Tier) -> StreamLink:
+        assert isinstance(tier, HostPool), "the tier is of this medium"
+        return StreamLink(self.streams, self.device, tier)
