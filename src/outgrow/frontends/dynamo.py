@@ -105,6 +105,7 @@ def backend(
 
 def compiled_in_place(settings: Settings) -> Callable[[nn.Module], None]:
     """Return a function that lets a module run by parts from then on."""
+    settings.require_disk()
 
     def part(module: fx.GraphModule, _example_inputs: Sequence[object]) -> Part:
         return Part(module, settings)
@@ -123,7 +124,9 @@ def _checked(options: Mapping[str, object]) -> Settings:
             f"options of the backend are {', '.join(sorted(_OPTIONS))}, of which memory_budget is needed; "
             f"given: {', '.join(sorted(options)) or 'none'}"
         )
-    return Settings.of(**options)  # pyright: ignore[reportArgumentType]
+    settings = Settings.of(**options)  # pyright: ignore[reportArgumentType]
+    settings.require_disk()
+    return settings
 
 
 def _shared(settings: Settings) -> Shared:

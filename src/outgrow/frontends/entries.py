@@ -47,8 +47,9 @@ _LOOKED_AT = 3
 """After so many runs on a device that the host does not wait for, nobody asks any more when its operators ran."""
 _TRIES = 8
 """So often is a floor raised for which there is a plan, but with the holes between addresses no program."""
-_LEAST_LESS = 8
-"""Where a program needs more than its capacity (holes between addresses), the next one gets less by this power of 2."""
+_LEAST_LESS = 7
+"""Where a program needs more than its capacity (holes between addresses), the next plan gets less of it by half of what
+is lacking, and by this power of 2 of the budget at least."""
 _MOST_ENTRIES = 32
 """A step that is called with ever other shapes forgets the one that it was not called with for the longest."""
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
@@ -246,7 +247,7 @@ class Entries:
         tensors = captured.tensors(self._training, args, kwargs)
         known = self._platform.known(captured, self._progress)
         overhead = partial(self._overhead, captured, tensors, is_new=is_new)
-        prepared, program = self._prepared_within(captured, tensors, known, overhead)
+        prepared, program = self._prepared_within(captured, tensors, known, overhead, is_new=is_new)
         capacity = prepared.plan.budget.capacity_bytes
         is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= capacity
         runs_as_written = is_roomy and may_run_as_written and not self._is_compiled and self.workers is None
@@ -260,16 +261,18 @@ class Entries:
         tensors: Mapping[str, Tensor],
         known: Mapping[str, Cost],
         overhead_within: Callable[[int], int],
+        *,
+        is_new: bool,
     ) -> tuple[Prepared, Program]:
         """Return a plan within the budget, and its program.
 
-        The floor that `Infeasible` names is a budget for which there are both.
+        The floor that `Infeasible` names for a new entry is a budget for which there are both.
         """
         fitting = partial(self._fitting, captured, tensors, known, overhead_within)
         try:
             return fitting(self._settings.budget_bytes)
         except Infeasible as refusal:
-            floor = self._floor(refusal.floor_bytes, fitting)
+            floor = self._floor(refusal.floor_bytes, fitting) if is_new else refusal.floor_bytes
             if floor == refusal.floor_bytes:
                 raise
             more = f"{refusal} With the holes between addresses the step needs {format_bytes(floor)}."
@@ -294,9 +297,10 @@ class Entries:
         overhead_within: Callable[[int], int],
         limit: int,
     ) -> tuple[Prepared, Program]:
-        """Return a plan and its program; where that needs more than the capacity, with so much less of it.
+        """Return a plan and its program; where that needs more than the capacity, with less of it, step by step.
 
-        Raises `Infeasible` where it needs more however little the plan takes.
+        With less, a plan also lets more of the state rest that is made in the step, which else lies beside the arena.
+        Raises `Infeasible` where the program needs more however little the plan takes.
         """
         capacity, excess = limit - overhead_within(limit), 0
         while True:
@@ -306,7 +310,7 @@ class Entries:
             beyond = self._platform.needed_bytes(prepared, program) - capacity
             if beyond <= 0:
                 return prepared, program
-            excess += max(beyond, limit >> _LEAST_LESS)
+            excess += max(beyond // 2, limit >> _LEAST_LESS)
 
     def _prepared(
         self,

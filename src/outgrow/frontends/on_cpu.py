@@ -32,6 +32,7 @@ class OnCpu:
     """The heap is never twice the same."""
 
     def __init__(self, settings: Settings) -> None:
+        settings.require_disk()
         self.cache: CostCache = open_cost_cache()
         self._folder = settings.folder
         self._spill = Spill(OnDisk(settings.folder), settings.disk_bytes)

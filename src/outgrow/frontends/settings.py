@@ -32,8 +32,7 @@ class Settings:
     ) -> "Settings":
         """Return the settings, from arguments as `outgrow.compile` has them.
 
-        Raises `InvalidQuantity` for a size that is none, `ValueError` for an unknown planner or unknown kernels, and
-        `TierFailure` if the folder cannot be used.
+        Raises `InvalidQuantity` for a size that is none, and `ValueError` for an unknown planner or unknown kernels.
         """
         if planner not in PLANNERS:
             raise ValueError(f"planner {planner!r} is unknown. Choose one of: {', '.join(sorted(PLANNERS))}.")
@@ -42,6 +41,8 @@ class Settings:
         budget_bytes = parse_bytes(memory_budget)
         disk_bytes = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
         host_bytes = None if host_budget is None else parse_bytes(host_budget, what="host budget")
-        folder = offload_folder(offload_dir)
-        DiskTier(folder, 1 << 20).close()
-        return Settings(budget_bytes, disk_bytes, folder, planner, kernels, host_bytes)
+        return Settings(budget_bytes, disk_bytes, offload_folder(offload_dir), planner, kernels, host_bytes)
+
+    def require_disk(self) -> None:
+        """Raise `TierFailure` if the folder cannot be used."""
+        DiskTier(self.folder, 1 << 20).close()

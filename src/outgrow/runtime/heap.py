@@ -117,10 +117,15 @@ class Heap:
 
 def compact(item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
     """Return a result that holds no more memory than was planned: a loss may keep that of all it was summed from."""
-    if item.untyped_storage().nbytes() - size_bytes < arena.LEAST_BYTES:
+    if not is_loose(item, size_bytes):
         return item
     room = torch.empty(size_bytes, dtype=torch.uint8, device=item.device)
     return copied_to(room.untyped_storage(), item, geometry)
+
+
+def is_loose(item: torch.Tensor, size_bytes: int) -> bool:
+    """Whether a result holds so much more memory than was planned that it matters."""
+    return item.untyped_storage().nbytes() - size_bytes >= arena.LEAST_BYTES
 
 
 def copied_to(storage: torch.UntypedStorage, item: torch.Tensor, geometry: Geometry) -> torch.Tensor:

@@ -77,5 +77,5 @@ def _compile(source: Source, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        subprocess.run(command(source, made), check=True, capture_output=True, timeout=_BUILD_SECONDS)  # noqa: S603
+        subprocess.run(command(source, made), check=True, capture_output=True, timeout=_BUILD_SECONDS)
         made.replace(path)

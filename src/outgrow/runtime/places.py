@@ -15,7 +15,7 @@ from outgrow.errors import ReplayMismatch
 from outgrow.plan import Addresses
 from outgrow.runtime.device import Device
 from outgrow.runtime.directed import Directions, Site
-from outgrow.runtime.heap import compact, copied_to
+from outgrow.runtime.heap import compact, copied_to, is_loose
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.program import Geometry, Program
 from outgrow.runtime.recording import Moment
@@ -155,6 +155,8 @@ class Places:
     def born(self, storage: str, item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
         offset = self.addresses.stays.get(self._position, _NOWHERE).get(storage)
         if offset is None or item.device != self.arena.device.torch_device:
+            if is_loose(item, size_bytes):
+                self.after()  # what it is copied to outlives the step, so it is no scratch
             return compact(item, geometry, size_bytes)
         address = self.arena.address + offset
         if item.untyped_storage().data_ptr() == address or not size_bytes:

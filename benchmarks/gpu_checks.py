@@ -1,0 +1,174 @@
+"""What does one want to know first of a GPU? Facts on which the runtime rests, each told as soon as it is known.
+
+    context      bytes of the device that are gone once there is a context, and after a matrix product and a convolution
+    directed     whether torch's allocator can be directed there, and what was said if not
+    link, rates  what copies and arithmetic do
+    operators    of each operator of some small steps: results that are born, those of which the allocation was found
+                 when it was rehearsed, its scratch (the workspace of convolutions is there), and its seconds
+    runs         the same steps within a budget: bits, and the operators whose results were born elsewhere
+
+One that fails has its error in its place.
+"""
+
+import subprocess
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from gpu_grounds import Ground
+from gpu_rows import Asked, Tell, be_deterministic, outgrown
+from gpu_trainings import step_of
+from torch import nn
+
+from outgrow.frontends.capture import Captured, capture
+from outgrow.frontends.measure import machine_of
+from outgrow.frontends.rehearsal import Part, Rehearsal
+from outgrow.ir.graph import Graph, Op
+from outgrow.runtime.directed import install
+from outgrow.runtime.flights import measure_streams
+from outgrow.runtime.places import Places
+
+OVER = 4.0
+"""The runs are so many times over their budgets, or at their floors."""
+SAMPLES: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "convolutions": ("convolutions", {}),
+    "attention, flash": ("attention", {"bits": 16}),
+    "attention, efficient": ("attention", {"bits": 32}),
+    "attention, math": ("attention", {"bits": 16, "is_math": 1}),
+}
+SMALL_SAMPLES: Mapping[str, tuple[str, Mapping[str, int]]] = {"mlp": ("mlp", {"layers": 2})}
+
+
+def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
+    """Tell every fact, or what went wrong."""
+    be_deterministic(is_strict=True)
+    samples = {
+        name: Asked(workload, settings, OVER)
+        for name, (workload, settings) in (SMALL_SAMPLES if is_smoke else SAMPLES).items()
+    }
+    facts: dict[str, Callable[[], object]] = {
+        "context": lambda: context(ground),
+        "directed": lambda: directed(ground),
+        "link": lambda: asdict(measure_streams(ground.beside().streams, ground.device, ground.beside().lock)),
+        "rates": lambda: asdict(machine_of(ground.beside()).device),
+        **{f"operators: {name}": lambda asked=asked: operators(ground, asked) for name, asked in samples.items()},
+        **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
+    }
+    for name, fact in facts.items():
+        begin = time.perf_counter()
+        try:
+            found = fact()
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong is the fact
+            found = {"error": f"{type(error).__name__}: {error}"[:500]}
+        tell(**{name: found, f"{name}, seconds": time.perf_counter() - begin})
+
+
+def context(ground: Ground) -> dict[str, int | None]:
+    """Return the bytes of the device that are in use: before a context, with one, and after the first kernels."""
+    if ground.device.type != "cuda":
+        return {}
+    found: dict[str, int | None] = {"before": _in_use_by_all()}
+
+    def note(name: str) -> None:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(ground.device)
+        found[name] = total - free - torch.cuda.memory_reserved(ground.device)
+
+    torch.cuda.init()
+    note("with a context")
+    found["total"] = torch.cuda.mem_get_info(ground.device)[1]
+    matrix = torch.ones(1024, 1024, device=ground.device, dtype=torch.bfloat16)
+    torch.mm(matrix, matrix)
+    note("after a matrix product")
+    nn.functional.conv2d(
+        torch.ones(8, 64, 56, 56, device=ground.device), torch.ones(64, 64, 3, 3, device=ground.device)
+    )
+    note("after a convolution")
+    return found
+
+
+def _in_use_by_all() -> int | None:
+    """Return what the driver says is in use; None where it cannot be asked."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+        return int(told.splitlines()[0]) << 20
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def directed(ground: Ground) -> dict[str, object]:
+    """Return whether the allocator can be told where results go, and what was said of it."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        works = install(ground.device)
+    return {"works": works, "said": [str(item.message) for item in said]}
+
+
+def operators(ground: Ground, asked: Asked) -> dict[str, dict[str, float]]:
+    """Return what the rehearsal of a step finds, by operator; bytes and seconds are the largest."""
+    captured = _captured(ground, asked)
+    rehearsal = Rehearsal(ground.beside(), install(ground.device))
+    parts = rehearsal.of(captured.graph, captured.elsewhere, lambda _share: None)
+    found: dict[str, dict[str, float]] = {}
+    for op, born in _births(captured.graph):
+        part: Part = parts[op.name]
+        figures = found.setdefault(op.operator, {"ops": 0, "born": 0, "found": 0, "scratch_bytes": 0, "seconds": 0})
+        figures["ops"] += 1
+        figures["born"] += sum(captured.graph.values[name].storage not in captured.elsewhere for name in born)
+        figures["found"] += len(part.results)
+        figures["scratch_bytes"] = max(figures["scratch_bytes"], part.scratch_bytes)
+        figures["seconds"] = max(figures["seconds"], part.seconds)
+    return found
+
+
+def run(ground: Ground, asked: Asked) -> dict[str, Any]:
+    """Return the row of a step within a budget, and how often results of which operator were born elsewhere."""
+    graph = _captured(ground, asked).graph
+    row: dict[str, Any] = {}
+    with _misplaced() as storages:
+        outgrown(ground, asked, row.update)
+    makers = {graph.values[name].storage: op.operator for op, born in _births(graph) for name in born}
+    operators = Counter(makers.get(storage, storage) for storage in storages)
+    return {**{key: row[key] for key in sorted(row) if not key.startswith("in_core_")}, "misplaced_of": operators}
+
+
+@contextmanager
+def _misplaced() -> Iterator[list[str]]:
+    """Yield a list of the storages that were not born where they were to be."""
+    storages: list[str] = []
+    born = Places.born
+
+    def noted(places: Places, storage: str, *rest: Any) -> torch.Tensor:
+        before = places.misplaced
+        found = born(places, storage, *rest)
+        storages.extend([storage] * (places.misplaced - before))
+        return found
+
+    with patch.object(Places, "born", noted):
+        yield storages
+
+
+def _captured(ground: Ground, asked: Asked) -> Captured:
+    training = asked.made(ground.device)
+    batch = tuple(item.to(ground.device) for item in training.batch)
+    return capture(step_of(training.loss, training.optimizer), [training.model], [training.optimizer], batch)
+
+
+def _births(graph: Graph) -> Iterator[tuple[Op, list[str]]]:
+    """Yield each op with those of its results with which a storage is born."""
+    for op in graph.ops:
+        names = [name for name in op.results if name is not None]
+        born = [
+            name
+            for name in names
+            if graph.values[name].version == 0 and graph.storages[graph.values[name].storage].size_bytes
+        ]
+        yield op, list({graph.values[name].storage: name for name in born}.values())

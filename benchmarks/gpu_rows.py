@@ -1,0 +1,257 @@
+"""What is measured in one process of `gpu.py`? A training in core and then by outgrow, or one as a rival has it.
+
+In core first: losses, seconds, and a hash of every bit of the state after the last step. Then everything is deleted,
+and with the same seed the training is made anew. From then on torch's allocator may reserve no more than the budget
+beyond what it holds in vain, and so it is for rivals. Within the budget as many steps are taken as in core. The first
+ones plan; seconds are medians of the last ones, each from one `synchronize` to the next, and `reserved_bytes` is the
+most that was reserved in these.
+
+Below the floor a budget is raised to a little above it. Where the limit itself ends a row, it is made again without.
+Facts are told as soon as they are known, so that of a process that dies they remain.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from hashlib import sha256
+from statistics import median
+from typing import Any
+
+import torch
+from gpu_grounds import Ground, ground_of
+from gpu_trainings import TRAININGS, Training, step_of
+from torch import Tensor
+
+from outgrow.errors import DeviceFull, Infeasible
+from outgrow.frontends.compile import Step
+from outgrow.frontends.on_device import OnDevice
+
+WARM, TIMED = 2, 5
+"""Steps before those that are timed, and these."""
+PLANNING = 3
+"""Steps of outgrow before the timed ones: the first plans, and the next ones may plan again."""
+TRIES = 4
+"""So often is a budget raised to the floor that is named."""
+ABOVE_FLOOR = 1.02
+
+Tell = Callable[..., None]
+"""Takes facts by name, and writes them down at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A row: a training with its settings, the ratio of what it takes in core to the budget, and who makes it.
+
+    The budget, and whether torch refused an operator that is not deterministic, are known after our own row.
+    """
+
+    workload: str
+    settings: Mapping[str, int]
+    over: float
+    who: str = "ours"
+    budget_bytes: int = 0
+    is_strict: bool = True
+
+    def made(self, device: torch.device) -> Training:
+        """Return the training, on a device."""
+        return TRAININGS[self.workload](device, **self.settings)
+
+
+# Steps, and the bits that they leave ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Of some steps: losses, seconds, and the most bytes that tensors took and that were reserved."""
+
+    losses: tuple[str, ...]
+    seconds: tuple[float, ...]
+    bytes: tuple[tuple[int, int], ...]
+
+    @property
+    def usual_seconds(self) -> float:
+        """The median of the timed steps, which are the last ones."""
+        return median(self.seconds[-TIMED:])
+
+    @property
+    def tensor_bytes(self) -> int:
+        """The most that tensors took in a timed step."""
+        return max(tensors for tensors, _ in self.bytes[-TIMED:])
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most that was reserved in a timed step."""
+        return max(reserved for _, reserved in self.bytes[-TIMED:])
+
+
+def take(ground: Ground, step: Callable[..., Tensor], batch: tuple[Tensor, ...], number: int) -> Taken:
+    """Take some steps with one batch."""
+    losses: list[str] = []
+    seconds: list[float] = []
+    most: list[tuple[int, int]] = []
+    for _ in range(number):
+        ground.begin()
+        ground.wait()
+        begin = time.perf_counter()
+        loss = step(*batch)
+        ground.wait()
+        seconds.append(time.perf_counter() - begin)
+        most.append(ground.taken())
+        losses.append(float(loss.detach()).hex())
+        del loss
+    return Taken(tuple(losses), tuple(seconds), tuple(most))
+
+
+def on(device: torch.device, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return a batch on a device."""
+    return tuple(item.to(device) for item in batch)
+
+
+def bits(training: Training) -> str:
+    """Return a hash of every bit of parameters, buffers and optimizer state."""
+    model, optimizer = training.model, training.optimizer
+    held = [*model.parameters(), *model.buffers()]
+    for parameter in model.parameters():
+        held += [value for value in optimizer.state[parameter].values() if isinstance(value, Tensor)]
+
+    def of_one(tensor: Tensor) -> bytes:
+        return sha256(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data).digest()
+
+    with ThreadPoolExecutor() as pool:
+        return sha256(b"".join(pool.map(of_one, held))).hexdigest()
+
+
+def be_deterministic(*, is_strict: bool) -> None:
+    """Have the same bits from the same step; if not strict, an operator without a deterministic kernel may run."""
+    torch.use_deterministic_algorithms(mode=True, warn_only=not is_strict)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.enable_cudnn_sdp(enabled=False)  # strict mode leaves it out, and so do we if it is not
+
+
+# A row ------------------------------------------------------------------------------------------------------------
+
+
+def served(request: str, tell: Tell, *, is_smoke: bool) -> None:
+    """Make the row that is asked for, as JSON."""
+    asked = Asked(**json.loads(request))
+    be_deterministic(is_strict=asked.is_strict)
+    with ground_of(is_smoke=is_smoke) as ground:
+        if asked.who == "ours":
+            outgrown(ground, asked, tell)
+        else:
+            from gpu_rivals import rivalled
+
+            tell(**rivalled(ground, asked))
+
+
+def outgrown(ground: Ground, asked: Asked, tell: Tell) -> None:
+    """Take the steps in core and then within the budget, or the first feasible one above it, and compare them."""
+    expected = in_core(ground, asked, tell)
+    in_core_bytes = expected["in_core_peak_bytes"]
+    budget, is_limited = int(in_core_bytes / asked.over), True
+    for _ in range(TRIES):
+        tell(budget_bytes=budget, over=in_core_bytes / budget, is_limited=is_limited)
+        try:
+            found = within(ground, asked, budget, is_limited=is_limited)
+        except Infeasible as refusal:
+            budget = int(ABOVE_FLOOR * refusal.floor_bytes)
+            tell(floor_bytes=refusal.floor_bytes, floor_is_set_by=refusal.culprit)
+        except (torch.OutOfMemoryError, DeviceFull) as full:
+            if not is_limited:
+                raise
+            is_limited = False
+            tell(limit_was_too_low=str(full).splitlines()[0])
+        else:
+            tell(**found, **same(ground, asked, found, expected))
+            return
+    raise RuntimeError(f"no plan after {TRIES} budgets, the last of {budget} bytes")
+
+
+def in_core(ground: Ground, asked: Asked, tell: Tell) -> dict[str, Any]:
+    """Take the steps where there is room; nothing of them is left."""
+    try:
+        found = _in_core(ground, asked)
+        tell(is_strict=True)
+    except RuntimeError as refusal:
+        if "deterministic" not in str(refusal):
+            raise
+        tell(is_strict=False, not_deterministic=str(refusal).splitlines()[0])
+        be_deterministic(is_strict=False)
+        found = None
+    found = found or _in_core(ground, asked)
+    tell(**found)
+    return found
+
+
+def _in_core(ground: Ground, asked: Asked) -> dict[str, Any]:
+    ground.limit(None)
+    training = asked.made(ground.device)
+    step, batch = step_of(training.loss, training.optimizer), on(ground.device, training.batch)
+    taken = take(ground, step, batch, PLANNING + TIMED)
+    found = {
+        "in_core_seconds": taken.usual_seconds,
+        "in_core_step_seconds": taken.seconds,
+        "in_core_reserved_bytes": taken.reserved_bytes,
+        "losses": [float.fromhex(loss) for loss in taken.losses],
+        "in_core_losses": taken.losses,
+        "in_core_bits": bits(training),
+    }
+    found["default_in_core_seconds"] = _by_default(ground, training, step, batch)
+    return {**found, "in_core_peak_bytes": ground.in_core_bytes(training, taken.tensor_bytes)}
+
+
+def _by_default(ground: Ground, training: Training, step: Callable[..., Tensor], batch: tuple[Tensor, ...]) -> float:
+    """Return the seconds of a step as users have it: kernels of any kind, the optimizer on all tensors at once."""
+    is_strict = not torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(mode=False)
+    for group in training.optimizer.param_groups:
+        group["foreach"] = None
+    taken = take(ground, step, batch, WARM + TIMED)
+    be_deterministic(is_strict=is_strict)
+    return taken.usual_seconds
+
+
+def within(ground: Ground, asked: Asked, budget_bytes: int, *, is_limited: bool) -> dict[str, Any]:
+    """Take the steps within a budget. Raises `Infeasible` below the floor, torch's own error where the limit is hit."""
+    ground.limit(None)
+    training = asked.made(ground.device)
+    baseline = ground.limit(budget_bytes if is_limited else None)
+    with closing(ground.outgrown(training, budget_bytes)) as step:
+        taken = take(ground, step, on(ground.device, training.batch), PLANNING + TIMED)
+        summary = json.loads(step.plan.to_json())
+        elsewhere = misplaced(step)
+    return {
+        "baseline_bytes": baseline,
+        "peak_bytes": summary["measured"].pop("peak_bytes"),
+        "reserved_bytes": taken.reserved_bytes,
+        "predicted_seconds": summary["predicted"]["seconds"],
+        "seconds": taken.usual_seconds,
+        "step_seconds": taken.seconds,
+        "first_call_seconds": taken.seconds[0],
+        "planning_seconds": summary["planning_seconds"],
+        "misplaced": elsewhere,
+        "own_losses": taken.losses,
+        "own_bits": bits(training),
+        "summary": {**summary, "measured": {**summary["measured"], "losses": []}},
+    }
+
+
+def misplaced(step: Step[..., Tensor]) -> int | None:
+    """Return how many results of the last run were born elsewhere and copied; None if it was not within an arena."""
+    platform = step._platform  # noqa: SLF001 - it is not a figure for users
+    return platform.last.misplaced if isinstance(platform, OnDevice) and platform.last is not None else None
+
+
+def same(ground: Ground, asked: Asked, found: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether all losses and all of the state have equal bits; if not, whether those of eager steps have."""
+    losses = found.pop("own_losses") == expected["in_core_losses"]
+    state = found.pop("own_bits") == expected["in_core_bits"]
+    if losses and state:
+        return {"bitwise": True}
+    again = _in_core(ground, asked)
+    repeats = all(again[key] == expected[key] for key in ("in_core_losses", "in_core_bits"))
+    return {"bitwise": False, "losses_are_equal": losses, "state_is_equal": state, "eager_repeats": repeats}

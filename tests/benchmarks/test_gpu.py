@@ -1,0 +1,130 @@
+"""Does the benchmark for GPUs measure what it says, and does it go on where a row fails? On a machine without one."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gpu
+import gpu_rivals
+import gpu_table
+import gpu_trainings
+import gpu_turns
+import pytest
+
+HEAD = {"command": "", "machine": {}, "versions": {}, "commit": "a"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the smoke run left its files."""
+    folder = tmp_path_factory.mktemp("smoke")
+    command = [sys.executable, gpu.__file__, "--smoke", "--out", str(folder / "gpu.json")]
+    (folder / "out").mkdir()
+    environment = {**os.environ, "OUT": str(folder / "out")}
+    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=280)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Mapping[str, Any]:
+    """The file of the smoke run."""
+    return json.loads((folder / "gpu.json").read_text())
+
+
+def row_of(found: Mapping[str, Any], network: str) -> Mapping[str, Any]:
+    """The only row of a network."""
+    (row,) = (row for row in found["rows"] if row["workload"] == network)
+    return row
+
+
+def test_the_file_says_on_what_it_was_made(folder: Path, found: Mapping[str, Any]) -> None:
+    """Machine, versions and commit are there, nothing was left out, and a copy and what was said are in `$OUT`."""
+    assert set(HEAD) < set(found)
+    assert found["machine"]["name"] == "stand-in"
+    assert found["versions"]["torch"]
+    assert found["not_run"] == []
+    assert sorted(path.name for path in (folder / "out").iterdir()) == ["gpu.json", "rows.log"]
+
+
+def test_facts_come_first(found: Mapping[str, Any]) -> None:
+    """The allocator is directed, copies have a rate, every result is found in the rehearsal, and bits are equal."""
+    checks = found["checks"]
+    assert "failed" not in checks
+    assert checks["directed"]["works"]
+    assert checks["link"]["out_bytes_per_second"] > 0
+    operators = checks["operators: mlp"]
+    assert operators["aten.addmm.default"]["found"] == operators["aten.addmm.default"]["born"] > 0
+    assert checks["run: mlp"]["bitwise"]
+    assert checks["run: mlp"]["misplaced_of"] == {}
+
+
+def test_a_row_has_the_bits_of_the_step_in_core(found: Mapping[str, Any]) -> None:
+    """Losses and state are equal, in fewer bytes than in core, and a rival has a speed at the same budget."""
+    row = row_of(found, "mlp")
+    assert set(gpu_table.FIGURES) < set(row)
+    assert row["bitwise"]
+    assert row["peak_bytes"] <= row["budget_bytes"] < row["in_core_peak_bytes"]
+    assert row["over"] == pytest.approx(2.0)
+    assert row["speed"] == pytest.approx(row["in_core_seconds"] / row["seconds"])
+    assert row["predicted_seconds"] > 0
+    assert list(row["rivals"]) == ["checkpoint"]
+    assert row["rivals"]["checkpoint"] > 0
+
+
+@pytest.mark.parametrize(("network", "reason"), [("fails", "this workload fails"), ("hangs", "took more than")])
+def test_a_row_that_fails_does_not_stop_the_others(found: Mapping[str, Any], network: str, reason: str) -> None:
+    """What fails, and what hangs, has a reason in the place of figures; the rows after it are there."""
+    row = row_of(found, network)
+    assert reason in row["failed"]
+    assert row["speed"] is None
+    assert [row["workload"] for row in found["rows"]] == ["fails", "hangs", "mlp"]
+
+
+def test_after_the_deadline_nothing_is_begun(tmp_path: Path) -> None:
+    """What there is no time for is named in the file."""
+    table = gpu_table.Table.opened(tmp_path / "gpu.json", HEAD)
+    turns = gpu_turns.turns(is_smoke=False, compiles=True)
+    gpu.run(table, turns, time.monotonic(), tmp_path / "log", is_smoke=False)
+    assert json.loads((tmp_path / "gpu.json").read_text())["not_run"] == [turn.name for turn in turns]
+
+
+def test_a_table_is_continued(tmp_path: Path) -> None:
+    """Rows of this commit are known again; a rival keeps its seconds where the budget is the same."""
+    ours = gpu_turns.Turn("mlp", 2.0)
+    rival = gpu_turns.Turn("mlp", 2.0, "checkpoint")
+    network = gpu_turns.SMOKE_NETWORKS["mlp"]
+    table = gpu_table.Table.opened(tmp_path / "gpu.json", HEAD)
+    known = {"in_core_seconds": 1.0, "default_in_core_seconds": 1.0, "budget_bytes": 8}
+    table.note(ours, network, {**known, "seconds": 2.0}, "")
+    assert (table.has(ours), table.has(rival)) == (True, False)
+    table.note(rival, network, {"seconds": 4.0}, "")
+    again = gpu_table.Table.opened(tmp_path / "gpu.json", HEAD)
+    assert (again.has(ours), again.has(rival)) == (True, True)
+    again.note(ours, network, {**known, "in_core_seconds": 2.0, "seconds": 2.0}, "")
+    assert again.rows[ours.row]["rivals"] == {"checkpoint": 0.5}
+    again.note(rival, network, {}, "does not fit")
+    assert again.rows[ours.row]["rivals"] == {"checkpoint": None}
+    assert again.rows[ours.row]["rivals_told"] == {"checkpoint": {"reason": "does not fit"}}
+    assert (again.has(rival), again.has(gpu_turns.CHECKS)) == (True, False)
+    again.note(rival, network, {}, "took more than 60 s")
+    again.note(gpu_turns.CHECKS, None, {"context": {}}, "")
+    assert (again.has(rival), again.has(gpu_turns.CHECKS)) == (False, True)
+    assert not gpu_table.Table.opened(tmp_path / "gpu.json", {**HEAD, "commit": "b"}).has(ours)
+
+
+def test_turns_are_told_apart_and_name_what_exists() -> None:
+    """No two turns have one name; networks and rivals are there, and a budget is known before a rival needs it."""
+    turns = gpu_turns.turns(is_smoke=False, compiles=True)
+    assert len({turn.name for turn in turns}) == len(turns)
+    known: set[str] = set()
+    for turn in turns[1:]:
+        assert gpu_turns.NETWORKS[turn.network].workload in gpu_trainings.TRAININGS
+        if turn.kind == "rival":
+            assert turn.who in gpu_rivals.RIVALS
+            assert turn.row in known
+        known.add(turn.row)
