@@ -34,7 +34,7 @@ class Arena:
     device: Device
     directed: bool
     room: torch.Tensor | None = None
-    _directions: dict[int, Directions] = field(default_factory=dict[int, Directions])
+    _directions: dict[int, tuple[Program, Directions]] = field(default_factory=dict[int, tuple[Program, Directions]])
 
     def reserve(self, size_bytes: int, most_bytes: int) -> None:
         """Have so many bytes, and not too many, as another program may have wanted. Raises `DeviceFull`."""
@@ -81,9 +81,10 @@ class Arena:
     def _directed(self, program: Program) -> Directions | None:
         if not self.directed:
             return None
-        if id(program) not in self._directions:
-            self._directions[id(program)] = Directions(self.device.torch_device, self._sites(program))
-        return self._directions[id(program)]
+        if id(program) not in self._directions:  # which keeps the program, so that no other one has its identity
+            made = Directions(self.device.torch_device, self._sites(program))
+            self._directions[id(program)] = (program, made)
+        return self._directions[id(program)][1]
 
     def _sites(self, program: Program) -> list[Site | None]:
         assert program.addresses is not None, "a program that runs in an arena has addresses"

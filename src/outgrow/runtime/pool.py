@@ -101,9 +101,10 @@ class HostPool:
         """Copy `size` bytes of the device at `address` to `offset`, now."""
         self.bytes(offset, size).copy_(bytes_on(self.device, address, size))
 
-    def home(self, size: int) -> torch.UntypedStorage:
-        """Return memory of the device for bytes that come back for good."""
-        return torch.empty(size, dtype=torch.uint8, device=self.device).untyped_storage()
+    def home(self, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """Return memory of the device for the bytes of a storage that is mapped at `offset`, with them."""
+        room = torch.empty(storage.nbytes(), dtype=torch.uint8, device=self.device)
+        return room.copy_(self.bytes(offset, storage.nbytes())).untyped_storage()
 
     def forget(self, storage: torch.UntypedStorage) -> None:
         """What rests here has no other place."""

@@ -96,13 +96,7 @@ def come_home(storage: torch.UntypedStorage) -> None:
     """Bring a storage that rests in the next tier back to memory of its device."""
     extent = extent_of(storage)
     if extent is not None and is_exchangeable(storage):
-        home = extent.file.tier.home(storage.nbytes())
-        _bytes_of(home).copy_(_bytes_of(storage))
-        settle(storage, home)
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        settle(storage, extent.file.tier.home(extent.offset, storage))
 
 
 def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:

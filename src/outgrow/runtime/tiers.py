@@ -143,9 +143,11 @@ class DiskTier:
         """Where it is, for messages."""
         return str(self.folder)
 
-    def home(self, size: int) -> torch.UntypedStorage:
-        """Return memory for bytes that come back for good."""
-        return room_for(size)
+    def home(self, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:  # noqa: ARG002
+        """Return memory with the bytes of a storage that is mapped at `offset` and comes back for good."""
+        room = room_for(storage.nbytes())
+        ctypes.memmove(room.data_ptr(), storage.data_ptr(), storage.nbytes())
+        return room
 
     def forget(self, storage: torch.UntypedStorage) -> None:
         """Give back the memory that reading a storage took that is mapped here."""
