@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from outgrow.allocator import prefer_huge_pages
 from outgrow.errors import (
+    DeviceFull,
     Divided,
     Infeasible,
     InvalidGraph,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DeviceFull",
     "Divided",
     "Infeasible",
     "InvalidGraph",

@@ -267,14 +267,17 @@ def compile(
     `kernels="inductor"` operators that follow each other are compiled into one where that is possible: a plan then
     gives the bits of these kernels in core, which are not always those of eager.
 
+    For a model on a GPU the budget is one of its memory, as torch's allocator takes it, and what does not fit rests in
+    locked memory of the host. This has not run on a GPU yet.
+
     With a `mesh` of one dimension every process of it runs a part of the step, under a budget of its own, and has part
     of every tensor: parameters and optimizer state are DTensors after the first call. All processes run the same script
     with the same seed and pass the whole batch. Results are those of one process up to the order of sums.
 
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if `offload_dir` cannot be used, `TypeError` for a
     model that is no module or an optimizer that is none, and `ValueError` for an unknown planner, unknown kernels, or a
-    mesh of several dimensions or without this process. Calls raise `Divided` where processes of the mesh do not agree
-    and `PeerLost` where one has ended.
+    mesh of several dimensions or without this process. Calls raise `Divided` where processes of the mesh do not agree,
+    `PeerLost` where one has ended, and `DeviceFull` where others have taken the memory of a GPU.
     """
     training = _training(model, optimizer)
     settings = Settings.of(
