@@ -34,7 +34,7 @@ from outgrow.units import MIB, format_bytes
 
 ALIGNMENT_BYTES = 4096
 _BLOCK_BYTES = 16 * MIB
-_BOUNCE_BYTES = 4 * MIB
+_BOUNCE_BYTES = MIB
 
 _MEMORY_FILESYSTEMS = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
