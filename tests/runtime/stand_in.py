@@ -30,9 +30,6 @@ class Point:
     reached: Event = field(default_factory=Event)
     seconds: float = 0.0
 
-    def has_passed(self) -> bool:
-        return self.reached.is_set()
-
     def wait(self) -> None:
         assert self.reached.wait(60), "a stream comes to its marks"
 

@@ -119,8 +119,7 @@ class Step(Generic[P, R]):
     def _run_program(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         call = calls.bind(entry.captured, entry.program, self._training, args, kwargs)
         capacity = entry.prepared.plan.budget.capacity_bytes
-        self._platform.make_ready(entry.program, call.tensors, capacity)
-        spill = self._platform.tier(entry.program, call.tensors)
+        spill = self._platform.make_ready(entry.program, call.tensors, capacity)
         memory = self._platform.memory(entry.program, is_timed=self._entries.looks_at(entry))
         progress = Progress()
         completed = False

@@ -4,7 +4,7 @@ The step of a model on a GPU may have small tensors on the CPU beside it: an opt
 batch may begin there. They stay where they are.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -67,11 +67,10 @@ def elsewhere_of(devices: Mapping[str, torch.device], home: torch.device, graph:
     return frozenset(name for name in graph.storages.keys() & devices.keys() if devices[name] != home)
 
 
-def require_cpu(devices: Collection[torch.device], what: str) -> None:
-    """Raise `Uncapturable` where one device is no CPU, for what works on that alone so far."""
-    for device in devices:
-        if device != CPU:
-            raise Uncapturable(f"{what} works on the CPU so far, and the step is on {device}; leave it out")
+def require_cpu(device: torch.device, what: str) -> None:
+    """Raise `Uncapturable` unless a step is on the CPU, for what works on that alone so far."""
+    if device != CPU:
+        raise Uncapturable(f"{what} works on the CPU so far, and the step is on {device}; leave it out")
 
 
 def _check(device: torch.device, name: str) -> None:

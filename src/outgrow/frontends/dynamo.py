@@ -236,7 +236,7 @@ class Part:
         if ready is None:
             captured = capture(_joint(self._module, args), (), (), [_plain(arg) for arg in args])
             _check_writes(captured, args)
-            require_cpu([captured.device], "a part of torch.compile under a budget")
+            require_cpu(captured.device, "a part of torch.compile under a budget")
             captured = by_kernels(captured, self._settings.kernels)
             clear_away()
             self._ready[key] = self._planned(captured, others, None)

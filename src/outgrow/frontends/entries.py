@@ -253,6 +253,7 @@ class Entries:
         runs_as_written = is_roomy and may_run_as_written and not self._is_compiled and self.workers is None
         if not runs_as_written:
             self._platform.make_ready(program, tensors, capacity)
+            self._platform.install()
         return Entry(captured, prepared, program, runs_as_written=runs_as_written)
 
     def _prepared_within(

@@ -35,7 +35,7 @@ def by_kernels(captured: Captured, kernels: str) -> Captured:
     """Return a captured step as these kernels run it."""
     if kernels == "eager":
         return captured
-    require_cpu([captured.device], f"kernels={kernels!r}")
+    require_cpu(captured.device, f"kernels={kernels!r}")
     return by_inductor(captured)
 
 

@@ -64,21 +64,16 @@ class OnCpu:
         """There are no holes: the arena moves memory to where it is wanted."""
         return prepared.plan.predicted.peak_bytes
 
-    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> None:  # noqa: ARG002
+    def install(self) -> None:
         arena.install()
         memory.fix_mmap_threshold(memory.MAPPED_BYTES)
-        self.tier(program, tensors)
         memory.trim()
+
+    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
+        return reserved(self._spill, program, tensors)
 
     def moment(self) -> float:
         return perf_counter()
-
-    def tier(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
-        if not program.lasting and not program.scratch_bytes:
-            return None
-        self._spill.adopt(tensors.values())
-        self._spill.reserve(program.scratch_bytes, missing_bytes(program, tensors))
-        return self._spill
 
     def memory(self, program: Program, *, is_timed: bool) -> Heap:  # noqa: ARG002 - the clock costs nothing
         return Heap()
@@ -110,8 +105,7 @@ class OnCpu:
         memory.clear_away()
 
     def come_home(self, training: Training) -> None:
-        for tensor in held_tensors(training) if self._spill.file is not None else ():
-            come_home(local(tensor).untyped_storage())
+        all_come_home(self._spill, training)
 
     def forget(self, program: Program) -> None:
         """A program that does not run takes nothing."""
@@ -121,7 +115,22 @@ class OnCpu:
         arena.keep_at_most(0)
 
 
-def missing_bytes(program: Program, tensors: Mapping[str, Tensor]) -> int:
+def reserved(spill: Spill, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
+    """Return the next tier with room for what a program moves; None if it moves nothing."""
+    if not program.lasting and not program.scratch_bytes:
+        return None
+    spill.adopt(tensors.values())
+    spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
+    return spill
+
+
+def all_come_home(spill: Spill, training: Training) -> None:
+    """Bring what a training has in the next tier back to memory of its device."""
+    for tensor in held_tensors(training) if spill.file is not None else ():
+        come_home(local(tensor).untyped_storage())
+
+
+def _missing_bytes(program: Program, tensors: Mapping[str, Tensor]) -> int:
     """Bytes that the program's lasting storages will take on the disk beside what they have there."""
     resting = {name for name in program.stowed & tensors.keys() if extent_of(tensors[name].untyped_storage())}
     return sum(memory.round_up(program.sizes[name], ALIGNMENT_BYTES) for name in program.lasting - resting)

@@ -16,12 +16,12 @@ from outgrow.frontends.capture import Captured
 from outgrow.frontends.devices import CPU, device_of
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, machine_of, open_cost_cache
-from outgrow.frontends.on_cpu import OnCpu, missing_bytes
+from outgrow.frontends.on_cpu import OnCpu, all_come_home, reserved
 from outgrow.frontends.platform import Platform
 from outgrow.frontends.prepare import Prepared
 from outgrow.frontends.rehearsal import Part, Rehearsal
 from outgrow.frontends.settings import Settings
-from outgrow.frontends.state import Training, held_tensors, local
+from outgrow.frontends.state import Training
 from outgrow.ir.graph import Drop, Graph, Op, Role
 from outgrow.ir.machine import Machine
 from outgrow.planning.addresses import ALIGNMENT_BYTES, addresses_of, outside
@@ -33,7 +33,7 @@ from outgrow.runtime.memory import storage_on
 from outgrow.runtime.places import Arena, Places
 from outgrow.runtime.program import Aim, Program
 from outgrow.runtime.recording import Moment, Recording
-from outgrow.runtime.resting import come_home, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
 
 
@@ -106,10 +106,13 @@ class OnDevice:
         scratch = [0 if self._rehearsal.directed else cost.workspace_bytes for cost in prepared.costs.values()]
         return program.addresses.arena_bytes + program.addresses.beside_bytes + max(scratch, default=0)
 
-    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> None:
+    def install(self) -> None:
+        """The allocator is directed from the beginning."""
+
+    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
         addresses = program.addresses
         assert addresses is not None, "a program that runs in an arena has addresses"
-        spill = self.tier(program, tensors)
+        spill = reserved(self._spill, program, tensors)
         if spill is not None:
             going = {name: tensors[name].untyped_storage() for name in program.stowed & tensors.keys()}
             _, was_here = spill.sent(going)
@@ -117,16 +120,10 @@ class OnDevice:
                 self._device.give_back()
         most = max(addresses.arena_bytes, capacity_bytes - addresses.beside_bytes)
         self._arena.reserve(addresses.arena_bytes, most)
+        return spill
 
     def moment(self) -> Moment:
         return self._arena.moment()
-
-    def tier(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
-        if not program.lasting and not program.scratch_bytes:
-            return None
-        self._spill.adopt(tensors.values())
-        self._spill.reserve(program.scratch_bytes, missing_bytes(program, tensors))
-        return self._spill
 
     def memory(self, program: Program, *, is_timed: bool) -> Places:
         self.last = self._arena.memory_of(program, is_timed=is_timed)
@@ -159,8 +156,7 @@ class OnDevice:
         self._device.give_back()
 
     def come_home(self, training: Training) -> None:
-        for tensor in held_tensors(training) if self._spill.file is not None else ():
-            come_home(local(tensor).untyped_storage())
+        all_come_home(self._spill, training)
 
     def forget(self, program: Program) -> None:
         self._arena.forget(program)
@@ -170,7 +166,7 @@ class OnDevice:
         self._arena.close()
 
     def _unread(self, size_bytes: int) -> torch.UntypedStorage:
-        """Return a storage whose content does not matter: the arena's addresses, or what lies behind them."""
+        """Return a storage of which the layout alone is asked; whoever reads it goes wrong."""
         somewhere = torch.empty(1, dtype=torch.uint8, device=self._device.torch_device)
         return storage_on(self._device.torch_device, somewhere.data_ptr(), size_bytes)
 

@@ -63,16 +63,19 @@ class Platform(Protocol):
         """Return what a program needs of the capacity, with the holes between addresses."""
         ...
 
-    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> None:
-        """Take what a program needs that is about to run, within the capacity. Raises `TierFailure`, `DeviceFull`."""
+    def install(self) -> None:
+        """Let memory be served as planned steps need it; done when a plan is made."""
+        ...
+
+    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
+        """Take what a program needs that is about to run, within the capacity, and return the next tier.
+
+        None if it moves nothing there. Raises `TierFailure` and `DeviceFull`.
+        """
         ...
 
     def moment(self) -> Moment:
         """Return the present moment."""
-        ...
-
-    def tier(self, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
-        """Return the next tier with room for what a program moves; None if it moves nothing."""
         ...
 
     def memory(self, program: Program, *, is_timed: bool) -> DeviceMemory:

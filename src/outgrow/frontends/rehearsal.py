@@ -36,9 +36,6 @@ _OF_THE_HOST = ("operator", "math", "torch", "outgrow")
 _HOST_SECONDS = 1e-6
 
 
-_KNOWN: dict[tuple[str, bool], dict[str, "Part"]] = {}
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """What one op was seen to do: its seconds, its scratch, and by the place of a result its (allocation, bytes)."""
@@ -48,32 +45,32 @@ class Part:
     results: Mapping[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
 
 
-@dataclass
+_KNOWN: dict[tuple[str, bool], dict[str, Part]] = {}
+"""What was tried in this process, for any step: by the name of the device and whether allocations were watched."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rehearsal:
     """What the kinds of ops were seen to do on a device; `directed` says that its allocations can be watched."""
 
     device: Device
     directed: bool
-    _parts: dict[str, Part] = field(default_factory=dict[str, Part])
-
-    def __post_init__(self) -> None:
-        """What another step of the process was rehearsed for is known."""
-        self._parts = _KNOWN.setdefault((self.device.name, self.directed), self._parts)
 
     def of(self, graph: Graph, elsewhere: Collection[str], tell: Callable[[float], None]) -> dict[str, Part]:
         """Return what each op of a graph does, by name; storages `elsewhere` are the host's.
 
         An op that the device has no memory to try raises torch's own error.
         """
+        parts = _KNOWN.setdefault((self.device.name, self.directed), {})
         keys = {op.name: cost_signature(graph, op) for op in graph.ops}
-        new = {key: op for op in graph.ops if (key := keys[op.name]) not in self._parts}
+        new = {key: op for op in graph.ops if (key := keys[op.name]) not in parts}
         if new:
             with _generators_kept(self.device.torch_device):
                 for at, (key, op) in enumerate(new.items()):
                     tell(at / len(new))
-                    self._parts[key] = self._tried(graph, op, elsewhere)
+                    parts[key] = self._tried(graph, op, elsewhere)
             self.device.give_back()
-        return {name: self._parts[key] for name, key in keys.items()}
+        return {name: parts[key] for name, key in keys.items()}
 
     def costs(self, graph: Graph, elsewhere: Collection[str], tell: Callable[[float], None]) -> dict[str, Cost]:
         """Return the costs of the ops of a graph, by signature.

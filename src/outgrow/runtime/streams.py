@@ -21,10 +21,6 @@ from outgrow.analysis.timeline import Lane
 class Mark(Protocol):
     """A point in the work of a stream."""
 
-    def has_passed(self) -> bool:
-        """Whether the stream has come to it."""
-        ...
-
     def wait(self) -> None:
         """Let the host wait until the stream has come to it."""
         ...
@@ -59,9 +55,6 @@ class _Event:
     """A mark on a CUDA stream."""
 
     event: torch.cuda.Event
-
-    def has_passed(self) -> bool:
-        return self.event.query()
 
     def wait(self) -> None:
         self.event.synchronize()
