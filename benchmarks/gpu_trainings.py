@@ -12,14 +12,11 @@ that a first step would make, so that all steps are alike. Models are made on th
 `convolutions` and `attention` are small and have many operators; `mlp` is for machines without a GPU.
 """
 
-import contextlib
 import functools
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -267,11 +264,9 @@ def _checkpoint(blocks: Sequence[Any]) -> None:
 
 
 def _module(folder: str, name: str) -> Any:
-    """Return a module of a folder of this repository; the reader of brains, which is not used, may be missing."""
-    with contextlib.ExitStack() as stack:
-        if importlib.util.find_spec("nibabel") is None:
-            sys.modules["nibabel"] = ModuleType("nibabel")
-            stack.callback(sys.modules.pop, "nibabel")
-        sys.path.insert(0, str(ROOT / folder))
-        stack.callback(sys.path.remove, str(ROOT / folder))
+    """Return a module of a folder of this repository."""
+    sys.path.insert(0, str(ROOT / folder))
+    try:
         return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / folder))

@@ -19,7 +19,6 @@ import importlib.util
 from pathlib import Path
 from typing import TypeVar
 
-import nibabel
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -257,6 +256,8 @@ def _read(name: str) -> NDArray[np.uint8]:
     spec = importlib.util.find_spec("nilearn")  # found, not imported: importing nilearn takes seconds
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("The volume is in the package nilearn: pip install nilearn nibabel.")
+    import nibabel  # noqa: PLC0415 - on a machine without it, the network can be trained on other data
+
     folder = Path(spec.origin).parent / "datasets" / "data"
     image = nibabel.Nifti1Image.from_filename(folder / f"mni_icbm152_{name}_tal_nlin_sym_09a_converted.nii.gz")
     return np.asarray(image.dataobj)
