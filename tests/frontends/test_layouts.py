@@ -118,7 +118,8 @@ def test_stand_ins_take_the_layout_of_the_value() -> None:
     )
     call = lower(graph).instructions[1]
     assert isinstance(call, Call)
-    stand_in = call.arguments[0](lambda name: pytest.fail(f"{name} is looked up"))
+    assert call.values == ()
+    stand_in = call.constants[0]
     assert isinstance(stand_in, Tensor)
     assert (stand_in.dtype, tuple(stand_in.shape), stand_in.stride()) == (torch.float64, (2, 2), (4, 1))
     assert stand_in.storage_offset() == 3

@@ -18,7 +18,7 @@ from outgrow.operators.in_place import IDLE, INTO, PLACED
 from outgrow.plan import Addresses
 from outgrow.runtime.memory import round_up, unread, view
 from outgrow.runtime.placing import placed
-from outgrow.runtime.program import Aim, Call, Geometry, Instruction, Lookup, Program, Result, Slot
+from outgrow.runtime.program import Aim, Call, Geometry, Instruction, Program, Result, Slot
 from outgrow.runtime.tiers import ALIGNMENT_BYTES
 
 _NO_AIMS: Mapping[int, tuple[Aim, ...]] = MappingProxyType({})
@@ -55,12 +55,16 @@ def lower(
 
 def call_of(graph: Graph, op: Op, stand_ins: Mapping[str, torch.Tensor]) -> Call:
     """Return an op of a graph, ready to run; `stand_ins` are for the values that it asks for their layout alone."""
+    arguments, keywords = tuple(enumerate(op.arguments)), op.keywords
     return Call(
         name=op.name,
         captured=op.captured,
         function=function_of(op),
-        arguments=tuple(_slot(argument, stand_ins) for argument in op.arguments),
-        keywords=tuple((key, _slot(argument, stand_ins)) for key, argument in op.keywords),
+        constants=tuple(None if _reads(item) else _constant(item, stand_ins) for _, item in arguments),
+        values=tuple((at, item.value) for at, item in arguments if isinstance(item, Ref)),
+        slots=tuple((at, _slot(item, stand_ins)) for at, item in arguments if isinstance(item, tuple) and _reads(item)),
+        keywords={key: _constant(item, stand_ins) for key, item in keywords if not _reads(item)},
+        keyword_slots=tuple((key, _slot(item, stand_ins)) for key, item in keywords if _reads(item)),
         results=tuple(_result(graph, name) for name in op.results),
         updates=is_update(graph, op),
     )
@@ -84,7 +88,8 @@ def _result(graph: Graph, name: str | None) -> Result | None:
     if name is None:
         return None
     value = graph.values[name]
-    return Result(name, value.storage if value.version == 0 else None)
+    born = value.storage if value.version == 0 else None
+    return Result(name, geometry_of(graph, name), born, graph.storages[value.storage].size_bytes)
 
 
 def stand_ins(graph: Graph, unread: Callable[[int], torch.UntypedStorage]) -> dict[str, torch.Tensor]:
@@ -101,22 +106,30 @@ def stand_ins(graph: Graph, unread: Callable[[int], torch.UntypedStorage]) -> di
     }
 
 
+def _reads(argument: Argument) -> bool:
+    """Whether an argument is a value, or has one in it."""
+    return isinstance(argument, Ref) or (isinstance(argument, tuple) and any(map(_reads, argument)))
+
+
+def _constant(argument: Argument, stand_ins: Mapping[str, torch.Tensor]) -> object:
+    """Return an argument that is the same in every step."""
+    if isinstance(argument, Like):
+        return stand_ins[argument.value]
+    if isinstance(argument, tuple):
+        return [_constant(item, stand_ins) for item in argument]
+    return resolve_symbol(argument.name) if isinstance(argument, Symbol) else argument
+
+
 def _slot(argument: Argument, stand_ins: Mapping[str, torch.Tensor]) -> Slot:
     """Return the function that finds an argument while the step runs."""
-    if isinstance(argument, Like):
-        stand_in = stand_ins[argument.value]
-        return lambda _lookup: stand_in
     if isinstance(argument, Ref):
         name = argument.value
         return lambda lookup: lookup(name)
-    if isinstance(argument, tuple):
-        return _sequence(tuple(_slot(item, stand_ins) for item in argument))
-    constant = resolve_symbol(argument.name) if isinstance(argument, Symbol) else argument
+    if isinstance(argument, tuple) and _reads(argument):
+        slots = tuple(_slot(item, stand_ins) for item in argument)
+        return lambda lookup: [slot(lookup) for slot in slots]
+    constant = _constant(argument, stand_ins)
     return lambda _lookup: constant
-
-
-def _sequence(slots: tuple[Slot, ...]) -> Callable[[Lookup], object]:
-    return lambda lookup: [slot(lookup) for slot in slots]
 
 
 def geometry_of(graph: Graph, name: str) -> Geometry:

@@ -89,9 +89,11 @@ class Directions:
         self._go: Callable[[int | None], None] = library.directed_at
         self._sites = tuple(None if site is None else _added(library, table, site) for site in sites)
 
-    def at(self, position: int) -> None:
-        """From now on this thread's allocations go where the site at `position` says, counted from 0."""
-        self._go(self._sites[position])
+    def at(self, position: int) -> bool:
+        """From now on this thread's allocations go where the site at `position` says, from 0 on; return if it does."""
+        site = self._sites[position]
+        self._go(site)
+        return site is not None
 
     def off(self) -> None:
         """From now on this thread's allocations are forwarded."""

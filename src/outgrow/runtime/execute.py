@@ -23,10 +23,12 @@ from outgrow.runtime.flights import Flight
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.links import Ticket
 from outgrow.runtime.memory import view
-from outgrow.runtime.program import Call, Geometry, Item, Program
+from outgrow.runtime.program import Call, Geometry, Item, Program, Result
 from outgrow.runtime.recording import Moment, Recording, seconds_between
 from outgrow.runtime.resting import Extent, rest, settle
 from outgrow.runtime.spill import Spill
+
+_SEVERAL = (tuple, list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Progress:
 class Run:
     """The tables of one run of a program; `extents` are those of lasting storages.
 
+    `values` are what was computed or looked at already, and `made_of` the names of those over each storage.
+
     An op is taken to last from when the thread was free for it (`free_since`): what Python does between two ops, the
     transfers that it begins among that, is part of what the next one costs.
     """
@@ -70,7 +74,8 @@ class Run:
     observe: bool = False
     progress: Progress = field(default_factory=Progress)
     in_flight: dict[str, list[Ticket | Flight]] = field(default_factory=dict[str, list[Ticket | Flight]])
-    cached: dict[str, dict[str, Item]] = field(default_factory=dict[str, dict[str, Item]])
+    values: dict[str, Item] = field(default_factory=dict[str, Item])
+    made_of: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     observed: dict[str, Cost] = field(default_factory=dict[str, Cost])
     recording: Recording = field(default_factory=lambda: Recording(0.0, 0.0))
     free_since: Moment = 0.0
@@ -93,7 +98,7 @@ class Run:
         """Run the instructions from where the run is up to number `stop`."""
         self.free_since = self.memory.moment()
         link = None if self.spill is None else self.spill.link
-        with torch.no_grad(), nullcontext() if link is None else link.serving():
+        with torch.no_grad(), nullcontext() if link is None else link.serving(is_timed=self.memory.is_timed):
             for item in self.program.instructions[self.position : stop]:
                 match item:
                     case Call():
@@ -137,7 +142,7 @@ class Run:
         if self.spill is not None and self.spill.link is not None:
             self.spill.link.settle()
         self.memory.abandon(self.storages, self.program.sizes, self.extents)
-        for table in (self.in_flight, self.cached, self.storages):
+        for table in (self.in_flight, self.values, self.made_of, self.storages):
             table.clear()
 
     def _hold(self, size_bytes: int, tier_bytes: int = 0) -> None:
@@ -149,18 +154,33 @@ class Run:
         self.memory.leave_free(self.capacity_bytes - self.held - size_bytes)
 
     def _lookup(self, name: str) -> Item:
+        found = self.values.get(name)
+        return self._seen(name) if found is None else found
+
+    def _seen(self, name: str) -> Item:
+        """Return a value that nobody has looked at yet."""
         scalar = self.scalars.get(name)
         if scalar is not None:
             return scalar
         geometry = self.program.geometry[name]
-        cached = self.cached.setdefault(geometry.storage, {})
-        found = cached.get(name)
-        if found is None:
-            assert geometry.dtype is not None, f"scalar {name} is read before it is computed"
-            storage = self.storages[geometry.storage]
-            found = view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset)
-            cached[name] = found
+        assert geometry.dtype is not None, f"scalar {name} is read before it is computed"
+        storage = self.storages[geometry.storage]
+        found = view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset)
+        self._keep(name, geometry.storage, found)
         return found
+
+    def _keep(self, name: str, storage: str, item: torch.Tensor) -> None:
+        """Keep a value for as long as its storage is there."""
+        self.values[name] = item
+        names = self.made_of.get(storage)
+        if names is None:
+            self.made_of[storage] = [name]
+        else:
+            names.append(name)
+
+    def _forget(self, storage: str) -> None:
+        for name in self.made_of.pop(storage, ()):
+            self.values.pop(name, None)
 
     def _call(self, call: Call) -> None:
         cost = self.costs.get(call.captured)
@@ -205,11 +225,8 @@ class Run:
         """Run an op, enter its results, and return the bytes that were born."""
         if call.updates:
             self.progress.updating = True
-        lookup = self._lookup
-        arguments = [slot(lookup) for slot in call.arguments]
-        keywords = {key: slot(lookup) for key, slot in call.keywords}
         self.memory.before(self.position)
-        returned = call.function(*arguments, **keywords)
+        returned = call.run(self._lookup)
         born = self._enter(call, returned)
         del returned
         self.memory.after()
@@ -217,26 +234,29 @@ class Run:
 
     def _enter(self, call: Call, returned: object) -> int:
         """Enter what an op returned, and return the bytes that were born."""
+        if not isinstance(returned, _SEVERAL):
+            if returned is None or len(call.results) != 1 or call.results[0] is None:
+                return 0
+            return self._enter_one(call, call.results[0], returned)
         born = 0
-        if len(call.results) == 1 and not isinstance(returned, tuple | list):
-            returned = (returned,)
-        if not isinstance(returned, Iterable):
-            return born
         for result, item in zip(call.results, returned, strict=False):
-            if result is None or item is None:  # a result that nobody reads, or a gradient that was not asked for
-                continue
-            geometry = self.program.geometry[result.value]
-            if not isinstance(item, torch.Tensor):
-                assert isinstance(item, int | float), f"{call.name} gives a tensor or a number, not {type(item)}"
-                self.scalars[result.value] = item
-                continue
-            _require_as_captured(call, item, geometry)
-            if result.born is not None:
-                size = self.program.sizes[result.born]
-                item = self.memory.born(result.born, item, geometry, size)  # noqa: PLW2901
-                self.storages[result.born] = item.untyped_storage()
-                born += item.untyped_storage().nbytes()
-            self.cached.setdefault(geometry.storage, {})[result.value] = item
+            if result is not None and item is not None:  # a result that is read, and a gradient that was asked for
+                born += self._enter_one(call, result, item)
+        return born
+
+    def _enter_one(self, call: Call, result: Result, item: object) -> int:
+        if not isinstance(item, torch.Tensor):
+            assert isinstance(item, int | float), f"{call.name} gives a tensor or a number, not {type(item)}"
+            self.scalars[result.value] = item
+            return 0
+        geometry = result.geometry
+        _require_as_captured(call, item, geometry)
+        born = 0
+        if result.born is not None:
+            item = self.memory.born(result.born, item, geometry, result.size_bytes)
+            storage = self.storages[result.born] = item.untyped_storage()
+            born = storage.nbytes()
+        self._keep(result.value, geometry.storage, item)
         return born
 
     def _extent(self, storage: str) -> tuple[int, int]:
@@ -271,7 +291,8 @@ class Run:
     def _wait(self, storage: str) -> None:
         for ticket in self.in_flight.pop(storage, ()):
             ticket.wait()
-            self.recording.copies.append(ticket)
+            if self.memory.is_timed:
+                self.recording.copies.append(ticket)
         self.free_since = self.memory.moment()
         arrived = self.memory.arrived(storage)
         if arrived is not None and storage in self.program.lasting:
@@ -288,7 +309,7 @@ class Run:
         if storage not in self.program.lasting:
             self._release(storage)
             return
-        self.cached.pop(storage, None)
+        self._forget(storage)
         lasting = self.storages[storage]
         address = lasting.data_ptr()
         rest(lasting, self.extents[storage])
@@ -296,7 +317,7 @@ class Run:
 
     def _release(self, storage: str) -> None:
         """Free the device bytes of a storage now."""
-        self.cached.pop(storage, None)
+        self._forget(storage)
         freed = self.storages.pop(storage, None)
         if freed is not None:
             size, address = freed.nbytes(), freed.data_ptr()
@@ -310,8 +331,15 @@ class Run:
 
 def _require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:
     """The op returned what the capture foresaw; otherwise views of it would be wrong."""
+    if (
+        item.shape == geometry.shape
+        and item.stride() == geometry.strides
+        and item.dtype is geometry.dtype
+        and item.storage_offset() == geometry.offset
+    ):
+        return
     found = Geometry(geometry.storage, item.dtype, tuple(item.shape), item.stride(), int(item.storage_offset()))
-    if found != geometry and _essence(found) != _essence(geometry):
+    if _essence(found) != _essence(geometry):
         raise ReplayMismatch(
             f"{call.name} returned {_essence(found)}, but {_essence(geometry)} was captured (dtype, offset, then "
             "size and stride of each dimension). The operator lays out its result otherwise than its abstract form; "

@@ -26,12 +26,16 @@ from outgrow.runtime.streams import Mark, Streams
 from outgrow.units import MIB
 
 MEASURED_BYTES = 256 * MIB
-"""What `measure_streams` copies."""
+"""What `measure_streams` copies where there is room."""
+_MOST_KNOWN = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A copy of `size` bytes of a storage that was given to a stream; its seconds count from `origin`."""
+    """A copy of `size` bytes of a storage that was given to a stream; its seconds count from `origin`.
+
+    It has times if its link did, when it was given.
+    """
 
     lane: Lane
     storage: str
@@ -59,22 +63,40 @@ class StreamLink:
 
     def __init__(self, streams: Streams, device: torch.device, pool: HostPool) -> None:
         self._streams, self._device, self._pool = streams, device, pool
+        self._is_timed = True
         self._origin = streams.mark(Lane.COMPUTE)
+        self._here: dict[tuple[int, int], torch.Tensor] = {}
+        self._there: dict[tuple[int, int], torch.Tensor] = {}
 
     @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Copies are about to be submitted; their seconds count from now on."""
-        self._origin = self._streams.mark(Lane.COMPUTE)
+    def serving(self, *, is_timed: bool = True) -> Iterator[None]:
+        """Copies are about to be submitted; if they are timed, their seconds count from now on."""
+        self._streams.begin()
+        self._is_timed, self._origin = is_timed, self._streams.mark(Lane.COMPUTE, is_timed=is_timed)
         yield
 
     def submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> Flight:
         """Give a stream a copy of `size` bytes between the device at `address` and the pool at `offset`."""
-        here, there = bytes_on(self._device, address, size), self._pool.bytes(offset, size)
+        streams, is_timed = self._streams, self._is_timed
+        here, there = self._sides(size, offset, address)
         source, target = (here, there) if lane is Lane.OUT else (there, here)
-        self._streams.wait(lane, self._streams.mark(Lane.COMPUTE))
-        begun = self._streams.mark(lane)
-        self._streams.copy(lane, target, source)
-        return Flight(lane, storage, size, self._streams, self._origin, begun, self._streams.mark(lane))
+        streams.wait(lane, streams.mark(Lane.COMPUTE, is_timed=False))
+        begun = streams.mark(lane) if is_timed else self._origin
+        streams.copy(lane, target, source)
+        return Flight(lane, storage, size, streams, self._origin, begun, streams.mark(lane, is_timed=is_timed))
+
+    def _sides(self, size: int, offset: int, address: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the bytes of the device, and those of the pool, as tensors: a step has the same ones every time."""
+        if len(self._here) + len(self._there) > _MOST_KNOWN:
+            self._here.clear()
+            self._there.clear()
+        here = self._here.get((address, size))
+        if here is None:
+            here = self._here[address, size] = bytes_on(self._device, address, size)
+        there = self._there.get((offset, size))
+        if there is None:
+            there = self._there[offset, size] = self._pool.bytes(offset, size)
+        return here, there
 
     def settle(self) -> None:
         """Let the host wait until no copy is in flight and no operator runs."""
@@ -83,17 +105,15 @@ class StreamLink:
     def close(self) -> None:
         """Wait for what is in flight. May be called again."""
         self._streams.settle()
+        self._here.clear()
+        self._there.clear()
 
 
-def measure_streams(
-    streams: Streams, device: torch.device, lock: Lock, *, size_bytes: int | None = None, repetitions: int = 3
-) -> Rates:
+def measure_streams(streams: Streams, device: torch.device, lock: Lock, size_bytes: int, repetitions: int = 3) -> Rates:
     """Return what the link between a device and locked memory of the host does: medians of copies of `size_bytes`.
 
-    Without them it is `MEASURED_BYTES`, and twice as much of both memories. Raises `TierFailure` where the host does
-    not have it.
+    It takes twice as much of both memories. Raises `TierFailure` where the host does not have it.
     """
-    size_bytes = size_bytes or MEASURED_BYTES
     pool = HostPool(device, lock)
     first = pool.seam_bytes
     pool.grow(first + 2 * size_bytes)

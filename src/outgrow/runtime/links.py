@@ -166,7 +166,7 @@ class Link:
             self._last[storage] = ticket
         return ticket
 
-    def serving(self) -> AbstractContextManager[None]:
+    def serving(self, *, is_timed: bool = True) -> AbstractContextManager[None]:  # noqa: ARG002 - a clock costs nothing
         """Copies are about to be submitted from a thread that holds the interpreter's lock."""
         return handing_over()
 

@@ -33,26 +33,48 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result of a call: the value that it defines, and the storage that is born with it (None: written in place)."""
+    """A result of a call: the value that it defines, how it lies, and the storage that is born with it, with its bytes.
+
+    No storage is born where the result is written in place.
+    """
 
     value: str
+    geometry: Geometry
     born: str | None
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One op, ready to run. `arguments` look values up; `results` are None where nobody reads them.
+    """One op, ready to run. `results` are None where nobody reads them.
 
-    `updates` says that it writes a parameter or optimizer state, so that the step can no longer be undone.
+    Arguments are as in `constants`, but for those that are `values`, by their position, and those of which a part is
+    one, which their slots find; so it is with `keywords`. `updates` says that it writes a parameter or optimizer state,
+    so that the step can no longer be undone.
     """
 
     name: str
     captured: str
     function: Callable[..., object]
-    arguments: tuple[Slot, ...]
-    keywords: tuple[tuple[str, Slot], ...]
+    constants: tuple[object, ...]
+    values: tuple[tuple[int, str], ...]
+    slots: tuple[tuple[int, Slot], ...]
+    keywords: Mapping[str, object]
+    keyword_slots: tuple[tuple[str, Slot], ...]
     results: tuple[Result | None, ...]
     updates: bool
+
+    def run(self, lookup: Lookup) -> object:
+        """Call the function on what is looked up, and return what it returns."""
+        arguments = list(self.constants)
+        for at, name in self.values:
+            arguments[at] = lookup(name)
+        for at, slot in self.slots:
+            arguments[at] = slot(lookup)
+        keywords = self.keywords
+        if self.keyword_slots:
+            keywords = {**keywords, **{key: slot(lookup) for key, slot in self.keyword_slots}}
+        return self.function(*arguments, **keywords)
 
 
 @dataclass(frozen=True, slots=True)
