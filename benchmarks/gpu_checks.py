@@ -2,7 +2,7 @@
 
     context      bytes of the device that are gone once there is a context, and after a matrix product and a convolution
     directed     whether torch's allocator can be directed there, and what was said if not
-    link, rates  what copies and arithmetic do
+    machine      what copies and arithmetic do
     operators    of each operator of some small steps: results that are born, those of which the allocation was found
                  when it was rehearsed, its scratch (the workspace of convolutions is there), and its seconds
     runs         the same steps within a budget: bits, and the operators whose results were born elsewhere
@@ -31,7 +31,6 @@ from outgrow.frontends.measure import machine_of
 from outgrow.frontends.rehearsal import Part, Rehearsal
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.directed import install
-from outgrow.runtime.flights import measure_streams
 from outgrow.runtime.places import Places
 
 OVER = 4.0
@@ -55,8 +54,7 @@ def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
     facts: dict[str, Callable[[], object]] = {
         "context": lambda: context(ground),
         "directed": lambda: directed(ground),
-        "link": lambda: asdict(measure_streams(ground.beside().streams, ground.device, ground.beside().lock)),
-        "rates": lambda: asdict(machine_of(ground.beside()).device),
+        "machine": lambda: asdict(machine_of(ground.beside())),
         **{f"operators: {name}": lambda asked=asked: operators(ground, asked) for name, asked in samples.items()},
         **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
     }

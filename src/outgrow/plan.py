@@ -114,14 +114,14 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where in an arena of `arena_bytes` storages lie, in bytes from its begin; `beside_bytes` of others lie beside it.
+    """Where in an arena of `arena_bytes` storages lie, in bytes from its begin; `beside` are the sizes of the others.
 
     `stays` gives, by the instruction that makes or brings back some of its bytes, where a storage begins; `scratch`, by
     the instruction of an op, where its workspace begins and its size.
     """
 
     arena_bytes: int
-    beside_bytes: int
+    beside: tuple[int, ...]
     stays: Mapping[int, Mapping[str, int]]
     scratch: Mapping[int, tuple[int, int]]
 

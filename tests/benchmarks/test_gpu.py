@@ -56,7 +56,7 @@ def test_facts_come_first(found: Mapping[str, Any]) -> None:
     checks = found["checks"]
     assert "failed" not in checks
     assert checks["directed"]["works"]
-    assert checks["link"]["out_bytes_per_second"] > 0
+    assert checks["machine"]["link"]["out_bytes_per_second"] > 0
     operators = checks["operators: mlp"]
     assert operators["aten.addmm.default"]["found"] == operators["aten.addmm.default"]["born"] > 0
     assert checks["run: mlp"]["bitwise"]

@@ -238,7 +238,7 @@ def test_each_shape_is_captured_once(
         monkeypatch.setattr(entries, name, lambda *args, **kwargs: (done.append(name), original(*args, **kwargs))[1])
 
     counted("capture")
-    counted("prepare")
+    counted("fitted")
     monkeypatch.setattr(entries, "_SURPRISES", 0)  # how long a run takes is no matter of this test
     job = wide()
     step = compiled(job, short(job, 16))
@@ -247,11 +247,11 @@ def test_each_shape_is_captured_once(
     for pair in (*batches, *batches, *batches, *batches):
         step(*pair)
     assert done.count("capture") == 2
-    planned = done.count("prepare")
+    planned = done.count("fitted")
     for pair in (*batches, *batches):
         step(*pair)
     assert done.count("capture") == 2
-    assert done.count("prepare") == planned
+    assert done.count("fitted") == planned
 
 
 def test_the_published_planner_keeps_the_bits(compiled: Compile, short: Callable[..., int]) -> None:

@@ -16,6 +16,8 @@ from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Budget, Swap
+from outgrow.planning.addresses import outside
+from outgrow.planning.blocks import blocks_of, live_peak_bytes
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
 from outgrow.planning.planner import make_plan
@@ -70,13 +72,21 @@ def test_small_storages_move_where_there_is_no_plan_otherwise() -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(graph=graphs(max_ops=14), minimum_bytes=st.sampled_from((512, 2048)))
-def test_the_floor_that_is_named_has_a_plan(graph: Graph, minimum_bytes: int) -> None:
-    """Whatever small storages ask for."""
-    problem = replace(problem_of(graph, 1 << 40, minimum_bytes=minimum_bytes), least_bytes=4)
+@given(
+    graph=graphs(max_ops=14), minimum_bytes=st.sampled_from((512, 2048)), anchored=st.booleans(), quick=st.booleans()
+)
+def test_the_floor_that_is_named_has_a_plan(graph: Graph, minimum_bytes: int, anchored: bool, quick: bool) -> None:
+    """Whatever small storages ask for; on an anchored device with what lies beside the arena, all through the step."""
+    problem = problem_of(graph, 1 << 40, minimum_bytes=minimum_bytes)
+    problem = replace(problem, least_bytes=4, anchored=anchored, quick=quick)
     floor = max(1, make_plan(problem).floor_bytes)
     plan = make_plan(replace(problem, budget=Budget(floor)))
     assert plan.predicted.peak_bytes <= floor
+    if anchored:
+        derived = derive(graph, plan, problem.workspace).graph
+        beside = outside(derived)
+        inside = [block for block in blocks_of(derived, problem.workspace) if block.label not in beside]
+        assert live_peak_bytes(inside) + sum(derived.storages[name].size_bytes for name in beside) <= floor
 
 
 @pytest.mark.parametrize("planner", ALWAYS)

@@ -70,7 +70,7 @@ class Threads:
         else:
             queue.put(work)
 
-    def mark(self, lane: Lane) -> Mark:
+    def mark(self, lane: Lane, *, is_timed: bool = True) -> Mark:  # noqa: ARG002 - the clock costs nothing
         point = Point()
 
         def reach() -> None:
@@ -90,6 +90,9 @@ class Threads:
             target.copy_(source)
 
         self.give(lane, move)
+
+    def begin(self) -> None:
+        """Operators run in the thread that calls them."""
 
     def settle(self) -> None:
         for lane in Lane:
@@ -143,6 +146,12 @@ class StandIn:
 
     def give_back(self) -> None:
         self.streams.settle()
+
+    def settle_libraries(self) -> None:
+        """Those of the host keep nothing."""
+
+    def taken_by(self, sizes_bytes: Iterable[int]) -> int:
+        return sum(sizes_bytes)
 
     def room(self, size_bytes: int) -> torch.Tensor:
         if self.most_bytes is not None and size_bytes > self.most_bytes:

@@ -267,7 +267,7 @@ def test_no_wait_can_be_left_out() -> None:
 
 def test_rates_of_a_link_are_measured() -> None:
     """Rates and latency are positive numbers, whatever the device."""
-    rates = measure_streams(Threads(), torch.device("cpu"), unlocked, size_bytes=1 << 20, repetitions=1)
+    rates = measure_streams(Threads(), torch.device("cpu"), unlocked, 1 << 20, repetitions=1)
     assert min(rates.out_bytes_per_second, rates.in_bytes_per_second, rates.latency_seconds) > 0
 
 

@@ -20,23 +20,23 @@ from outgrow.analysis.cost import signature as cost_signature
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
 from outgrow.frontends.capture import Captured, capture, captured_from
+from outgrow.frontends.fitting import Demand, fitted
 from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.platform import Platform
-from outgrow.frontends.prepare import Prepared, prepare
+from outgrow.frontends.prepare import Prepared
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.signature import glance, signature
 from outgrow.frontends.state import Training, held_tensors, local, read
 from outgrow.frontends.trace import trace
 from outgrow.frontends.workers import Workers, check_replaceable, one_by_one
+from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
-from outgrow.plan import Budget
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
 from outgrow.runtime.program import Program
 from outgrow.runtime.resting import is_loaded
-from outgrow.units import format_bytes
 
 _SLACK_BYTES, _SLACK_SHARE = 8 << 20, 0.25
 """What a process may take beyond the overhead that a run has shown: the heap is never twice the same."""
@@ -45,11 +45,6 @@ _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
 _LOOKED_AT = 3
 """After so many runs on a device that the host does not wait for, nobody asks any more when its operators ran."""
-_TRIES = 8
-"""So often is a floor raised for which there is a plan, but with the holes between addresses no program."""
-_LEAST_LESS = 7
-"""Where a program needs more than its capacity (holes between addresses), the next plan gets less of it by half of what
-is lacking, and by this power of 2 of the budget at least."""
 _MOST_ENTRIES = 32
 """A step that is called with ever other shapes forgets the one that it was not called with for the longest."""
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
@@ -242,12 +237,22 @@ class Entries:
         may_run_as_written: bool = True,
     ) -> Entry:
         self._progress("plan", 0.0)
+        tensors = captured.tensors(self._training, args, kwargs)
+        self._platform.make_room(captured, tensors)
         if self._machine is None:
             self._machine = self._platform.machine()
-        tensors = captured.tensors(self._training, args, kwargs)
-        known = self._platform.known(captured, self._progress)
-        overhead = partial(self._overhead, captured, tensors, is_new=is_new)
-        prepared, program = self._prepared_within(captured, tensors, known, overhead, is_new=is_new)
+        demand = Demand(
+            self._platform,
+            self._machine,
+            self._settings.planner,
+            captured,
+            self._platform.known(captured, self._progress),
+            self._platform.fixed(captured, tensors),
+            partial(self._overhead, captured, tensors, is_new=is_new),
+            self._progress,
+        )
+        is_thorough = not _makes_state(captured.graph)
+        prepared, program = fitted(demand, self._settings.budget_bytes, is_new=is_new, is_thorough=is_thorough)
         capacity = prepared.plan.budget.capacity_bytes
         is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= capacity
         runs_as_written = is_roomy and may_run_as_written and not self._is_compiled and self.workers is None
@@ -255,101 +260,6 @@ class Entries:
             self._platform.make_ready(program, tensors, capacity)
             self._platform.install()
         return Entry(captured, prepared, program, runs_as_written=runs_as_written)
-
-    def _prepared_within(
-        self,
-        captured: Captured,
-        tensors: Mapping[str, Tensor],
-        known: Mapping[str, Cost],
-        overhead_within: Callable[[int], int],
-        *,
-        is_new: bool,
-    ) -> tuple[Prepared, Program]:
-        """Return a plan within the budget, and its program.
-
-        The floor that `Infeasible` names for a new entry is a budget for which there are both.
-        """
-        fitting = partial(self._fitting, captured, tensors, known, overhead_within)
-        try:
-            return fitting(self._settings.budget_bytes)
-        except Infeasible as refusal:
-            floor = self._floor(refusal.floor_bytes, fitting) if is_new else refusal.floor_bytes
-            if floor == refusal.floor_bytes:
-                raise
-            more = f"{refusal} With the holes between addresses the step needs {format_bytes(floor)}."
-            raise Infeasible(more, floor_bytes=floor, culprit=refusal.culprit, because=refusal.because) from None
-
-    def _floor(self, floor_bytes: int, fitting: Callable[[int], object]) -> int:
-        """Return the first of ever larger floors, each named by the one before, for which there is a program."""
-        for _ in range(0 if self._platform.observes else _TRIES):
-            try:
-                fitting(floor_bytes)
-            except Infeasible as refusal:
-                floor_bytes = refusal.floor_bytes
-            else:
-                break
-        return floor_bytes
-
-    def _fitting(
-        self,
-        captured: Captured,
-        tensors: Mapping[str, Tensor],
-        known: Mapping[str, Cost],
-        overhead_within: Callable[[int], int],
-        limit: int,
-    ) -> tuple[Prepared, Program]:
-        """Return a plan and its program; where that needs more than the capacity, with less of it, step by step.
-
-        With less, a plan also lets more of the state rest that is made in the step, which else lies beside the arena.
-        Raises `Infeasible` where the program needs more however little the plan takes.
-        """
-        capacity, excess = limit - overhead_within(limit), 0
-        while True:
-            overhead = partial(_and_more, overhead_within, excess)
-            prepared = self._prepared(captured, tensors, known, overhead, limit)
-            program = self._platform.program(captured, prepared)
-            beyond = self._platform.needed_bytes(prepared, program) - capacity
-            if beyond <= 0:
-                return prepared, program
-            excess += max(beyond // 2, limit >> _LEAST_LESS)
-
-    def _prepared(
-        self,
-        captured: Captured,
-        tensors: Mapping[str, Tensor],
-        known: Mapping[str, Cost],
-        overhead_within: Callable[[int], int],
-        limit: int,
-    ) -> Prepared:
-        """Return the plan within what the overhead leaves; a larger budget may have more overhead.
-
-        So where there is none, the floor that `Infeasible` names is one with the overhead of that much memory.
-        """
-        assert self._machine is not None, "rates are measured before the first plan"
-        overhead, fixed = overhead_within(limit), self._platform.fixed(captured, tensors)
-        while True:
-            try:
-                prepared = prepare(
-                    captured.graph,
-                    known,
-                    self._machine,
-                    Budget(limit, overhead),
-                    planner=self._settings.planner,
-                    fixed=fixed,
-                    least_bytes=self._platform.least_bytes(),
-                    progress=self._progress,
-                    prove=False,
-                    keep=True,
-                )
-            except Infeasible as refusal:
-                before, overhead = overhead, overhead_within(refusal.floor_bytes)
-                if overhead <= before:
-                    raise
-                continue
-            stranded = self._platform.stranded(prepared)
-            if not stranded:
-                return prepared
-            fixed |= stranded
 
     def come_home(self) -> None:
         """Bring what rests in the next tier between steps back to memory."""
@@ -452,8 +362,9 @@ def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
     }
 
 
-def _and_more(overhead_within: Callable[[int], int], excess_bytes: int, limit_bytes: int) -> int:
-    return overhead_within(limit_bytes) + excess_bytes
+def _makes_state(graph: Graph) -> bool:
+    """Whether a step makes state of an optimizer: the next one finds it, and is another step."""
+    return any(graph.storages[name].role is Role.OPTIMIZER for name in graph.kept & graph.born_at.keys())
 
 
 def _own_what_was_loaded(training: Training) -> bool:

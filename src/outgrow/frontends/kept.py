@@ -35,7 +35,7 @@ def planned_or_kept(problem: Problem, planner: str, *, prove: bool) -> Planned:
         if found is not None:
             return found
     found = planned(problem, planner, prove=prove)
-    if not found.plan.is_empty:
+    if not (problem.quick or found.plan.is_empty):
         newest = [found.plan, *known][:_MOST_OF_A_GRAPH]
         write_atomically(file, "".join(f"{json.dumps(plan_to_data(plan))}\n" for plan in newest))
         _forget_the_oldest(file.parent)
@@ -62,8 +62,8 @@ def _again(plan: Plan, problem: Problem, *, prove: bool) -> Planned | None:
 
 def _file(problem: Problem, planner: str) -> Path:
     """Return the file of the plans that some planner made for the graph of a problem, a line each."""
-    sizes = problem.minimum_bytes, problem.piece_bytes
-    key = (fingerprint(problem.graph), problem.machine.name, planner, sizes, folder().name)
+    rules = problem.minimum_bytes, problem.piece_bytes, problem.anchored
+    key = (fingerprint(problem.graph), problem.machine.name, planner, rules, folder().name)
     return cache_folder("plans") / f"{sha256(repr(key).encode()).hexdigest()[:24]}.jsonl"
 
 

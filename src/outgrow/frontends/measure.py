@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from math import isqrt
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -32,6 +33,7 @@ _MATRIX = 1024
 _VECTOR_BYTES = 32 << 20
 _MATRIX_BESIDE = 4096
 _VECTOR_BYTES_BESIDE = 1 << 30
+_LEAST_BYTES_BESIDE = 4 << 20
 _TIMES = 3
 
 
@@ -101,10 +103,16 @@ def measure_device(care: Care = Care()) -> Device:
     )
 
 
-def machine_of(device: BesideHost) -> Machine:
-    """Return a device with streams with measured rates; takes a second or two. Raises `TierFailure`."""
-    link = measure_streams(device.streams, device.torch_device, device.lock)
-    rates = _device_rates(device)
+def machine_of(device: BesideHost, most_bytes: int | None = None) -> Machine:
+    """Return a device with streams with measured rates; takes a second or two, and at most so many of its bytes.
+
+    Raises `TierFailure` where the host has no memory for copies.
+    """
+    room = 2 * _VECTOR_BYTES_BESIDE if most_bytes is None else max(most_bytes, _LEAST_BYTES_BESIDE)
+    device.give_back()
+    link = measure_streams(device.streams, device.torch_device, device.lock, min(flights.MEASURED_BYTES, room // 2))
+    device.give_back()
+    rates = _device_rates(device, room)
     device.give_back()
     return Machine(name=device.name, device=rates, link=link)
 
@@ -124,19 +132,28 @@ def how_device_measured() -> dict[str, str]:
     }
 
 
-def _device_rates(device: BesideHost) -> Device:
+def _device_rates(device: BesideHost, most_bytes: int) -> Device:
     """Return the rates of a device with streams, as `measure_device` does of a CPU; its workspaces are seen later."""
-    left = torch.ones(_MATRIX_BESIDE, _MATRIX_BESIDE, device=device.torch_device)
-    vector = torch.ones(_VECTOR_BYTES_BESIDE // 4, device=device.torch_device)
-    product = _seconds_on(device, lambda: torch.mm(left, left))
-    stream = _seconds_on(device, lambda: vector.add_(1.0))
+    side, size = min(_MATRIX_BESIDE, isqrt(most_bytes // 16)), min(_VECTOR_BYTES_BESIDE, most_bytes // 2)
+    product = _product_seconds(device, side)
+    stream = _addition_seconds(device, size)
     return Device(
         device.name,
-        2.0 * _MATRIX_BESIDE**3 / product,
-        2.0 * _VECTOR_BYTES_BESIDE / stream,
+        2.0 * side**3 / product,
+        2.0 * size / stream,
         needs_workspace=False,
         places_results=False,
     )
+
+
+def _product_seconds(device: BesideHost, side: int) -> float:
+    left = torch.ones(side, side, device=device.torch_device)
+    return _seconds_on(device, lambda: torch.mm(left, left))
+
+
+def _addition_seconds(device: BesideHost, size_bytes: int) -> float:
+    vector = torch.ones(size_bytes // 4, device=device.torch_device)
+    return _seconds_on(device, lambda: vector.add_(1.0))
 
 
 def _seconds_on(device: BesideHost, work: Callable[[], object]) -> float:

@@ -28,6 +28,7 @@ class OnCpu:
     """A CPU and the spill file of one step."""
 
     observes = True
+    anchored = False
     slack_bytes = 8 << 20
     """The heap is never twice the same."""
 
@@ -36,6 +37,9 @@ class OnCpu:
         self.cache: CostCache = open_cost_cache()
         self._folder = settings.folder
         self._spill = Spill(OnDisk(settings.folder), settings.disk_bytes)
+
+    def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
+        """What has to be measured takes little."""
 
     def machine(self) -> Machine:
         return this_machine(self._folder)
@@ -49,10 +53,6 @@ class OnCpu:
 
     def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
         return frozenset(name for name in tensors if not self.may_leave(captured.graph, name, tensors[name]))
-
-    def stranded(self, prepared: Prepared) -> frozenset[str]:  # noqa: ARG002
-        """Whatever leaves makes room for others."""
-        return frozenset()
 
     def least_bytes(self) -> int:
         return memory.least_bytes()

@@ -7,11 +7,13 @@ and optimizer state that rest in memory of the host between steps are tensors of
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
+from outgrow.errors import TierFailure
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.devices import CPU, device_of
 from outgrow.frontends.lower import lower
@@ -22,19 +24,26 @@ from outgrow.frontends.prepare import Prepared
 from outgrow.frontends.rehearsal import Part, Rehearsal
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.state import Training
-from outgrow.ir.graph import Drop, Graph, Op, Role
+from outgrow.ir.graph import Graph, Op, Role
 from outgrow.ir.machine import Machine
+from outgrow.plan import Addresses
 from outgrow.planning.addresses import ALIGNMENT_BYTES, addresses_of, outside
 from outgrow.runtime import arena
 from outgrow.runtime.device import Cuda, Device
 from outgrow.runtime.directed import install
 from outgrow.runtime.medium import InHost
-from outgrow.runtime.memory import storage_on
+from outgrow.runtime.memory import round_up, storage_on
 from outgrow.runtime.places import Arena, Places
 from outgrow.runtime.program import Aim, Program
 from outgrow.runtime.recording import Moment, Recording
-from outgrow.runtime.resting import is_exchangeable, resident_bytes
+from outgrow.runtime.resting import extent_of, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
+from outgrow.runtime.tiers import ALIGNMENT_BYTES as TIER_ALIGNMENT_BYTES
+
+_SHARE_MEASURED = 4
+"""One in so many bytes of the budget is taken to measure rates."""
+_TRIED_AT_ONCE = 2
+"""An op that is tried takes so many times the bytes that it touches: of two runs of it both have results."""
 
 
 def platform_of(settings: Settings, held: Sequence[Tensor], device: Device | None = None) -> Platform:
@@ -51,19 +60,41 @@ class OnDevice:
     """A device, the arena and the host memory of one step."""
 
     observes = False
+    anchored = True
     slack_bytes = 0
 
     def __init__(self, settings: Settings, device: Device) -> None:
         self.cache: CostCache = open_cost_cache(device.name)
-        self._device = device
+        self._device, self._budget_bytes = device, settings.budget_bytes
         directed = install(device.torch_device)
         self._rehearsal = Rehearsal(device, directed)
         self._arena = Arena(device, directed)
         self._spill = Spill(InHost(device.torch_device, device.streams, device.lock), settings.host_bytes)
         self.last: Places | None = None
 
+    def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
+        """The arena is given back; where that leaves little room, all state rests until the first step.
+
+        That brings back what its plan wants on the device.
+        """
+        graph = captured.graph
+        if self._rehearsal.knows(graph):
+            return
+        self._arena.close()
+        tried = max((sum(graph.storages[name].size_bytes for name in names) for names in graph.touched_at), default=0)
+        if self._device.taken_bytes() + _TRIED_AT_ONCE * tried <= self._budget_bytes:
+            return
+        staying = self.fixed(captured, tensors)
+        storages = {name: tensors[name].untyped_storage() for name in tensors.keys() - staying}
+        going = {name: storage for name, storage in storages.items() if extent_of(storage) is None}
+        with suppress(TierFailure):  # the plan that needs it will say so
+            self._spill.adopt(tensors.values())
+            self._spill.reserve(0, sum(round_up(storage.nbytes(), TIER_ALIGNMENT_BYTES) for storage in going.values()))
+            self._spill.sent(going)
+        self._device.give_back()
+
     def machine(self) -> Machine:
-        return machine_of(self._device)
+        return machine_of(self._device, self._budget_bytes // _SHARE_MEASURED)
 
     def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
         def tell(fraction: float) -> None:
@@ -83,12 +114,6 @@ class OnDevice:
         born = frozenset() if arena.is_available() else graph.kept - tensors.keys()
         return staying | captured.elsewhere | born
 
-    def stranded(self, prepared: Prepared) -> frozenset[str]:
-        """What is on the device between steps lies beside the arena, where nothing else can use its room."""
-        graph = prepared.derived
-        dropped = {item.storage for item in graph.instructions if isinstance(item, Drop)}
-        return frozenset(dropped & outside(graph))
-
     def least_bytes(self) -> int:
         return ALIGNMENT_BYTES
 
@@ -102,24 +127,24 @@ class OnDevice:
 
     def needed_bytes(self, prepared: Prepared, program: Program) -> int:
         """Scratch is in the arena where the allocator can be directed, and beside it otherwise."""
-        assert program.addresses is not None, "a program that runs in an arena has addresses"
         scratch = [0 if self._rehearsal.directed else cost.workspace_bytes for cost in prepared.costs.values()]
-        return program.addresses.arena_bytes + program.addresses.beside_bytes + max(scratch, default=0)
+        addresses = _addresses(program)
+        return self._device.taken_by([addresses.arena_bytes, *addresses.beside]) + max(scratch, default=0)
 
     def install(self) -> None:
         """The allocator is directed from the beginning."""
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
-        addresses = program.addresses
-        assert addresses is not None, "a program that runs in an arena has addresses"
+        addresses = _addresses(program)
         spill = reserved(self._spill, program, tensors)
         if spill is not None:
             going = {name: tensors[name].untyped_storage() for name in program.stowed & tensors.keys()}
             _, was_here = spill.sent(going)
             if was_here:
                 self._device.give_back()
-        most = max(addresses.arena_bytes, capacity_bytes - addresses.beside_bytes)
+        most = max(addresses.arena_bytes, capacity_bytes - self._device.taken_by(addresses.beside))
         self._arena.reserve(addresses.arena_bytes, most)
+        self._device.settle_libraries()
         return spill
 
     def moment(self) -> Moment:
@@ -140,8 +165,7 @@ class OnDevice:
 
     def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
         """The arena, with the holes between addresses, and what lies beside it."""
-        assert program.addresses is not None, "a program that runs in an arena has addresses"
-        return self._arena.size_bytes + program.addresses.beside_bytes
+        return self._device.taken_by([self._arena.size_bytes, *_addresses(program).beside])
 
     def resting_bytes(self) -> int:
         return self._arena.size_bytes
@@ -169,6 +193,11 @@ class OnDevice:
         """Return a storage of which the layout alone is asked; whoever reads it goes wrong."""
         somewhere = torch.empty(1, dtype=torch.uint8, device=self._device.torch_device)
         return storage_on(self._device.torch_device, somewhere.data_ptr(), size_bytes)
+
+
+def _addresses(program: Program) -> Addresses:
+    assert program.addresses is not None, "a program that runs in an arena has addresses"
+    return program.addresses
 
 
 def _ops(graph: Graph) -> list[tuple[int, Op]]:

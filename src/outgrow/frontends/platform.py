@@ -28,8 +28,14 @@ class Platform(Protocol):
     observes: bool
     """Whether ops are observed while a step runs; else their costs are known before the first plan."""
     cache: CostCache
+    anchored: bool
+    """Whether a step has its memory apart, in which addresses leave holes (`planning.problem`)."""
     slack_bytes: int
     """What it may take beyond the overhead that a run has shown."""
+
+    def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
+        """Let there be room to measure rates, and what of a step is not known yet."""
+        ...
 
     def machine(self) -> Machine:
         """Return the rates, measured once."""
@@ -45,10 +51,6 @@ class Platform(Protocol):
 
     def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
         """Return the storages of a step that stay on the device although they outlive it."""
-        ...
-
-    def stranded(self, prepared: Prepared) -> frozenset[str]:
-        """Return what a plan moves although it must be on the device when the step begins, if that frees nothing."""
         ...
 
     def least_bytes(self) -> int:

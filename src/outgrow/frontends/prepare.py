@@ -102,6 +102,8 @@ def prepare(
     *,
     planner: str,
     fixed: frozenset[str] = frozenset(),
+    anchored: bool = False,
+    quick: bool = False,
     least_bytes: int | None = None,
     progress: Callable[[str, float], None] = silent,
     prove: bool = True,
@@ -110,9 +112,10 @@ def prepare(
 ) -> Prepared:
     """Plan a captured graph and derive what will run; `known` are measured costs by signature.
 
-    Of the storages that outlive the step, those named in `fixed` stay on the device. A storage of `least_bytes` makes
-    room for any other when it dies (None: as on this CPU). Without `prove` the bound is the
-    arithmetic alone, which takes no time to find. With `keep` a plan of an earlier job serves (`frontends.kept`).
+    Of the storages that outlive the step, those named in `fixed` stay on the device, and on an `anchored` one all that
+    do not rest in the next tier between steps. A storage of `least_bytes` makes room for any other when it dies (None:
+    as on this CPU). A `quick` plan is not searched for. Without `prove` the bound is the arithmetic alone, which takes
+    no time to find. With `keep` a plan of an earlier job serves (`frontends.kept`).
     Raises `Infeasible` if the budget is below the floor.
     """
     costs = costs_of(graph, machine.device, known)
@@ -123,6 +126,8 @@ def prepare(
         budget,
         least_bytes=heap_least_bytes() if least_bytes is None else least_bytes,
         fixed=fixed,
+        anchored=anchored,
+        quick=quick,
         solver_seconds=solver_seconds,
         progress=progress,
     )

@@ -56,6 +56,11 @@ class Rehearsal:
     device: Device
     directed: bool
 
+    def knows(self, graph: Graph) -> bool:
+        """Whether each op of a graph was tried before."""
+        parts = _KNOWN.get((self.device.name, self.directed), {})
+        return all(cost_signature(graph, op) in parts for op in graph.ops)
+
     def of(self, graph: Graph, elsewhere: Collection[str], tell: Callable[[float], None]) -> dict[str, Part]:
         """Return what each op of a graph does, by name; storages `elsewhere` are the host's.
 
@@ -93,10 +98,7 @@ class Rehearsal:
         operands = self._operands(alone, op, elsewhere)
 
         def run() -> object:
-            return call.function(
-                *(slot(operands.__getitem__) for slot in call.arguments),
-                **{key: slot(operands.__getitem__) for key, slot in call.keywords},
-            )
+            return call.run(operands.__getitem__)
 
         with torch.no_grad():
             run()

@@ -38,6 +38,7 @@ class Costs(NamedTuple):
     birth: Integers
     stays: Flags
     moves: Flags
+    anchors: Flags
     stow_rest: Integers
     size: Integers
     writes: Integers
@@ -79,6 +80,7 @@ def costs_of(space: Space) -> Costs:
         tables.birth,
         tables.stays,
         tables.moves,
+        tables.anchors,
         tables.stow_rest,
         tables.size,
         tables.writes,
@@ -137,8 +139,8 @@ def _tried(costs: Costs, policy: Policy, headroom: float, rule: int, lead: float
     if culprit >= 0:
         return Trial(policy, headroom, rule, lead, np.inf, _NOWHERE)
     live, instance, begin, end, size, dirty, whole, _ = residence(
-        policy, op, storage, costs.size, costs.stays, costs.moves, costs.stow_rest, costs.birth, costs.over,
-        costs.lends, use_instance, use_at, use_writes,
+        policy, op, storage, costs.size, costs.stays, costs.moves, costs.anchors, costs.stow_rest, costs.birth,
+        costs.over, costs.lends, use_instance, use_at, use_writes,
     )  # fmt: skip
     live += costs.op_workspace[op]
     seconds = costs.op_seconds[op]

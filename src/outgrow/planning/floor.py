@@ -1,7 +1,8 @@
 """What is the smallest budget? The floor: what some op needs at once, whatever else is away.
 
     need(k) = sizes of the storages that op k touches + its workspace
-            + sizes of the live storages that may not leave the device, then or ever
+            + sizes of the live storages that may not leave the device, then or ever; on an anchored device, also of
+              those that will live on when the step ends
     floor   = max over ops k of need(k)
 
 Storages that may never leave are those that `leaving` does not name, and none does in flight. Of the others, what is on
@@ -35,7 +36,8 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
         if name in may_stow:
             continue
         is_free = name in may_leave and life.uses
-        fixed[max(life.birth, 0)] += size
+        is_anchored = problem.anchored and name in graph.kept
+        fixed[0 if is_anchored else max(life.birth, 0)] += size
         fixed[min(life.uses[0] if is_free else life.death + 1, len(ops))] -= size
         if is_free and life.death == len(ops) and life.uses[-1] + 1 < len(ops):
             fixed[life.uses[-1] + 1] += size

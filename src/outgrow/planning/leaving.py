@@ -6,7 +6,7 @@
     stows(s)    iff s leaves, outlives the step, and is no input: those come from the caller, and stay the caller's
 
 A storage that leaves may be away whenever no op uses it. One that outlives the step and is not stowed is on the device
-when the step begins, and when it ends.
+when the step begins, and when it ends; on an anchored device it does not leave at all.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ def leaving(problem: Problem, graph: Graph) -> frozenset[str]:
     found: list[str] = []
     for name, storage in graph.storages.items():
         is_mortal = not storage.is_persistent and name not in graph.kept
-        is_loose = storage.role in _LASTING or storage.role is Role.INPUT
+        is_loose = storage.role in _LASTING or (storage.role is Role.INPUT and not problem.anchored)
         if storage.size_bytes >= problem.minimum_bytes and (is_mortal or (is_loose and name not in problem.fixed)):
             found.append(name)
     return frozenset(found)

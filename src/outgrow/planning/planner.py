@@ -90,12 +90,16 @@ def planned(
 
 
 def _with_a_plan(problem: Problem) -> tuple[Problem, Graph, tuple[Decision, ...]]:
-    """Return a problem with the graph after all free rewrites; small storages move if there is no plan otherwise."""
+    """Return a problem with the graph after all free rewrites; small storages move if there is no plan otherwise.
+
+    Then other rewrites may be free, and those of the two are taken that have the lower floor.
+    """
     rewritten, free = free_rewrites(problem)
     finest = _finest(problem)
     is_finer = finest.minimum_bytes < problem.minimum_bytes
     if is_finer and floor_of(problem, rewritten)[0] > problem.budget.capacity_bytes:
-        return _with_a_plan(finest)
+        ways = ((rewritten, free), free_rewrites(finest))
+        return finest, *min(ways, key=lambda way: floor_of(finest, way[0])[0])
     return problem, rewritten, free
 
 

@@ -2,7 +2,10 @@
 
 A storage below `minimum_bytes` is not moved: a transfer of it costs more in bookkeeping than it frees. Where a step has
 no plan otherwise, those from `least_bytes` on are moved too. Of the storages that outlive the step, those named in
-`fixed` are never moved (`leaving` says which others may leave the device). A solver that a planner asks is stopped
+`fixed` are never moved (`leaving` says which others may leave the device). On an *anchored* device what outlives the
+step is not where the step has its memory: unless it rests in the next tier between steps, it has room of its own from
+the beginning of the step to its end, and does not move. A plan that is *quick* is the best of those that come to mind
+at once, and is not searched for. A solver that a planner asks is stopped
 after `solver_seconds`. What a planner wants known of its plan, that for example, it tells `remark`.
 """
 
@@ -39,6 +42,8 @@ class Problem:
     piece_bytes: int = 64 << 20
     least_bytes: int = 256 << 10
     fixed: frozenset[str] = frozenset()
+    anchored: bool = False
+    quick: bool = False
     solver_seconds: float = SOLVER_SECONDS
     progress: Callable[[str, float], None] = field(default=silent, compare=False)
     remark: Callable[[str], None] = field(default=unheard, compare=False)

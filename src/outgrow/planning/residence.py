@@ -2,8 +2,9 @@
 
 The live bytes of each op of the sequence, workspace included, and every gap between two uses of an instance that may
 leave the device, which none does in flight (`ir.flight`). An instance that outlives the step, or that no op uses, stays
-to the end. One that is stowed, by the policy of the rest after its last use, has two gaps more: from before the first
-op (-1) to its first use, if it is there then, and from its last use to behind the last op.
+to the end; one that is anchored holds its room from the first op on, and has no gaps. One that is stowed, by the policy
+of the rest after its last use, has two gaps more: from before the first op (-1) to its first use, if it is there then,
+and from its last use to behind the last op.
 """
 
 from typing import NamedTuple
@@ -36,8 +37,9 @@ class Residence(NamedTuple):
 def residence_of(tables: Tables, sequence: Course, policy: NDArray[np.int8]) -> Residence:
     """Return what the instances of a sequence hold under the policy that it comes of."""
     live, one, begin, end, size, dirty, whole, over = residence(
-        policy, sequence.op, sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.stow_rest,
-        tables.birth, tables.over, tables.lends, sequence.use_instance, sequence.use_at, sequence.use_writes,
+        policy, sequence.op, sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.anchors,
+        tables.stow_rest, tables.birth, tables.over, tables.lends, sequence.use_instance, sequence.use_at,
+        sequence.use_writes,
     )  # fmt: skip
     live += tables.op_workspace[sequence.op]
     return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty, whole), over)
@@ -46,8 +48,8 @@ def residence_of(tables: Tables, sequence: Course, policy: NDArray[np.int8]) -> 
 @compiled
 def residence(
     policy: NDArray[np.int8], op: Integers, storage: Integers, size: Integers, stays: Flags, moves: Flags,
-    stow_rest: Integers, born_at: Integers, over: Integers, lends: Integers, use_instance: Integers, use_at: Integers,
-    use_writes: Flags,
+    anchors: Flags, stow_rest: Integers, born_at: Integers, over: Integers, lends: Integers, use_instance: Integers,
+    use_at: Integers, use_writes: Flags,
 ) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags, Flags, Integers]:  # fmt: skip
     """Live bytes without workspace, then the fields of `Gaps`, in order, and what is written over.
 
@@ -59,7 +61,9 @@ def residence(
     room = uses + 2 * len(size)
     instance, begin, end = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
     dirty = np.empty(room, np.bool_)
-    stowed = _stowed(policy, storage, stow_rest)
+    outliving = _outliving(storage, len(size))
+    stowed = outliving & (stow_rest[storage] >= 0) & (policy[stow_rest[storage]] != KEEP)
+    anchored = outliving & anchors[storage] & ~stowed
     lent = np.zeros(count, np.int64)
     gaps = 0
     for use in range(uses):
@@ -70,7 +74,7 @@ def residence(
                 instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, -1, at, False
                 gaps += 1
                 rested[one] = True
-        elif moves[storage[one]]:
+        elif moves[storage[one]] and not anchored[one]:
             rested[one] = rested[one] and not wrote_last[one]
             if at - last[one] > 1 and lent[one] == 0:
                 instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], at, not rested[one]
@@ -88,7 +92,7 @@ def residence(
     death = np.empty(count, np.int64)
     for one in range(count):
         own = storage[one]
-        birth = 0 if born_at[own] < 0 else first[one]
+        birth = 0 if born_at[own] < 0 or anchored[one] else first[one]
         is_last = (stays[own] and not seen[own]) or last[one] < 0
         death[one] = ops if is_last else last[one]
         seen[own] = True
@@ -115,15 +119,14 @@ def residence(
 
 
 @compiled
-def _stowed(policy: NDArray[np.int8], storage: Integers, stow_rest: Integers) -> Flags:
-    """Whether each instance rests in the next tier between steps; only the first of a storage outlives the step."""
-    stowed = np.zeros(len(storage), np.bool_)
-    seen = np.zeros(len(stow_rest), np.bool_)
+def _outliving(storage: Integers, count: int) -> Flags:
+    """Whether each instance is the first of its storage: if the storage outlives the step, it does."""
+    outliving = np.zeros(len(storage), np.bool_)
+    seen = np.zeros(count, np.bool_)
     for one in range(len(storage)):
-        rest = stow_rest[storage[one]]
-        stowed[one] = not seen[storage[one]] and rest >= 0 and policy[rest] != KEEP
+        outliving[one] = not seen[storage[one]]
         seen[storage[one]] = True
-    return stowed
+    return outliving
 
 
 @compiled

@@ -8,8 +8,8 @@
        of ops, its live bytes, the gaps to swap and the transfers in time follow, and so its seconds
     4. the scan of each board: policies that build again whatever costs less than some seconds a byte, or a byte and
        second of its rest, for many such prices; then each kind of rest in turn is given the choice that suits it best
-    5. the search (`annealing`): short runs from there and from keeping everything, on every board, then long ones from
-       the best of these; runs beside each other use two processors
+    5. the search (`annealing`), which a quick plan does without: short runs from there and from keeping everything, on
+       every board, then long ones from the best of these; runs beside each other use two processors
 
 The result is deterministic: every run ends after a number of trials that depends on the graph alone, its random numbers
 come from a fixed seed, and no run knows of one beside it.
@@ -116,7 +116,7 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
     `graph` is the captured one after the rewrites that are free, and `free` are those. Raises `Infeasible` if the
     budget is below the floor.
     """
-    if peak_bytes(problem.graph, problem.workspace) <= problem.budget.capacity_bytes:
+    if _least_bytes(problem) <= problem.budget.capacity_bytes:
         return ()
     require_feasible(problem, graph)
     is_wanted = Event()
@@ -129,6 +129,13 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
             is_wanted.clear()
     assert np.isfinite(best.seconds), "a budget at or above the floor has a plan: everything unused can be away"
     return (*best.board.free, *_decisions(best))
+
+
+def _least_bytes(problem: Problem) -> int:
+    """Return what the captured step needs."""
+    graph = problem.graph
+    born = sum(graph.storages[name].size_bytes for name in graph.kept & graph.born_at.keys())
+    return peak_bytes(graph, problem.workspace) + (born if problem.anchored else 0)
 
 
 def _searched(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> _Found:
@@ -184,6 +191,8 @@ def _scanned(board: _Board) -> Trial:
             trial = board.tried(policy, headroom, lead=lead)
             if beats(trial, best, 0.0):
                 best = trial
+    if board.space.problem.quick:
+        return _settled(board, best)
     return _settled(board, _kind_by_kind(board, _settled(board, best)))
 
 
@@ -261,7 +270,8 @@ class _Run:
 def _improved(scanned: Sequence[_Found]) -> _Found:
     """Return the best that the search finds from what the scans of all boards found."""
     start = min(scanned, key=_seconds)
-    if start.is_enough or not any(len(found.board.space.rests) for found in scanned):
+    is_quick = start.board.space.problem.quick
+    if is_quick or start.is_enough or not any(len(found.board.space.rests) for found in scanned):
         return start
     report = start.board.space.problem.progress
     origins = list(_origins(scanned))

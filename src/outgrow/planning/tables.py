@@ -8,7 +8,8 @@ The *chain* of a storage as of a use are the ops that wrote it up to there, the 
 `write_at[write_start[s]:write_start[s + 1]]`: what has to be repeated to build it again. `limit[use]` is the last op
 before which that gives the same bits (the law of recomputation says when), -1 if it never does.
 
-`moves` says which storages may leave the device between two uses. For a storage that may rest in the next tier between
+`moves` says which storages may leave the device between two uses, `anchors` which do not, and have their room from the
+beginning of the step to its end, unless they are stowed. For a storage that may rest in the next tier between
 steps, `stow_rest` is the rest after its last use, whose policy says whether it does; else -1.
 
 `over` says over which storages an op may write its first result, should they die there in some sequence. After an op
@@ -51,6 +52,7 @@ class Tables:
     birth: NDArray[np.int64]
     stays: NDArray[np.bool_]
     moves: NDArray[np.bool_]
+    anchors: NDArray[np.bool_]
     stow_rest: NDArray[np.int64]
     use_start: NDArray[np.int64]
     use_at: NDArray[np.int64]
@@ -105,6 +107,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
         birth=np.array([born.get(name, -1) for name in names], dtype=np.int64),
         stays=np.array(stays, dtype=np.bool_),
         moves=np.array([name in may_leave for name in names], dtype=np.bool_),
+        anchors=np.array(stays, dtype=np.bool_) & problem.anchored,
         stow_rest=np.where([name in may_stow for name in names], use_start[1:] - 1, -1),
         use_start=use_start,
         use_at=np.array([at for steps in uses for at in steps], dtype=np.int64),
@@ -124,7 +127,8 @@ def _overs(
     """For each op the storage of its first result, then up to two operands that it may be written over; else -1.
 
     What may be stowed after its birth is not written over what is there before the step, and what may never leave,
-    such as a result of the step, not over what may: that would have to stay, too.
+    such as a result of the step, not over what may: that would have to stay, too. On an anchored device what outlives
+    the step is not written over what dies in it.
     """
     found = np.full((len(graph.ops), 1 + _OPERANDS), -1, dtype=np.int64)
     for at, op in enumerate(graph.ops):
@@ -136,6 +140,8 @@ def _overs(
             for name in (op.results[0], *(op.references[way.operand] for way in fitting))
             if name is not None
         )
+        if problem.anchored and target in graph.kept:
+            continue
         own = [
             name
             for name in operands

@@ -3,15 +3,20 @@
 `Cuda` is one. The tests have another, of which the memory is the host's own and the streams are threads.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+import threading
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Protocol
 
 import torch
 
 from outgrow.errors import DeviceFull
+from outgrow.runtime.memory import round_up
 from outgrow.runtime.pool import locked_by_cuda
 from outgrow.runtime.streams import CudaStreams, Streams
 from outgrow.units import format_bytes
+
+_BLOCK_BYTES, _SMALL_BYTES, _LARGE_BYTES = 512, 1 << 20, 10 << 20
+_SMALL_SEGMENT_BYTES, _SEGMENT_BYTES = 2 << 20, 20 << 20
 
 
 class Device(Protocol):
@@ -48,7 +53,15 @@ class Device(Protocol):
         ...
 
     def give_back(self) -> None:
-        """Give back what is taken and not in use; the host waits for the device."""
+        """Give back what is taken and not in use; the host waits for the device. What libraries keep may be anew."""
+        ...
+
+    def settle_libraries(self) -> None:
+        """Let libraries take what they keep for this thread and the current stream, if they have not yet."""
+        ...
+
+    def taken_by(self, sizes_bytes: Iterable[int]) -> int:
+        """Return the bytes that are taken for tensors of these sizes, about, where each has memory of its own."""
         ...
 
     def room(self, size_bytes: int) -> torch.Tensor:
@@ -59,10 +72,14 @@ class Device(Protocol):
 class Cuda:
     """A GPU. What the process takes of it is what torch's allocator has reserved: a context is not counted.
 
-    Beside tensors that are workspaces of matrix products (32 MiB for each on Hopper) and the ends of segments.
+    Beside tensors that are the ends of segments, and workspaces of matrix products (32 MiB on Hopper), which live on
+    for each thread and stream. One that is made amid other work may split a large segment, which is never given back
+    then: so they are made where nothing else is cached, and before a step, which would not know where they belong.
     """
 
-    unseen_bytes = 96 << 20
+    unseen_bytes = 64 << 20
+    _settled: ClassVar[set[tuple[int, int]]] = set()
+    """The threads and streams that have their workspaces."""
 
     def __init__(self, torch_device: torch.device | None = None) -> None:
         """Without a device it is torch's current one."""
@@ -99,7 +116,25 @@ class Cuda:
 
     def give_back(self) -> None:
         torch.cuda.synchronize(self.torch_device)
+        torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - torch's manual names it for this
+        self._settled.clear()
         torch.cuda.empty_cache()
+        self.settle_libraries()
+
+    def settle_libraries(self) -> None:
+        here = threading.get_ident(), torch.cuda.current_stream(self.torch_device).cuda_stream
+        if here in self._settled:
+            return
+        self._settled.add(here)
+        small = torch.zeros(16, 16, device=self.torch_device, dtype=torch.bfloat16)
+        torch.addmm(small[0], small, small)  # of cuBLASLt, which adds a vector to a product
+        torch.mm(small, small)  # of cuBLAS
+        del small
+        torch.cuda.synchronize(self.torch_device)
+        torch.cuda.empty_cache()
+
+    def taken_by(self, sizes_bytes: Iterable[int]) -> int:
+        return segment_bytes(sizes_bytes)
 
     def room(self, size_bytes: int) -> torch.Tensor:
         try:
@@ -111,3 +146,24 @@ class Cuda:
                 f"{format_bytes(free)} of {format_bytes(total)} are free, {format_bytes(self.taken_bytes())} are taken "
                 "by this process. Nothing has been changed. Lower the memory budget, or end what else uses the device."
             ) from error
+
+
+def segment_bytes(sizes_bytes: Iterable[int]) -> int:
+    """Return the bytes of the segments that torch's allocator takes for tensors of these sizes, if it had none.
+
+    Large tensors have segments of their own, others share segments of one size. Source: get_allocation_size in
+    c10/cuda/CUDACachingAllocator.cpp.
+    """
+    taken = 0
+    left = {_SMALL_SEGMENT_BYTES: 0, _SEGMENT_BYTES: 0}
+    for size in sizes_bytes:
+        if size >= _LARGE_BYTES:
+            taken += round_up(size, _SMALL_SEGMENT_BYTES)
+            continue
+        segment = _SMALL_SEGMENT_BYTES if size <= _SMALL_BYTES else _SEGMENT_BYTES
+        block = round_up(size, _BLOCK_BYTES)
+        if block > left[segment]:
+            taken += segment
+            left[segment] = segment
+        left[segment] -= block
+    return taken

@@ -112,8 +112,13 @@ class Places:
     has_lasting: bool = False
     misplaced: int = 0
     _position: int = 0
+    _is_directed: bool = False
     _begin: Moment = 0.0
     _arriving: dict[str, torch.UntypedStorage] = field(default_factory=dict[str, torch.UntypedStorage])
+
+    def __post_init__(self) -> None:
+        """What is asked for at every result is at hand."""
+        self._address, self._kind = self.arena.address, self.arena.device.torch_device.type
 
     @property
     def high_water_bytes(self) -> int:
@@ -147,19 +152,21 @@ class Places:
     def before(self, position: int) -> None:
         self._position = position
         if self.directions is not None:
-            self.directions.at(position)
+            self._is_directed = self.directions.at(position)
 
     def after(self) -> None:
-        if self.directions is not None:
+        if self._is_directed and self.directions is not None:
             self.directions.off()
+            self._is_directed = False
 
     def born(self, storage: str, item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
-        offset = self.addresses.stays.get(self._position, _NOWHERE).get(storage)
-        if offset is None or item.device != self.arena.device.torch_device:
+        stays = self.addresses.stays.get(self._position)
+        offset = None if stays is None else stays.get(storage)
+        if offset is None or item.device.type != self._kind:
             if is_loose(item, size_bytes):
                 self.after()  # what it is copied to outlives the step, so it is no scratch
             return compact(item, geometry, size_bytes)
-        address = self.arena.address + offset
+        address = self._address + offset
         if item.untyped_storage().data_ptr() == address or not size_bytes:
             return item
         self.misplaced += 1

@@ -1,0 +1,166 @@
+"""Which plan has a program within the budget? Where addresses leave holes, one that was made for less memory.
+
+There, a quick plan shows first how much less that is, or that the budget is below the floor: the one that `Infeasible`
+names is a budget for which there are plan and program. A thorough search takes long, so it is asked for few plans;
+where none of these has a program, or a quicker step, the quick one serves.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+
+from outgrow.analysis.cost import Cost
+from outgrow.errors import Infeasible
+from outgrow.frontends.capture import Captured
+from outgrow.frontends.platform import Platform
+from outgrow.frontends.prepare import Prepared, prepare
+from outgrow.ir.machine import Machine
+from outgrow.plan import Budget
+from outgrow.runtime.program import Program
+from outgrow.units import format_bytes
+
+_HOLES = 8
+"""Where there are holes, a plan is made for less than the capacity by this power of 2 of it, if there is one."""
+_LEAST_LESS = 7
+"""Where a program needs more all the same, the next plan gets less, by this power of 2 of the budget at least."""
+_THOROUGH = 2
+"""So many plans are searched for thoroughly."""
+_FLOORS = 8
+"""So often is a floor raised for which there is a plan and no program."""
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A plan, its program, and how much less memory than the capacity it was made for."""
+
+    prepared: Prepared
+    program: Program
+    less_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """What the step is predicted to take."""
+        return self.prepared.plan.predicted.seconds
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is to be planned: a captured step, what is known of costs, and what stays on the device.
+
+    `overhead_within` tells the overhead of the process within a budget, in bytes.
+    """
+
+    platform: Platform
+    machine: Machine
+    planner: str
+    captured: Captured
+    known: Mapping[str, Cost]
+    fixed: frozenset[str]
+    overhead_within: Callable[[int], int]
+    progress: Callable[[str, float], None]
+
+    def capacity_bytes(self, limit_bytes: int) -> int:
+        """What is left of a budget beside the overhead; none if that is larger."""
+        return max(0, limit_bytes - self.overhead_within(limit_bytes))
+
+
+def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool) -> tuple[Prepared, Program]:
+    """Return a plan within a budget, and its program.
+
+    Raises `Infeasible` where there is none; the floor that it names is one for which there are both, if the step is
+    new.
+    """
+    if not demand.platform.anchored:
+        prepared = _prepared(demand, limit_bytes, 0, is_quick=not is_thorough)
+        return prepared, demand.platform.program(demand.captured, prepared)
+    try:
+        best = _quick(demand, limit_bytes)
+    except Infeasible as refusal:
+        floor = _floor(demand, refusal.floor_bytes) if is_new else refusal.floor_bytes
+        if floor == refusal.floor_bytes:
+            raise
+        more = f"{refusal} With the holes between addresses the step needs {format_bytes(floor)}."
+        raise Infeasible(more, floor_bytes=floor, culprit=refusal.culprit, because=refusal.because) from None
+    if is_thorough and not best.prepared.plan.is_empty:
+        best = min([best, *_thorough(demand, limit_bytes, best.less_bytes)], key=attrgetter("seconds"))
+    return best.prepared, best.program
+
+
+def _floor(demand: Demand, floor_bytes: int) -> int:
+    """Return the first of ever larger floors, each named by the one before, for which there is a program."""
+    for _ in range(_FLOORS):
+        try:
+            _quick(demand, floor_bytes)
+        except Infeasible as refusal:
+            floor_bytes = refusal.floor_bytes
+        else:
+            break
+    return floor_bytes
+
+
+def _quick(demand: Demand, limit_bytes: int) -> _Fitted:
+    """Return a plan that is found at once, and its program; it gets less memory, step by step, until that fits.
+
+    Raises `Infeasible` where the program needs more however little the plan takes.
+    """
+    less = usual = demand.capacity_bytes(limit_bytes) >> _HOLES
+    while True:
+        try:
+            prepared = _prepared(demand, limit_bytes, less, is_quick=True)
+        except Infeasible:
+            if not usual or less > usual:
+                raise
+            less = usual = 0
+            continue
+        program, lacking = _program(demand, limit_bytes, prepared)
+        if lacking <= 0:
+            return _Fitted(prepared, program, less)
+        less += max(lacking // 2, limit_bytes >> _LEAST_LESS)
+
+
+def _thorough(demand: Demand, limit_bytes: int, less_bytes: int) -> list[_Fitted]:
+    """Return the best plan, made for so much less memory, of which the program fits, if it is among the first ones."""
+    for _ in range(_THOROUGH):
+        try:
+            prepared = _prepared(demand, limit_bytes, less_bytes, is_quick=False)
+        except Infeasible:
+            break
+        program, lacking = _program(demand, limit_bytes, prepared)
+        if lacking <= 0:
+            return [_Fitted(prepared, program, less_bytes)]
+        less_bytes += max(lacking, limit_bytes >> _LEAST_LESS)
+    return []
+
+
+def _program(demand: Demand, limit_bytes: int, prepared: Prepared) -> tuple[Program, int]:
+    """Return the program of a plan, and the bytes that it needs beyond the capacity."""
+    program = demand.platform.program(demand.captured, prepared)
+    return program, demand.platform.needed_bytes(prepared, program) - demand.capacity_bytes(limit_bytes)
+
+
+def _prepared(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bool) -> Prepared:
+    """Return the plan within what the overhead leaves, less some bytes; a larger budget may have more overhead.
+
+    So where there is none, the floor that `Infeasible` names is one with the overhead of that much memory.
+    """
+    overhead = demand.overhead_within(limit_bytes) + less_bytes
+    while True:
+        try:
+            return prepare(
+                demand.captured.graph,
+                demand.known,
+                demand.machine,
+                Budget(limit_bytes, overhead),
+                planner=demand.planner,
+                fixed=demand.fixed,
+                anchored=demand.platform.anchored,
+                quick=is_quick,
+                least_bytes=demand.platform.least_bytes(),
+                progress=demand.progress,
+                prove=False,
+                keep=True,
+            )
+        except Infeasible as refusal:
+            before, overhead = overhead, demand.overhead_within(refusal.floor_bytes) + less_bytes
+            if overhead <= before:
+                raise
