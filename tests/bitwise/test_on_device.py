@@ -263,8 +263,11 @@ def _trained_near(budget: int) -> tuple[Workload, Step, Trained]:
     raise AssertionError("a step runs within the floor that it names, or names a higher one once its state exists")
 
 
-def test_state_rests_in_memory_of_the_host() -> None:
-    """Weights and optimizer state of more than the budget; between steps all can be read, and at the end too."""
+def test_state_rests_in_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights and optimizer state of more than the budget; between steps all can be read, and at the end too.
+
+    When it comes home in the end, the arena has made room.
+    """
     eager = wide()
     expected = trained(eager, eager.step)
     ours, step, found = _trained_near(66 << 20)
@@ -272,7 +275,15 @@ def test_state_rests_in_memory_of_the_host() -> None:
     held = {tensor.data_ptr(): tensor for tensor in found.state.values() if extent_of(tensor.untyped_storage())}
     assert sum(tensor.nbytes for tensor in held.values()) >= 8 << 20
     saved = {name: tensor.clone() for name, tensor in ours.model.state_dict().items()}
+    home, taken = HostPool.home, list[int]()
+
+    def noted(pool: HostPool, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        taken.append(step._platform.process_bytes())
+        return home(pool, offset, storage)
+
+    monkeypatch.setattr(HostPool, "home", noted)
     step.close()
+    assert set(taken) == {0}
     assert differences(found, expected) == []
     assert not any(extent_of(tensor.untyped_storage()) for tensor in found.state.values())
     assert all(torch.equal(saved[name], tensor) for name, tensor in ours.model.state_dict().items())

@@ -127,6 +127,7 @@ class StandIn:
     name: str = "stand-in"
     torch_device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     unseen_bytes: int = 0
+    slack_bytes: int = 0
     most_bytes: int | None = None
     locks: bool = True
     rooms: list[int] = field(default_factory=list[int])

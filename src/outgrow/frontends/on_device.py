@@ -61,11 +61,11 @@ class OnDevice:
 
     observes = False
     anchored = True
-    slack_bytes = 0
 
     def __init__(self, settings: Settings, device: Device) -> None:
         self.cache: CostCache = open_cost_cache(device.name)
         self._device, self._budget_bytes = device, settings.budget_bytes
+        self.slack_bytes = device.slack_bytes
         directed = install(device.torch_device)
         self._rehearsal = Rehearsal(device, directed)
         self._arena = Arena(device, directed)
@@ -180,6 +180,8 @@ class OnDevice:
         self._device.give_back()
 
     def come_home(self, training: Training) -> None:
+        """The arena makes room: nothing that is planned runs now."""
+        self._arena.close()
         all_come_home(self._spill, training)
 
     def forget(self, program: Program) -> None:

@@ -25,6 +25,8 @@ class Device(Protocol):
     torch_device: torch.device
     unseen_bytes: int
     """What it takes for itself beside the tensors of a step, about, before a run has shown it."""
+    slack_bytes: int
+    """What it may take beyond what a run has shown."""
 
     @property
     def streams(self) -> Streams:
@@ -78,6 +80,8 @@ class Cuda:
     """
 
     unseen_bytes = 64 << 20
+    slack_bytes = _SEGMENT_BYTES + _SMALL_SEGMENT_BYTES
+    """A segment of each kind, of which a tensor beside the arena needs a little."""
     _settled: ClassVar[set[tuple[int, int]]] = set()
     """The threads and streams that have their workspaces."""
 
