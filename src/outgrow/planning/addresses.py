@@ -20,7 +20,8 @@ from outgrow.planning.placement import Placement, place
 
 ALIGNMENT_BYTES = 512
 """As an allocator of a device aligns, so that kernels find what they find elsewhere."""
-_ROUNDS = 1500
+_FEWEST_ROUNDS, _ROUNDS, _PLACED = 150, 1500, 600_000
+"""How often a placement is improved: so many blocks are placed again, all told, which takes a second or two."""
 _GOAL = 0.004
 """An arena that is larger than what it holds by this share is good enough."""
 
@@ -51,7 +52,8 @@ def addresses_of(graph: Graph, scratch: Mapping[str, int], elsewhere: Collection
     """
     storages = [block for block in blocks_of(graph, {}) if block.label not in elsewhere]
     needs = _scratch_blocks(graph, scratch)
-    placement = place([*storages, *needs], alignment_bytes=ALIGNMENT_BYTES, rounds=_ROUNDS, goal=_GOAL)
+    rounds = max(_FEWEST_ROUNDS, min(_ROUNDS, _PLACED // (1 + len(storages) + len(needs))))
+    placement = place([*storages, *needs], alignment_bytes=ALIGNMENT_BYTES, rounds=rounds, goal=_GOAL)
     fault = overlap(placement)
     assert fault is None, f"the placement is wrong: {fault}"
     stays: dict[int, dict[str, int]] = {}

@@ -5,6 +5,7 @@
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import ClassVar, Protocol
 
 import torch
@@ -123,17 +124,18 @@ class Cuda:
         torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - torch's manual names it for this
         self._settled.clear()
         torch.cuda.empty_cache()
-        self.settle_libraries()
+        with suppress(torch.OutOfMemoryError):  # state is yet to make room: a step asks again
+            self.settle_libraries()
 
     def settle_libraries(self) -> None:
         here = threading.get_ident(), torch.cuda.current_stream(self.torch_device).cuda_stream
         if here in self._settled:
             return
-        self._settled.add(here)
         small = torch.zeros(16, 16, device=self.torch_device, dtype=torch.bfloat16)
         torch.addmm(small[0], small, small)  # of cuBLASLt, which adds a vector to a product
         torch.mm(small, small)  # of cuBLAS
         del small
+        self._settled.add(here)
         torch.cuda.synchronize(self.torch_device)
         torch.cuda.empty_cache()
 
