@@ -91,9 +91,6 @@ class Threads:
 
         self.give(lane, move)
 
-    def begin(self) -> None:
-        """Operators run in the thread that calls them."""
-
     def settle(self) -> None:
         for lane in Lane:
             self.mark(lane).wait()

@@ -71,7 +71,6 @@ class StreamLink:
     @contextmanager
     def serving(self, *, is_timed: bool = True) -> Iterator[None]:
         """Copies are about to be submitted; if they are timed, their seconds count from now on."""
-        self._streams.begin()
         self._is_timed, self._origin = is_timed, self._streams.mark(Lane.COMPUTE, is_timed=is_timed)
         yield
 

@@ -49,10 +49,6 @@ class Streams(Protocol):
         """Let the host wait until all lanes have done their work."""
         ...
 
-    def begin(self) -> None:
-        """From now on operators are called on the stream that is current here."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class _Event:
@@ -71,7 +67,7 @@ class _Event:
 
 
 class CudaStreams:
-    """The streams of a CUDA device: operators run on the one that is current when a run of them begins.
+    """The streams of a CUDA device: operators run on the one that is current when they are called.
 
     Its copies never allocate, and no operator runs on their streams: what the libraries keep for each stream
     (workspaces of matrix products) is there once.
@@ -79,28 +75,24 @@ class CudaStreams:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._streams = {lane: torch.cuda.Stream(device) for lane in (Lane.OUT, Lane.IN)}
-        self.begin()
-
-    def begin(self) -> None:
-        self._streams[Lane.COMPUTE] = torch.cuda.current_stream(self._device)
+        self._copying = {lane: torch.cuda.Stream(device) for lane in (Lane.OUT, Lane.IN)}
 
     def mark(self, lane: Lane, *, is_timed: bool = True) -> Mark:
         event = torch.cuda.Event(enable_timing=is_timed)
-        event.record(self._streams[lane])
+        event.record(self._stream(lane))
         return _Event(event)
 
     def wait(self, lane: Lane, mark: Mark) -> None:
         assert isinstance(mark, _Event), "marks of one device are of one kind"
-        self._streams[lane].wait_event(mark.event)
+        self._stream(lane).wait_event(mark.event)
 
     def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor) -> None:
-        torch.cuda.set_stream(self._streams[lane])  # a context of torch's would ask for what is known
-        try:
+        with torch.cuda.stream(self._stream(lane)):
             target.copy_(source, non_blocking=True)
-        finally:
-            torch.cuda.set_stream(self._streams[Lane.COMPUTE])
 
     def settle(self) -> None:
         for lane in Lane:
-            self._streams[lane].synchronize()
+            self._stream(lane).synchronize()
+
+    def _stream(self, lane: Lane) -> torch.cuda.Stream:
+        return self._copying.get(lane) or torch.cuda.current_stream(self._device)
