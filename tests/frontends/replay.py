@@ -7,7 +7,7 @@ from torch import Tensor
 
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.names import resolve_operator, resolve_symbol
-from outgrow.frontends.recurrent import keeping_workspace
+from outgrow.frontends.reserves import keeping_reserve
 from outgrow.frontends.state import BatchSlot, Training, put
 from outgrow.ir.graph import Argument, Ref, Role, Symbol
 
@@ -50,7 +50,7 @@ def replay(captured: Captured, training: Training, args: Sequence[object], kwarg
         for op in graph.ops:
             arguments = [resolve(argument) for argument in op.arguments]
             keywords = {key: resolve(argument) for key, argument in op.keywords}
-            found = keeping_workspace(op, resolve_operator(op.operator))(*arguments, **keywords)
+            found = keeping_reserve(op, resolve_operator(op.operator))(*arguments, **keywords)
             outputs = found if isinstance(found, (tuple, list)) else [found]
             for name, output in zip(op.results, outputs, strict=bool(op.results)):
                 if name is None:

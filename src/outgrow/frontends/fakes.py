@@ -7,7 +7,7 @@
 
 So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
 than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
-(`frontends.layouts`, `precision`, `recurrent`, `reserves`). Small tensors that are made of literals alone are the same
+(`frontends.layouts`, `precision`, `reserves`). Small tensors that are made of literals alone are the same
 in every call, so their contents are known (`frontends.literals`), and a step may look at them; and at its counters
 (`frontends.counters`).
 """
@@ -35,8 +35,7 @@ from outgrow.frontends.counters import Counters
 from outgrow.frontends.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.literals import LIFTS, Literals
 from outgrow.frontends.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
-from outgrow.frontends.recurrent import LAYER, with_workspace
-from outgrow.frontends.reserves import NORM, with_reserve
+from outgrow.frontends.reserves import KEEPING, with_reserve
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
 """Up to here torch follows literals itself; not while we do: it takes a symbol for the number NaN (torch 2.13)."""
@@ -44,8 +43,7 @@ _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 _CORRECTIONS = (
     (TYPED, as_kernels_type),
     (LAID_OUT, as_kernels_lay_out),
-    (frozenset((LAYER,)), with_workspace),
-    (frozenset((NORM,)), with_reserve),
+    (KEEPING, with_reserve),
 )
 """Operators, and what turns their fake results into what their kernels give, in this order."""
 

@@ -12,7 +12,7 @@ import torch
 
 from outgrow.analysis.updates import is_update
 from outgrow.frontends.names import resolve_operator, resolve_symbol
-from outgrow.frontends.recurrent import keeping_workspace
+from outgrow.frontends.reserves import keeping_reserve
 from outgrow.ir.graph import DEVICE, Argument, Drop, Graph, Like, Op, Ref, Role, SwapOut, Symbol, argument_layouts
 from outgrow.operators.in_place import IDLE, INTO, PLACED
 from outgrow.plan import Addresses
@@ -75,7 +75,7 @@ def function_of(op: Op) -> Callable[..., object]:
     placing = PLACED.get(op.operator)
     if placing is not None:
         return placed(resolve_operator(placing.operator), placing.operand, placing.idle)
-    function = keeping_workspace(op, resolve_operator(op.operator))
+    function = keeping_reserve(op, resolve_operator(op.operator))
     if op.operator in IDLE:
         return placed(function, None, IDLE[op.operator])
     keyword = INTO.get(op.operator)

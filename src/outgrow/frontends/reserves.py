@@ -1,44 +1,75 @@
-"""How many bytes does cuDNN keep of a batch normalisation for its backward pass? Its fake result says none.
+"""How many bytes does a library keep of a call for its backward pass? The fake result does not say, so one asks.
 
-As for recurrent layers (`frontends.recurrent`) the library alone knows, so one asks: the operator runs once on memory
-without contents, which takes what it takes anyway, and the size of what it returns is remembered.
+The library alone knows: it lays out what it keeps. So the operator runs once on memory without contents, and only the
+size of what it returns is used; that takes what the call takes anyway, and is remembered. cuDNN keeps something of a
+batch normalisation; oneDNN of a recurrent layer, where gradients are wanted, which it sees from the grad mode.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
+from outgrow.ir.graph import Op
+
 NORM = torch.ops.aten.cudnn_batch_norm.default
+LAYER = torch.ops.aten.mkldnn_rnn_layer.default
+KEEPING = frozenset((NORM, LAYER))
 _RESERVE = 3
-"""The place of what is kept among the results."""
+"""The place of what is kept among the results, of both."""
 
 
-def with_reserve(_func: OpOverload, args: Sequence[object], returned: object) -> tuple[object, ...]:
-    """Return the fake results of `NORM` with as much kept as its kernel keeps."""
-    assert isinstance(returned, Sequence), "a normalisation has several results"
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a kernel may look at in a tensor, but for its contents."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def with_reserve(func: Callable[..., Sequence[object]], args: Sequence[object], returned: object) -> tuple[object, ...]:
+    """Return the fake results of `func`, of `KEEPING`, with as much kept as its kernel keeps, or None."""
+    assert isinstance(returned, Sequence), "these operators have several results"
     results = list(returned)
-    size = reserve_bytes(tuple(map(_kind, args)))
-    results[_RESERVE] = torch.empty(size, dtype=torch.uint8, device=results[0].device)
+    results[_RESERVE] = None
+    if func is not LAYER or torch.is_grad_enabled():
+        size = _reserve_bytes(func, tuple(map(_form, args)))
+        results[_RESERVE] = torch.empty(size, dtype=torch.uint8, device=results[0].device)
     return tuple(results)
 
 
+def keeping_reserve(op: Op, function: Callable[..., object]) -> Callable[..., object]:
+    """Return what runs an op whose operator is `function`: with gradients where a layer's reserve is a result."""
+    if op.operator != str(LAYER) or op.results[_RESERVE] is None:
+        return function
+
+    def run(*arguments: object) -> object:
+        with torch.enable_grad():
+            return function(*arguments)
+
+    return run
+
+
 @cache
-def reserve_bytes(kinds: tuple[object, ...]) -> int:
-    """Return what the kernel keeps, of arguments of these kinds: numbers, and layouts of tensors."""
-    with no_dispatch(), torch.no_grad():
-        return NORM(*map(_made, kinds))[_RESERVE].numel()
+def _reserve_bytes(func: Callable[..., Sequence[object]], forms: tuple[object, ...]) -> int:
+    with no_dispatch(), torch.enable_grad():
+        kept = func(*map(_made, forms))[_RESERVE]
+    assert isinstance(kept, Tensor), "with gradients there is something to keep"
+    return kept.numel()
 
 
-def _kind(item: object) -> object:
-    return (tuple(item.shape), item.stride(), item.dtype, item.device) if isinstance(item, Tensor) else item
+def _form(item: object) -> object:
+    if isinstance(item, Tensor):
+        return _Form(tuple(item.shape), item.stride(), item.dtype, item.device)
+    return tuple(item) if isinstance(item, list) else item
 
 
-def _made(kind: object) -> object:
-    if not isinstance(kind, tuple):
-        return kind
-    shape, strides, dtype, device = kind
-    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+def _made(form: object) -> object:
+    if not isinstance(form, _Form):
+        return form
+    return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)

@@ -116,7 +116,7 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
     `graph` is the captured one after the rewrites that are free, and `free` are those. Raises `Infeasible` if the
     budget is below the floor.
     """
-    if _least_bytes(problem) <= problem.budget.capacity_bytes:
+    if _needed_bytes(problem) <= problem.budget.capacity_bytes:
         return ()
     require_feasible(problem, graph)
     is_wanted = Event()
@@ -131,7 +131,7 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
     return (*best.board.free, *_decisions(best))
 
 
-def _least_bytes(problem: Problem) -> int:
+def _needed_bytes(problem: Problem) -> int:
     """Return what the captured step needs."""
     graph = problem.graph
     born = sum(graph.storages[name].size_bytes for name in graph.kept & graph.born_at.keys())
