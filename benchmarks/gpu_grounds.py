@@ -15,6 +15,7 @@ from outgrow.frontends.compile import compile as compiled
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.state import Training as Trained
 from outgrow.runtime.device import Cuda, Device
+from outgrow.runtime.pages import taken_bytes
 
 
 class Ground(Protocol):
@@ -77,7 +78,9 @@ class Gpu:
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def taken(self) -> tuple[int, int]:
-        return torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
+        pages = taken_bytes(self.device)  # which torch's allocator does not count
+        most = torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
+        return most[0] + pages, most[1] + pages
 
     def in_core_bytes(self, training: Training, most_bytes: int) -> int:  # noqa: ARG002
         return most_bytes

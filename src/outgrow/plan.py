@@ -117,13 +117,16 @@ class Addresses:
     """Where in an arena of `arena_bytes` storages lie, in bytes from its begin; `beside` are the sizes of the others.
 
     `stays` gives, by the instruction that makes or brings back some of its bytes, where a storage begins; `scratch`, by
-    the instruction of an op, where its workspace begins and its size.
+    the instruction of an op, where its workspace begins and its size. Where there are `pages`, of `page_bytes` each,
+    programs see the arena through a window: page k of that shows page `pages[k]` of the arena.
     """
 
     arena_bytes: int
     beside: tuple[int, ...]
     stays: Mapping[int, Mapping[str, int]]
     scratch: Mapping[int, tuple[int, int]]
+    pages: tuple[int, ...] = ()
+    page_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

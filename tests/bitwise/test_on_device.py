@@ -31,7 +31,8 @@ from tests.bitwise.models import pooled, resnet, transformer
 from tests.bitwise.test_budgets import Trained, differences, trained
 from tests.runtime.stand_in import StandIn, Threads, sleepy
 
-CASES = ((resnet, "56MiB"), (pooled, "78MiB"), (transformer, "51MiB"))
+PAGE = 1 << 14
+CASES = ((resnet, "56MiB", PAGE), (pooled, "78MiB", PAGE), (transformer, "51MiB", PAGE), (resnet, "56MiB", 0))
 """Budgets a little above the floor once the state exists: half of the peak in core, and less."""
 
 
@@ -51,14 +52,14 @@ def on(device: StandIn, workload: Workload, budget: int | str, **options: str) -
     return Step(workload.step, training, Settings.of(budget, **options), name="", device=device)
 
 
-@pytest.mark.parametrize(("make", "budget"), CASES, ids=[make.__name__ for make, _ in CASES])
+@pytest.mark.parametrize(("make", "budget", "page"), CASES)
 @pytest.mark.usefixtures("several_threads")
-def test_planned_addresses_leave_the_bits_of_eager(make: Callable[[], Workload], budget: str) -> None:
+def test_planned_addresses_leave_the_bits_of_eager(make: Callable[[], Workload], budget: str, page: int) -> None:
     """Losses, state and generator; what is taken is within the budget; every result is born where it is to live."""
     eager = make()
     expected = trained(eager, eager.step)
     ours = make()
-    step = on(StandIn(Threads(pauses=sleepy(1))), ours, budget)
+    step = on(StandIn(Threads(pauses=sleepy(1)), page_bytes=page), ours, budget)
     found = trained(ours, step)
     assert differences(found, expected) == []
     assert found.rewritten

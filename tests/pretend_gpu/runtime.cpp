@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <ctime>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #undef cudaGetDeviceProperties
 #undef cudaStreamGetCaptureInfo
@@ -31,6 +33,9 @@ constexpr size_t kAlignment = 2u << 20;
 std::mutex guard;
 std::map<char*, Piece> pieces;
 size_t taken = 0;
+const int page_file = memfd_create("pages", 0);
+size_t page_count = 0;
+std::vector<size_t> free_pages;
 thread_local cudaError_t last = cudaSuccess;
 
 size_t setting(const char* name, size_t otherwise) {
@@ -368,6 +373,59 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* is_active) {
   *flags = 0;
   *is_active = 1;
+  return CUDA_SUCCESS;
+}
+
+// Pages: of a file in memory of the host, so that one is seen at several addresses
+
+CUresult cuDeviceGetAttribute(int* found, CUdevice_attribute, CUdevice) {
+  *found = 1;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  *bytes = kAlignment;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemCreate(CUmemGenericAllocationHandle* page, size_t bytes, const CUmemAllocationProp*, unsigned long long) {
+  const std::lock_guard<std::mutex> lock(guard);
+  if (taken + bytes > total) return CUDA_ERROR_OUT_OF_MEMORY;
+  taken += bytes;
+  if (free_pages.empty()) {
+    if (ftruncate(page_file, (page_count + 1) * kAlignment) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    free_pages.push_back(page_count++);
+  }
+  *page = free_pages.back();
+  free_pages.pop_back();
+  return CUDA_SUCCESS;
+}
+CUresult cuMemRelease(CUmemGenericAllocationHandle page) {
+  const std::lock_guard<std::mutex> lock(guard);
+  taken -= kAlignment;
+  free_pages.push_back(page);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  const std::lock_guard<std::mutex> lock(guard);
+  void* begin = mapped(bytes);
+  pieces[static_cast<char*>(begin)] = {bytes, cudaMemoryTypeDevice};
+  *address = reinterpret_cast<CUdeviceptr>(begin);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(guard);
+  munmap(reinterpret_cast<void*>(address), bytes);
+  return pieces.erase(reinterpret_cast<char*>(address)) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle page, unsigned long long) {
+  const int flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
+  void* begin = reinterpret_cast<void*>(address);
+  const bool is_mapped = mmap(begin, bytes, PROT_READ | PROT_WRITE, flags, page_file, page * kAlignment) == begin;
+  return is_mapped ? CUDA_SUCCESS : CUDA_ERROR_MAP_FAILED;
+}
+CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {
+  return CUDA_SUCCESS;
+}
+CUresult cuMemUnmap(CUdeviceptr, size_t) {
   return CUDA_SUCCESS;
 }
 cudaError_t cudaGetDriverEntryPointByVersion(

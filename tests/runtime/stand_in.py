@@ -5,9 +5,12 @@ program forgets to wait for goes wrong here as it does on a GPU, only more often
 sleep. `Streams` that forget waits, or do not sleep, are made of the same parts.
 """
 
+import ctypes
+import mmap
+import os
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -19,6 +22,7 @@ import torch
 
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import DeviceFull
+from outgrow.runtime.pages import Pages
 from outgrow.runtime.streams import Mark
 from outgrow.units import format_bytes
 
@@ -127,17 +131,19 @@ class StandIn:
     slack_bytes: int = 0
     most_bytes: int | None = None
     locks: bool = True
+    page_bytes: int = 1 << 14
     rooms: list[int] = field(default_factory=list[int])
+    paged: list[Pages] = field(default_factory=list[Pages])
     high_water: int = 0
 
     def lock(self, address: int, size_bytes: int) -> Callable[[], None] | None:  # noqa: ARG002
         return (lambda: None) if self.locks else None
 
     def taken_bytes(self) -> int:
-        return sum(self.rooms)
+        return sum(self.rooms) + sum(pages.size_bytes for pages in self.paged)
 
     def high_water_bytes(self) -> int:
-        return self.high_water
+        return max(self.high_water, self.taken_bytes())
 
     def reset_high_water(self) -> None:
         self.high_water = self.taken_bytes()
@@ -153,10 +159,72 @@ class StandIn:
 
     def room(self, size_bytes: int) -> torch.Tensor:
         if self.most_bytes is not None and size_bytes > self.most_bytes:
-            raise DeviceFull(f"{format_bytes(size_bytes)} are needed, and {format_bytes(self.most_bytes)} are free.")
+            raise self.full(size_bytes)
         self.rooms.append(size_bytes)
         self.high_water = max(self.high_water, self.taken_bytes())
         room = torch.full((size_bytes + 512,), 0xFF, dtype=torch.uint8)  # NaN, for those who read what nobody wrote
         begin = -room.data_ptr() % 512
         finalize(room.untyped_storage(), self.rooms.remove, size_bytes).atexit = False
         return room[begin : begin + size_bytes]
+
+    def pages(self) -> Pages | None:
+        if not self.page_bytes:
+            return None
+        self.paged.append(Pages(HostMapper(self.page_bytes, self.most_bytes), self.torch_device))
+        return self.paged[-1]
+
+    def full(self, size_bytes: int) -> DeviceFull:
+        return DeviceFull(f"{format_bytes(size_bytes)} are needed, and {format_bytes(self.most_bytes or 0)} are free.")
+
+
+class HostMapper:
+    """Pages of a file in memory of the host. They are full of NaN when they are taken, and seen at many addresses."""
+
+    def __init__(self, page_bytes: int, most_bytes: int | None = None) -> None:
+        self.page_bytes, self._most_bytes = page_bytes, most_bytes
+        self._file = os.memfd_create("pages")
+        self._free: list[int] = []
+        self.taken = self._count = 0
+        finalize(self, os.close, self._file)
+
+    def take(self) -> int:
+        if self._most_bytes is not None and (self.taken + 1) * self.page_bytes > self._most_bytes:
+            raise MemoryError
+        self.taken += 1
+        if not self._free:
+            self._free.append(self._count)
+            self._count += 1
+        page = self._free.pop()
+        os.pwrite(self._file, b"\xff" * self.page_bytes, page * self.page_bytes)
+        return page
+
+    def give_back(self, page: int) -> None:
+        self._free.append(page)
+        self.taken -= 1
+
+    def reserve(self, size_bytes: int) -> int:
+        return _mapped(0, size_bytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+
+    def show(self, address: int, pages: Sequence[int]) -> None:
+        size = self.page_bytes
+        for at, page in enumerate(pages):
+            _mapped(address + at * size, size, mmap.PROT_READ | mmap.PROT_WRITE, _SHARED_FIXED, self._file, page * size)
+
+    def free(self, address: int, size_bytes: int) -> None:
+        assert _LIBC.munmap(address, size_bytes) == 0
+
+    def settle(self) -> None:
+        """What uses the pages is waited for when the device gives back."""
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_SHARED_FIXED = mmap.MAP_SHARED | 0x10
+
+
+def _mapped(address: int, size: int, allowed: int, flags: int, file: int, offset: int) -> int:
+    found = _LIBC.mmap(address, size, allowed, flags, file, offset)
+    assert found not in (None, 2**64 - 1), os.strerror(ctypes.get_errno())
+    return found

@@ -16,6 +16,7 @@ from outgrow.frontends.platform import Platform
 from outgrow.frontends.prepare import Prepared, prepare
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
+from outgrow.planning.search import ENOUGH
 from outgrow.runtime.program import Program
 from outgrow.units import format_bytes
 
@@ -72,6 +73,7 @@ def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool)
     """
     if not demand.platform.anchored:
         prepared = _prepared(demand, limit_bytes, 0, is_quick=not is_thorough)
+        prepared.require_verified()
         return prepared, demand.platform.program(demand.captured, prepared)
     try:
         best = _quick(demand, limit_bytes)
@@ -81,8 +83,9 @@ def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool)
             raise
         more = f"{refusal} With the holes between addresses the step needs {format_bytes(floor)}."
         raise Infeasible(more, floor_bytes=floor, culprit=refusal.culprit, because=refusal.because) from None
-    if is_thorough and not best.prepared.plan.is_empty:
+    if is_thorough and best.seconds > best.prepared.in_core.seconds * (1 + ENOUGH):
         best = min([best, *_thorough(demand, limit_bytes, best.less_bytes)], key=attrgetter("seconds"))
+    best.prepared.require_verified()
     return best.prepared, best.program
 
 
@@ -115,7 +118,7 @@ def _quick(demand: Demand, limit_bytes: int) -> _Fitted:
         program, lacking = _program(demand, limit_bytes, prepared)
         if lacking <= 0:
             return _Fitted(prepared, program, less)
-        less += max(lacking // 2, limit_bytes >> _LEAST_LESS)
+        less += max(lacking, limit_bytes >> _LEAST_LESS)
 
 
 def _thorough(demand: Demand, limit_bytes: int, less_bytes: int) -> list[_Fitted]:
@@ -158,7 +161,8 @@ def _prepared(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bo
                 least_bytes=demand.platform.least_bytes(),
                 progress=demand.progress,
                 prove=False,
-                keep=True,
+                keep=not is_quick,
+                verify=False,
             )
         except Infeasible as refusal:
             before, overhead = overhead, demand.overhead_within(refusal.floor_bytes) + less_bytes

@@ -8,6 +8,7 @@ and optimizer state that rest in memory of the host between steps are tensors of
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from warnings import warn
 
 import torch
 from torch import Tensor
@@ -42,6 +43,10 @@ from outgrow.runtime.tiers import ALIGNMENT_BYTES as TIER_ALIGNMENT_BYTES
 
 _SHARE_MEASURED = 4
 """One in so many bytes of the budget is taken to measure rates."""
+_STAYS = (
+    "The device has no room for all of the model and its optimizer state. The rest stays in memory of the host, where "
+    "the device reads it, slowly. Save a checkpoint, or move the model to the host."
+)
 _TRIED_AT_ONCE = 2
 """An op that is tried takes so many times the bytes that it touches: of two runs of it both have results."""
 
@@ -68,7 +73,7 @@ class OnDevice:
         self.slack_bytes = device.slack_bytes
         directed = install(device.torch_device)
         self._rehearsal = Rehearsal(device, directed)
-        self._arena = Arena(device, directed)
+        self._arena = Arena(device, directed, device.pages())
         self._spill = Spill(InHost(device.torch_device, device.streams, device.lock), settings.host_bytes)
         self.last: Places | None = None
 
@@ -121,7 +126,8 @@ class OnDevice:
         graph = prepared.derived
         parts = self._rehearsal.of(graph, captured.elsewhere, lambda _fraction: None)
         scratch = {name: part.scratch_bytes for name, part in parts.items()}
-        addresses = addresses_of(graph, scratch, outside(graph) | captured.elsewhere)
+        elsewhere = outside(graph) | captured.elsewhere
+        addresses = addresses_of(graph, scratch, elsewhere, page_bytes=self._arena.page_bytes)
         aims = {at: _aims(graph, item, parts[item.name], addresses.stays.get(at, {})) for at, item in _ops(graph)}
         return lower(graph, self._unread, addresses, aims)
 
@@ -129,7 +135,7 @@ class OnDevice:
         """Scratch is in the arena where the allocator can be directed, and beside it otherwise."""
         scratch = [0 if self._rehearsal.directed else cost.workspace_bytes for cost in prepared.costs.values()]
         addresses = _addresses(program)
-        return self._device.taken_by([addresses.arena_bytes, *addresses.beside]) + max(scratch, default=0)
+        return self._taken_by(addresses.arena_bytes, addresses) + max(scratch, default=0)
 
     def install(self) -> None:
         """The allocator is directed from the beginning."""
@@ -165,7 +171,7 @@ class OnDevice:
 
     def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
         """The arena, with the holes between addresses, and what lies beside it."""
-        return self._device.taken_by([self._arena.size_bytes, *_addresses(program).beside])
+        return self._taken_by(self._arena.size_bytes, _addresses(program))
 
     def resting_bytes(self) -> int:
         return self._arena.size_bytes
@@ -180,9 +186,12 @@ class OnDevice:
         self._device.give_back()
 
     def come_home(self, training: Training) -> None:
-        """The arena makes room: nothing that is planned runs now."""
+        """The arena makes room: nothing that is planned runs now. What has none all the same stays where it is."""
         self._arena.close()
-        all_come_home(self._spill, training)
+        try:
+            all_come_home(self._spill, training)
+        except torch.OutOfMemoryError:
+            warn(_STAYS, stacklevel=2)
 
     def forget(self, program: Program) -> None:
         self._arena.forget(program)
@@ -190,6 +199,12 @@ class OnDevice:
     def close(self) -> None:
         self._spill.close()
         self._arena.close()
+
+    def _taken_by(self, arena_bytes: int, addresses: Addresses) -> int:
+        """Return what an arena takes, and what lies beside it; pages are no tensor of torch's."""
+        if self._arena.pages is not None:
+            return arena_bytes + self._device.taken_by(addresses.beside)
+        return self._device.taken_by([arena_bytes, *addresses.beside])
 
     def _unread(self, size_bytes: int) -> torch.UntypedStorage:
         """Return a storage of which the layout alone is asked; whoever reads it goes wrong."""

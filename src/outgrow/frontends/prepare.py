@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 
@@ -22,7 +23,7 @@ from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
-from outgrow.rewriting.derive import Derivation, verified
+from outgrow.rewriting.derive import Derivation, Stage, verified
 from outgrow.runtime.memory import least_bytes as heap_least_bytes
 from outgrow.runtime.tiers import offload_folder
 from outgrow.simulation import replay
@@ -36,20 +37,30 @@ _PACKED_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Prepared:
-    """A captured graph with its costs, its plan, what is derived from it, and what is expected of it."""
+    """A captured graph with its costs, its plan, what each stage of that makes of it, and what is expected of it."""
 
     graph: Graph
     costs: Mapping[str, Cost]
     machine: Machine
     plan: Plan
-    derivation: Derivation
+    stages: tuple[Stage, ...]
     in_core: Trace
     simulated: Trace
 
     @property
     def derived(self) -> Graph:
         """The rewritten graph that runs."""
-        return self.derivation.graph
+        return self.stages[-1].graph if self.stages else self.graph
+
+    @cached_property
+    def derivation(self) -> Derivation:
+        """The derivation, verified. Raises `InvalidGraph` where a stage breaks an invariant."""
+        workspace = {name: cost.workspace_bytes for name, cost in self.costs.items()}
+        return verified(self.graph, self.plan, self.stages, workspace)
+
+    def require_verified(self) -> None:
+        """Raise `InvalidGraph` where a stage breaks an invariant: whatever runs has to pass."""
+        _ = self.derivation
 
     @property
     def seconds_recomputed(self) -> float:
@@ -108,6 +119,7 @@ def prepare(
     progress: Callable[[str, float], None] = silent,
     prove: bool = True,
     keep: bool = False,
+    verify: bool = True,
     solver_seconds: float = SOLVER_SECONDS,
 ) -> Prepared:
     """Plan a captured graph and derive what will run; `known` are measured costs by signature.
@@ -115,7 +127,8 @@ def prepare(
     Of the storages that outlive the step, those named in `fixed` stay on the device, and on an `anchored` one all that
     do not rest in the next tier between steps. A storage of `least_bytes` makes room for any other when it dies (None:
     as on this CPU). A `quick` plan is not searched for. Without `prove` the bound is the arithmetic alone, which takes
-    no time to find. With `keep` a plan of an earlier job serves (`frontends.kept`).
+    no time to find. With `keep` a plan of an earlier job serves (`frontends.kept`). Without `verify` the derivation is
+    yet to be verified (`Prepared.require_verified`).
     Raises `Infeasible` if the budget is below the floor.
     """
     costs = costs_of(graph, machine.device, known)
@@ -132,8 +145,10 @@ def prepare(
         progress=progress,
     )
     found = planned_or_kept(problem, planner, prove=prove) if keep else planned(problem, planner, prove=prove)
-    derivation = verified(graph, found.plan, found.stages, problem.workspace)
-    return Prepared(graph, costs, machine, found.plan, derivation, found.in_core, found.simulated)
+    prepared = Prepared(graph, costs, machine, found.plan, found.stages, found.in_core, found.simulated)
+    if verify:
+        prepared.require_verified()
+    return prepared
 
 
 def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:

@@ -1,22 +1,22 @@
 """At which address of one arena does each storage of a planned step lie, each time it is on the device?
 
 Blocks (`planning.blocks`) of what is born or brought back in the step, and of the workspace of its ops, are placed by
-`planning.placement`. What is on the device from before the step to after it, and results, which outlive it, lie
-elsewhere: the arena is used anew in every step.
+`planning.stitched` where the arena is made of pages, else by `planning.placement`. What is on the device from before
+the step to after it, and results, which outlive it, lie elsewhere: the arena is used anew in every step.
 
     arena_bytes    at least the most bytes that blocks hold at one instruction
-    (1) apart      parts of two blocks that hold bytes at the same instruction do not share a byte
+    (1) apart      parts of two blocks that hold bytes at the same instruction do not share a byte of the arena
 
-The placement is looked over once more, with (1) written down apart from it (`overlap`).
+The addresses are looked over once more, with (1) written down apart from what found them (`overlap`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from operator import itemgetter
 
 from outgrow.ir.graph import DEVICE, Graph, Op
 from outgrow.plan import Addresses
 from outgrow.planning.blocks import Block, Part, blocks_of
-from outgrow.planning.placement import Placement, place
+from outgrow.planning.placement import place
+from outgrow.planning.stitched import stitched
 
 ALIGNMENT_BYTES = 512
 """As an allocator of a device aligns, so that kernels find what they find elsewhere."""
@@ -34,8 +34,12 @@ def outside(graph: Graph) -> frozenset[str]:
     )
 
 
-def addresses_of(graph: Graph, scratch: Mapping[str, int], elsewhere: Collection[str]) -> Addresses:
+def addresses_of(
+    graph: Graph, scratch: Mapping[str, int], elsewhere: Collection[str], *, page_bytes: int = 0
+) -> Addresses:
     """Return the addresses of a derived graph but for the storages `elsewhere`; `scratch` is in bytes by op name.
+
+    With `page_bytes` the arena is made of such pages.
 
     >>> from outgrow.ir.text import parse_graph
     >>> graph = parse_graph('''
@@ -47,25 +51,39 @@ def addresses_of(graph: Graph, scratch: Mapping[str, int], elsewhere: Collection
     ... %z: z@0 f32[2] = my.sum(%y)
     ... return %z
     ... ''')
-    >>> addresses_of(graph, {"sum": 64}, outside(graph))
-    Addresses(arena_bytes=1088, beside=(8, 8), stays={0: {'y': 0}}, scratch={1: (1024, 64)})
+    >>> addresses_of(graph, {"sum": 64}, outside(graph)).stays
+    {0: {'y': 0}}
+    >>> addresses_of(graph, {"sum": 64}, outside(graph), page_bytes=512)
+    Addresses(arena_bytes=1536, beside=(8, 8), stays={0: {'y': 0}}, scratch={1: (1024, 64)}, pages=(0, 1, 2), \
+page_bytes=512)
     """
     storages = [block for block in blocks_of(graph, {}) if block.label not in elsewhere]
     needs = _scratch_blocks(graph, scratch)
-    rounds = max(_FEWEST_ROUNDS, min(_ROUNDS, _PLACED // (1 + len(storages) + len(needs))))
-    placement = place([*storages, *needs], alignment_bytes=ALIGNMENT_BYTES, rounds=rounds, goal=_GOAL)
-    fault = overlap(placement)
-    assert fault is None, f"the placement is wrong: {fault}"
+    blocks = [*storages, *needs]
+    pages: tuple[int, ...] = ()
+    if page_bytes:
+        found = stitched(blocks, page_bytes=page_bytes, alignment_bytes=ALIGNMENT_BYTES)
+        arena_bytes, places, pages = found.count * page_bytes, found.addresses, found.pages
+    else:
+        rounds = max(_FEWEST_ROUNDS, min(_ROUNDS, _PLACED // (1 + len(blocks))))
+        placement = place(blocks, alignment_bytes=ALIGNMENT_BYTES, rounds=rounds, goal=_GOAL)
+        arena_bytes, places = placement.arena_bytes, placement.addresses
+    fault = overlap(blocks, places, arena_bytes, pages, page_bytes)
+    assert fault is None, f"the addresses are wrong: {fault}"
     stays: dict[int, dict[str, int]] = {}
-    for block, address in zip(storages, placement.addresses, strict=False):
+    for block, address in zip(storages, places, strict=False):
         for part in block.parts:
             stays.setdefault(part.begin, {})[block.label] = address
-    found = zip(needs, placement.addresses[len(storages) :], strict=True)
     return Addresses(
-        placement.arena_bytes,
+        arena_bytes,
         tuple(graph.storages[name].size_bytes for name in sorted(elsewhere)),
         stays,
-        {block.begin: (address, block.size_bytes) for block, address in found},
+        {
+            block.begin: (address, block.size_bytes)
+            for block, address in zip(needs, places[len(storages) :], strict=True)
+        },
+        pages,
+        page_bytes,
     )
 
 
@@ -75,35 +93,46 @@ def _scratch_blocks(graph: Graph, scratch: Mapping[str, int]) -> list[Block]:
     return [Block(name, (Part(0, size, at, at + 1),)) for at, name, size in needs if size > 0]
 
 
-def overlap(placement: Placement) -> str | None:
-    """Return two blocks of a placement that hold one byte at the same instruction; None if there are none.
+def overlap(
+    blocks: Sequence[Block],
+    addresses: Sequence[int],
+    arena_bytes: int,
+    pages: Sequence[int] = (),
+    page_bytes: int = 0,
+) -> str | None:
+    """Return two blocks that hold one byte of the arena at the same instruction; None if there are none.
 
-    Instruction by instruction, what is held is kept in the order of addresses: only neighbours can meet.
+    Page by page (without pages: all at once), the bytes that are held are looked at as each part of a block begins.
     """
-    begins: dict[int, list[_Held]] = {}
-    for block, address in zip(placement.blocks, placement.addresses, strict=True):
+    if not pages:
+        pages, page_bytes = (0,), arena_bytes
+    held: dict[int, list[_Held]] = {}
+    for block, address in zip(blocks, addresses, strict=True):
         for part in block.parts:
-            begins.setdefault(part.begin, []).append((address + part.low, address + part.high, part.end, block.label))
-    held: list[_Held] = []
-    for at in sorted(begins):
-        held = sorted([*(item for item in held if item[2] > at), *begins[at]], key=itemgetter(0, 1))
-        fault = _meeting(held)
-        if fault is not None:
-            return f"{fault} at instruction {at}"
-        if held and held[-1][1] > placement.arena_bytes:
-            return f"{held[-1][3]} leaves the arena at instruction {at}"
-    return None
+            low, high = address + part.low, address + part.high
+            if low < 0 or high > len(pages) * page_bytes:
+                return f"{block.label} leaves the window at {part.begin}"
+            while low < high:
+                at, begin = divmod(low, page_bytes)
+                size = min(high - low, page_bytes - begin)
+                held.setdefault(pages[at], []).append((part.begin, part.end, begin, begin + size, block.label))
+                low += size
+    if any(not 0 <= page < arena_bytes // page_bytes for page in held):
+        return "a page is none of the arena"
+    return next((fault for items in held.values() if (fault := _meeting(items)) is not None), None)
 
 
-_Held = tuple[int, int, int, str]
-"""First byte, end, the instruction before which it is freed, and whose it is."""
+_Held = tuple[int, int, int, int, str]
+"""The first instruction, the one before which it is freed, first byte, end, and whose it is."""
 
 
-def _meeting(held: Sequence[_Held]) -> str | None:
-    end, owner = 0, ""
-    for low, high, _, label in held:
-        if low < end and low < high:
-            return f"{label} at {low} meets {owner} up to {end}"
-        if high > end:
-            end, owner = high, label
+def _meeting(items: list[_Held]) -> str | None:
+    now: list[_Held] = []
+    for item in sorted(items):
+        begin, _, low, high, label = item
+        now = [other for other in now if other[1] > begin]
+        for _, _, other_low, other_high, other in now:
+            if low < other_high and other_low < high:
+                return f"{label} meets {other} at instruction {begin}"
+        now.append(item)
     return None

@@ -54,7 +54,7 @@ _AT_ONCE = 256
 """Trials between two reports of progress."""
 _SMALL = 4_000
 """Ops up to which every way of choosing gaps is tried."""
-_ENOUGH = 1e-4
+ENOUGH = 1e-4
 """A stall of less than this share of the step is not worth a search."""
 
 
@@ -73,7 +73,7 @@ class _Board:
     @property
     def enough(self) -> float:
         """Seconds of a step that is not worth a search."""
-        return self.space.arithmetic_seconds * (1 + _ENOUGH)
+        return self.space.arithmetic_seconds * (1 + ENOUGH)
 
     @property
     def affordable(self) -> int:

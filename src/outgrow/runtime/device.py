@@ -12,6 +12,8 @@ import torch
 
 from outgrow.errors import DeviceFull
 from outgrow.runtime.memory import round_up
+from outgrow.runtime.pages import Pages, cuda_pages
+from outgrow.runtime.pages import taken_bytes as pages_taken_bytes
 from outgrow.runtime.pool import locked_by_cuda
 from outgrow.runtime.streams import CudaStreams, Streams
 from outgrow.units import format_bytes
@@ -71,9 +73,17 @@ class Device(Protocol):
         """Return so many bytes, uint8[size_bytes]. Raises `DeviceFull`."""
         ...
 
+    def pages(self) -> Pages | None:
+        """Return pages that can be shown in any order, none yet; None where there are no such."""
+        ...
+
+    def full(self, size_bytes: int) -> DeviceFull:
+        """Return the error that so many bytes are needed and not there."""
+        ...
+
 
 class Cuda:
-    """A GPU. What the process takes of it is what torch's allocator has reserved: a context is not counted.
+    """A GPU. What the process takes of it is what torch's allocator has reserved, and pages: a context is not counted.
 
     Beside tensors that are the ends of segments, and workspaces of matrix products (32 MiB on Hopper), which live on
     for each thread and stream. One that is made amid other work may split a large segment, which is never given back
@@ -111,10 +121,10 @@ class Cuda:
         return locked_by_cuda(address, size_bytes)
 
     def taken_bytes(self) -> int:
-        return torch.cuda.memory_reserved(self.torch_device)
+        return torch.cuda.memory_reserved(self.torch_device) + pages_taken_bytes(self.torch_device)
 
     def high_water_bytes(self) -> int:
-        return torch.cuda.max_memory_reserved(self.torch_device)
+        return torch.cuda.max_memory_reserved(self.torch_device) + pages_taken_bytes(self.torch_device)
 
     def reset_high_water(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)
@@ -146,12 +156,18 @@ class Cuda:
         try:
             return torch.empty(size_bytes, dtype=torch.uint8, device=self.torch_device)
         except torch.OutOfMemoryError as error:
-            free, total = torch.cuda.mem_get_info(self.torch_device)
-            raise DeviceFull(
-                f"{format_bytes(size_bytes)} of {self.torch_device} are needed within the budget, and "
-                f"{format_bytes(free)} of {format_bytes(total)} are free, {format_bytes(self.taken_bytes())} are taken "
-                "by this process. Nothing has been changed. Lower the memory budget, or end what else uses the device."
-            ) from error
+            raise self.full(size_bytes) from error
+
+    def pages(self) -> Pages | None:
+        return cuda_pages(self.torch_device)
+
+    def full(self, size_bytes: int) -> DeviceFull:
+        free, total = torch.cuda.mem_get_info(self.torch_device)
+        return DeviceFull(
+            f"{format_bytes(size_bytes)} of {self.torch_device} are needed within the budget, and "
+            f"{format_bytes(free)} of {format_bytes(total)} are free, {format_bytes(self.taken_bytes())} are taken "
+            "by this process. Nothing has been changed. Lower the memory budget, or end what else uses the device."
+        )
 
 
 def segment_bytes(sizes_bytes: Iterable[int]) -> int:

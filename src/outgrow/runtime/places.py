@@ -12,11 +12,11 @@ import torch
 
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
-from outgrow.plan import Addresses
 from outgrow.runtime.device import Device
 from outgrow.runtime.directed import Directions, Site
 from outgrow.runtime.heap import compact, copied_to, is_loose
 from outgrow.runtime.memory import storage_on
+from outgrow.runtime.pages import Pages
 from outgrow.runtime.program import Geometry, Program
 from outgrow.runtime.recording import Moment
 from outgrow.runtime.resting import Extent, copied_out
@@ -28,20 +28,39 @@ _NOWHERE: Mapping[str, int] = {}
 class Arena:
     """The bytes of a device in which programs run, one after the other; taken when the first one needs them.
 
-    With `directed` the device's allocator can be told where results go.
+    With `directed` the device's allocator can be told where results go. Where the device has `pages` the arena is made
+    of these, and each program has a window; else it is one tensor.
     """
 
     device: Device
     directed: bool
-    room: torch.Tensor | None = None
+    pages: Pages | None = None
+    _room: torch.Tensor | None = None
+    _windows: dict[int, tuple[Program, int]] = field(default_factory=dict[int, tuple[Program, int]])
     _directions: dict[int, tuple[Program, Directions]] = field(default_factory=dict[int, tuple[Program, Directions]])
+
+    @property
+    def page_bytes(self) -> int:
+        """The bytes of a page; 0 where there are none."""
+        return 0 if self.pages is None else self.pages.page_bytes
 
     def reserve(self, size_bytes: int, most_bytes: int) -> None:
         """Have so many bytes, and not too many, as another program may have wanted. Raises `DeviceFull`."""
-        if self.room is not None and size_bytes <= self.room.nbytes <= most_bytes:
+        if size_bytes <= self.size_bytes <= most_bytes:
             return
-        self.close()
-        self.room = self.device.room(size_bytes)
+        if self.pages is None or self.size_bytes > most_bytes:
+            self.close()
+        if self.pages is None:
+            self._room = self.device.room(size_bytes)
+            return
+        try:
+            self.pages.have(size_bytes)
+        except MemoryError:
+            self.device.give_back()
+            try:
+                self.pages.have(size_bytes)
+            except MemoryError as error:
+                raise self.device.full(size_bytes - self.size_bytes) from error
 
     def moment(self) -> Moment:
         """Return a mark behind what operators were given so far."""
@@ -50,45 +69,59 @@ class Arena:
     @property
     def size_bytes(self) -> int:
         """The bytes that are taken."""
-        return 0 if self.room is None else self.room.nbytes
+        if self.pages is not None:
+            return self.pages.size_bytes
+        return 0 if self._room is None else self._room.nbytes
 
-    @property
-    def address(self) -> int:
-        """Where the arena begins."""
-        assert self.room is not None, "the arena was reserved for the program"
-        return self.room.data_ptr()
+    def address(self, program: Program) -> int:
+        """Where the arena begins, as a program sees it."""
+        assert program.addresses is not None, "a program that runs in an arena has addresses"
+        if self.pages is None:
+            assert self._room is not None, "the arena was reserved for the program"
+            return self._room.data_ptr()
+        if id(program) not in self._windows:  # which keeps the program, so that no other one has its identity
+            self._windows[id(program)] = program, self.pages.show(program.addresses.pages)
+        return self._windows[id(program)][1]
 
     def memory_of(self, program: Program, *, is_timed: bool) -> "Places":
         """Return the memory of a run of a program whose addresses were planned."""
-        assert program.addresses is not None, "a program that runs in an arena has addresses"
-        return Places(self, program.addresses, self._directed(program), is_timed, bool(program.lasting))
+        return Places(self, program, self._directed(program), is_timed)
 
     def holds(self, storage: torch.UntypedStorage) -> bool:
         """Whether a storage lies in the arena."""
-        return self.room is not None and 0 <= storage.data_ptr() - self.address < self.size_bytes
+        address = storage.data_ptr()
+        if self.pages is not None:
+            return self.pages.are_shown(address)
+        return self._room is not None and 0 <= address - self._room.data_ptr() < self._room.nbytes
 
     def forget(self, program: Program) -> None:
         """A program will not run again."""
         self._directions.pop(id(program), None)
+        window = self._windows.pop(id(program), None)
+        if window is not None and self.pages is not None:
+            self.pages.hide(window[1])
 
     def close(self) -> None:
         """Give the bytes back, once the device has done with them."""
         self._directions.clear()
-        if self.room is not None:
-            self.room = None
+        self._windows.clear()
+        if self.size_bytes:
+            self._room = None
+            if self.pages is not None:
+                self.pages.close()
             self.device.give_back()
 
     def _directed(self, program: Program) -> Directions | None:
         if not self.directed:
             return None
-        if id(program) not in self._directions:  # which keeps the program, so that no other one has its identity
+        if id(program) not in self._directions:
             made = Directions(self.device.torch_device, self._sites(program))
             self._directions[id(program)] = (program, made)
         return self._directions[id(program)][1]
 
     def _sites(self, program: Program) -> list[Site | None]:
         assert program.addresses is not None, "a program that runs in an arena has addresses"
-        base, addresses = self.address, program.addresses
+        base, addresses = self.address(program), program.addresses
         sites: list[Site | None] = []
         for at in range(len(program.instructions)):
             offset, size = addresses.scratch.get(at, (0, 0))
@@ -106,10 +139,9 @@ class Places:
     """One run in an arena. `misplaced` counts results that were born elsewhere and copied."""
 
     arena: Arena
-    addresses: Addresses
+    program: Program
     directions: Directions | None
     is_timed: bool
-    has_lasting: bool = False
     misplaced: int = 0
     _position: int = 0
     _is_directed: bool = False
@@ -118,7 +150,9 @@ class Places:
 
     def __post_init__(self) -> None:
         """What is asked for at every result is at hand."""
-        self._address, self._kind = self.arena.address, self.arena.device.torch_device.type
+        self._address, self._kind = self.arena.address(self.program), self.arena.device.torch_device.type
+        assert self.program.addresses is not None, "a program that runs in an arena has addresses"
+        self._stays = self.program.addresses.stays
 
     @property
     def high_water_bytes(self) -> int:
@@ -142,7 +176,7 @@ class Places:
                 "before the step was planned, so results may be wrong. Load the last checkpoint, and run this step in "
                 "eager mode."
             )
-        if self.has_lasting:  # what rests in memory of the host is read there without asking the device
+        if self.program.lasting:  # what rests in memory of the host is read there without asking the device
             self.arena.device.streams.mark(Lane.OUT).wait()
         return self._mark()
 
@@ -160,7 +194,7 @@ class Places:
             self._is_directed = False
 
     def born(self, storage: str, item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
-        stays = self.addresses.stays.get(self._position)
+        stays = self._stays.get(self._position)
         offset = None if stays is None else stays.get(storage)
         if offset is None or item.device.type != self._kind:
             if is_loose(item, size_bytes):
@@ -175,7 +209,7 @@ class Places:
     def reserve(self, storage: str, begin: int, end: int, size: int, there: torch.UntypedStorage | None) -> int:  # noqa: ARG002
         if there is not None:
             return there.data_ptr()
-        address = self.arena.address + self.addresses.stays[self._position][storage]
+        address = self._address + self._stays[self._position][storage]
         self._arriving[storage] = self._storage(address, size)
         return address
 

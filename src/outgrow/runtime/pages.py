@@ -1,0 +1,239 @@
+"""Which memory can be shown at any address? Pages that a driver gives, in windows that show them in any order.
+
+A page may be shown in many windows, and more than once in one: what is written through one address is read through all.
+On a GPU that holds from one kernel, or copy, to the next that is behind it (CUDA C++ Programming Guide, "Virtual
+Aliasing Support"), which is the order in which a planned step uses its bytes (`runtime.flights`).
+
+Nothing is mapped while a step runs: its window is made before. What a window takes of memory are entries of tables.
+"""
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Protocol, final
+from weakref import finalize
+
+import torch
+
+_TAKEN: Counter[str] = Counter()
+"""Bytes of all pages of this process, by the name of the device."""
+
+
+class Mapper(Protocol):
+    """What a driver does with pages of one size, and with ranges of addresses that are multiples of it."""
+
+    page_bytes: int
+
+    def take(self) -> int:
+        """Take a page and return its name. Raises `MemoryError` where there is none."""
+        ...
+
+    def give_back(self, page: int) -> None:
+        """Give a page back; whoever shows it goes on to."""
+        ...
+
+    def reserve(self, size_bytes: int) -> int:
+        """Return where so many addresses begin that nobody uses."""
+        ...
+
+    def show(self, address: int, pages: Sequence[int]) -> None:
+        """Show pages, one after the other, from a reserved address on."""
+        ...
+
+    def free(self, address: int, size_bytes: int) -> None:
+        """Let a reserved range, in which pages are shown, be no more; the device has done with it."""
+        ...
+
+    def settle(self) -> None:
+        """Let the host wait until the device has done what it was given."""
+        ...
+
+
+@final
+class Pages:
+    """Some pages of a device, and the windows in which they are shown. They are given back with this object."""
+
+    def __init__(self, mapper: Mapper, device: torch.device) -> None:
+        self.page_bytes = mapper.page_bytes
+        self._mapper, self._device = mapper, str(device)
+        self._pages: list[int] = []
+        self._windows: dict[int, int] = {}
+        self._close = finalize(self, _closed, mapper, self._device, self._pages, self._windows)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that are taken."""
+        return len(self._pages) * self.page_bytes
+
+    def have(self, size_bytes: int) -> None:
+        """Have so many bytes at least. Raises `MemoryError`, and takes none then."""
+        before = len(self._pages)
+        try:
+            while self.size_bytes < size_bytes:
+                self._pages.append(self._mapper.take())
+                _TAKEN[self._device] += self.page_bytes
+        except MemoryError:
+            for page in self._pages[before:]:
+                self._mapper.give_back(page)
+                _TAKEN[self._device] -= self.page_bytes
+            del self._pages[before:]
+            raise
+
+    def show(self, pages: Sequence[int]) -> int:
+        """Return where a window begins that shows pages, by their numbers from 0 on, one after the other."""
+        size = len(pages) * self.page_bytes
+        address = self._mapper.reserve(size)
+        self._windows[address] = size
+        self._mapper.show(address, [self._pages[page] for page in pages])
+        return address
+
+    def hide(self, address: int) -> None:
+        """Let a window be no more."""
+        self._mapper.settle()
+        self._mapper.free(address, self._windows.pop(address))
+
+    def are_shown(self, address: int) -> bool:
+        """Whether an address is in a window."""
+        return any(begin <= address < begin + size for begin, size in self._windows.items())
+
+    def close(self) -> None:
+        """Give all pages and windows back; this object may take others."""
+        _closed(self._mapper, self._device, self._pages, self._windows)
+
+
+def taken_bytes(device: torch.device) -> int:
+    """Return the bytes of all pages of a device that this process has taken."""
+    return _TAKEN[str(device)]
+
+
+def _closed(mapper: Mapper, device: str, pages: list[int], windows: dict[int, int]) -> None:
+    if windows:
+        mapper.settle()
+    for address, size in windows.items():
+        mapper.free(address, size)
+    for page in pages:
+        mapper.give_back(page)
+    _TAKEN[device] -= len(pages) * mapper.page_bytes
+    windows.clear()
+    pages.clear()
+
+
+# CUDA ---------------------------------------------------------------------------------------------------------------
+
+
+class _Location(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class _Properties(ctypes.Structure):
+    """CUmemAllocationProp of cuda.h."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", _Location),
+        ("win32", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
+
+
+class _Access(ctypes.Structure):
+    """CUmemAccessDesc of cuda.h."""
+
+    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
+
+
+_PINNED = _ON_DEVICE = 1
+_READ_AND_WRITE = 3
+_CAN_MAP = 102
+_OUT_OF_MEMORY = 2
+_ADDRESS, _SIZE, _FLAGS = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64
+_FUNCTIONS: dict[str, tuple[object, ...]] = {
+    "cuDeviceGetAttribute": (ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int),
+    "cuMemGetAllocationGranularity": (ctypes.POINTER(_SIZE), ctypes.POINTER(_Properties), ctypes.c_int),
+    "cuMemCreate": (ctypes.POINTER(ctypes.c_uint64), _SIZE, ctypes.POINTER(_Properties), _FLAGS),
+    "cuMemRelease": (ctypes.c_uint64,),
+    "cuMemAddressReserve": (ctypes.POINTER(_ADDRESS), _SIZE, _SIZE, _ADDRESS, _FLAGS),
+    "cuMemAddressFree": (_ADDRESS, _SIZE),
+    "cuMemMap": (_ADDRESS, _SIZE, _SIZE, ctypes.c_uint64, _FLAGS),
+    "cuMemSetAccess": (_ADDRESS, _SIZE, ctypes.POINTER(_Access), _SIZE),
+    "cuMemUnmap": (_ADDRESS, _SIZE),
+}
+
+
+class CudaMapper:
+    """Pages of a GPU, of the driver's smallest size, which is 2 MiB.
+
+    What torch lets this process take of the GPU (`set_per_process_memory_fraction`) is kept: pages count, beside what
+    its allocator has reserved.
+    """
+
+    def __init__(self, torch_device: torch.device) -> None:
+        self._device = torch_device
+        self._driver = _driver()
+        place = _Location(_ON_DEVICE, torch_device.index)
+        self._properties = _Properties(_PINNED, 0, place)
+        self._access = _Access(place, _READ_AND_WRITE)
+        size = _SIZE()
+        self._call("cuMemGetAllocationGranularity", ctypes.byref(size), ctypes.byref(self._properties), 0)
+        self.page_bytes = size.value
+
+    def take(self) -> int:
+        allowed = torch.cuda.get_per_process_memory_fraction(self._device)
+        _, total = torch.cuda.mem_get_info(self._device)
+        taken = torch.cuda.memory_reserved(self._device) + taken_bytes(self._device)
+        if taken + self.page_bytes > allowed * total:
+            raise MemoryError
+        page = ctypes.c_uint64()
+        self._call("cuMemCreate", ctypes.byref(page), self.page_bytes, ctypes.byref(self._properties), 0)
+        return page.value
+
+    def give_back(self, page: int) -> None:
+        self._call("cuMemRelease", page)
+
+    def reserve(self, size_bytes: int) -> int:
+        address = _ADDRESS()
+        self._call("cuMemAddressReserve", ctypes.byref(address), size_bytes, 0, 0, 0)
+        return address.value
+
+    def show(self, address: int, pages: Sequence[int]) -> None:
+        size = self.page_bytes
+        for at, page in enumerate(pages):
+            self._call("cuMemMap", address + at * size, size, 0, page, 0)
+        self._call("cuMemSetAccess", address, len(pages) * size, ctypes.byref(self._access), 1)
+
+    def free(self, address: int, size_bytes: int) -> None:
+        self._call("cuMemUnmap", address, size_bytes)
+        self._call("cuMemAddressFree", address, size_bytes)
+
+    def settle(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        status = self._driver[name](*arguments)
+        if status == _OUT_OF_MEMORY:
+            raise MemoryError
+        if status:
+            raise RuntimeError(f"{name} of the CUDA driver fails with error {status}")
+
+
+def cuda_pages(torch_device: torch.device) -> Pages | None:
+    """Return pages of a GPU, none yet; None where its driver cannot map them."""
+    can = ctypes.c_int()
+    try:
+        failed = _driver()["cuDeviceGetAttribute"](ctypes.byref(can), _CAN_MAP, torch_device.index)
+    except OSError:
+        return None
+    return None if failed or not can.value else Pages(CudaMapper(torch_device), torch_device)
+
+
+@cache
+def _driver() -> dict[str, Callable[..., int]]:
+    library = ctypes.CDLL("nvcuda.dll" if hasattr(ctypes, "WinDLL") else "libcuda.so.1")
+    found: dict[str, Callable[..., int]] = {}
+    for name, types in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = types, ctypes.c_int
+        found[name] = function
+    return found
