@@ -2,6 +2,8 @@
 
     context      bytes of the device that are gone once there is a context, and after a matrix product and a convolution
     directed     whether torch's allocator can be directed there, and what was said if not
+    pages        seconds to take and to show 1 GiB of them, and those of a sum and a product in pages that are shown in
+                 any order, over those in one tensor
     machine      what copies and arithmetic do
     operators    of each operator of some small steps: results that are born, those of which the allocation was found
                  when it was rehearsed, its scratch (the workspace of convolutions is there), and its seconds
@@ -10,6 +12,8 @@
 One that fails has its error in its place.
 """
 
+import math
+import random
 import subprocess
 import time
 import warnings
@@ -17,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
@@ -31,8 +36,10 @@ from outgrow.frontends.measure import machine_of
 from outgrow.frontends.rehearsal import Part, Rehearsal
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.directed import install
+from outgrow.runtime.memory import bytes_on
 from outgrow.runtime.places import Places
 
+_PAGED_BYTES = 1 << 30
 OVER = 4.0
 """The runs are so many times over their budgets, or at their floors."""
 SAMPLES: Mapping[str, tuple[str, Mapping[str, int]]] = {
@@ -54,6 +61,7 @@ def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
     facts: dict[str, Callable[[], object]] = {
         "context": lambda: context(ground),
         "directed": lambda: directed(ground),
+        "pages": lambda: pages(ground),
         "machine": lambda: asdict(machine_of(ground.beside())),
         **{f"operators: {name}": lambda asked=asked: operators(ground, asked) for name, asked in samples.items()},
         **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
@@ -108,6 +116,47 @@ def directed(ground: Ground) -> dict[str, object]:
         warnings.simplefilter("always")
         works = install(ground.device)
     return {"works": works, "said": [str(item.message) for item in said]}
+
+
+def pages(ground: Ground) -> dict[str, float | bool]:
+    """Return whether the driver maps pages, how long that takes, and how much slower kernels are in them."""
+    device = ground.beside()
+    found = device.pages()
+    if found is None:
+        return {"works": False}
+    size = _PAGED_BYTES if ground.device.type == "cuda" else found.page_bytes * 8
+    begin = time.perf_counter()
+    found.have(size)
+    taken = time.perf_counter()
+    order = list(range(size // found.page_bytes))
+    random.Random(0).shuffle(order)
+    address = found.show(order)
+    shown = time.perf_counter()
+    stitched = bytes_on(ground.device, address, size).view(torch.bfloat16)
+    whole = torch.zeros_like(stitched)
+    stitched.zero_()
+
+    def seconds(tensor: torch.Tensor, work: Callable[[torch.Tensor], object]) -> float:
+        times: list[float] = []
+        for _ in range(7):
+            ground.wait()
+            before = time.perf_counter()
+            work(tensor)
+            ground.wait()
+            times.append(time.perf_counter() - before)
+        return median(times)
+
+    def product(tensor: torch.Tensor) -> torch.Tensor:
+        side = math.isqrt(tensor.numel() // 2)
+        one, other = tensor[: side * side], tensor[side * side : 2 * side * side]
+        return one.view(side, side) @ other.view(side, side)
+
+    def add(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.add_(1)
+
+    slower = {work.__name__: seconds(stitched, work) / seconds(whole, work) for work in (add, product)}
+    found.close()
+    return {"works": True, "take_seconds": taken - begin, "show_seconds": shown - taken, **slower}
 
 
 def operators(ground: Ground, asked: Asked) -> dict[str, dict[str, float]]:

@@ -290,6 +290,26 @@ def test_state_rests_in_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(torch.equal(saved[name], tensor) for name, tensor in ours.model.state_dict().items())
 
 
+def test_what_has_no_room_on_the_device_stays_in_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the end as much comes home as there is room for; the rest is told, and can be read where it is."""
+    _, step, found = _trained_near(66 << 20)
+    held = [tensor for tensor in found.state.values() if extent_of(tensor.untyped_storage())]
+    expected = [tensor.clone() for tensor in held]
+    home, left = HostPool.home, [2]
+
+    def full(pool: HostPool, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        if not left[0]:
+            raise torch.OutOfMemoryError
+        left[0] -= 1
+        return home(pool, offset, storage)
+
+    monkeypatch.setattr(HostPool, "home", full)
+    with pytest.warns(UserWarning, match="no room for all of the model"):
+        step.close()
+    assert sum(extent_of(tensor.untyped_storage()) is None for tensor in held) == 2
+    assert all(torch.equal(one, other) for one, other in zip(held, expected, strict=True))
+
+
 def test_a_loss_that_holds_what_it_was_summed_from_is_made_small() -> None:
     """It outlives the step, so it is no scratch of the operator that makes it."""
     torch.manual_seed(0)

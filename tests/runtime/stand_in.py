@@ -187,20 +187,21 @@ class HostMapper:
         self.taken = self._count = 0
         finalize(self, os.close, self._file)
 
-    def take(self) -> int:
-        if self._most_bytes is not None and (self.taken + 1) * self.page_bytes > self._most_bytes:
+    def take(self, number: int) -> list[int]:
+        if self._most_bytes is not None and (self.taken + number) * self.page_bytes > self._most_bytes:
             raise MemoryError
-        self.taken += 1
-        if not self._free:
-            self._free.append(self._count)
-            self._count += 1
-        page = self._free.pop()
-        os.pwrite(self._file, b"\xff" * self.page_bytes, page * self.page_bytes)
-        return page
+        self.taken += number
+        lacking = max(0, number - len(self._free))
+        self._free += range(self._count, self._count + lacking)
+        self._count += lacking
+        pages = [self._free.pop() for _ in range(number)]
+        for page in pages:
+            os.pwrite(self._file, b"\xff" * self.page_bytes, page * self.page_bytes)
+        return pages
 
-    def give_back(self, page: int) -> None:
-        self._free.append(page)
-        self.taken -= 1
+    def give_back(self, pages: Sequence[int]) -> None:
+        self._free += pages
+        self.taken -= len(pages)
 
     def reserve(self, size_bytes: int) -> int:
         return _mapped(0, size_bytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)

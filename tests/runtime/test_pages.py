@@ -5,7 +5,8 @@ import ctypes
 import pytest
 import torch
 
-from outgrow.runtime.pages import Pages, taken_bytes
+from outgrow.runtime.memory import bytes_on
+from outgrow.runtime.pages import Pages, cuda_pages, taken_bytes
 from tests.runtime.stand_in import HostMapper
 
 PAGE = 1 << 12
@@ -56,3 +57,43 @@ def test_what_is_not_there_is_not_taken() -> None:
     assert pages.size_bytes == taken_bytes(DEVICE) == 2 * PAGE
     pages.have(4 * PAGE)
     pages.close()
+
+
+@pytest.mark.cuda
+def test_pages_of_a_gpu_are_seen_wherever_they_are_shown() -> None:
+    """Kernels and copies read through one address what others wrote through another; the driver has less meanwhile."""
+    gpu = torch.device("cuda", 0)
+    pages = cuda_pages(gpu)
+    assert pages is not None
+    size = pages.page_bytes
+    free, _ = torch.cuda.mem_get_info(gpu)
+    pages.have(3 * size)
+    assert taken_bytes(gpu) == 3 * size
+    assert torch.cuda.mem_get_info(gpu)[0] <= free - 3 * size
+    one = bytes_on(gpu, pages.show((0, 1, 2)), 3 * size)
+    other = bytes_on(gpu, pages.show((2, 0, 2)), 3 * size)
+    for at in range(3):
+        one[at * size : (at + 1) * size].fill_(at)
+    assert other.cpu().view(3, size).unique(dim=1).flatten().tolist() == [2, 0, 2]
+    other[:size].copy_(torch.full((size,), 7, dtype=torch.uint8))
+    assert (one[2 * size :] + other[2 * size :]).unique().tolist() == [14]
+    pages.close()
+    assert taken_bytes(gpu) == 0
+
+
+@pytest.mark.cuda
+def test_a_share_of_a_gpu_is_kept() -> None:
+    """Pages count where torch was told to leave some of the memory to others."""
+    gpu = torch.device("cuda", 0)
+    pages = cuda_pages(gpu)
+    assert pages is not None
+    _, total = torch.cuda.mem_get_info(gpu)
+    taken = torch.cuda.memory_reserved(gpu) + taken_bytes(gpu)
+    torch.cuda.set_per_process_memory_fraction((taken + 3 * pages.page_bytes) / total, gpu)
+    try:
+        pages.have(2 * pages.page_bytes)
+        with pytest.raises(MemoryError):
+            pages.have(4 * pages.page_bytes)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, gpu)
+        pages.close()

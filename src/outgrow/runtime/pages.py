@@ -25,12 +25,12 @@ class Mapper(Protocol):
 
     page_bytes: int
 
-    def take(self) -> int:
-        """Take a page and return its name. Raises `MemoryError` where there is none."""
+    def take(self, number: int) -> list[int]:
+        """Take so many pages and return their names. Raises `MemoryError`, and takes none, where there are fewer."""
         ...
 
-    def give_back(self, page: int) -> None:
-        """Give a page back; whoever shows it goes on to."""
+    def give_back(self, pages: Sequence[int]) -> None:
+        """Give pages back; whoever shows them goes on to."""
         ...
 
     def reserve(self, size_bytes: int) -> int:
@@ -68,17 +68,10 @@ class Pages:
 
     def have(self, size_bytes: int) -> None:
         """Have so many bytes at least. Raises `MemoryError`, and takes none then."""
-        before = len(self._pages)
-        try:
-            while self.size_bytes < size_bytes:
-                self._pages.append(self._mapper.take())
-                _TAKEN[self._device] += self.page_bytes
-        except MemoryError:
-            for page in self._pages[before:]:
-                self._mapper.give_back(page)
-                _TAKEN[self._device] -= self.page_bytes
-            del self._pages[before:]
-            raise
+        missing = -(-(size_bytes - self.size_bytes) // self.page_bytes)
+        if missing > 0:
+            self._pages += self._mapper.take(missing)
+            _TAKEN[self._device] += missing * self.page_bytes
 
     def show(self, pages: Sequence[int]) -> int:
         """Return where a window begins that shows pages, by their numbers from 0 on, one after the other."""
@@ -112,8 +105,7 @@ def _closed(mapper: Mapper, device: str, pages: list[int], windows: dict[int, in
         mapper.settle()
     for address, size in windows.items():
         mapper.free(address, size)
-    for page in pages:
-        mapper.give_back(page)
+    mapper.give_back(pages)
     _TAKEN[device] -= len(pages) * mapper.page_bytes
     windows.clear()
     pages.clear()
@@ -179,18 +171,26 @@ class CudaMapper:
         self._call("cuMemGetAllocationGranularity", ctypes.byref(size), ctypes.byref(self._properties), 0)
         self.page_bytes = size.value
 
-    def take(self) -> int:
+    def take(self, number: int) -> list[int]:
         allowed = torch.cuda.get_per_process_memory_fraction(self._device)
         _, total = torch.cuda.mem_get_info(self._device)
         taken = torch.cuda.memory_reserved(self._device) + taken_bytes(self._device)
-        if taken + self.page_bytes > allowed * total:
+        if taken + number * self.page_bytes > allowed * total:
             raise MemoryError
+        pages: list[int] = []
         page = ctypes.c_uint64()
-        self._call("cuMemCreate", ctypes.byref(page), self.page_bytes, ctypes.byref(self._properties), 0)
-        return page.value
+        try:
+            for _ in range(number):
+                self._call("cuMemCreate", ctypes.byref(page), self.page_bytes, ctypes.byref(self._properties), 0)
+                pages.append(page.value)
+        except MemoryError:
+            self.give_back(pages)
+            raise
+        return pages
 
-    def give_back(self, page: int) -> None:
-        self._call("cuMemRelease", page)
+    def give_back(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            self._call("cuMemRelease", page)
 
     def reserve(self, size_bytes: int) -> int:
         address = _ADDRESS()
