@@ -5,7 +5,7 @@
 Every typical workload in core and under our plan for half of that. For each, the blocks of the graph come and go in:
 
     ours         `planning.placement`: an address for each block, known before the step
-    pages        `planning.stitched`: pages of 2 MiB for each block, shown in any order, as known before the step
+    pages        `planning.addresses`: pages of 2 MiB, shown in any order where one piece has holes
     caching      PyTorch's allocator (`published.caching_allocator`), which sees one request after the other
     virtual      NNabla's chunks of 20 MB and of 2 MB, mapped into virtual ranges (`published.virtual_addresses`)
 
@@ -26,14 +26,13 @@ from typical import LARGE_TEXTS, TYPICAL
 
 from outgrow.errors import Infeasible
 from outgrow.plan import Budget
-from outgrow.planning.addresses import ALIGNMENT_BYTES, overlap
+from outgrow.planning.addresses import in_pages, overlap
 from outgrow.planning.blocks import blocks_of
 from outgrow.planning.placement import place
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.caching_allocator import caching_allocator
 from outgrow.planning.published.virtual_addresses import SMALL_CHUNK_BYTES, virtual_addresses
-from outgrow.planning.stitched import stitched
 from outgrow.rewriting.derive import apply_laws
 from outgrow.simulation import replay
 from outgrow.units import MIB
@@ -81,9 +80,9 @@ def _placed(problem: Problem) -> Row:
     begin = time.perf_counter()
     ours = place(blocks)
     placed = time.perf_counter()
-    pages = stitched(blocks, page_bytes=PAGE_BYTES, alignment_bytes=ALIGNMENT_BYTES)
+    arena_bytes, addresses, pages = in_pages(blocks, PAGE_BYTES)
     shown = time.perf_counter()
-    fault = overlap(blocks, pages.addresses, pages.count * PAGE_BYTES, pages.pages, PAGE_BYTES)
+    fault = overlap(blocks, addresses, arena_bytes, pages, PAGE_BYTES)
     assert fault is None, fault
     chunks = virtual_addresses(blocks)
     return {
@@ -92,9 +91,9 @@ def _placed(problem: Problem) -> Row:
         "live_bytes": ours.live_bytes,
         "ours": ours.fragmentation,
         "placing_seconds": placed - begin,
-        "pages": pages.count * PAGE_BYTES / ours.live_bytes - 1,
+        "pages": arena_bytes / ours.live_bytes - 1,
         "stitching_seconds": shown - placed,
-        "mapped_pages": len(pages.pages),
+        "mapped_pages": len(pages),
         "caching": caching_allocator(blocks).fragmentation,
         "virtual": chunks.fragmentation,
         "virtual_small": virtual_addresses(blocks, SMALL_CHUNK_BYTES).fragmentation,

@@ -60,14 +60,7 @@ page_bytes=512)
     storages = [block for block in blocks_of(graph, {}) if block.label not in elsewhere]
     needs = _scratch_blocks(graph, scratch)
     blocks = [*storages, *needs]
-    pages: tuple[int, ...] = ()
-    if page_bytes:
-        found = stitched(blocks, page_bytes=page_bytes, alignment_bytes=ALIGNMENT_BYTES)
-        arena_bytes, places, pages = found.count * page_bytes, found.addresses, found.pages
-    else:
-        rounds = max(_FEWEST_ROUNDS, min(_ROUNDS, _PLACED // (1 + len(blocks))))
-        placement = place(blocks, alignment_bytes=ALIGNMENT_BYTES, rounds=rounds, goal=_GOAL)
-        arena_bytes, places = placement.arena_bytes, placement.addresses
+    arena_bytes, places, pages = in_pages(blocks, page_bytes) if page_bytes else (*_in_one_piece(blocks), ())
     fault = overlap(blocks, places, arena_bytes, pages, page_bytes)
     assert fault is None, f"the addresses are wrong: {fault}"
     stays: dict[int, dict[str, int]] = {}
@@ -85,6 +78,28 @@ page_bytes=512)
         pages,
         page_bytes,
     )
+
+
+def in_pages(blocks: Sequence[Block], page_bytes: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Return the bytes of an arena of pages, the addresses of blocks in its window, and the pages that this shows.
+
+    In one piece, or where that leaves holes, stitched: what takes less.
+    """
+    piece = place(blocks, alignment_bytes=ALIGNMENT_BYTES, rounds=0)
+    arena_bytes, places = piece.arena_bytes, piece.addresses
+    if piece.fragmentation > _GOAL:
+        found = stitched(blocks, page_bytes=page_bytes, alignment_bytes=ALIGNMENT_BYTES)
+        if found.count * page_bytes <= arena_bytes:
+            return found.count * page_bytes, found.addresses, found.pages
+        arena_bytes, places = _in_one_piece(blocks)
+    count = -(-arena_bytes // page_bytes)
+    return count * page_bytes, places, tuple(range(count))
+
+
+def _in_one_piece(blocks: Sequence[Block]) -> tuple[int, tuple[int, ...]]:
+    rounds = max(_FEWEST_ROUNDS, min(_ROUNDS, _PLACED // (1 + len(blocks))))
+    placement = place(blocks, alignment_bytes=ALIGNMENT_BYTES, rounds=rounds, goal=_GOAL)
+    return placement.arena_bytes, placement.addresses
 
 
 def _scratch_blocks(graph: Graph, scratch: Mapping[str, int]) -> list[Block]:

@@ -75,7 +75,9 @@ class CudaStreams:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._index = torch.cuda.current_device() if device.index is None else device.index
         self._copying = {lane: torch.cuda.Stream(device) for lane in (Lane.OUT, Lane.IN)}
+        self._current = torch.cuda.current_stream(device)
 
     def mark(self, lane: Lane, *, is_timed: bool = True) -> Mark:
         event = torch.cuda.Event(enable_timing=is_timed)
@@ -87,12 +89,24 @@ class CudaStreams:
         self._stream(lane).wait_event(mark.event)
 
     def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor) -> None:
-        with torch.cuda.stream(self._stream(lane)):
+        if torch.cuda.current_device() != self._index:
+            with torch.cuda.stream(self._stream(lane)):
+                target.copy_(source, non_blocking=True)
+            return
+        before = self._stream(Lane.COMPUTE)
+        torch.cuda.set_stream(self._stream(lane))  # what the context above does, but for what is known here
+        try:
             target.copy_(source, non_blocking=True)
+        finally:
+            torch.cuda.set_stream(before)
 
     def settle(self) -> None:
         for lane in Lane:
             self._stream(lane).synchronize()
 
     def _stream(self, lane: Lane) -> torch.cuda.Stream:
-        return self._copying.get(lane) or torch.cuda.current_stream(self._device)
+        if lane is not Lane.COMPUTE:
+            return self._copying[lane]
+        if torch._C._cuda_getCurrentRawStream(self._index) != self._current.cuda_stream:  # noqa: SLF001 - quickly asked
+            self._current = torch.cuda.current_stream(self._device)
+        return self._current
