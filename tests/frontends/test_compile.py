@@ -556,14 +556,22 @@ def test_a_signal_leaves_the_last_step(compiled: Compile, short: Callable[..., i
 
 
 @pytest.mark.parametrize("budget", ["8 bananas", "", 0, -1, "-1GiB", True, 1.5, None])
-@pytest.mark.parametrize("which", ["memory_budget", "disk_budget"])
+@pytest.mark.parametrize("which", ["memory_budget", "disk_budget", "host_budget"])
 def test_a_budget_is_a_size(budget: object, which: str, disk_folder: Path) -> None:
     """What is no number of bytes is refused at once, by name."""
-    if which == "disk_budget" and budget is None:
+    if which != "memory_budget" and budget is None:
         return
     job = wide(layers=1)
     options = {"memory_budget": "1GiB", "offload_dir": disk_folder, which: budget}
     with pytest.raises(InvalidQuantity, match=f"{which.replace('_', ' ')} .*Give|Write"):
+        outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, **options)
+
+
+def test_a_host_budget_is_for_a_gpu(disk_folder: Path) -> None:
+    """On the CPU the host is the device; whoever sets another limit for it would wait for what does not come."""
+    job = wide(layers=1)
+    options = {"memory_budget": "1GiB", "offload_dir": disk_folder, "host_budget": "1GiB"}
+    with pytest.raises(ValueError, match="host_budget is for a model on a GPU"):
         outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, **options)
 
 

@@ -225,6 +225,7 @@ def compile(
     memory_budget: int | str,
     offload_dir: str | Path | None = None,
     disk_budget: int | str | None = None,
+    host_budget: int | str | None = None,
     planner: str = "search",
     kernels: str = "eager",
     mesh: DeviceMesh | None = None,
@@ -240,6 +241,7 @@ def compile(
     memory_budget: int | str,
     offload_dir: str | Path | None = None,
     disk_budget: int | str | None = None,
+    host_budget: int | str | None = None,
     planner: str = "search",
     kernels: str = "eager",
     mesh: DeviceMesh | None = None,
@@ -254,6 +256,7 @@ def compile(
     memory_budget: int | str,
     offload_dir: str | Path | None = None,
     disk_budget: int | str | None = None,
+    host_budget: int | str | None = None,
     planner: str = "search",
     kernels: str = "eager",
     mesh: DeviceMesh | None = None,
@@ -266,21 +269,27 @@ def compile(
     `kernels="inductor"` operators that follow each other are compiled into one where that is possible: a plan then
     gives the bits of these kernels in core, which are not always those of eager.
 
-    For a model on a GPU the budget is one of its memory, as torch's allocator takes it, and what does not fit rests in
-    locked memory of the host. This has not run on a GPU yet.
+    For a model on a GPU the budget is one of its memory, as torch's allocator and outgrow take it, and what does not
+    fit rests in locked memory of the host, at most `host_budget` bytes of it. This has not run on a GPU yet.
 
     With a `mesh` of one dimension every process of it runs a part of the step, under a budget of its own, and has part
     of every tensor: parameters and optimizer state are DTensors after the first call. All processes run the same script
     with the same seed and pass the whole batch. Results are those of one process up to the order of sums.
 
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if `offload_dir` cannot be used, `TypeError` for a
-    model that is no module or an optimizer that is none, and `ValueError` for an unknown planner, unknown kernels, or a
-    mesh of several dimensions or without this process. Calls raise `Divided` where processes of the mesh do not agree,
-    `PeerLost` where one has ended, and `DeviceFull` where others have taken the memory of a GPU.
+    model that is no module or an optimizer that is none, and `ValueError` for an unknown planner, unknown kernels, a
+    `host_budget` for a model on the CPU, or a mesh of several dimensions or without this process. Calls raise `Divided`
+    where processes of the mesh do not agree, `PeerLost` where one has ended, and `DeviceFull` where others have taken
+    the memory of a GPU.
     """
     training = _training(model, optimizer)
     settings = Settings.of(
-        memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner, kernels=kernels
+        memory_budget,
+        offload_dir=offload_dir,
+        disk_budget=disk_budget,
+        host_budget=host_budget,
+        planner=planner,
+        kernels=kernels,
     )
 
     def made(function: Callable[P, R]) -> Step[P, R]:

@@ -56,6 +56,8 @@ def platform_of(settings: Settings, held: Sequence[Tensor], device: Device | Non
     if device is None:
         found = device_of(tensor.device for tensor in held)
         if found == CPU or not torch.cuda.is_available():
+            if settings.host_bytes is not None:
+                raise ValueError("host_budget is for a model on a GPU. On the CPU memory_budget limits what is taken.")
             return OnCpu(settings)
         device = Cuda(found)
     return OnDevice(settings, device)
