@@ -33,6 +33,14 @@ def test_a_page_is_seen_wherever_it_is_shown() -> None:
     pages.close()
 
 
+def test_a_window_of_no_pages_is_nowhere() -> None:
+    pages = Pages(HostMapper(PAGE), DEVICE)
+    assert pages.show(()) == 0
+    assert not pages.are_shown(0)
+    pages.hide(0)
+    pages.close()
+
+
 def test_pages_are_counted() -> None:
     """They are taken as they are needed, kept, and given back, with the object at the latest."""
     mapper = HostMapper(PAGE)

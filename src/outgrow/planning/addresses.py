@@ -83,15 +83,17 @@ page_bytes=512)
 def in_pages(blocks: Sequence[Block], page_bytes: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Return the bytes of an arena of pages, the addresses of blocks in its window, and the pages that this shows.
 
-    In one piece, or where that leaves holes, stitched: what takes less.
+    In one piece, or where that leaves holes, stitched; what takes less where neither is good.
     """
     piece = place(blocks, alignment_bytes=ALIGNMENT_BYTES, rounds=0)
+    enough = int(piece.live_bytes * (1 + _GOAL))
     arena_bytes, places = piece.arena_bytes, piece.addresses
-    if piece.fragmentation > _GOAL:
+    if arena_bytes > enough:
         found = stitched(blocks, page_bytes=page_bytes, alignment_bytes=ALIGNMENT_BYTES)
+        if found.count * page_bytes > enough:
+            arena_bytes, places = _in_one_piece(blocks)
         if found.count * page_bytes <= arena_bytes:
             return found.count * page_bytes, found.addresses, found.pages
-        arena_bytes, places = _in_one_piece(blocks)
     count = -(-arena_bytes // page_bytes)
     return count * page_bytes, places, tuple(range(count))
 

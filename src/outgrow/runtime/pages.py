@@ -59,7 +59,7 @@ class Pages:
         self._mapper, self._device = mapper, str(device)
         self._pages: list[int] = []
         self._windows: dict[int, int] = {}
-        self._close = finalize(self, _closed, mapper, self._device, self._pages, self._windows)
+        finalize(self, _closed, mapper, self._device, self._pages, self._windows).atexit = False
 
     @property
     def size_bytes(self) -> int:
@@ -74,7 +74,12 @@ class Pages:
             _TAKEN[self._device] += missing * self.page_bytes
 
     def show(self, pages: Sequence[int]) -> int:
-        """Return where a window begins that shows pages, by their numbers from 0 on, one after the other."""
+        """Return where a window begins that shows pages, by their numbers from 0 on, one after the other.
+
+        One that shows none begins nowhere.
+        """
+        if not pages:
+            return 0
         size = len(pages) * self.page_bytes
         address = self._mapper.reserve(size)
         self._windows[address] = size
@@ -83,8 +88,9 @@ class Pages:
 
     def hide(self, address: int) -> None:
         """Let a window be no more."""
-        self._mapper.settle()
-        self._mapper.free(address, self._windows.pop(address))
+        if address:
+            self._mapper.settle()
+            self._mapper.free(address, self._windows.pop(address))
 
     def are_shown(self, address: int) -> bool:
         """Whether an address is in a window."""
@@ -213,7 +219,7 @@ class CudaMapper:
     def _call(self, name: str, *arguments: object) -> None:
         status = self._driver[name](*arguments)
         if status == _OUT_OF_MEMORY:
-            raise MemoryError
+            raise MemoryError(f"{self._device} has no memory left for {name}")
         if status:
             raise RuntimeError(f"{name} of the CUDA driver fails with error {status}")
 
