@@ -163,7 +163,7 @@ def operators(ground: Ground, asked: Asked) -> dict[str, dict[str, float]]:
     """Return what the rehearsal of a step finds, by operator; bytes and seconds are the largest."""
     captured = _captured(ground, asked)
     rehearsal = Rehearsal(ground.beside(), install(ground.device))
-    parts = rehearsal.of(captured.graph, captured.elsewhere, lambda _share: None)
+    parts = rehearsal.of(captured.graph, captured.elsewhere)
     found: dict[str, dict[str, float]] = {}
     for op, born in _births(captured.graph):
         part: Part = parts[op.name]

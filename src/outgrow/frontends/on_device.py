@@ -126,7 +126,7 @@ class OnDevice:
 
     def program(self, captured: Captured, prepared: Prepared) -> Program:
         graph = prepared.derived
-        parts = self._rehearsal.of(graph, captured.elsewhere, lambda _fraction: None)
+        parts = self._rehearsal.of(graph, captured.elsewhere)
         scratch = {name: part.scratch_bytes for name, part in parts.items()}
         elsewhere = outside(graph) | captured.elsewhere
         addresses = addresses_of(graph, scratch, elsewhere, page_bytes=self._arena.page_bytes)

@@ -61,34 +61,55 @@ class Rehearsal:
         parts = _KNOWN.get((self.device.name, self.directed), {})
         return all(cost_signature(graph, op) in parts for op in graph.ops)
 
-    def of(self, graph: Graph, elsewhere: Collection[str], tell: Callable[[float], None]) -> dict[str, Part]:
+    def of(self, graph: Graph, elsewhere: Collection[str]) -> dict[str, Part]:
         """Return what each op of a graph does, by name; storages `elsewhere` are the host's.
 
         An op that the device has no memory to try raises torch's own error.
         """
-        parts = _KNOWN.setdefault((self.device.name, self.directed), {})
         keys = {op.name: cost_signature(graph, op) for op in graph.ops}
-        new = {key: op for op in graph.ops if (key := keys[op.name]) not in parts}
+        kinds = {keys[op.name]: op for op in graph.ops}
+        parts = self._of_kinds(graph, kinds, elsewhere, _ignore, must=True)
+        return {name: parts[key] for name, key in keys.items()}
+
+    def costs(self, graph: Graph, elsewhere: Collection[str], tell: Callable[[float], None]) -> dict[str, Cost]:
+        """Return the costs of the ops of a graph, by signature, but for what the device has no memory to try.
+
+        That may be tried in parts once it is planned. Where allocations cannot be watched, the workspace is a bound,
+        and results count, which are copied.
+        """
+        kinds = {cost_signature(graph, op): op for op in graph.ops}
+        parts = self._of_kinds(graph, kinds, elsewhere, tell, must=False)
+        found: dict[str, Cost] = {}
+        for key, op in kinds.items():
+            if key in parts:
+                part = parts[key]
+                workspace = part.scratch_bytes if self.directed else workspace_bound(graph, op) + _born_bytes(graph, op)
+                found[key] = Cost(part.seconds, workspace, measured=True)
+        return found
+
+    def _of_kinds(
+        self,
+        graph: Graph,
+        kinds: Mapping[str, Op],
+        elsewhere: Collection[str],
+        tell: Callable[[float], None],
+        *,
+        must: bool,
+    ) -> Mapping[str, Part]:
+        """Return what one op of each kind does, by signature; those are tried that were not before."""
+        parts = _KNOWN.setdefault((self.device.name, self.directed), {})
+        new = {key: op for key, op in kinds.items() if key not in parts}
         if new:
             with _generators_kept(self.device.torch_device):
                 for at, (key, op) in enumerate(new.items()):
                     tell(at / len(new))
-                    parts[key] = self._tried(graph, op, elsewhere)
+                    try:
+                        parts[key] = self._tried(graph, op, elsewhere)
+                    except torch.OutOfMemoryError:
+                        if must:
+                            raise
             self.device.give_back()
-        return {name: parts[key] for name, key in keys.items()}
-
-    def costs(self, graph: Graph, elsewhere: Collection[str], tell: Callable[[float], None]) -> dict[str, Cost]:
-        """Return the costs of the ops of a graph, by signature.
-
-        Where allocations cannot be watched, the workspace is a bound, and results count, which are copied.
-        """
-        parts = self.of(graph, elsewhere, tell)
-        found: dict[str, Cost] = {}
-        for op in graph.ops:
-            part = parts[op.name]
-            workspace = part.scratch_bytes if self.directed else workspace_bound(graph, op) + _born_bytes(graph, op)
-            found[cost_signature(graph, op)] = Cost(part.seconds, workspace, measured=True)
-        return found
+        return parts
 
     def _tried(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Part:
         if op.operator.partition(".")[0] in _OF_THE_HOST and not op.operator.startswith("outgrow.fused"):
@@ -146,6 +167,10 @@ class Rehearsal:
 
     def _unread(self, size_bytes: int) -> torch.UntypedStorage:
         return torch.empty(max(1, size_bytes), dtype=torch.uint8, device=self.device.torch_device).untyped_storage()
+
+
+def _ignore(_share: float) -> None:
+    return
 
 
 def _born_bytes(graph: Graph, op: Op) -> int:
