@@ -178,6 +178,18 @@ def test_what_cannot_be_tried_at_first_is_tried_as_it_runs(monkeypatch: pytest.M
     assert refused <= later
 
 
+def test_a_floor_that_is_more_than_the_device_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs at the floor cannot be tried then; the refusal names the floor of the plan."""
+
+    def full(*_args: Any) -> object:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Rehearsal, "of", full)
+    ours = resnet()
+    with pytest.raises(Infeasible, match="below the floor"):
+        trained(ours, on(StandIn(), ours, "1MiB"))
+
+
 def test_segments_of_the_allocator() -> None:
     """A large tensor has a segment of its own; those of up to 1 MiB share segments of 2 MiB, others of 20 MiB."""
     mib = 1 << 20

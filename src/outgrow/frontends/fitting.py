@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
+import torch
+
 from outgrow.analysis.cost import Cost
 from outgrow.errors import Infeasible
 from outgrow.frontends.capture import Captured
@@ -90,12 +92,17 @@ def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool)
 
 
 def _floor(demand: Demand, floor_bytes: int) -> int:
-    """Return the first of ever larger floors, each named by the one before, for which there is a program."""
+    """Return the first of ever larger floors, each named by the one before, for which there is a program.
+
+    Where the device itself has less, its ops cannot be tried: the floor is that of the plan then.
+    """
     for _ in range(_FLOORS):
         try:
             _quick(demand, floor_bytes)
         except Infeasible as refusal:
             floor_bytes = refusal.floor_bytes
+        except torch.OutOfMemoryError:
+            break
         else:
             break
     return floor_bytes
