@@ -22,6 +22,8 @@ from outgrow.frontends.state import BatchSlot, Training, put
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Progress, Run
 from outgrow.runtime.program import Item, Program
+from outgrow.runtime.recording import Held
+from outgrow.runtime.repeated import again
 from outgrow.runtime.spill import Spill
 
 
@@ -54,14 +56,18 @@ def made_ready(
     progress: Progress,
     *,
     observe: bool,
+    noted: Held | None = None,
 ) -> Run:
-    """Return the run of a call, within the capacity. Gradients that it replaces go, what is stowed goes to `spill`."""
+    """Return the run of a call, within the capacity. Gradients that it replaces go, what is stowed goes to `spill`.
+
+    It may repeat an earlier run, which has `noted` what it held.
+    """
     for slot in call.captured.stale:
         put(slot, None, call.training)
     storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
     lasting = {name: call.program.sizes[name] for name in call.program.lasting}
     extents = {} if spill is None else spill.arrange(storages, call.program.stowed, lasting)
-    return Run(
+    run = Run(
         call.program,
         costs,
         spill,
@@ -73,6 +79,7 @@ def made_ready(
         observe=observe,
         progress=progress,
     )
+    return run if noted is None else again(run, noted, {name: storages[name] for name in _staying(call)})
 
 
 def carried_out(call: Bound, run: Run) -> Outcome:
@@ -105,6 +112,12 @@ def settle(call: Bound, outcome: Outcome) -> object:
     for scheduler in call.captured.schedulers:
         scheduler.step()
     return call.captured.unflatten(outcome.results)
+
+
+def _staying(call: Bound) -> list[str]:
+    """The storages that the user has on the device, or the host, between steps, but for the batch."""
+    slots, stowed = call.captured.slots, call.program.stowed
+    return [name for name in call.tensors if name not in stowed and not isinstance(slots[name], BatchSlot)]
 
 
 def _storage(call: Bound, name: str, tensor: Tensor) -> torch.UntypedStorage:

@@ -125,7 +125,9 @@ class Step(Generic[P, R]):
         completed = False
         try:
             observe = self._platform.observes and not entry.observed
-            run = calls.made_ready(call, entry.prepared.costs, spill, memory, capacity, progress, observe=observe)
+            run = calls.made_ready(
+                call, entry.prepared.costs, spill, memory, capacity, progress, observe=observe, noted=entry.noted
+            )
             outcome = calls.carried_out(call, run)
             returned = calls.settle(call, outcome)
             completed = True

@@ -36,6 +36,7 @@ from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
 from outgrow.runtime.program import Program
+from outgrow.runtime.recording import Held
 from outgrow.runtime.resting import is_loaded
 
 _SLACK_BYTES, _SLACK_SHARE = 8 << 20, 0.25
@@ -57,8 +58,9 @@ class Entry:
     """What is kept for one signature: the captured step, its plan and program, and how often it ran.
 
     `shapes` are those of the batch, `seconds` what capturing and planning took, all told. `last_call` is the number of
-    the call that it served last. `observed` says that a program of it has run, which shows what ops cost, and
-    `has_exceeded` that the user's own function took more than the budget, and is not trusted again.
+    the call that it served last. `observed` says that a program of it has run, which shows what ops cost, `noted` is
+    what the program holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's
+    own function took more than the budget, and is not trusted again.
     """
 
     captured: Captured
@@ -74,6 +76,7 @@ class Entry:
     runs_as_written: bool = False
     observed: bool = False
     has_exceeded: bool = False
+    noted: Held | None = None
 
 
 @dataclass(frozen=True)
@@ -281,7 +284,7 @@ class Entries:
         entry.settled = True
         self._platform.forget(entry.program)
         entry.prepared, entry.program = again.prepared, again.program
-        entry.runs_as_written = again.runs_as_written
+        entry.runs_as_written, entry.noted = again.runs_as_written, None
 
     def _overhead(self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool) -> int:
         """The overhead that a run has shown; where none has, at least what is to be expected within a budget."""
@@ -310,6 +313,8 @@ class Entries:
             self._platform.cache.add(seen)
         entry.settled = not seen
         entry.runs += 1
+        if not self._platform.observes:
+            entry.noted = entry.noted or outcome.recording.held
         if self._has_shown(process - self._platform.held_at_most(entry.program, outcome.recording)):
             entry.settled = entry.settled and process <= self._settings.budget_bytes
 

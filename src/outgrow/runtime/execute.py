@@ -28,7 +28,8 @@ from outgrow.runtime.recording import Moment, Recording, seconds_between
 from outgrow.runtime.resting import Extent, rest, settle
 from outgrow.runtime.spill import Spill
 
-_SEVERAL = (tuple, list)
+SEVERAL = (tuple, list)
+"""What an op with several results returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,7 @@ class Run:
 
     def _enter(self, call: Call, returned: object) -> int:
         """Enter what an op returned, and return the bytes that were born."""
-        if not isinstance(returned, _SEVERAL):
+        if not isinstance(returned, SEVERAL):
             if returned is None or len(call.results) != 1 or call.results[0] is None:
                 return 0
             return self._enter_one(call, call.results[0], returned)
@@ -250,7 +251,7 @@ class Run:
             self.scalars[result.value] = item
             return 0
         geometry = result.geometry
-        _require_as_captured(call, item, geometry)
+        require_as_captured(call, item, geometry)
         born = 0
         if result.born is not None:
             item = self.memory.born(result.born, item, geometry, result.size_bytes)
@@ -329,7 +330,7 @@ class Run:
         self.memory.freed(size, address)
 
 
-def _require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:
+def require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:
     """The op returned what the capture foresaw; otherwise views of it would be wrong."""
     if (
         item.shape == geometry.shape

@@ -15,6 +15,9 @@ from outgrow.runtime.streams import Mark
 Moment: TypeAlias = float | Mark
 """Seconds of the host's clock, or a mark on the stream of operators."""
 
+Held: TypeAlias = list[tuple[Moment | None, int, int]]
+"""Bytes of the device and of the next tier that were taken, or freed, in order; None where nobody asked when."""
+
 
 class Copied(Protocol):
     """A copy that was waited for."""
@@ -41,7 +44,7 @@ class Recording:
     host_begin: float
     end: Moment | None = None
     ops: list[tuple[str, Moment, Moment]] = field(default_factory=list[tuple[str, Moment, Moment]])
-    memory: list[tuple[Moment, int, int]] = field(default_factory=list[tuple[Moment, int, int]])
+    memory: Held = field(default_factory=Held)
     copies: list[Copied] = field(default_factory=list[Copied])
 
     @cached_property
@@ -50,14 +53,19 @@ class Recording:
         return peak_bytes(tuple([Event(0.0, device, tier) for _, device, tier in self.memory]))
 
     @cached_property
+    def held(self) -> Held:
+        """The memory of another run that does the same."""
+        return [(None, device, tier) for _, device, tier in self.memory]
+
+    @cached_property
     def trace(self) -> Trace:
         """What happened, once it has; ask after the run has been given out to the end."""
         assert self.end is not None, "a trace is made of a whole run"
         since = self._since
         spans = [Span(Lane.COMPUTE, name, since(begin), since(end)) for name, begin, end in self.ops]
         copies = [copy.span(self.host_begin) for copy in self.copies]
-        events = tuple([Event(since(moment), device, tier) for moment, device, tier in self.memory])
-        return Trace(since(self.end), (*spans, *copies), events)
+        events = [Event(0.0 if at is None else since(at), device, tier) for at, device, tier in self.memory]
+        return Trace(since(self.end), (*spans, *copies), tuple(events))
 
     @property
     def _since(self) -> Callable[[Moment], float]:

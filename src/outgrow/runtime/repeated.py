@@ -1,0 +1,122 @@
+"""How does a program run again whose addresses were planned? From its score: op after op, with tensors that are there.
+
+What a run notes and frees is the same every time, so nothing is noted or freed but what is loose. Of the user's
+storages those that rest in the next tier between steps stay there, as the user sees them; ops see their turns in the
+arena. A run that fails leaves them as the last copies out have made them.
+"""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from outgrow.analysis.timeline import Lane
+from outgrow.ir.graph import SwapOut
+from outgrow.runtime.execute import SEVERAL, Run, require_as_captured
+from outgrow.runtime.program import Call
+from outgrow.runtime.recording import Held, Recording
+from outgrow.runtime.score import Moved, Part, Placed, Score
+
+
+@dataclass(kw_only=True)
+class Repeated(Run):
+    """One run from a score. It takes and frees what another run has `noted` (`Recording.held`)."""
+
+    score: Score
+    noted: Held
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self.values.update(self.scalars)
+        self.recording = Recording(self.memory.begin(0), perf_counter(), memory=self.noted)
+
+    def advance(self, stop: int) -> None:
+        """Run the instructions from where the run is up to number `stop`."""
+        link = None if self.spill is None else self.spill.link
+        dies = self.score.dies
+        with torch.no_grad(), nullcontext() if link is None else link.serving(is_timed=False):
+            for part in self.score.parts[self.position : stop]:
+                if isinstance(part, Part):
+                    self._play(part)
+                elif isinstance(part, Moved):
+                    self._move(part)
+                elif part is not None:
+                    self._wait(part)
+                for storage in dies.get(self.position, ()):
+                    self._release(storage)
+                self.position += 1
+
+    def _play(self, part: Part) -> None:
+        call, is_placing = part.call, part.is_placing
+        if call.updates:
+            self.progress.updating = True
+        if is_placing:
+            self.memory.before(self.position)
+        if part.loose or part.loose_keywords or part.nested:
+            returned = self._called(part)
+        else:
+            returned = call.function(*part.arguments, **part.keywords)
+        for at, name in part.numbers:
+            self.values[name] = _result(returned, at)
+        if is_placing:
+            for placed in part.placed:
+                item = _result(returned, placed.at)
+                if item is not None:  # a gradient that was asked for
+                    self._settle(call, placed, item)
+            for at, result in part.born:
+                item = _result(returned, at)
+                if item is not None:
+                    self._enter_one(call, result, item)
+            item = returned = None
+            self.memory.after()
+
+    def _called(self, part: Part) -> object:
+        """Call an op with what is loose looked up."""
+        if part.nested:
+            return part.call.run(lambda name: part.fixed[name] if name in part.fixed else self._lookup(name))
+        arguments, keywords = [*part.arguments], part.keywords
+        for at, name in part.loose:
+            arguments[at] = self._lookup(name)
+        if part.loose_keywords:
+            keywords = {**keywords, **{key: self._lookup(name) for key, name in part.loose_keywords}}
+        return part.call.function(*arguments, **keywords)
+
+    def _settle(self, call: Call, placed: Placed, item: torch.Tensor) -> None:
+        """See to it that a result is as it was captured, and where it is looked for."""
+        require_as_captured(call, item, placed.result.geometry)
+        if item.data_ptr() != placed.address:
+            self.memory.born(placed.born, item, placed.result.geometry, placed.result.size_bytes)
+
+    def _move(self, part: Moved) -> None:
+        copy = part.copy
+        offset, _ = self._extent(copy.storage)
+        lane = Lane.OUT if isinstance(copy, SwapOut) else Lane.IN
+        self._submit(lane, copy.storage, copy.end - copy.begin, offset + copy.begin, part.address)
+
+    def _freed(self, size: int, address: int) -> None:
+        """That was noted before."""
+
+    def _wait(self, storage: str) -> None:
+        for flight in self.in_flight.pop(storage, ()):
+            flight.wait()
+
+
+def _result(returned: Any, at: int) -> Any:
+    """Return a result of an op: one of several, or the only one."""
+    return returned[at] if isinstance(returned, SEVERAL) else returned
+
+
+def again(run: Run, noted: Held, there: Mapping[str, torch.UntypedStorage]) -> Run:
+    """Return a run from a score in place of one that has not begun, or that one if there is no score.
+
+    An earlier run of the program has `noted` what it held. The user's storages `there` stay where they are.
+    """
+    program = run.program
+    rests = program.lasting == program.stowed and program.lasting <= run.storages.keys()
+    score = run.memory.score(there) if rests else None
+    if score is None:
+        return run
+    return Repeated(**{item.name: getattr(run, item.name) for item in fields(run)}, score=score, noted=noted)

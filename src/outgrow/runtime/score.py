@@ -1,0 +1,190 @@
+"""What of a program whose addresses were planned is the same in every run? Almost all, so it is prepared once.
+
+Where a storage lies is known at every instruction, and so are the tensors over it: they are made once, and are put into
+the arguments of the ops that read them. Nothing has to be looked up, viewed or freed while such an op runs.
+
+    fixed    what lies in the arena, or is the user's and stays where it is
+    loose    what the next run has elsewhere: the batch, numbers, what the step takes of the host's memory, and what
+             outlives the step, which torch's allocator places. It is looked up as in any run (`runtime.execute`)
+
+Tensors of a score own nothing. It holds for as long as the user's storages lie where they lay.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+import torch
+
+from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
+from outgrow.runtime.memory import storage_on, view
+from outgrow.runtime.program import Call, Item, Program, Result
+
+_NOWHERE: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A result, by its place among the others, with which a storage is born whose first element is at an address."""
+
+    at: int
+    address: int
+    born: str
+    result: Result
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Part:
+    """One op with its arguments, but for those that are `loose`, by place or keyword the names of values.
+
+    Where a list has loose ones in it, the op is `nested`, and `fixed` are the other values that it reads. Of its
+    results some are `placed`, some are `numbers`, and others are `born` loose, by their places. One that `is_placing`
+    allocates where the plan says.
+    """
+
+    call: Call
+    arguments: tuple[object, ...]
+    keywords: Mapping[str, object]
+    loose: tuple[tuple[int, str], ...]
+    loose_keywords: tuple[tuple[str, str], ...]
+    nested: bool
+    fixed: Mapping[str, Item]
+    placed: tuple[Placed, ...]
+    numbers: tuple[tuple[int, str], ...]
+    born: tuple[tuple[int, Result], ...]
+    is_placing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A copy between the next tier and the device, where its first byte is at `address`."""
+
+    copy: SwapOut | SwapIn
+    address: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Score:
+    """By instruction an op, a copy, or the storage that is waited for; None for a drop, which frees nothing here.
+
+    `dies` are the loose storages that are not needed behind an instruction, `there` where the user's lay.
+    """
+
+    parts: tuple[Part | Moved | str | None, ...]
+    dies: Mapping[int, tuple[str, ...]]
+    there: Mapping[str, int]
+
+
+def scored(program: Program, base: int, device: torch.device, there: Mapping[str, torch.UntypedStorage]) -> Score:
+    """Return the score of a program whose arena begins at `base`; the user's storages `there` stay where they are."""
+    scoring = _Scoring(program, base, device, there)
+    parts = tuple([scoring.part(at, item) for at, item in enumerate(program.instructions)])
+    loose = {at: tuple(filter(scoring.is_loose, names)) for at, names in program.dies.items()}
+    return Score(
+        parts,
+        {at: names for at, names in loose.items() if names},
+        {name: item.data_ptr() for name, item in there.items()},
+    )
+
+
+class _Scoring:
+    """Goes through a program once, and knows where everything is by then."""
+
+    def __init__(
+        self, program: Program, base: int, device: torch.device, there: Mapping[str, torch.UntypedStorage]
+    ) -> None:
+        assert program.addresses is not None, "a program that runs in an arena has addresses"
+        self._program, self._base, self._device = program, base, device
+        self._stays = program.addresses.stays
+        self._where = {name: (item.device, item.data_ptr()) for name, item in there.items()}
+        self._made: dict[tuple[str, int], torch.Tensor] = {}
+
+    def is_loose(self, storage: str) -> bool:
+        """Whether a storage has had no place that is known, so far."""
+        return storage not in self._where
+
+    def part(self, position: int, item: Call | SwapOut | SwapIn | Wait | Drop) -> Part | Moved | str | None:
+        """Return what is done at a position; positions are asked for in order."""
+        stays = self._stays.get(position, _NOWHERE)
+        match item:
+            case Call():
+                return self._op(position, item, stays)
+            case SwapOut(storage, begin) | SwapIn(storage, begin):
+                self._settle(storage, stays)
+                return Moved(item, self._where[storage][1] + begin)
+            case Wait(storage):
+                return storage
+            case Drop():
+                return None
+
+    def _settle(self, storage: str, stays: Mapping[str, int]) -> None:
+        if storage in stays:
+            self._where[storage] = self._device, self._base + stays[storage]
+
+    def _op(self, position: int, call: Call, stays: Mapping[str, int]) -> Part:
+        fixed: dict[str, Item] = {}
+
+        def lookup(name: str) -> Any:
+            tensor = self._tensor(name)
+            if tensor is None:
+                return _Loose(name)
+            fixed[name] = tensor
+            return tensor
+
+        arguments, keywords = cast("_Call", replace(call, function=_gathered).run(lookup))
+        loose = tuple((at, item.name) for at, item in enumerate(arguments) if isinstance(item, _Loose))
+        loose_keywords = tuple((key, item.name) for key, item in keywords.items() if isinstance(item, _Loose))
+        nested = any(map(_is_nested, (*arguments, *keywords.values())))
+        placed, numbers, born = self._results(call, stays)
+        addresses = self._program.addresses
+        assert addresses is not None, "a program that runs in an arena has addresses"
+        is_placing = bool(addresses.scratch.get(position) or self._program.aims.get(position) or placed or born)
+        return Part(call, arguments, keywords, loose, loose_keywords, nested, fixed, placed, numbers, born, is_placing)
+
+    def _results(self, call: Call, stays: Mapping[str, int]) -> "_Results":
+        placed, numbers, born = list[Placed](), list[tuple[int, str]](), list[tuple[int, Result]]()
+        for at, result in enumerate(call.results):
+            if result is None:
+                continue
+            if result.born is not None and result.size_bytes:
+                self._settle(result.born, stays)
+            tensor = self._tensor(result.value)
+            if result.geometry.dtype is None:
+                numbers.append((at, result.value))
+            elif tensor is None:
+                born.append((at, result))
+            elif result.born is not None:
+                placed.append(Placed(at, tensor.data_ptr(), result.born, result))
+        return tuple(placed), tuple(numbers), tuple(born)
+
+    def _tensor(self, name: str) -> torch.Tensor | None:
+        """Return the tensor of a value where its storage is now; None if that is loose."""
+        geometry = self._program.geometry[name]
+        if geometry.dtype is None or geometry.storage not in self._where:
+            return None
+        device, address = self._where[geometry.storage]
+        key = name, address
+        if key not in self._made:
+            storage = storage_on(device, address, self._program.sizes[geometry.storage])
+            self._made[key] = view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset)
+        return self._made[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loose:
+    """An argument that is looked up while the step runs."""
+
+    name: str
+
+
+_Call: TypeAlias = tuple[tuple[object, ...], Mapping[str, object]]
+_Results: TypeAlias = tuple[tuple[Placed, ...], tuple[tuple[int, str], ...], tuple[tuple[int, Result], ...]]
+
+
+def _gathered(*arguments: object, **keywords: object) -> _Call:
+    return arguments, keywords
+
+
+def _is_nested(argument: object) -> bool:
+    """Whether a list has a loose argument in it."""
+    return isinstance(argument, list) and any(isinstance(item, _Loose) or _is_nested(item) for item in argument)

@@ -1,0 +1,177 @@
+"""Steps that run from a score, with tensors that are made once, leave the bits that the eager steps leave."""
+
+from collections.abc import Callable, Iterator
+from itertools import count, cycle, islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from outgrow import Workload
+from outgrow.frontends import measure
+from outgrow.frontends.compile import Step
+from outgrow.frontends.settings import Settings
+from outgrow.frontends.state import Training
+from outgrow.planning import search
+from outgrow.runtime import flights
+from outgrow.runtime.places import Arena
+from outgrow.runtime.program import Program
+from outgrow.runtime.repeated import Repeated
+from outgrow.runtime.resting import extent_of
+from outgrow.runtime.score import Part, Score
+from tests.bitwise.models import pooled, resnet, transformer
+from tests.bitwise.test_on_device import on, wide
+from tests.runtime.stand_in import StandIn, Threads, sleepy
+
+STEPS = 7
+CASES = ((resnet, 58), (pooled, 80), (transformer, 53), (wide, 70))
+"""Budgets, in MiB, a little above the floor."""
+
+
+@pytest.fixture(autouse=True)
+def _caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No costs are known yet, nor plans; rates of a device that is none need no care."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(measure, "_MATRIX_BESIDE", 256)
+    monkeypatch.setattr(measure, "_VECTOR_BYTES_BESIDE", 1 << 20)
+    monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
+    monkeypatch.setattr(search, "_MOST_TRIALS", 500)
+
+
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The runs from a score, as they begin, by how many instructions they have."""
+    runs: list[int] = []
+    start = Repeated.start
+
+    def noted(run: Repeated) -> None:
+        runs.append(len(run.score.parts))
+        start(run)
+
+    monkeypatch.setattr(Repeated, "start", noted)
+    return runs
+
+
+@pytest.fixture
+def scores(monkeypatch: pytest.MonkeyPatch) -> list[Score]:
+    """The scores, each once, as they are first used."""
+    found: list[Score] = []
+    score = Arena.score
+
+    def noted(arena: Arena, program: Program, there: dict[str, torch.UntypedStorage]) -> Score:
+        made = score(arena, program, there)
+        if not any(made is other for other in found):
+            found.append(made)
+        return made
+
+    monkeypatch.setattr(Arena, "score", noted)
+    return found
+
+
+def states(workload: Workload) -> Iterator[torch.Tensor]:
+    """What a workload holds: parameters, buffers, optimizer state."""
+    yield from workload.model.state_dict().values()
+    for entries in workload.optimizer.state.values():
+        yield from (item for item in entries.values() if isinstance(item, torch.Tensor))
+
+
+def left_by(workload: Workload, step: Callable[..., torch.Tensor], steps: int = STEPS) -> list[torch.Tensor]:
+    """Return losses and states, after steps whose batches are new tensors and whose learning rate changes."""
+    torch.manual_seed(1)
+    left: list[torch.Tensor] = []
+    kept: list[torch.Tensor] = []
+    for at, batch in enumerate(islice(cycle(workload.batches), steps)):
+        workload.optimizer.param_groups[0]["lr"] *= 0.9
+        own = tuple(tensor + 0 if tensor.dtype is torch.int64 else tensor * (1 + at) for tensor in batch)
+        kept += own  # so that the next ones lie elsewhere
+        left.append(step(*own).detach().clone())
+    return [*left, *(tensor.clone() for tensor in states(workload)), torch.get_rng_state()]
+
+
+@pytest.mark.parametrize(("make", "mib"), CASES, ids=[make.__name__ for make, _ in CASES])
+def test_scores_leave_the_bits_of_eager(
+    make: Callable[[], Workload], mib: int, repeated: list[int], scores: list[Score]
+) -> None:
+    """Batches that lie elsewhere each time, other learning rates, dropout: all as it is without a score."""
+    eager = make()
+    expected = left_by(eager, eager.step)
+    ours = make()
+    step = on(StandIn(Threads(pauses=sleepy(1))), ours, mib << 20)
+    found = left_by(ours, step)
+    assert [at for at, pair in enumerate(zip(found, expected, strict=True)) if not torch.equal(*pair)] == []
+    assert len(repeated) >= 2
+    assert len(scores) == 1
+    assert step.plan.bytes_swapped > 0
+    assert step.traces.measured is not None
+    assert step.traces.measured.peak_bytes <= step.plan.predicted.peak_bytes
+    parts = [part for part in scores[0].parts if isinstance(part, Part)]
+    assert sum(not (part.loose or part.nested) for part in parts) > len(parts) / 3
+
+
+def test_state_that_was_loaded_has_a_score_of_its_own(scores: list[Score]) -> None:
+    """An optimizer that loads state has other tensors: what was prepared over the old ones is not used."""
+
+    def saved_and_loaded(workload: Workload, step: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        before = left_by(workload, step)
+        workload.optimizer.load_state_dict(workload.optimizer.state_dict())
+        for entries in workload.optimizer.state.values():
+            entries.update({key: item.clone() for key, item in entries.items()})
+        return [*before, *left_by(workload, step)]
+
+    eager = resnet()
+    expected = saved_and_loaded(eager, eager.step)
+    ours = resnet()
+    step = on(StandIn(), ours, "220MiB")
+    assert all(map(torch.equal, saved_and_loaded(ours, step), expected))
+    assert len(scores) >= 2
+
+
+def test_a_failed_repetition_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch, repeated: list[int]) -> None:
+    """Before the first update all is as before the step; later steps go on from there."""
+    eager = wide()
+    expected = [*left_by(eager, eager.step), *left_by(eager, eager.step)]
+    ours = wide()
+    step = on(StandIn(Threads(pauses=sleepy(6))), ours, "70MiB")
+    found = left_by(ours, step)
+    assert repeated
+    assert any(extent_of(tensor.untyped_storage()) for tensor in states(ours))
+    before = [tensor.clone() for tensor in states(ours)]
+    play, left = Repeated._play, count(-20)
+
+    def failing(run: Repeated, part: Part) -> None:
+        if next(left) == 0:
+            raise RuntimeError("the device is lost")
+        play(run, part)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Repeated, "_play", failing)
+        with pytest.raises(RuntimeError, match="the device is lost"):
+            step(*ours.batches[0])
+    assert all(map(torch.equal, states(ours), before))
+    assert all(map(torch.equal, [*found, *left_by(ours, step)], expected))
+
+
+def test_results_that_are_lists_of_what_changes() -> None:
+    """An op that reads a list with a part of the batch in it, and a loss that is kept from step to step."""
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        both = torch.cat([model(x), x, model(x + 1)])
+        loss = both.square().mean()
+        loss.backward()
+        return loss
+
+    def gradients(step: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        losses: list[torch.Tensor] = []
+        for at in range(STEPS):
+            model.zero_grad()
+            losses.append(step(torch.full((512, 64), 0.1 * at)))
+        return [*losses, *(item.grad.clone() for item in model.parameters() if item.grad is not None)]
+
+    expected = gradients(step)
+    ours = Step(step, Training((model,), ()), Settings.of("2MiB"), name="", device=StandIn())
+    found = gradients(ours)
+    assert len(found) == len(expected) == STEPS + 2
+    assert all(map(torch.equal, found, expected))
