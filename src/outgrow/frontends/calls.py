@@ -39,12 +39,18 @@ class Bound:
 
 
 def bind(
-    captured: Captured, program: Program, training: Training, args: Sequence[object], kwargs: Mapping[str, object]
+    captured: Captured,
+    program: Program,
+    training: Training,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    tensors: Mapping[str, Tensor] | None = None,
 ) -> Bound:
-    """Find the tensors and hyper-parameters of this call."""
+    """Find the tensors, unless they are known, and hyper-parameters of this call."""
     values = captured.hyper_values(training)
     hyper = {item.value: value for item, value in zip(captured.hyper, values, strict=True)}
-    return Bound(captured, program, training, captured.tensors(training, args, kwargs), hyper)
+    found = captured.tensors(training, args, kwargs) if tensors is None else tensors
+    return Bound(captured, program, training, found, hyper)
 
 
 def made_ready(

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import TornState
 from outgrow.frontends import calls
-from outgrow.frontends.entries import Entries, Entry
+from outgrow.frontends.entries import Entries, Entry, Served
 from outgrow.frontends.on_device import platform_of
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.state import Training, local, state_tensors
@@ -96,12 +96,13 @@ class Step(Generic[P, R]):
         """
         if self._torn:
             raise TornState(self._torn)
-        entry = self._last = self._entries.ready(args, kwargs)
+        served = self._entries.ready(args, kwargs)
+        entry = self._last = served.entry
         self._progress("step", 0.0)
         if entry.runs_as_written:
             returned = self._run_as_written(entry, *args, **kwargs)
         else:
-            returned = cast("R", self._run_program(entry, args, kwargs))
+            returned = cast("R", self._run_program(served, args, kwargs))
         self._losses += _losses(returned)
         return returned
 
@@ -116,8 +117,9 @@ class Step(Generic[P, R]):
         self._entries.note_as_written(entry, self.process_bytes)
         return returned
 
-    def _run_program(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-        call = calls.bind(entry.captured, entry.program, self._training, args, kwargs)
+    def _run_program(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        entry = served.entry
+        call = calls.bind(entry.captured, entry.program, self._training, args, kwargs, served.tensors)
         capacity = entry.prepared.plan.budget.capacity_bytes
         spill = self._platform.make_ready(entry.program, call.tensors, capacity)
         memory = self._platform.memory(entry.program, is_timed=self._entries.looks_at(entry))

@@ -108,6 +108,14 @@ class Ample:
         )
 
 
+@dataclass(frozen=True)
+class Served:
+    """The entry that is right for a call, and the tensors of the call by input storage, if they were looked for."""
+
+    entry: Entry
+    tensors: Mapping[str, Tensor] | None = None
+
+
 class Entries:
     """The entries of one step, and what was learned from running them.
 
@@ -134,23 +142,24 @@ class Entries:
         self._overhead_bytes: int | None = None
         self._ample: Ample | None = None
 
-    def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
+    def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
         ample = self._ample
         if ample is not None and ample.still_holds(self._glance(args, kwargs), self._platform.process_bytes()):
             self._calls += 1
             ample.entry.last_call = self._calls
-            return ample.entry
-        entry, self._ample = self._examined(args, kwargs), None
+            return Served(ample.entry)
+        served, self._ample = self._examined(args, kwargs), None
+        entry = served.entry
         if entry.runs_as_written and entry.settled:
             held = self._platform.process_bytes()
             self._ample = Ample.of(entry, self._glance(args, kwargs), self._training, held)
-        return entry
+        return served
 
     def _glance(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
         return glance(self._training.models, self._training.optimizers, args, kwargs)
 
-    def _examined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
+    def _examined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
         key = signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
         candidates = self._by_signature.get(key, [])
         self._calls += 1
@@ -158,9 +167,10 @@ class Entries:
         if found is None and _own_what_was_loaded(self._training):
             found = self._serving(candidates, args, kwargs)
         if found is not None:
-            found.last_call = self._calls
-            if found.runs > 0 and not found.settled:
-                self._plan_again(found, args, kwargs)
+            entry = found.entry
+            entry.last_call = self._calls
+            if entry.runs > 0 and not entry.settled:
+                self._plan_again(entry, args, kwargs)
             return found
         begin = perf_counter()
         self._progress("capture", 0.0)
@@ -174,7 +184,7 @@ class Entries:
         entry.seconds, entry.last_call = perf_counter() - begin, self._calls
         self._by_signature.setdefault(key, []).append(entry)
         self._drop_oldest()
-        return entry
+        return Served(entry)
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
@@ -212,23 +222,24 @@ class Entries:
 
     def _serving(
         self, candidates: Sequence[Entry], args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> Entry | None:
+    ) -> Served | None:
         """Return the first of the entries that is right for this call."""
-        return next((entry for entry in candidates if self._serves(entry, args, kwargs)), None)
+        return next((found for entry in candidates if (found := self._served(entry, args, kwargs)) is not None), None)
 
-    def _serves(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-        """Whether an entry of the same signature is right for this call, and can move what it wants to move.
+    def _served(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> Served | None:
+        """Return an entry of the same signature if it is right for this call, and can move what it wants to move.
 
         The user's own function is right for all; what other hyper-parameters may take more is little beside its room.
         """
         if entry.runs_as_written:
-            return True
+            return Served(entry)
         captured, lasting = entry.captured, entry.program.lasting
         if not captured.guards_hold(self._training):
-            return False
-        tensors = captured.tensors(self._training, args, kwargs) if lasting else {}
+            return None
+        tensors = captured.tensors(self._training, args, kwargs)
         platform = self._platform
-        return all(platform.may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
+        moves = all(platform.may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
+        return Served(entry, tensors) if moves else None
 
     def _planned(
         self,
