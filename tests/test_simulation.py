@@ -98,3 +98,15 @@ def test_a_second_copy_out_takes_the_place_of_the_first() -> None:
     )
     trace = replay(graph, {}, Machine("toy", Device("toy", 1.0, 1.0), Link(8.0, 8.0)))
     assert (tier_peak_bytes(trace), trace.bytes_out, trace.seconds) == (8, 16, 2.0)
+
+
+def test_what_sinks_takes_the_lanes_below_and_turns_on_those_above() -> None:
+    """The next tier holds nothing: the copy out lasts as long as the slower of the two links, and so do both back."""
+    above, below = Link(8.0, 8.0), Link(out_bytes_per_second=4.0, in_bytes_per_second=2.0)
+    machine = Machine("toy", Device("toy", 1.0, 1.0), above, tier_bytes=0, below=below)
+    trace = replay(GRAPH, COSTS, machine)
+    copies = [(span.lane, span.begin, span.end) for span in trace.spans if span.lane is not Lane.COMPUTE]
+    assert copies == [(Lane.OUT, 1.0, 5.0), (Lane.IN, 5.0, 9.0), (Lane.IN, 9.0, 13.0)]
+    assert trace.seconds == 14.0
+    roomy = replay(GRAPH, COSTS, Machine("toy", Device("toy", 1.0, 1.0), above, tier_bytes=1 << 20, below=below))
+    assert roomy == run(above)

@@ -6,7 +6,9 @@
     wait s      moves the clock to the end of the last copy of s in flight
     drop s      frees the device bytes of s now
 
-Each lane works first in, first out. On a half-duplex link both lanes share one time. A storage comes into
+Each lane works first in, first out. On a half-duplex link both lanes share one time. What goes on to the tier below
+(`analysis.sinking`) passes through the next one: it takes lanes of its own there, and its turns on the ones to the
+device, whichever ends last. A storage comes into
 memory at the beginning of the op that brings it into being and leaves it at the end of its last use; the
 workspace of an op is held while it runs. The same rules are written down once more, apart from these, in
 `ir.verify`, which asks of every order of events what is simulated here for one.
@@ -16,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outgrow.analysis.cost import Cost
+from outgrow.analysis.sinking import sunk
 from outgrow.analysis.timeline import Event, Lane, Span, Trace
 from outgrow.ir.graph import DEVICE, Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
 from outgrow.ir.machine import Link, Machine
@@ -25,7 +28,7 @@ FREE = Cost(0.0)
 
 def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
     """Return what happens when `graph` runs on `machine`; `costs` are by captured op name."""
-    clock = _Clock(machine.link)
+    clock = _Clock(machine.link, machine.below, sunk(graph, machine))
     births = _births(graph)
     for name in births.get(-1, ()):
         clock.rest(name, graph.storages[name])
@@ -55,13 +58,20 @@ def _births(graph: Graph) -> dict[int, list[str]]:
     return births
 
 
+def _free_lanes() -> dict[Lane, float]:
+    return {Lane.OUT: 0.0, Lane.IN: 0.0}
+
+
 @dataclass
 class _Clock:
     """The time, the lanes and the memory while a graph is replayed."""
 
     link: Link
+    below: Link | None = None
+    sunk: frozenset[str] = frozenset()
     now: float = 0.0
-    lane_free: dict[Lane, float] = field(default_factory=lambda: {Lane.OUT: 0.0, Lane.IN: 0.0})
+    lane_free: dict[Lane, float] = field(default_factory=_free_lanes)
+    below_free: dict[Lane, float] = field(default_factory=_free_lanes)
     in_flight: dict[str, float] = field(default_factory=dict[str, float])
     resting: dict[str, int] = field(default_factory=dict[str, int])
     spans: list[Span] = field(default_factory=list[Span])
@@ -91,19 +101,27 @@ class _Clock:
         if more > 0:
             self.resting[storage] = size_bytes
             self.events.append(Event(self.now, 0, more))
-        self._copy(Lane.OUT, storage, size_bytes, self.link.out_seconds(size_bytes))
+        self._copy(Lane.OUT, storage, size_bytes)
 
     def copy_in(self, storage: str, size_bytes: int) -> None:
         self.hold(size_bytes)
-        self._copy(Lane.IN, storage, size_bytes, self.link.in_seconds(size_bytes))
+        self._copy(Lane.IN, storage, size_bytes)
 
-    def _copy(self, lane: Lane, storage: str, size_bytes: int, seconds: float) -> None:
-        begin = max(self.now, self.lane_free[lane])
-        end = begin + seconds
-        for busy in self.lane_free if self.link.half_duplex else (lane,):
-            self.lane_free[busy] = end
+    def _copy(self, lane: Lane, storage: str, size_bytes: int) -> None:
+        begin, end = self._taken(self.link, self.lane_free, lane, size_bytes)
+        if storage in self.sunk and self.below is not None:
+            begin, there = self._taken(self.below, self.below_free, lane, size_bytes)
+            end = max(end, there)
         self.in_flight[storage] = end
         self.spans.append(Span(lane, storage, begin, end, size_bytes))
+
+    def _taken(self, link: Link, free: dict[Lane, float], lane: Lane, size_bytes: int) -> tuple[float, float]:
+        """Take the first turn on a lane of a link that there is from now on; return its begin and end."""
+        begin = max(self.now, free[lane])
+        end = begin + (link.out_seconds(size_bytes) if lane is Lane.OUT else link.in_seconds(size_bytes))
+        for busy in free if link.half_duplex else (lane,):
+            free[busy] = end
+        return begin, end
 
     def wait(self, storage: str) -> None:
         self.now = max(self.now, self.in_flight.pop(storage, self.now))

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from outgrow.analysis.cost import Cost, with_parts
+from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.machine import Device, Link, Machine
@@ -206,3 +207,33 @@ def test_the_search_bears_interrupts() -> None:
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=300
     )
     assert found.stdout == "bore it\n", found.stderr
+
+
+def test_state_that_has_no_room_in_the_next_tier_stays() -> None:
+    """Of three weights one has room there: the plan lets that one rest, at most."""
+    lines = ["storage x input 4", "value %x: x@0 f32[1]"]
+    for name in ("u", "v", "w"):
+        lines += [f"storage {name} parameter 4096", f"value %{name}: {name}@0 f32[1024]", f"storage a{name} 4096"]
+        lines += [f"%a{name}: a{name}@0 f32[1024] = my.op_{name}(%{name}, %x)"]
+    lines += ["storage z 4", "%z: z@0 f32[1] = my.sum(%au, %av, %aw)", "return %z"]
+    graph = parse_graph("\n".join(lines))
+    quick = replace(MACHINE, link=Link(1e9, 1e9))
+    alone = replace(problem_of(graph, 20_600, quick), minimum_bytes=4, anchored=True)
+    for machine, rests in ((quick, 2), (replace(quick, tier_bytes=4096, below=Link(1e9, 1e9)), 1)):
+        problem = replace(alone, machine=machine)
+        derived = derive(graph, make_plan(problem), problem.workspace).graph
+        assert len(lasting(derived)) <= rests
+        assert not homeless(derived, machine)
+
+
+def test_a_plan_through_a_slow_tier_is_no_worse_than_one_that_does_not_know_of_it() -> None:
+    """Where little has room in the next tier, what is predicted is what both links need; less is moved then."""
+    graph = chain(12)
+    alone = problem_of(graph, 1600, replace(MACHINE, link=Link(2000.0, 2000.0)))
+    machine = replace(alone.machine, tier_bytes=4096, below=Link(100.0, 100.0))
+    unaware, aware = make_plan(alone), make_plan(replace(alone, machine=machine))
+    derived = derive(graph, unaware, alone.workspace).graph
+    assert sunk(derived, machine)
+    as_it_would_run = replay(derived, alone.costs, machine).seconds
+    assert unaware.predicted.seconds < aware.predicted.seconds < as_it_would_run
+    assert aware.predicted.peak_bytes <= 1600

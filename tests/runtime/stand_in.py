@@ -58,7 +58,7 @@ class Threads:
         forgotten: Iterable[int] = (),
         late: Mapping[Lane, float] = MappingProxyType({}),
     ) -> None:
-        self.waits = 0
+        self.waits, self.pauses = 0, pauses
         self._forgotten = frozenset(forgotten)
         self._queues = {lane: SimpleQueue[Callable[[], object] | None]() for lane in lanes}
         for lane, queue in self._queues.items():
@@ -135,6 +135,9 @@ class StandIn:
     rooms: list[int] = field(default_factory=list[int])
     paged: list[Pages] = field(default_factory=list[Pages])
     high_water: int = 0
+
+    def more_streams(self) -> Threads:
+        return Threads(pauses=self.streams.pauses)
 
     def lock(self, address: int, size_bytes: int) -> Callable[[], None] | None:  # noqa: ARG002
         return (lambda: None) if self.locks else None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,15 +13,18 @@ from hypothesis import strategies as st
 
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import TierFailure
+from outgrow.runtime import staged
 from outgrow.runtime.device import Cuda
-from outgrow.runtime.flights import Flight, StreamLink, measure_streams
-from outgrow.runtime.links import Link, Ticket
+from outgrow.runtime.flights import StreamLink, measure_streams
+from outgrow.runtime.links import Link
+from outgrow.runtime.medium import AnyLink, Copy
 from outgrow.runtime.memory import Block, bytes_on
 from outgrow.runtime.pool import HostPool, Lock, unlocked
+from outgrow.runtime.staged import StagedLink
 from outgrow.runtime.tiers import DiskTier
 from tests.runtime.stand_in import Threads, sleepy
 
-SIZE = 4096
+SIZE = 3 * 4096
 """The bytes of a storage; the last ones are not all moved (`MOVED`)."""
 MOVED = SIZE - 96
 CPU = torch.device("cpu")
@@ -39,7 +43,7 @@ def pool_of(size_bytes: int, lock: Lock, device: torch.device = CPU) -> HostPool
 class Bench:
     """A link, the memory it moves, and how an operator is called."""
 
-    link: Link | StreamLink
+    link: AnyLink
     device: torch.device
     address: int
     keep: object
@@ -85,24 +89,54 @@ def on_streams(streams: Threads) -> Iterator[Bench]:
 
 
 @contextmanager
+def through_threads(folder: Path, seed: int) -> Iterator[Bench]:
+    """The link of such a device to a disk, through buffers of a third of a storage."""
+    streams = Threads(Lane, sleepy(seed))
+    device, room = torch.device("cpu"), torch.full((PLACES * SIZE,), 0xFF, dtype=torch.uint8)
+    with patch.object(staged, "PIECE_BYTES", 4096), DiskTier(folder, 64 * SIZE) as tier:
+        own = Threads(pauses=sleepy(seed + 1)), Threads(pauses=sleepy(seed + 2))
+        link = StagedLink(streams, own, device, tier, unlocked)
+
+        def call(work: Callable[[], object]) -> None:
+            streams.give(Lane.COMPUTE, work)
+
+        yield Bench(link, device, room.data_ptr(), room, call, streams.settle, first=0)
+        link.close()
+
+
+@contextmanager
+def through_cuda(folder: Path, _seed: int) -> Iterator[Bench]:
+    """The link of a GPU to a disk."""
+    gpu = Cuda(torch.device("cuda"))
+    room = gpu.room(PLACES * SIZE)
+    with DiskTier(folder, 64 * SIZE) as tier:
+        own = gpu.more_streams(), gpu.more_streams()
+        link = StagedLink(gpu.streams, own, gpu.torch_device, tier, gpu.lock)
+        yield Bench(link, gpu.torch_device, room.data_ptr(), room, _behind_work, gpu.streams.settle, first=0)
+        link.close()
+
+
+def _behind_work(work: Callable[[], object]) -> None:
+    torch.cuda._sleep(20_000)
+    work()
+
+
+@contextmanager
 def on_cuda(_folder: Path, _seed: int) -> Iterator[Bench]:
     """The link of a GPU, which is kept busy before each operator."""
     gpu = Cuda(torch.device("cuda"))
     room = gpu.room(PLACES * SIZE)
     link = StreamLink(gpu.streams, gpu.torch_device, pool_of(64 * SIZE, gpu.lock, gpu.torch_device))
-
-    def call(work: Callable[[], object]) -> None:
-        torch.cuda._sleep(20_000)
-        work()
-
-    yield Bench(link, gpu.torch_device, room.data_ptr(), room, call, gpu.streams.settle)
+    yield Bench(link, gpu.torch_device, room.data_ptr(), room, _behind_work, gpu.streams.settle)
     link.close()
 
 
 KINDS = [
     pytest.param(on_disk, id="disk"),
     pytest.param(on_threads, id="threads"),
+    pytest.param(through_threads, id="threads-disk"),
     pytest.param(on_cuda, id="cuda", marks=pytest.mark.cuda),
+    pytest.param(through_cuda, id="cuda-disk", marks=pytest.mark.cuda),
 ]
 Moves = list[tuple[int, int]]
 
@@ -118,8 +152,8 @@ class Driver:
     where: dict[int, int] = field(default_factory=dict[int, int])
     away: list[int] = field(default_factory=list[int])
     expected: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
-    leaving: dict[int, Ticket | Flight] = field(default_factory=dict[int, Ticket | Flight])
-    coming: dict[int, Ticket | Flight] = field(default_factory=dict[int, Ticket | Flight])
+    leaving: dict[int, Copy] = field(default_factory=dict[int, Copy])
+    coming: dict[int, Copy] = field(default_factory=dict[int, Copy])
     seen: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list[tuple[torch.Tensor, torch.Tensor]])
 
     def move(self, kind: int, number: int) -> None:
@@ -203,7 +237,7 @@ class Driver:
         for seen, expected in self.seen:
             assert torch.equal(seen, expected), "the bytes of a storage are not those that were written"
 
-    def _copied(self, lane: Lane, name: int) -> Ticket | Flight:
+    def _copied(self, lane: Lane, name: int) -> Copy:
         address = self.bench.address + self.where[name] * SIZE
         return self.bench.link.submit(lane, str(name), MOVED, self.bench.first + name * SIZE, address)
 

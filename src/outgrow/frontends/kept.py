@@ -63,7 +63,8 @@ def _again(plan: Plan, problem: Problem, *, prove: bool) -> Planned | None:
 def _file(problem: Problem, planner: str) -> Path:
     """Return the file of the plans that some planner made for the graph of a problem, a line each."""
     rules = problem.minimum_bytes, problem.piece_bytes, problem.anchored
-    key = (fingerprint(problem.graph), problem.machine.name, planner, rules, folder().name)
+    machine = problem.machine.name, problem.machine.tier_bytes
+    key = (fingerprint(problem.graph), machine, planner, rules, folder().name)
     return cache_folder("plans") / f"{sha256(repr(key).encode()).hexdigest()[:24]}.jsonl"
 
 

@@ -5,21 +5,22 @@ and writes down after which instruction a storage dies. Where an op asks for the
 that layout stands in, over addresses without memory that all stand-ins of a program share.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from itertools import accumulate
 from types import MappingProxyType
 
 import torch
 
+from outgrow.analysis.sinking import lasting, passing
 from outgrow.analysis.updates import is_update
 from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.frontends.reserves import keeping_reserve
-from outgrow.ir.graph import DEVICE, Argument, Drop, Graph, Like, Op, Ref, Role, SwapOut, Symbol, argument_layouts
+from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Symbol, argument_layouts
 from outgrow.operators.in_place import IDLE, INTO, PLACED
 from outgrow.plan import Addresses
-from outgrow.runtime.memory import round_up, unread, view
+from outgrow.runtime.memory import unread, view
 from outgrow.runtime.placing import placed
 from outgrow.runtime.program import Aim, Call, Geometry, Instruction, Program, Result, Slot
-from outgrow.runtime.tiers import ALIGNMENT_BYTES
 
 _NO_AIMS: Mapping[int, tuple[Aim, ...]] = MappingProxyType({})
 
@@ -29,13 +30,15 @@ def lower(
     unread: Callable[[int], torch.UntypedStorage] = unread,
     addresses: Addresses | None = None,
     aims: Mapping[int, tuple[Aim, ...]] = _NO_AIMS,
+    sunk: frozenset[str] = frozenset(),
 ) -> Program:
     """Return the program of a derived graph; `unread` gives storages of so many bytes whose content does not matter.
 
-    With `addresses` it runs in an arena; `aims` say what its ops allocate there.
+    With `addresses` it runs in an arena; `aims` say what its ops allocate there. Storages that are `sunk` go to the
+    tier below the next one.
     """
     shown = stand_ins(graph, unread)
-    lasting = _lasting(graph)
+    leaving, passed = lasting(graph), passing(graph)
     instructions: list[Instruction] = [
         call_of(graph, item, shown) if isinstance(item, Op) else item for item in graph.instructions
     ]
@@ -44,10 +47,14 @@ def lower(
         dies=graph.dying_at,
         geometry={name: geometry_of(graph, name) for name in graph.values},
         sizes={name: storage.size_bytes for name, storage in graph.storages.items()},
-        extents=_extents(graph, lasting),
-        lasting=lasting,
-        stowed=frozenset(name for name in lasting if graph.storages[name].home != DEVICE),
+        extents={
+            **_extents(graph, {name: size for name, size in passed.items() if name not in sunk}),
+            **_extents(graph, {name: size for name, size in passed.items() if name in sunk}),
+        },
+        lasting=leaving,
+        stowed=frozenset(name for name in leaving if graph.storages[name].home != DEVICE),
         results=graph.results,
+        sunk=sunk,
         addresses=addresses,
         aims=aims,
     )
@@ -140,19 +147,7 @@ def geometry_of(graph: Graph, name: str) -> Geometry:
     return Geometry(value.storage, dtype, value.shape, value.strides, value.offset)
 
 
-def _lasting(graph: Graph) -> frozenset[str]:
-    """The storages that outlive the step and leave the device."""
-    dropped = {item.storage for item in graph.instructions if isinstance(item, Drop)}
-    return frozenset(name for name in dropped if graph.storages[name].is_persistent or name in graph.kept)
-
-
-def _extents(graph: Graph, lasting: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Give each other swapped storage bytes of the scratch of its own, one after the other."""
-    extents: dict[str, tuple[int, int]] = {}
-    offset = 0
-    for item in graph.instructions:
-        if isinstance(item, SwapOut | Drop) and item.storage not in extents and item.storage not in lasting:
-            size = graph.storages[item.storage].size_bytes
-            extents[item.storage] = (offset, size)
-            offset += round_up(size, ALIGNMENT_BYTES)
-    return extents
+def _extents(graph: Graph, rooms: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Give each storage bytes of the scratch of its own, one after the other; `rooms` are what each takes there."""
+    begins = accumulate(rooms.values(), initial=0)
+    return {name: (begin, graph.storages[name].size_bytes) for name, begin in zip(rooms, begins, strict=False)}

@@ -117,10 +117,10 @@ class OnCpu:
 
 def reserved(spill: Spill, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
     """Return the next tier with room for what a program moves; None if it moves nothing."""
-    if not program.lasting and not program.scratch_bytes:
+    if not program.lasting and not program.extents:
         return None
     spill.adopt(tensors.values())
-    spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors))
+    spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors), program.sunk_bytes)
     return spill
 
 

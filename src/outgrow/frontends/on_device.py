@@ -6,14 +6,16 @@ and optimizer state that rest in memory of the host between steps are tensors of
 (`runtime.resting`): it reaches locked memory of the host, slowly.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from warnings import warn
 
 import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
+from outgrow.analysis.sinking import sunk
 from outgrow.errors import TierFailure
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.devices import CPU, device_of
@@ -32,17 +34,21 @@ from outgrow.planning.addresses import ALIGNMENT_BYTES, addresses_of, outside
 from outgrow.runtime import arena
 from outgrow.runtime.device import Cuda, Device
 from outgrow.runtime.directed import install
-from outgrow.runtime.medium import InHost
+from outgrow.runtime.links import measure_link
+from outgrow.runtime.medium import BelowHost, InHost
 from outgrow.runtime.memory import round_up, storage_on
 from outgrow.runtime.places import Arena, Places
 from outgrow.runtime.program import Aim, Program
 from outgrow.runtime.recording import Moment, Recording
-from outgrow.runtime.resting import extent_of, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import come_home, extent_of, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
+from outgrow.runtime.staged import BUFFERS_BYTES
 from outgrow.runtime.tiers import ALIGNMENT_BYTES as TIER_ALIGNMENT_BYTES
 
 _SHARE_MEASURED = 4
 """One in so many bytes of the budget is taken to measure rates."""
+_PIECES_BYTES = 8 << 20
+"""What host memory takes beyond what is asked for, since it is in pieces, about."""
 _STAYS = (
     "The device has no room for all of the model and its optimizer state. The rest stays in memory of the host, where "
     "the device reads it, slowly. Save a checkpoint, or move the model to the host."
@@ -76,7 +82,8 @@ class OnDevice:
         directed = install(device.torch_device)
         self._rehearsal = Rehearsal(device, directed)
         self._arena = Arena(device, directed, device.pages())
-        self._spill = Spill(InHost(device.torch_device, device.streams, device.lock), settings.host_bytes)
+        self._settings = settings
+        self._spill = self._tiers(settings)
         self.last: Places | None = None
 
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
@@ -101,7 +108,12 @@ class OnDevice:
         self._device.give_back()
 
     def machine(self) -> Machine:
-        return machine_of(self._device, self._budget_bytes // _SHARE_MEASURED)
+        machine = machine_of(self._device, self._budget_bytes // _SHARE_MEASURED)
+        if self._spill.below is None:
+            return machine
+        link = measure_link(self._settings.folder)
+        assert self._spill.limit_bytes is not None, "there is a tier below where this one is limited"
+        return replace(machine, tier_bytes=self._spill.limit_bytes - _PIECES_BYTES, below=link)
 
     def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
         def tell(fraction: float) -> None:
@@ -131,7 +143,7 @@ class OnDevice:
         elsewhere = outside(graph) | captured.elsewhere
         addresses = addresses_of(graph, scratch, elsewhere, page_bytes=self._arena.page_bytes)
         aims = {at: _aims(graph, item, parts[item.name], addresses.stays.get(at, {})) for at, item in _ops(graph)}
-        return lower(graph, self._unread, addresses, aims)
+        return lower(graph, self._unread, addresses, aims, sunk(graph, prepared.machine))
 
     def needed_bytes(self, prepared: Prepared, program: Program) -> int:
         """Scratch is in the arena where the allocator can be directed, and beside it otherwise."""
@@ -144,6 +156,8 @@ class OnDevice:
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
         addresses = _addresses(program)
+        if self._spill.limit_bytes is not None:
+            self._fetch_home(tensors[name].untyped_storage() for name in tensors.keys() - program.stowed)
         spill = reserved(self._spill, program, tensors)
         if spill is not None:
             going = {name: tensors[name].untyped_storage() for name in program.stowed & tensors.keys()}
@@ -201,6 +215,28 @@ class OnDevice:
     def close(self) -> None:
         self._spill.close()
         self._arena.close()
+
+    def _fetch_home(self, storages: Iterable[torch.UntypedStorage]) -> None:
+        """What another plan let rest, and this one does not, makes room for what is to rest."""
+        coming = [storage for storage in storages if extent_of(storage) is not None]
+        if coming:
+            self._arena.close()
+        for storage in coming:
+            come_home(storage)
+
+    def _tiers(self, settings: Settings) -> Spill:
+        """Return memory of the host, and below it, where that is limited, a file; buffers for this are of the host too.
+
+        Raises `TierFailure` if the file's folder cannot be used.
+        """
+        device, host_bytes = self._device, settings.host_bytes
+        spill = Spill(InHost(device.torch_device, device.streams, device.lock), host_bytes)
+        if host_bytes is not None and host_bytes > 2 * BUFFERS_BYTES:
+            settings.require_disk()
+            medium = BelowHost(settings.folder, device.torch_device, device.streams, device.more_streams, device.lock)
+            spill.limit_bytes = host_bytes - BUFFERS_BYTES
+            spill.below = Spill(medium, settings.disk_bytes)
+        return spill
 
     def _taken_by(self, arena_bytes: int, addresses: Addresses) -> int:
         """Return what an arena takes, and what lies beside it; pages are no tensor of torch's."""

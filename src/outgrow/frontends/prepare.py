@@ -8,6 +8,7 @@ from statistics import mean
 
 from outgrow.analysis.cost import Cost, costs_of
 from outgrow.analysis.liveness import peak_bytes
+from outgrow.analysis.sinking import sunk
 from outgrow.analysis.timeline import Lane, Trace
 from outgrow.frontends.capture import Captured, capture
 from outgrow.frontends.kept import planned_or_kept
@@ -83,7 +84,7 @@ class Prepared:
 
     def summary(self, workload: str, measured: Measured | None = None, simulated: Trace | None = None) -> Summary:
         """Return the figures of the plan, beside what was measured."""
-        replayed = simulated or self.simulated
+        replayed, below = simulated or self.simulated, sunk(self.derived, self.machine)
         return Summary(
             workload=workload,
             machine=self.machine.name,
@@ -102,6 +103,7 @@ class Prepared:
             seconds_recomputed=self.seconds_recomputed,
             ops=len(self.graph.ops),
             planning_seconds=self.plan.planning_seconds,
+            bytes_below=sum(span.size_bytes for span in self.simulated.spans if span.label in below),
         )
 
 

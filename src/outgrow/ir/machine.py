@@ -61,6 +61,8 @@ class Peers:
 class Machine:
     """A device, the link to its next tier, and the bytes of that tier (None: as much as is asked).
 
+    What the tier has no room for goes on through it, over a second link, to one `below`, if there is one.
+
     `peers` are the levels on which devices like this one reach each other, the slowest first: so many groups, of so
     many groups each, and in the end single devices. Where `shares_link`, all of them use the one link.
     """
@@ -71,6 +73,7 @@ class Machine:
     tier_bytes: int | None = None
     peers: tuple[Peers, ...] = ()
     shares_link: bool = False
+    below: Link | None = None
 
     @property
     def devices(self) -> int:

@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.analysis.timeline import Trace
+from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
@@ -67,6 +69,8 @@ def planned(
     if decisions is None:
         found = _PUBLISHED.get(planner)
         decisions = found(problem) if found else search(problem, rewritten, free)
+        if found is None:
+            decisions = _within_tiers(problem, rewritten, free, decisions)
     stages = carried_out(problem.graph, decisions)
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
@@ -87,6 +91,37 @@ def planned(
         notes=tuple(notes),
     )
     return Planned(plan, stages, in_core, simulated)
+
+
+def _within_tiers(
+    problem: Problem, rewritten: Graph, free: tuple[Decision, ...], decisions: tuple[Decision, ...]
+) -> tuple[Decision, ...]:
+    """Return decisions for which there is room below the device: as they are, if that has no end.
+
+    A search knows one link, and no end of room. So it searches once more without letting leave what outlives the step
+    and found no room, and once as if all went on to the tier below, if some does; what is better then is taken.
+    """
+    graph, machine = _derived(problem, decisions), problem.machine
+    if machine.below is None:
+        return decisions
+    without = homeless(graph, machine)
+    if without:
+        moving = lasting(graph) - without
+        outliving = {name for name, item in graph.storages.items() if item.is_persistent or name in graph.kept}
+        problem = replace(problem, fixed=problem.fixed | (outliving - moving))
+        try:
+            decisions = search(problem, rewritten, free)
+        except Infeasible:  # whoever asks the tier for room hears how much there is
+            return decisions
+    if not sunk(_derived(problem, decisions), machine):
+        return decisions
+    others = search(replace(problem, machine=replace(machine, link=machine.below)), rewritten, free)
+    return min((decisions, others), key=lambda way: replay(_derived(problem, way), problem.costs, machine).seconds)
+
+
+def _derived(problem: Problem, decisions: tuple[Decision, ...]) -> Graph:
+    stages = carried_out(problem.graph, decisions)
+    return stages[-1].graph if stages else problem.graph
 
 
 def _with_a_plan(problem: Problem) -> tuple[Problem, Graph, tuple[Decision, ...]]:

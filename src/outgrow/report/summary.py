@@ -55,6 +55,7 @@ class Summary:
     seconds_recomputed: float
     ops: int
     planning_seconds: float
+    bytes_below: int = 0
 
     @property
     def seconds(self) -> float:
@@ -122,6 +123,7 @@ class Summary:
 
     def figures(self) -> list[tuple[str, str, str]]:
         """Return name, figure and meaning of everything else."""
+        is_deep = self.bytes_below > 0
         return [
             (
                 "budget",
@@ -146,6 +148,7 @@ class Summary:
                 format_bytes(self.bytes_written) if self.bytes_written else "none",
                 f"of these, to the next tier: {format_bytes(int(self.written_a_day_bytes))} a day",
             ),
+            *([("below", format_bytes(self.bytes_below), "of those moved: through the host, to a disk")] * is_deep),
             (
                 "recomputed",
                 format_seconds(self.seconds_recomputed) if self.seconds_recomputed else "none",

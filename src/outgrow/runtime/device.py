@@ -36,6 +36,10 @@ class Device(Protocol):
         """Its streams, used from one thread."""
         ...
 
+    def more_streams(self) -> Streams:
+        """Return other streams for copies, used from a thread each."""
+        ...
+
     @property
     def name(self) -> str:
         """A name that changes with whatever changes what an op costs."""
@@ -103,6 +107,9 @@ class Cuda:
         index = torch.cuda.current_device() if index is None else index
         self.torch_device = torch.device("cuda", index)
         self.streams: Streams = CudaStreams(self.torch_device)
+
+    def more_streams(self) -> Streams:
+        return CudaStreams(self.torch_device)
 
     @property
     def name(self) -> str:

@@ -19,9 +19,8 @@ from outgrow.analysis.timeline import Lane, Trace
 from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime.device_memory import DeviceMemory
-from outgrow.runtime.flights import Flight
 from outgrow.runtime.heap import Heap
-from outgrow.runtime.links import Ticket
+from outgrow.runtime.medium import Copy
 from outgrow.runtime.memory import view
 from outgrow.runtime.program import Call, Geometry, Item, Program, Result
 from outgrow.runtime.recording import Moment, Recording, seconds_between
@@ -74,7 +73,7 @@ class Run:
     memory: DeviceMemory = field(default_factory=Heap)
     observe: bool = False
     progress: Progress = field(default_factory=Progress)
-    in_flight: dict[str, list[Ticket | Flight]] = field(default_factory=dict[str, list[Ticket | Flight]])
+    in_flight: dict[str, list[Copy]] = field(default_factory=dict[str, list[Copy]])
     values: dict[str, Item] = field(default_factory=dict[str, Item])
     made_of: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     observed: dict[str, Cost] = field(default_factory=dict[str, Cost])
@@ -98,8 +97,8 @@ class Run:
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
         self.free_since = self.memory.moment()
-        link = None if self.spill is None else self.spill.link
-        with torch.no_grad(), nullcontext() if link is None else link.serving(is_timed=self.memory.is_timed):
+        timed = self.memory.is_timed
+        with torch.no_grad(), nullcontext() if self.spill is None else self.spill.serving(is_timed=timed):
             for item in self.program.instructions[self.position : stop]:
                 match item:
                     case Call():
@@ -140,8 +139,8 @@ class Run:
 
     def abandon(self) -> None:
         """Let go of everything after a failure: wait for copies in flight, whatever came of them, and free memory."""
-        if self.spill is not None and self.spill.link is not None:
-            self.spill.link.settle()
+        if self.spill is not None:
+            self.spill.settle()
         self.memory.abandon(self.storages, self.program.sizes, self.extents)
         for table in (self.in_flight, self.values, self.made_of, self.storages):
             table.clear()
@@ -261,12 +260,18 @@ class Run:
         return born
 
     def _extent(self, storage: str) -> tuple[int, int]:
-        """Where a storage lies in the next tier, and its bytes."""
-        assert self.spill is not None, "a program with transfers has a next tier"
+        """Where a storage lies in its tier, and its bytes."""
         if storage in self.program.lasting:
             return self.extents[storage].offset, self.program.sizes[storage]
         offset, size = self.program.extents[storage]
-        return self.spill.scratch_offset + offset, size
+        return self._spill_of(storage).scratch_offset + offset, size
+
+    def _spill_of(self, storage: str) -> Spill:
+        assert self.spill is not None, "a program with transfers has a next tier"
+        if storage not in self.program.sunk:
+            return self.spill
+        assert self.spill.below is not None, "what sinks has a tier below"
+        return self.spill.below
 
     def _swap_out(self, storage: str, begin: int, end: int) -> None:
         offset, _ = self._extent(storage)
@@ -284,9 +289,9 @@ class Run:
         self._submit(Lane.IN, storage, end - begin, offset + begin, address + begin)
 
     def _submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> None:
-        assert self.spill is not None, "a program with transfers has a next tier"
-        assert self.spill.link is not None, "and a link to it"
-        ticket = self.spill.link.submit(lane, storage, size, offset, address)
+        link = self._spill_of(storage).link
+        assert link is not None, "room was reserved, with a link"
+        ticket = link.submit(lane, storage, size, offset, address)
         self.in_flight.setdefault(storage, []).append(ticket)
 
     def _wait(self, storage: str) -> None:

@@ -31,6 +31,7 @@ from statistics import median
 from threading import Lock, Thread, stack_size
 from time import perf_counter
 from traceback import clear_frames
+from typing import Protocol
 from weakref import WeakSet, finalize
 
 from outgrow.analysis.timeline import Lane, Span
@@ -47,7 +48,24 @@ MEASURED_BYTES = 32 * MIB
 """What `measure_link` copies."""
 
 _Transfer = Callable[[int, int, int], None]
-"""`DiskTier.write` or `.read`: offset, address, size."""
+"""`Store.write` or `.read`: offset, address, size."""
+
+
+class Store(Protocol):
+    """What a link copies to and from: a `DiskTier`, or the way to one."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the file is."""
+        ...
+
+    def write(self, offset: int, address: int, size: int) -> None:
+        """Copy `size` bytes at `address` to `offset`."""
+        ...
+
+    def read(self, offset: int, address: int, size: int) -> None:
+        """Copy `size` bytes from `offset` to `address`."""
+        ...
 
 
 def _held_lock() -> LockType:
@@ -122,12 +140,12 @@ class _Health:
 
 
 class Link:
-    """The two directions between memory and `tier`. Submit and close from one thread.
+    """The two directions between memory and a file. Submit and close from one thread.
 
     Its threads end with `close`, or when nobody refers to the link any more.
     """
 
-    def __init__(self, tier: DiskTier) -> None:
+    def __init__(self, tier: Store) -> None:
         self._folder = tier.folder
         self._health = _Health()
         self._is_closed = False

@@ -1,19 +1,22 @@
-"""What is the next tier made of? A file on a disk, or memory of the host beside a device, each with its own link."""
+"""What is a tier made of? A file on a disk, or memory of the host beside a device, each with its own link."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import torch
 
-from outgrow.runtime.flights import StreamLink
-from outgrow.runtime.links import Link
+from outgrow.runtime.flights import Flight, StreamLink
+from outgrow.runtime.links import Link, Ticket
 from outgrow.runtime.pool import HostPool, Lock
+from outgrow.runtime.staged import Passing, StagedLink
 from outgrow.runtime.streams import Streams
 from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
 
 Tier: TypeAlias = DiskTier | HostPool
-AnyLink: TypeAlias = Link | StreamLink
+AnyLink: TypeAlias = Link | StreamLink | StagedLink
+Copy: TypeAlias = Ticket | Flight | Passing
 
 
 class Medium(Protocol):
@@ -56,3 +59,21 @@ class InHost:
     def link(self, tier: Tier) -> StreamLink:
         assert isinstance(tier, HostPool), "the tier is of this medium"
         return StreamLink(self.streams, self.device, tier)
+
+
+@dataclass(frozen=True, slots=True)
+class BelowHost:
+    """A file in `folder`, below memory of the host beside a device; `more` makes streams of that device."""
+
+    folder: Path
+    device: torch.device
+    streams: Streams
+    more: Callable[[], Streams]
+    lock: Lock
+
+    def tier(self) -> DiskTier:
+        return DiskTier(self.folder, ALIGNMENT_BYTES)
+
+    def link(self, tier: Tier) -> StagedLink:
+        assert isinstance(tier, DiskTier), "the tier is of this medium"
+        return StagedLink(self.streams, (self.more(), self.more()), self.device, tier, self.lock)

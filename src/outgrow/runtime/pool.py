@@ -51,6 +51,7 @@ class HostPool:
         self.device, self._lock = device, lock
         self.capacity_bytes = 0
         self._begins: list[int] = []
+        self._ends: list[int] = []
         self._pieces: list[torch.Tensor] = []
         self._process = os.getpid()
         self.is_locked = True
@@ -63,7 +64,7 @@ class HostPool:
     def grow(self, capacity_bytes: int) -> None:
         """Take one piece more, up to this offset. Raises `TierFailure` if the host does not have as much free."""
         begin = self.capacity_bytes + self.seam_bytes
-        size = round_up(capacity_bytes - begin, HUGE_PAGE_BYTES)
+        size = self.taken_for(capacity_bytes - begin)
         _require_free(size)
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         piece = torch.frombuffer(memory, dtype=torch.uint8)
@@ -75,8 +76,27 @@ class HostPool:
             self.is_locked = False
             warn(_PAGEABLE.format(format_bytes(size)), stacklevel=2)
         self._begins.append(begin)
+        self._ends.append(capacity_bytes)
         self._pieces.append(piece)
         self.capacity_bytes = capacity_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of the host."""
+        return sum(piece.nbytes for piece in self._pieces)
+
+    def taken_for(self, size_bytes: int) -> int:
+        """Return what a piece of so many bytes takes of the host."""
+        return round_up(size_bytes, HUGE_PAGE_BYTES)
+
+    def release(self, is_free: Callable[[int, int], bool]) -> None:
+        """Give pieces back of which nobody has any byte, as `is_free` says of offsets from begin to end."""
+        kept = [
+            (begin, end, piece)
+            for begin, end, piece in zip(self._begins, self._ends, self._pieces, strict=True)
+            if not is_free(begin, end)
+        ]
+        self._begins, self._ends, self._pieces = [list(column) for column in zip(*kept, strict=True)] or [[], [], []]
 
     def bytes(self, offset: int, size: int) -> torch.Tensor:
         """Return bytes of the pool, uint8[size]."""

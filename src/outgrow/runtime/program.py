@@ -4,7 +4,7 @@ A program is made by `frontends.lower` from a derived graph and is run by `runti
 order, transfers and frees are those of the graph.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -93,9 +93,10 @@ Instruction = Call | SwapOut | SwapIn | Wait | Drop
 class Program:
     """Instructions in order, what dies after each, and how every value lies in its storage.
 
-    `extents` gives each swapped storage that the step alone knows its place in the scratch: (offset, bytes). Those of
-    the caller that leave the device are `lasting`, and `stowed` are those of them that rest in the tier between steps.
-    Where addresses matter, `addresses` are those of an arena, and `aims` say by instruction what is allocated there.
+    `extents` gives each swapped storage that the step alone knows its place in the scratch: (offset, bytes); for those
+    that are `sunk`, in the scratch of the tier below. Those of the caller that leave the device are `lasting`, and
+    `stowed` are those of them that rest in the tier between steps. Where addresses matter, `addresses` are those of an
+    arena, and `aims` say by instruction what is allocated there.
     """
 
     instructions: tuple[Instruction, ...]
@@ -106,10 +107,19 @@ class Program:
     lasting: frozenset[str]
     stowed: frozenset[str]
     results: tuple[str, ...]
+    sunk: frozenset[str] = frozenset()
     addresses: Addresses | None = None
     aims: Mapping[int, tuple[Aim, ...]] = field(default_factory=dict)
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the tier that the program needs beside those of lasting storages."""
-        return max((offset + size for offset, size in self.extents.values()), default=0)
+        return self._bytes(self.extents.keys() - self.sunk)
+
+    @property
+    def sunk_bytes(self) -> int:
+        """Bytes of the tier below that the program needs."""
+        return self._bytes(self.sunk)
+
+    def _bytes(self, names: Collection[str]) -> int:
+        return max((sum(self.extents[name]) for name in names), default=0)

@@ -35,9 +35,8 @@ class Repeated(Run):
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
-        link = None if self.spill is None else self.spill.link
         dies = self.score.dies
-        with torch.no_grad(), nullcontext() if link is None else link.serving(is_timed=False):
+        with torch.no_grad(), nullcontext() if self.spill is None else self.spill.serving(is_timed=False):
             for part in self.score.parts[self.position : stop]:
                 if isinstance(part, Part):
                     self._play(part)

@@ -138,6 +138,13 @@ class _Space:
                 joined.append((other_begin, other_end))
         self.free = joined
 
+    def remove(self, begin: int, end: int) -> bool:
+        """Forget a range that is free as a whole, by itself; whether there is one."""
+        is_there = (begin, end) in self.free
+        if is_there:
+            self.free.remove((begin, end))
+        return is_there
+
 
 @dataclass(eq=False)
 class SpillFile:
@@ -176,11 +183,13 @@ class SpillFile:
 
     def _grow(self, size_bytes: int) -> None:
         tier = self.tier
+        tier.release(self._space.remove)
         begin = tier.capacity_bytes + tier.seam_bytes
         end = begin + round_up(size_bytes, ALIGNMENT_BYTES)
-        if self.limit_bytes is not None and end > self.limit_bytes:
+        needed = tier.size_bytes + tier.taken_for(end - begin)
+        if self.limit_bytes is not None and needed > self.limit_bytes:
             raise TierFailure(
-                f"The plan needs {format_bytes(end)} in {tier.place}, and the {tier.budget_name} is "
+                f"The plan needs {format_bytes(needed)} in {tier.place}, and the {tier.budget_name} is "
                 f"{format_bytes(self.limit_bytes)}. Raise the {tier.budget_name} or the memory budget."
             )
         self.tier.grow(end)

@@ -3,10 +3,12 @@
     scratch   one extent for all that is born and dies in a step; a program says where in it each storage lies
     others    one extent for each storage that outlives the step and leaves the device (`runtime.resting`)
 
-Space is reserved when a plan is made, so that a full disk is found then and not in the middle of a step.
+What has no room there goes on to the tier `below`, where there is scratch alone. Space is reserved when a plan is made,
+so that a full disk is found then and not in the middle of a step.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +27,7 @@ class Spill:
     file: SpillFile | None = None
     link: AnyLink | None = None
     scratch: Extent | None = None
+    below: "Spill | None" = None
 
     @property
     def scratch_offset(self) -> int:
@@ -43,20 +46,44 @@ class Spill:
                 self.file.limit_bytes = self.limit_bytes
                 return
 
-    def reserve(self, scratch_bytes: int, lasting_bytes: int) -> None:
+    def reserve(self, scratch_bytes: int, lasting_bytes: int, below_bytes: int = 0) -> None:
         """Make room for so much scratch, and so much more for storages that outlive the step; and a link that works.
 
-        Raises `TierFailure` if the disk budget or the disk is too small.
+        In the tier below is to be room for so much. Raises `TierFailure` if a budget, or what there is, is too small.
         """
         if self.link is not None and self.link.failure is not None:
             self.link.close()
             self.link = None
         self.file = self.file or SpillFile(self.medium, self.limit_bytes)
-        if self.scratch is None or self.scratch.size_bytes < scratch_bytes:
+        taken = 0 if self.scratch is None else self.scratch.size_bytes
+        if taken < scratch_bytes or (taken > scratch_bytes and self.limit_bytes is not None):
             self.scratch = None
+            if self.link is not None and self.file.tier.seam_bytes:  # it knows bytes that may be given back
+                self.link.close()
+                self.link = None
             self.scratch = self.file.take(scratch_bytes) if scratch_bytes else None
         self.file.make_room(lasting_bytes)
         self.link = self.link or self.medium.link(self.file.tier)
+        if below_bytes:
+            assert self.below is not None, "what sinks has a tier below"
+            self.below.reserve(below_bytes, 0)
+
+    @contextmanager
+    def serving(self, *, is_timed: bool) -> Iterator[None]:
+        """Copies are about to be submitted."""
+        with ExitStack() as stack:
+            for link in self._links():
+                stack.enter_context(link.serving(is_timed=is_timed))
+            yield
+
+    def settle(self) -> None:
+        """Wait until no copy is in flight, whatever came of them."""
+        for link in self._links():
+            link.settle()
+
+    def _links(self) -> list[AnyLink]:
+        spills = (self, self.below)
+        return [spill.link for spill in spills if spill is not None and spill.link is not None]
 
     def arrange(
         self, storages: Mapping[str, torch.UntypedStorage], stowed: Collection[str], lasting: Mapping[str, int]
@@ -91,7 +118,9 @@ class Spill:
         return found, leaves_holes
 
     def close(self) -> None:
-        """Stop the link and give the disk space back: at once, or when what rests there is needed no more."""
+        """Stop the link and give the space back: at once, or when what rests there is needed no more."""
+        if self.below is not None:
+            self.below.close()
         if self.link is not None:
             self.link.close()
         self.link = self.file = self.scratch = None

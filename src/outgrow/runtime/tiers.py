@@ -109,6 +109,18 @@ class DiskTier:
             _reserve(self._open_file(), self.folder, self.capacity_bytes, capacity - self.capacity_bytes)
             self.capacity_bytes = capacity
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of the disk."""
+        return self.capacity_bytes
+
+    def taken_for(self, size_bytes: int) -> int:
+        """Return what so many bytes more take of the disk."""
+        return size_bytes
+
+    def release(self, is_free: Callable[[int, int], bool]) -> None:
+        """A file is one piece."""
+
     def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
         """Return a storage over bytes of the tier; they and `keep` live as long as it does, even if the tier closes."""
         file = self._checked(offset, size)

@@ -1,0 +1,95 @@
+"""Which storages go on to the tier below, where the next one has not the room for all that leaves the device?
+
+lasting   what outlives the step and leaves the device. It is read where it rests between steps: it cannot sink
+passing   what is born and dies in the step. Each has room of its own in the tier, from one step to the next
+sunk      those of them whose copies are apart for the most instructions, until the others have room
+"""
+
+from collections.abc import Mapping
+
+from outgrow.ir.graph import Drop, Graph, SwapIn, SwapOut
+from outgrow.ir.machine import Machine
+
+PAGE_BYTES = 4096
+"""Room in a tier is a multiple of this."""
+
+
+def lasting(graph: Graph) -> frozenset[str]:
+    """Return the storages of a derived graph that outlive the step and leave the device."""
+    dropped = {item.storage for item in graph.instructions if isinstance(item, Drop)}
+    return frozenset(name for name in dropped if graph.storages[name].is_persistent or name in graph.kept)
+
+
+def passing(graph: Graph) -> dict[str, int]:
+    """Return the other storages that leave the device, in the order in which they do, and the room of each in bytes."""
+    there = lasting(graph)
+    moved = (item.storage for item in graph.instructions if isinstance(item, SwapOut | Drop))
+    return {name: _room(graph, name) for name in dict.fromkeys(moved) if name not in there}
+
+
+def sunk(graph: Graph, machine: Machine) -> frozenset[str]:
+    """Return the storages of a derived graph that go to the tier below the next one; none if there is no such tier.
+
+    >>> from outgrow.ir.machine import Device, Link
+    >>> from outgrow.ir.text import parse_graph
+    >>> graph = parse_graph('''
+    ... storage x input 4096
+    ... storage y 4096
+    ... storage z 4096
+    ... value %x: x@0 f32[1024]
+    ... %y: y@0 f32[1024] = my.one(%x)
+    ... swap_out y 0:4096
+    ... %z: z@0 f32[1024] = my.two(%y)
+    ... swap_out z 0:4096
+    ... wait z
+    ... drop z 0:4096
+    ... swap_in z 0:4096
+    ... wait y
+    ... drop y 0:4096
+    ... swap_in y 0:4096
+    ... wait z
+    ... wait y
+    ... ''')
+    >>> machine = Machine("toy", Device("cpu", 1e9, 2e9), Link(3e8, 3e8), tier_bytes=4096, below=Link(1e8, 1e8))
+    >>> sorted(sunk(graph, machine))
+    ['y']
+    """
+    if machine.tier_bytes is None or machine.below is None:
+        return frozenset()
+    there = sum(_room(graph, name) for name in lasting(graph))
+    return _beyond(graph, passing(graph), machine.tier_bytes - there)
+
+
+def homeless(graph: Graph, machine: Machine) -> frozenset[str]:
+    """Return the storages that outlive the step for which the next tier has no room; they cannot sink."""
+    if machine.tier_bytes is None:
+        return frozenset()
+    return _beyond(graph, {name: _room(graph, name) for name in sorted(lasting(graph))}, machine.tier_bytes)
+
+
+def _beyond(graph: Graph, rooms: Mapping[str, int], tier_bytes: int) -> frozenset[str]:
+    """Return those that are apart for the longest, so many that the others have room."""
+    beyond, apart = sum(rooms.values()) - tier_bytes, _apart(graph)
+    found: list[str] = []
+    for name in sorted(rooms, key=lambda name: -apart[name]):
+        if beyond <= 0:
+            break
+        found.append(name)
+        beyond -= rooms[name]
+    return frozenset(found)
+
+
+def _room(graph: Graph, name: str) -> int:
+    return -(-graph.storages[name].size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def _apart(graph: Graph) -> dict[str, int]:
+    """Return the fewest instructions between a copy of a storage out and the next one back."""
+    left: dict[str, int] = {}
+    found: dict[str, int] = {}
+    for at, item in enumerate(graph.instructions):
+        if isinstance(item, SwapOut):
+            left[item.storage] = at
+        elif isinstance(item, SwapIn) and item.storage in left:
+            found[item.storage] = min(found.get(item.storage, len(graph.instructions)), at - left[item.storage])
+    return {item.storage: found.get(item.storage, 0) for item in graph.instructions if isinstance(item, SwapOut | Drop)}

@@ -1,0 +1,161 @@
+"""What has no room in memory of the host goes on to a disk, and a step leaves the bits that the eager step leaves."""
+
+from collections.abc import Callable
+from pathlib import Path
+from weakref import WeakSet
+
+import pytest
+import torch
+
+import outgrow
+from outgrow import Infeasible, Workload
+from outgrow.errors import TierFailure
+from outgrow.frontends import measure, on_device
+from outgrow.frontends.compile import Step
+from outgrow.frontends.on_device import OnDevice
+from outgrow.planning import search
+from outgrow.runtime import flights, links, staged
+from outgrow.runtime.pool import HostPool
+from outgrow.runtime.resting import extent_of
+from outgrow.runtime.tiers import DiskTier
+from tests.bitwise.models import pooled, resnet
+from tests.bitwise.test_on_device import on, on_gpu, wide
+from tests.bitwise.test_repeated import STEPS, left_by, states
+from tests.runtime.stand_in import StandIn, Threads, sleepy
+
+PIECE = 1 << 20
+CASES = ((resnet, 58, 24), (pooled, 80, 20), (wide, 90, 60))
+"""Budgets of the device and of the host, in MiB: less than leaves the device."""
+
+
+@pytest.fixture(autouse=True)
+def _caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No costs are known yet, nor plans; rates of a device that is none need no care, and buffers are small."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(measure, "_MATRIX_BESIDE", 256)
+    monkeypatch.setattr(measure, "_VECTOR_BYTES_BESIDE", 1 << 20)
+    monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
+    monkeypatch.setattr(links, "MEASURED_BYTES", 1 << 20)
+    monkeypatch.setattr(search, "_MOST_TRIALS", 500)
+    monkeypatch.setattr(staged, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(on_device, "BUFFERS_BYTES", 4 * PIECE)
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What pools of host memory take, all together, whenever one has grown."""
+    grown: list[int] = []
+    pools = WeakSet[HostPool]()
+    grow = HostPool.grow
+
+    def noted(pool: HostPool, capacity_bytes: int) -> None:
+        grow(pool, capacity_bytes)
+        pools.add(pool)
+        grown.append(sum(pool.size_bytes for pool in pools))
+
+    monkeypatch.setattr(HostPool, "grow", noted)
+    return grown
+
+
+def below(step: Step) -> DiskTier:
+    """The file of a step that is below memory of the host."""
+    platform = step._platform
+    assert isinstance(platform, OnDevice)
+    assert platform._spill.below is not None
+    assert platform._spill.below.file is not None
+    tier = platform._spill.below.file.tier
+    assert isinstance(tier, DiskTier)
+    return tier
+
+
+@pytest.mark.parametrize(("make", "mib", "host_mib"), CASES, ids=[make.__name__ for make, *_ in CASES])
+def test_three_tiers_leave_the_bits_of_eager(
+    make: Callable[[], Workload], mib: int, host_mib: int, disk_folder: Path, host: list[int]
+) -> None:
+    """Losses, state and generator, over steps that run as others do and from a score; the host's budget is kept."""
+    eager = make()
+    expected = left_by(eager, eager.step)
+    ours = make()
+    options = {"host_budget": f"{host_mib}MiB", "offload_dir": str(disk_folder)}
+    step = on(StandIn(Threads(pauses=sleepy(2))), ours, mib << 20, **options)
+    found = left_by(ours, step)
+    assert [at for at, pair in enumerate(zip(found, expected, strict=True)) if not torch.equal(*pair)] == []
+    assert max(host) <= host_mib << 20
+    assert make is wide or below(step).capacity_bytes > 1 << 20
+    rests = [tensor.nbytes for tensor in states(ours) if extent_of(tensor.untyped_storage()) is not None]
+    assert sum(rests) <= host_mib << 20
+    assert make is not wide or sum(rests) > 8 << 20
+    step.close()
+    assert [*map(torch.equal, states(ours), found[STEPS:])].count(False) == 0
+
+
+def test_a_disk_that_fails_is_named(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first update all is as before the step; what failed is said, and a later step has a new link."""
+    ours = resnet()
+    step = on(StandIn(), ours, 58 << 20, host_budget="24MiB", offload_dir=str(disk_folder))
+    step(*ours.batches[0])
+    step(*ours.batches[0])
+    before = [tensor.clone() for tensor in ours.model.state_dict().values()]
+
+    def broken(*_args: object) -> None:
+        raise TierFailure("the disk is gone")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(DiskTier, "write", broken)
+        with pytest.raises(TierFailure, match="the disk is gone"):
+            step(*ours.batches[0])
+    assert all(map(torch.equal, ours.model.state_dict().values(), before))
+    step(*ours.batches[0])
+
+
+def test_the_disk_budget_is_kept(disk_folder: Path) -> None:
+    """A plan that moves more to the disk than it may hold is refused, with both sizes."""
+    ours = resnet()
+    options = {"host_budget": "24MiB", "disk_budget": "64KiB", "offload_dir": str(disk_folder)}
+    step = on(StandIn(), ours, 58 << 20, **options)
+    with pytest.raises(TierFailure, match=r"disk budget is 64\.0 KiB"):
+        left_by(ours, step, 2)
+
+
+def test_a_folder_that_cannot_be_used_is_refused(disk_folder: Path) -> None:
+    """At once, where the host's memory is limited."""
+    file = disk_folder / "file"
+    file.write_text("")
+    with pytest.raises(TierFailure, match="is not a directory"):
+        on(StandIn(), resnet(), 58 << 20, host_budget="24MiB", offload_dir=str(file))
+
+
+@pytest.mark.cuda
+def test_a_gpu_has_three_tiers(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step near its floor, of which most leaves through little memory of the host, has the bits of eager."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        eager = on_gpu(resnet())
+        expected = left_by(eager, eager.step)
+        step, found = _near_the_floor(disk_folder)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [at for at, pair in enumerate(zip(found, expected, strict=True)) if not torch.equal(*pair)] == []
+    assert below(step).capacity_bytes > 1 << 20
+
+
+def _near_the_floor(folder: Path) -> tuple[Step, list[torch.Tensor]]:
+    budget = 1 << 20
+    for _ in range(5):
+        ours = on_gpu(resnet())
+        torch.cuda.empty_cache()
+        step = outgrow.compile(
+            ours.step,
+            model=ours.model,
+            optimizer=ours.optimizer,
+            memory_budget=budget,
+            host_budget="24MiB",
+            offload_dir=folder,
+        )
+        try:
+            return step, left_by(ours, step)
+        except Infeasible as refusal:
+            budget = refusal.floor_bytes + (refusal.floor_bytes >> 4)
+            step.close()
+    raise AssertionError("a step runs within the floor that it names, or names a higher one once its state exists")
