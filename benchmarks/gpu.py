@@ -140,7 +140,7 @@ def run(table: Table, chosen: Sequence[Turn], deadline: float, log: Path, *, is_
             table.not_run.append(f"{turn.name}: the budget is not known, since ours failed")
             continue
         begin = time.monotonic()
-        usual = COMPILE_SECONDS if turn.who == "compile_budget" else MOST_SECONDS[turn.kind]
+        usual = COMPILE_SECONDS if "compile" in turn.who else MOST_SECONDS[turn.kind]
         most = min((network and network.most_seconds) or usual, left)
         facts, failure = told_by_a_process(turn, _request(turn, network, row), most, log, is_smoke=is_smoke)
         failure = failure or facts.pop("reason", "")

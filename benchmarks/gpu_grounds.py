@@ -50,7 +50,7 @@ class Ground(Protocol):
         """Return the device as the runtime knows it."""
         ...
 
-    def outgrown(self, training: Training, budget_bytes: int) -> Step[..., Tensor]:
+    def outgrown(self, training: Training, budget_bytes: int, kernels: str = "eager") -> Step[..., Tensor]:
         """Return the step of a training within a budget."""
         ...
 
@@ -88,9 +88,10 @@ class Gpu:
     def beside(self) -> Device:
         return Cuda(self.device)
 
-    def outgrown(self, training: Training, budget_bytes: int) -> Step[..., Tensor]:
+    def outgrown(self, training: Training, budget_bytes: int, kernels: str = "eager") -> Step[..., Tensor]:
         step = step_of(training.loss, training.optimizer)
-        return compiled(step, model=training.model, optimizer=training.optimizer, memory_budget=budget_bytes)
+        held = {"model": training.model, "optimizer": training.optimizer}
+        return compiled(step, **held, memory_budget=budget_bytes, kernels=kernels)
 
 
 class Beside:
@@ -130,10 +131,10 @@ class Beside:
 
         return StandIn()
 
-    def outgrown(self, training: Training, budget_bytes: int) -> Step[..., Tensor]:
+    def outgrown(self, training: Training, budget_bytes: int, kernels: str = "eager") -> Step[..., Tensor]:
         step = step_of(training.loss, training.optimizer)
         trained = Trained((training.model,), (training.optimizer,))
-        return Step(step, trained, Settings.of(budget_bytes), name="step", device=self.beside())
+        return Step(step, trained, Settings.of(budget_bytes, kernels=kernels), name="step", device=self.beside())
 
 
 @contextmanager

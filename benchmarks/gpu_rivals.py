@@ -6,6 +6,8 @@
     offload_activations  torchtune's OffloadActivations around the step, where that is installed
     fsdp_offload         FSDP2 with CPUOffloadPolicy in a group of one process, and checkpoints; Adam is fused there
     compile_budget       torch.compile with an activation_memory_budget, the fastest of those that fit
+    compile_in_core      torch.compile, where the step fits
+    ours_compiled        no rival: outgrow with compiled kernels
 
 A rival that runs out of memory has no speed: it does not fit. The blocks of a ResNet are its bottlenecks and not its
 stages: that repeats as much, and holds less. FSDP wants its weights contiguous, also those of convolutions.
@@ -13,14 +15,14 @@ stages: that repeats as much, and holds less. FSDP wants its weights contiguous,
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch._functorch.config
 from gpu_grounds import Ground
-from gpu_rows import TIMED, WARM, Asked, on, take
+from gpu_rows import PLANNING, TIMED, WARM, Asked, on, take
 from gpu_trainings import Training, step_of
 from torch import distributed
 from torch._C._distributed_c10d import HashStore
@@ -130,6 +132,20 @@ def _compile_budget(ground: Ground, asked: Asked) -> dict[str, Any]:
     return {**found[best], "ratio": best}
 
 
+def _compile_in_core(ground: Ground, asked: Asked) -> dict[str, Any]:
+    made = asked.made(ground.device)
+    made.model.compile()
+    return _measured(ground, asked, made, nullcontext())
+
+
+def _ours_compiled(ground: Ground, asked: Asked) -> dict[str, Any]:
+    made = asked.made(ground.device)
+    ground.limit(asked.budget_bytes)
+    with closing(ground.outgrown(made, asked.budget_bytes, kernels="inductor")) as step:
+        taken = take(ground, step, on(ground.device, made.batch), PLANNING + TIMED)
+    return {"seconds": taken.usual_seconds, "reserved_bytes": taken.reserved_bytes, "step_seconds": taken.seconds}
+
+
 RIVALS: Mapping[str, Callable[[Ground, Asked], dict[str, Any]]] = {
     "checkpoint": _checkpoint,
     "save_on_cpu": _save_on_cpu,
@@ -137,4 +153,6 @@ RIVALS: Mapping[str, Callable[[Ground, Asked], dict[str, Any]]] = {
     "offload_activations": _offload_activations,
     "fsdp_offload": _fsdp_offload,
     "compile_budget": _compile_budget,
+    "compile_in_core": _compile_in_core,
+    "ours_compiled": _ours_compiled,
 }

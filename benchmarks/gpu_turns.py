@@ -3,6 +3,7 @@
 checks                   facts about the GPU
 networks, over budgets   ours, and rivals within the same budget: first the headline, then ours of all networks, then
 what others make of them, then other budgets
+networks that fit        if what compiles may run: torch.compile, and ours with compiled kernels
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,8 +59,10 @@ SMOKE_NETWORKS = {
 }
 MAIN = (("resnet50", 7.5), ("gpt2-medium", 2.0), ("unet3d", 4.0), ("bert-large", 4.0), ("gpt2-large", 2.0))
 FACTORS = (2.0, 4.0, 8.0)
+FIT = (("gpt2-medium", 0.7), ("resnet50", 0.7))
 RIVALS = ("checkpoint", "save_on_cpu")
 MORE_RIVALS = ("checkpoint_on_cpu", "fsdp_offload", "offload_activations")
+COMPILED = ("compile_in_core", "ours_compiled")
 
 
 def turns(*, is_smoke: bool, compiles: bool) -> list[Turn]:
@@ -77,6 +80,7 @@ def turns(*, is_smoke: bool, compiles: bool) -> list[Turn]:
         *(Turn(*pair, rival) for pair in others for rival in RIVALS),
         *(Turn(*pair, rival) for rival in MORE_RIVALS for pair in MAIN),
         *_with_rivals(more, RIVALS),
+        *(_with_rivals(FIT, COMPILED) if compiles else ()),
         *(Turn(*pair, "compile_budget") for pair in MAIN if compiles),
     ]
 

@@ -4,15 +4,16 @@
 
 An op is *fusible* if it computes element by element, normalises, or reduces; if it writes nothing but its results,
 draws no random numbers, and takes no number that is known at a call only, as a learning rate is. So an optimizer's
-update, in place and by such numbers, is none.
+update, in place and by such numbers, is none; nor is what a step on a GPU does in memory of the host.
 
 What two ops of a fusion have to do with each other passes a storage that both touch, so a path from a fusion through
 another op and back would make that op one of the fusion: a fusion can run in one piece, where its first op stood. It
 reads `operands` and gives `results`, which other ops want; what lies between is never born.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -54,13 +55,17 @@ class Fusion:
     results: tuple[str, ...]
 
 
-def fusions(graph: Graph) -> list[Fusion]:
-    """Return the fusions of at least two ops of a captured graph, in the order of their first ops."""
+def fusions(graph: Graph, elsewhere: Collection[str] = ()) -> list[Fusion]:
+    """Return the fusions of at least two ops of a captured graph, in the order of their first ops.
+
+    Storages `elsewhere` are not on the device of the step.
+    """
     users: dict[str, set[str]] = {}
     for op, touched in zip(graph.ops, graph.touched_at, strict=True):
         for storage in touched:
             users.setdefault(storage, set()).add(op.name)
-    runs = (tuple(run) for fusible, run in groupby(graph.ops, lambda op: _is_fusible(graph, op)) if fusible)
+    here = partial(_is_fusible, graph, elsewhere)
+    runs = (tuple(run) for fusible, run in groupby(graph.ops, here) if fusible)
     connected = (ops for run in runs for ops in _connected(graph, run) if len(ops) > 1)
     return [_fusion(graph, ops, users) for ops in connected]
 
@@ -81,14 +86,15 @@ def fused(graph: Graph, found: Sequence[Fusion], operator_of: Callable[[Fusion],
     return replace(graph, storages=storages, values=values, instructions=tuple(items))
 
 
-def _is_fusible(graph: Graph, op: Op) -> bool:
+def _is_fusible(graph: Graph, elsewhere: Collection[str], op: Op) -> bool:
     function = resolve_operator(op.operator)
     if not isinstance(function, OpOverload) or op.writes or function._schema.is_mutable:
         return False
     tags = set(function.tags)
     is_known = op.operator in _FUSIBLE or bool(tags & {torch.Tag.pointwise, torch.Tag.reduction})
     values = [graph.values[name] for name in (*op.operands, *op.results) if name is not None]
-    is_of_tensors = all(graph.storages[value.storage].role is not Role.SCALAR for value in values)
+    storages = [graph.storages[value.storage] for value in values]
+    is_of_tensors = all(item.role is not Role.SCALAR and item.name not in elsewhere for item in storages)
     return is_known and is_of_tensors and torch.Tag.nondeterministic_seeded not in tags
 
 

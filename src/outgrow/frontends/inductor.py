@@ -1,9 +1,9 @@
 """How do fusions of a captured step become kernels? Inductor compiles each, before anything is planned.
 
-A fusion (`frontends.fusing`) is compiled once for all its repetitions in a model: by what it computes, its `text`. It
-becomes an operator of its own, `outgrow.fused_<digest>`, and so an op like any other: measured, swapped around,
-repeated. Since fusions are chosen before the plan, a step under a budget runs the kernels that it runs in core, and
-gives their bits. They are not always those of eager: a compiler sums up in another order.
+A fusion (`frontends.fusing`) is compiled once for a device and for all its repetitions in a model: by what it computes,
+its `text`. It becomes an operator of its own, `outgrow.fused_<digest>`, and so an op like any other: measured, swapped
+around, repeated. Since fusions are chosen before the plan, a step under a budget runs the kernels that it runs in core,
+and gives their bits. They are not always those of eager: a compiler sums up in another order.
 """
 
 import operator
@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from outgrow.analysis.cost import FUSED
 from outgrow.errors import Uncapturable
 from outgrow.frontends.capture import Captured
-from outgrow.frontends.devices import require_cpu
 from outgrow.frontends.fusing import Fusion, defining, fused, fusions
 from outgrow.frontends.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import Argument, Graph, Ref, Symbol, Value
@@ -33,24 +32,22 @@ _KNOWN: set[str] = set()
 
 def by_kernels(captured: Captured, kernels: str) -> Captured:
     """Return a captured step as these kernels run it."""
-    if kernels == "eager":
-        return captured
-    require_cpu(captured.device, f"kernels={kernels!r}")
-    return by_inductor(captured)
+    return captured if kernels == "eager" else by_inductor(captured)
 
 
 def by_inductor(captured: Captured) -> Captured:
     """Return a captured step whose fusions are compiled. Raises `Uncapturable` where they cannot be."""
-    graph = captured.graph
-    return replace(captured, graph=fused(graph, fusions(graph), lambda fusion: _operator(graph, fusion)))
+    graph, device = captured.graph, captured.device
+    found = fusions(graph, captured.elsewhere)
+    return replace(captured, graph=fused(graph, found, lambda fusion: _operator(graph, fusion, device)))
 
 
-def _operator(graph: Graph, fusion: Fusion) -> str:
+def _operator(graph: Graph, fusion: Fusion, device: torch.device) -> str:
     """Return the name of the operator that a fusion becomes, which is compiled if it is new."""
-    full_name = f"{FUSED}{sha256(text(graph, fusion).encode()).hexdigest()[:16]}"
+    full_name = f"{FUSED}{sha256(f'{device} {text(graph, fusion)}'.encode()).hexdigest()[:16]}"
     if full_name not in _KNOWN:
         name = full_name.removeprefix("outgrow.")
-        kernel = _compiled(graph, fusion)
+        kernel = _compiled(graph, fusion, device)
         _LIBRARY.define(f"{name}{_SCHEMA}")
         _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
         _KNOWN.add(full_name)
@@ -80,13 +77,13 @@ def text(graph: Graph, fusion: Fusion) -> str:
     return "\n".join([*lines, f"results {[*map(spelled, fusion.results)]}"])
 
 
-def _compiled(graph: Graph, fusion: Fusion) -> Kernel:
+def _compiled(graph: Graph, fusion: Fusion, device: torch.device) -> Kernel:
     """Return the kernel of a fusion. Its results lie in memory of their own, laid out as those of its ops."""
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415  it takes seconds to load
     from torch._inductor.exc import InductorError  # noqa: PLC0415
 
     with FakeTensorMode():
-        operands = [_empty(graph.values[name]) for name in fusion.operands]
+        operands = [_empty(graph.values[name], device) for name in fusion.operands]
     try:
         with torch.no_grad():
             kernel: Any = compile_fx(_module(graph, fusion), operands)
@@ -147,8 +144,8 @@ def _module(graph: Graph, fusion: Fusion) -> fx.GraphModule:
     return fx.GraphModule(nn.Module(), made)
 
 
-def _empty(value: Value) -> Tensor:
-    return torch.empty_strided(value.shape, value.strides, dtype=vars(torch)[value.dtype])
+def _empty(value: Value, device: torch.device) -> Tensor:
+    return torch.empty_strided(value.shape, value.strides, dtype=vars(torch)[value.dtype], device=device)
 
 
 def _own(result: Tensor, value: Value, size_bytes: int, taken: set[int]) -> Tensor:
@@ -158,4 +155,4 @@ def _own(result: Tensor, value: Value, size_bytes: int, taken: set[int]) -> Tens
     taken.add(storage._cdata)
     layouts = zip(value.shape, result.stride(), value.strides, strict=True)
     is_laid_out = not result.storage_offset() and all(size < 2 or ours == theirs for size, ours, theirs in layouts)
-    return result if is_alone and is_laid_out else _empty(value).copy_(result)
+    return result if is_alone and is_laid_out else _empty(value, result.device).copy_(result)
