@@ -256,14 +256,14 @@ class Entries:
         if self._machine is None:
             self._machine = self._platform.machine()
         demand = Demand(
-            self._platform,
-            self._machine,
-            self._settings.planner,
-            captured,
-            self._platform.known(captured, self._progress),
-            self._platform.fixed(captured, tensors),
-            partial(self._overhead, captured, tensors, is_new=is_new),
-            self._progress,
+            platform=self._platform,
+            machine=self._machine,
+            planner=self._settings.planner,
+            captured=captured,
+            known=self._platform.known(captured, self._progress),
+            fixed=self._platform.fixed(captured, tensors),
+            overhead_within=partial(self._overhead, captured, tensors, is_new=is_new),
+            progress=self._progress,
         )
         is_thorough = not _makes_state(captured.graph)
         prepared, program = fitted(demand, self._settings.budget_bytes, is_new=is_new, is_thorough=is_thorough)
