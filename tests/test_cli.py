@@ -31,7 +31,7 @@ from tests.workloads import DEEP, PERCEPTRON, written
 KEYS = [
     "workload", "machine", "planner", "budget_bytes", "floor_bytes", "in_core_peak_bytes", "bound_seconds",
     "in_core_seconds", "predicted", "simulated", "measured", "overhead_bytes", "bytes_swapped", "bytes_written",
-    "seconds_recomputed", "ops", "planning_seconds",
+    "seconds_recomputed", "ops", "planning_seconds", "bytes_below",
 ]  # fmt: skip
 MORE_KEYS = ["settings", "scores", "plan", "account", "derivation"]
 BIG = [f"--set={name}={value}" for name, value in DEEP.items()]

@@ -131,6 +131,7 @@ class StandIn:
     slack_bytes: int = 0
     most_bytes: int | None = None
     locks: bool = True
+    reads_pages: bool = False
     page_bytes: int = 1 << 14
     rooms: list[int] = field(default_factory=list[int])
     paged: list[Pages] = field(default_factory=list[Pages])

@@ -1,8 +1,8 @@
 """Which storages go on to the tier below, where the next one has not the room for all that leaves the device?
 
-lasting   what outlives the step and leaves the device. It is read where it rests between steps: it cannot sink
-passing   what is born and dies in the step. Each has room of its own in the tier, from one step to the next
-sunk      those of them whose copies are apart for the most instructions, until the others have room
+Those whose copies out and back are apart for the most instructions, until the others have room. What is born and dies
+in the step has room of its own in its tier (`passing`). What outlives the step is read between steps where it rests, so
+that it sinks only where the device reads the tier below (`lasting`).
 """
 
 from collections.abc import Mapping
@@ -56,13 +56,16 @@ def sunk(graph: Graph, machine: Machine) -> frozenset[str]:
     """
     if machine.tier_bytes is None or machine.below is None:
         return frozenset()
-    there = sum(_room(graph, name) for name in lasting(graph))
-    return _beyond(graph, passing(graph), machine.tier_bytes - there)
+    rooms = passing(graph)
+    there = {name: _room(graph, name) for name in sorted(lasting(graph))}
+    if machine.reads_below:
+        return _beyond(graph, rooms | there, machine.tier_bytes)
+    return _beyond(graph, rooms, machine.tier_bytes - sum(there.values()))
 
 
 def homeless(graph: Graph, machine: Machine) -> frozenset[str]:
-    """Return the storages that outlive the step for which the next tier has no room; they cannot sink."""
-    if machine.tier_bytes is None:
+    """Return the storages that outlive the step for which there is no room, in the next tier or below."""
+    if machine.tier_bytes is None or machine.reads_below:
         return frozenset()
     return _beyond(graph, {name: _room(graph, name) for name in sorted(lasting(graph))}, machine.tier_bytes)
 
@@ -84,12 +87,17 @@ def _room(graph: Graph, name: str) -> int:
 
 
 def _apart(graph: Graph) -> dict[str, int]:
-    """Return the fewest instructions between a copy of a storage out and the next one back."""
-    left: dict[str, int] = {}
+    """Return the fewest instructions between a copy of a storage out and the next one back, maybe of the next step."""
+    there, left = lasting(graph), dict[str, int]()
     found: dict[str, int] = {}
     for at, item in enumerate(graph.instructions):
-        if isinstance(item, SwapOut):
+        if isinstance(item, SwapOut | Drop):
             left[item.storage] = at
-        elif isinstance(item, SwapIn) and item.storage in left:
-            found[item.storage] = min(found.get(item.storage, len(graph.instructions)), at - left[item.storage])
-    return {item.storage: found.get(item.storage, 0) for item in graph.instructions if isinstance(item, SwapOut | Drop)}
+            found.setdefault(item.storage, 0)
+        elif isinstance(item, SwapIn) and item.storage in left and item.storage not in there:
+            apart = at - left[item.storage]
+            found[item.storage] = min(found[item.storage] or apart, apart)
+        elif isinstance(item, SwapIn):
+            found.setdefault(item.storage, at)
+    number = len(graph.instructions)
+    return {name: found[name] + number - left[name] if name in there else found[name] for name in found}

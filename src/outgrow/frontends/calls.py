@@ -72,7 +72,7 @@ def made_ready(
         put(slot, None, call.training)
     storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
     lasting = {name: call.program.sizes[name] for name in call.program.lasting}
-    extents = {} if spill is None else spill.arrange(storages, call.program.stowed, lasting)
+    extents = {} if spill is None else spill.arrange(storages, call.program.stowed, lasting, call.program.sunk)
     run = Run(
         call.program,
         costs,

@@ -19,7 +19,7 @@ from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
-from outgrow.runtime.resting import come_home, extent_of, forget, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import come_home, forget, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
 from outgrow.runtime.tiers import ALIGNMENT_BYTES
 
@@ -120,7 +120,7 @@ def reserved(spill: Spill, program: Program, tensors: Mapping[str, Tensor]) -> S
     if not program.lasting and not program.extents:
         return None
     spill.adopt(tensors.values())
-    spill.reserve(program.scratch_bytes, _missing_bytes(program, tensors), program.sunk_bytes)
+    spill.reserve(program.scratch_bytes, _missing_bytes(spill, program, tensors))
     return spill
 
 
@@ -130,7 +130,8 @@ def all_come_home(spill: Spill, training: Training) -> None:
         come_home(local(tensor).untyped_storage())
 
 
-def _missing_bytes(program: Program, tensors: Mapping[str, Tensor]) -> int:
-    """Bytes that the program's lasting storages will take on the disk beside what they have there."""
-    resting = {name for name in program.stowed & tensors.keys() if extent_of(tensors[name].untyped_storage())}
-    return sum(memory.round_up(program.sizes[name], ALIGNMENT_BYTES) for name in program.lasting - resting)
+def _missing_bytes(spill: Spill, program: Program, tensors: Mapping[str, Tensor]) -> int:
+    """Bytes that the program's lasting storages will take in the next tier beside what they have there."""
+    resting = {name for name in program.stowed & tensors.keys() if spill.holds(tensors[name].untyped_storage())}
+    missing = program.lasting - program.sunk - resting
+    return sum(memory.round_up(program.sizes[name], ALIGNMENT_BYTES) for name in missing)

@@ -101,10 +101,14 @@ class OnDevice:
         staying = self.fixed(captured, tensors)
         storages = {name: tensors[name].untyped_storage() for name in tensors.keys() - staying}
         going = {name: storage for name, storage in storages.items() if extent_of(storage) is None}
+        rooms = sum(round_up(storage.nbytes(), TIER_ALIGNMENT_BYTES) for storage in going.values())
+        spill = self._spill
+        if spill.below is not None and spill.limit_bytes is not None and rooms > spill.limit_bytes:
+            spill = spill.below if self._device.reads_pages else spill
         with suppress(TierFailure):  # the plan that needs it will say so
-            self._spill.adopt(tensors.values())
-            self._spill.reserve(0, sum(round_up(storage.nbytes(), TIER_ALIGNMENT_BYTES) for storage in going.values()))
-            self._spill.sent(going)
+            spill.adopt(tensors.values())
+            spill.reserve(0, rooms)
+            spill.sent(going)
         self._device.give_back()
 
     def machine(self) -> Machine:
@@ -113,7 +117,8 @@ class OnDevice:
             return machine
         link = measure_link(self._settings.folder)
         assert self._spill.limit_bytes is not None, "there is a tier below where this one is limited"
-        return replace(machine, tier_bytes=self._spill.limit_bytes - _PIECES_BYTES, below=link)
+        room = self._spill.limit_bytes - _PIECES_BYTES
+        return replace(machine, tier_bytes=room, below=link, reads_below=self._device.reads_pages)
 
     def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
         def tell(fraction: float) -> None:
@@ -156,12 +161,20 @@ class OnDevice:
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
         addresses = _addresses(program)
+        storages = {name: tensor.untyped_storage() for name, tensor in tensors.items()}
         if self._spill.limit_bytes is not None:
-            self._fetch_home(tensors[name].untyped_storage() for name in tensors.keys() - program.stowed)
-        spill = reserved(self._spill, program, tensors)
+            self._fetch_home(storage for name, storage in storages.items() if name not in program.stowed)
+        if program.sunk:
+            self._sink(program, tensors)
+        try:
+            spill = reserved(self._spill, program, tensors)
+        except TierFailure:
+            if not self._cleared(program, storages.values()):
+                raise
+            spill = reserved(self._spill, program, tensors)
         if spill is not None:
-            going = {name: tensors[name].untyped_storage() for name in program.stowed & tensors.keys()}
-            _, was_here = spill.sent(going)
+            going = {name: storages[name] for name in program.stowed & storages.keys()}
+            _, was_here = spill.stow(going, program.sunk)
             if was_here:
                 self._device.give_back()
         most = max(addresses.arena_bytes, capacity_bytes - self._device.taken_by(addresses.beside))
@@ -223,6 +236,25 @@ class OnDevice:
             self._arena.close()
         for storage in coming:
             come_home(storage)
+
+    def _cleared(self, program: Program, storages: Iterable[torch.UntypedStorage]) -> bool:
+        """Let what rests in memory of the host rest below it for now, if it may: what is left there is in pieces."""
+        below, resting = self._spill.below, [item for item in storages if self._spill.holds(item)]
+        if below is None or not resting or not self._device.reads_pages:
+            return False
+        below.reserve(program.sunk_bytes, sum(round_up(item.nbytes(), TIER_ALIGNMENT_BYTES) for item in resting))
+        below.sent({str(number): item for number, item in enumerate(resting)})
+        return True
+
+    def _sink(self, program: Program, tensors: Mapping[str, Tensor]) -> None:
+        """What goes on to the tier below does so first: it may rest where others are to rest."""
+        below = self._spill.below
+        assert below is not None, "what sinks has a tier below"
+        below.adopt(tensors.values())
+        deep = {name: tensors[name].untyped_storage() for name in program.stowed & program.sunk & tensors.keys()}
+        missing = program.lasting & program.sunk - {name for name, storage in deep.items() if below.holds(storage)}
+        below.reserve(program.sunk_bytes, sum(round_up(program.sizes[name], TIER_ALIGNMENT_BYTES) for name in missing))
+        below.sent(deep)
 
     def _tiers(self, settings: Settings) -> Spill:
         """Return memory of the host, and below it, where that is limited, a file; buffers for this are of the host too.

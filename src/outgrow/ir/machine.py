@@ -61,7 +61,8 @@ class Peers:
 class Machine:
     """A device, the link to its next tier, and the bytes of that tier (None: as much as is asked).
 
-    What the tier has no room for goes on through it, over a second link, to one `below`, if there is one.
+    What the tier has no room for goes on through it, over a second link, to one `below`, if there is one. Where the
+    device `reads_below`, that is also for what outlives the step.
 
     `peers` are the levels on which devices like this one reach each other, the slowest first: so many groups, of so
     many groups each, and in the end single devices. Where `shares_link`, all of them use the one link.
@@ -74,6 +75,7 @@ class Machine:
     peers: tuple[Peers, ...] = ()
     shares_link: bool = False
     below: Link | None = None
+    reads_below: bool = False
 
     @property
     def devices(self) -> int:

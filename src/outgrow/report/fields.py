@@ -32,6 +32,10 @@ class Fields:
     def optional_text(self, key: str) -> str | None:
         return None if self.item(key) is None else self.text(key)
 
+    def newer_integer(self, key: str) -> int:
+        """Return an integer that older files do not have, which say 0 by that."""
+        return self.integer(key) if key in self.data else 0
+
     def integer(self, key: str) -> int:
         return self._of_type(key, int, "an integer")
 

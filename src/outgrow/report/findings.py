@@ -112,6 +112,7 @@ def _summary(fields: Fields) -> Summary:
         seconds_recomputed=fields.number("seconds_recomputed"),
         ops=fields.integer("ops"),
         planning_seconds=fields.number("planning_seconds"),
+        bytes_below=fields.newer_integer("bytes_below"),
     )
 
 

@@ -12,7 +12,7 @@ import torch
 
 from outgrow.errors import DeviceFull
 from outgrow.runtime.memory import round_up
-from outgrow.runtime.pages import Pages, cuda_pages
+from outgrow.runtime.pages import Pages, cuda_pages, reads_pages
 from outgrow.runtime.pages import taken_bytes as pages_taken_bytes
 from outgrow.runtime.pool import locked_by_cuda
 from outgrow.runtime.streams import CudaStreams, Streams
@@ -30,6 +30,11 @@ class Device(Protocol):
     """What it takes for itself beside the tensors of a step, about, before a run has shown it."""
     slack_bytes: int
     """What it may take beyond what a run has shown."""
+
+    @property
+    def reads_pages(self) -> bool:
+        """Whether it reads memory of the host that is not locked."""
+        ...
 
     @property
     def streams(self) -> Streams:
@@ -107,6 +112,10 @@ class Cuda:
         index = torch.cuda.current_device() if index is None else index
         self.torch_device = torch.device("cuda", index)
         self.streams: Streams = CudaStreams(self.torch_device)
+
+    @property
+    def reads_pages(self) -> bool:
+        return reads_pages(self.torch_device)
 
     def more_streams(self) -> Streams:
         return CudaStreams(self.torch_device)

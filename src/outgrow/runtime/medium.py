@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
+from outgrow.runtime.below import FileBelow
 from outgrow.runtime.flights import Flight, StreamLink
 from outgrow.runtime.links import Link, Ticket
 from outgrow.runtime.pool import HostPool, Lock
@@ -14,7 +15,7 @@ from outgrow.runtime.staged import Passing, StagedLink
 from outgrow.runtime.streams import Streams
 from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
 
-Tier: TypeAlias = DiskTier | HostPool
+Tier: TypeAlias = DiskTier | HostPool | FileBelow
 AnyLink: TypeAlias = Link | StreamLink | StagedLink
 Copy: TypeAlias = Ticket | Flight | Passing
 
@@ -71,9 +72,9 @@ class BelowHost:
     more: Callable[[], Streams]
     lock: Lock
 
-    def tier(self) -> DiskTier:
-        return DiskTier(self.folder, ALIGNMENT_BYTES)
+    def tier(self) -> FileBelow:
+        return FileBelow(self.device, DiskTier(self.folder, ALIGNMENT_BYTES))
 
     def link(self, tier: Tier) -> StagedLink:
-        assert isinstance(tier, DiskTier), "the tier is of this medium"
-        return StagedLink(self.streams, (self.more(), self.more()), self.device, tier, self.lock)
+        assert isinstance(tier, FileBelow), "the tier is of this medium"
+        return StagedLink(self.streams, (self.more(), self.more()), self.device, tier.file, self.lock)

@@ -144,7 +144,7 @@ class _Access(ctypes.Structure):
 
 _PINNED = _ON_DEVICE = 1
 _READ_AND_WRITE = 3
-_CAN_MAP = 102
+_CAN_MAP, _READS_PAGES = 102, 88
 _OUT_OF_MEMORY = 2
 _ADDRESS, _SIZE, _FLAGS = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64
 _FUNCTIONS: dict[str, tuple[object, ...]] = {
@@ -226,12 +226,21 @@ class CudaMapper:
 
 def cuda_pages(torch_device: torch.device) -> Pages | None:
     """Return pages of a GPU, none yet; None where its driver cannot map them."""
-    can = ctypes.c_int()
+    return Pages(CudaMapper(torch_device), torch_device) if _has(torch_device, _CAN_MAP) else None
+
+
+def reads_pages(torch_device: torch.device) -> bool:
+    """Whether a GPU reads pages of the host that are not locked."""
+    return _has(torch_device, _READS_PAGES)
+
+
+def _has(torch_device: torch.device, attribute: int) -> bool:
+    found = ctypes.c_int()
     try:
-        failed = _driver()["cuDeviceGetAttribute"](ctypes.byref(can), _CAN_MAP, torch_device.index)
+        failed = _driver()["cuDeviceGetAttribute"](ctypes.byref(found), attribute, torch_device.index)
     except OSError:
-        return None
-    return None if failed or not can.value else Pages(CudaMapper(torch_device), torch_device)
+        return False
+    return not failed and bool(found.value)
 
 
 @cache

@@ -93,10 +93,10 @@ Instruction = Call | SwapOut | SwapIn | Wait | Drop
 class Program:
     """Instructions in order, what dies after each, and how every value lies in its storage.
 
-    `extents` gives each swapped storage that the step alone knows its place in the scratch: (offset, bytes); for those
-    that are `sunk`, in the scratch of the tier below. Those of the caller that leave the device are `lasting`, and
-    `stowed` are those of them that rest in the tier between steps. Where addresses matter, `addresses` are those of an
-    arena, and `aims` say by instruction what is allocated there.
+    `extents` gives each swapped storage that the step alone knows its place in the scratch: (offset, bytes). Storages
+    that are `sunk` go to the tier below, and have their places in the scratch there. Those of the caller that leave the
+    device are `lasting`, and `stowed` are those of them that rest in the tier between steps. Where addresses matter,
+    `addresses` are those of an arena, and `aims` say by instruction what is allocated there.
     """
 
     instructions: tuple[Instruction, ...]
@@ -118,8 +118,8 @@ class Program:
 
     @property
     def sunk_bytes(self) -> int:
-        """Bytes of the tier below that the program needs."""
-        return self._bytes(self.sunk)
+        """Bytes of the tier below that the program needs beside those of lasting storages."""
+        return self._bytes(self.sunk & self.extents.keys())
 
     def _bytes(self, names: Collection[str]) -> int:
         return max((sum(self.extents[name]) for name in names), default=0)

@@ -3,7 +3,7 @@
     scratch   one extent for all that is born and dies in a step; a program says where in it each storage lies
     others    one extent for each storage that outlives the step and leaves the device (`runtime.resting`)
 
-What has no room there goes on to the tier `below`, where there is scratch alone. Space is reserved when a plan is made,
+What has no room there goes on to the tier `below`, which is another spill. Space is reserved when a plan is made,
 so that a full disk is found then and not in the middle of a step.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from outgrow.errors import TierFailure
 from outgrow.runtime.medium import AnyLink, Medium
 from outgrow.runtime.memory import trim
 from outgrow.runtime.resting import Extent, SpillFile, come_home, copied_out, extent_of, forget
@@ -46,27 +47,33 @@ class Spill:
                 self.file.limit_bytes = self.limit_bytes
                 return
 
-    def reserve(self, scratch_bytes: int, lasting_bytes: int, below_bytes: int = 0) -> None:
+    def reserve(self, scratch_bytes: int, lasting_bytes: int) -> None:
         """Make room for so much scratch, and so much more for storages that outlive the step; and a link that works.
 
-        In the tier below is to be room for so much. Raises `TierFailure` if a budget, or what there is, is too small.
+        Raises `TierFailure` if the budget of the tier, or what there is of it, is too small.
         """
         if self.link is not None and self.link.failure is not None:
             self.link.close()
             self.link = None
         self.file = self.file or SpillFile(self.medium, self.limit_bytes)
         taken = 0 if self.scratch is None else self.scratch.size_bytes
-        if taken < scratch_bytes or (taken > scratch_bytes and self.limit_bytes is not None):
-            self.scratch = None
-            if self.link is not None and self.file.tier.seam_bytes:  # it knows bytes that may be given back
-                self.link.close()
-                self.link = None
-            self.scratch = self.file.take(scratch_bytes) if scratch_bytes else None
-        self.file.make_room(lasting_bytes)
+        if taken < scratch_bytes:
+            self._take_scratch(self.file, scratch_bytes)
+        try:
+            self.file.make_room(lasting_bytes)
+        except TierFailure:
+            if taken <= scratch_bytes:
+                raise
+            self._take_scratch(self.file, scratch_bytes)  # another program wanted more of it
+            self.file.make_room(lasting_bytes)
         self.link = self.link or self.medium.link(self.file.tier)
-        if below_bytes:
-            assert self.below is not None, "what sinks has a tier below"
-            self.below.reserve(below_bytes, 0)
+
+    def _take_scratch(self, file: SpillFile, size_bytes: int) -> None:
+        self.scratch = None
+        if self.link is not None and file.tier.seam_bytes:  # it knows bytes that may be given back
+            self.link.close()
+            self.link = None
+        self.scratch = file.take(size_bytes) if size_bytes else None
 
     @contextmanager
     def serving(self, *, is_timed: bool) -> Iterator[None]:
@@ -86,21 +93,43 @@ class Spill:
         return [spill.link for spill in spills if spill is not None and spill.link is not None]
 
     def arrange(
-        self, storages: Mapping[str, torch.UntypedStorage], stowed: Collection[str], lasting: Mapping[str, int]
+        self,
+        storages: Mapping[str, torch.UntypedStorage],
+        stowed: Collection[str],
+        lasting: Mapping[str, int],
+        sunk: Collection[str] = (),
     ) -> dict[str, Extent]:
-        """Bring storages to where a step wants them: those `stowed` to this file, the others to memory.
+        """Bring storages to where a step wants them: those `stowed` to this file, or below, the others to memory.
 
         Returns the extents of those stowed, and new ones for the others that are `lasting`, by their bytes: they may
         leave in the step. Raises `TierFailure` if the disk fails, or has no room for all of them.
         """
         assert self.file is not None, "the file was made when room was reserved"
-        found, leaves_holes = self.sent({name: storages[name] for name in stowed & storages.keys()})
+        found, leaves_holes = self.stow({name: storages[name] for name in stowed & storages.keys()}, sunk)
         if leaves_holes:
             trim()
         for name, storage in storages.items():
             if name not in found:
                 come_home(storage)
-        return found | {name: self.file.take(size) for name, size in lasting.items() if name not in found}
+        left = {name: size for name, size in lasting.items() if name not in found}
+        return found | {name: self._file_of(name, sunk).take(size) for name, size in left.items()}
+
+    def _file_of(self, name: str, sunk: Collection[str]) -> SpillFile:
+        file = self.below.file if name in sunk and self.below is not None else self.file
+        assert file is not None, "the file was made when room was reserved"
+        return file
+
+    def stow(
+        self, storages: Mapping[str, torch.UntypedStorage], sunk: Collection[str]
+    ) -> tuple[dict[str, Extent], bool]:
+        """Bring storages to this file, those that are `sunk` to the one below; returns as `sent` does."""
+        sinking = {name: storage for name, storage in storages.items() if name in sunk}
+        if not sinking:
+            return self.sent(storages)
+        assert self.below is not None, "what sinks has a tier below"
+        deep, has_sunk = self.below.sent(sinking)
+        found, was_elsewhere = self.sent({name: item for name, item in storages.items() if name not in sinking})
+        return deep | found, has_sunk or was_elsewhere
 
     def sent(self, storages: Mapping[str, torch.UntypedStorage]) -> tuple[dict[str, Extent], bool]:
         """Bring storages to this file; returns their extents, and whether one of them was elsewhere."""
@@ -109,13 +138,18 @@ class Spill:
         leaves_holes = False
         for name, storage in storages.items():
             extent = extent_of(storage)
-            if extent is None or extent.file is not self.file:
+            if extent is None or not self.holds(storage):
                 extent = self.file.take(storage.nbytes())
                 copied_out(storage, extent)
                 leaves_holes = True
             forget(storage)
             found[name] = extent
         return found, leaves_holes
+
+    def holds(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage rests in this file."""
+        extent = extent_of(storage)
+        return extent is not None and extent.file is self.file
 
     def close(self) -> None:
         """Stop the link and give the space back: at once, or when what rests there is needed no more."""

@@ -1,0 +1,86 @@
+"""What is a file to a device that comes to it by way of the host? Bytes that it reads, slowly, where they rest.
+
+A device that reads pages of the host which nobody has locked (on CUDA: pageable memory access, of which the driver
+tells) reads a mapping of a file too. So what outlives the step can rest there between steps, as a tensor of the device.
+While a step runs, bytes pass through locked buffers (`runtime.staged`).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from outgrow.runtime import arena
+from outgrow.runtime.memory import bytes_on, give_back
+from outgrow.runtime.tiers import DiskTier
+from outgrow.units import MIB
+
+_PIECE_BYTES = 8 * MIB
+
+
+class FileBelow:
+    """A file in a folder, as a tier of `device`."""
+
+    seam_bytes = 0
+    budget_name = DiskTier.budget_name
+
+    def __init__(self, device: torch.device, file: DiskTier) -> None:
+        self.file, self._device = file, device
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What there is of it."""
+        return self.file.capacity_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of the disk."""
+        return self.file.size_bytes
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one that made it."""
+        return self.file.is_inherited
+
+    @property
+    def folder(self) -> Path:
+        """Where the file is."""
+        return self.file.folder
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return self.file.place
+
+    def grow(self, capacity_bytes: int) -> None:
+        """Take more disk space. Raises `TierFailure` if there is too little."""
+        self.file.grow(capacity_bytes)
+
+    def taken_for(self, size_bytes: int) -> int:
+        """Return what so many bytes more take of the disk."""
+        return self.file.taken_for(size_bytes)
+
+    def release(self, is_free: Callable[[int, int], bool]) -> None:
+        """A file is one piece."""
+
+    def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
+        """Return a storage of the device over bytes of the file; they and `keep` live as long as it does."""
+        storage = self.file.mapped(offset, size, keep)
+        arena.reach_from(storage, self._device)
+        return storage
+
+    def write(self, offset: int, address: int, size: int) -> None:
+        """Copy `size` bytes of the device at `address` to `offset`, now."""
+        for begin in range(0, size, _PIECE_BYTES):
+            piece = bytes_on(self._device, address + begin, min(_PIECE_BYTES, size - begin)).cpu()
+            self.file.write(offset + begin, piece.data_ptr(), piece.nbytes)
+
+    def home(self, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """Return memory of the device for the bytes of a storage that is mapped at `offset`, with them."""
+        content = torch.empty(0, dtype=torch.uint8).set_(self.file.mapped(offset, storage.nbytes(), None))
+        room = torch.empty(storage.nbytes(), dtype=torch.uint8, device=self._device)
+        return room.copy_(content).untyped_storage()
+
+    def forget(self, storage: torch.UntypedStorage) -> None:
+        """Give back the memory of the host that reading a storage took that is mapped here."""
+        give_back(storage)
