@@ -8,6 +8,8 @@
     operators    of each operator of some small steps: results that are born, those of which the allocation was found
                  when it was rehearsed, its scratch (the workspace of convolutions is there), and its seconds
     runs         the same steps within a budget: bits, and the operators whose results were born elsewhere
+    below        whether the device reads memory that is not locked, and a file that is mapped, and how fast; the last
+                 one, since a device that cannot do so all the same would end the process
 
 One that fails has its error in its place.
 """
@@ -35,11 +37,13 @@ from outgrow.frontends.capture import Captured, capture
 from outgrow.frontends.measure import machine_of
 from outgrow.frontends.rehearsal import Part, Rehearsal
 from outgrow.ir.graph import Graph, Op
+from outgrow.runtime.below import FileBelow
 from outgrow.runtime.directed import install
 from outgrow.runtime.memory import bytes_on
 from outgrow.runtime.places import Places
+from outgrow.runtime.tiers import DiskTier, offload_folder
 
-_PAGED_BYTES = 1 << 30
+_PAGED_BYTES, _MAPPED_BYTES = 1 << 30, 64 << 20
 OVER = 4.0
 """The runs are so many times over their budgets, or at their floors."""
 SAMPLES: Mapping[str, tuple[str, Mapping[str, int]]] = {
@@ -65,6 +69,7 @@ def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
         "machine": lambda: asdict(machine_of(ground.beside())),
         **{f"operators: {name}": lambda asked=asked: operators(ground, asked) for name, asked in samples.items()},
         **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
+        "below": lambda: below(ground),
     }
     for name, fact in facts.items():
         begin = time.perf_counter()
@@ -157,6 +162,23 @@ def pages(ground: Ground) -> dict[str, float | bool]:
     slower = {work.__name__: seconds(stitched, work) / seconds(whole, work) for work in (add, product)}
     found.close()
     return {"works": True, "take_seconds": taken - begin, "show_seconds": shown - taken, **slower}
+
+
+def below(ground: Ground) -> dict[str, float | bool]:
+    """Return whether a kernel reads a mapping of a file, with the bytes that were written, and how fast."""
+    device = ground.beside()
+    if not device.reads_pages:
+        return {"reads_pages": False}
+    written = torch.randint(256, (_MAPPED_BYTES,), dtype=torch.uint8)
+    with DiskTier(offload_folder(None), _MAPPED_BYTES) as file:
+        file.write(0, written.data_ptr(), _MAPPED_BYTES)
+        mapped = torch.empty(0, dtype=torch.uint8, device=ground.device)
+        mapped.set_(FileBelow(device.torch_device, file).mapped(0, _MAPPED_BYTES, None))
+        begin = time.perf_counter()
+        total = int(mapped.sum(dtype=torch.int64))
+        seconds = time.perf_counter() - begin
+    right = total == int(written.sum(dtype=torch.int64))
+    return {"reads_pages": True, "right": right, "bytes_per_second": _MAPPED_BYTES / seconds}
 
 
 def operators(ground: Ground, asked: Asked) -> dict[str, dict[str, float]]:

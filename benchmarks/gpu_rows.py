@@ -31,8 +31,8 @@ from outgrow.frontends.on_device import OnDevice
 
 WARM, TIMED = 2, 5
 """Steps before those that are timed, and these."""
-PLANNING = 3
-"""Steps of outgrow before the timed ones: the first plans, and the next ones may plan again."""
+PLANNING = 4
+"""Steps of outgrow before the timed ones: the first plans, the next ones may plan again, and the last makes a score."""
 TRIES = 4
 """So often is a budget raised to the floor that is named."""
 ABOVE_FLOOR = 1.02
