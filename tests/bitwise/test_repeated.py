@@ -175,3 +175,20 @@ def test_results_that_are_lists_of_what_changes() -> None:
     found = gradients(ours)
     assert len(found) == len(expected) == STEPS + 2
     assert all(map(torch.equal, found, expected))
+
+
+def test_steps_of_two_shapes_have_a_score_each(scores: list[Score]) -> None:
+    """They take turns in one arena."""
+
+    def alternating(workload: Workload, step: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        images, labels = workload.batches[0]
+        sizes = [len(images), len(images) - 1] * STEPS
+        return [*(step(images[:size], labels[:size]).detach().clone() for size in sizes), *states(workload)]
+
+    eager = resnet()
+    expected = alternating(eager, eager.step)
+    ours = resnet()
+    found = alternating(ours, on(StandIn(Threads(pauses=sleepy(4))), ours, "64MiB"))
+    assert [at for at, pair in enumerate(zip(found, expected, strict=True)) if not torch.equal(*pair)] == []
+    assert len(scores) >= 2
