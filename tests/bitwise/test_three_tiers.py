@@ -10,7 +10,7 @@ import torch
 import outgrow
 from outgrow import Infeasible, Workload
 from outgrow.errors import TierFailure
-from outgrow.frontends import measure, on_device
+from outgrow.frontends import beside_device, measure
 from outgrow.frontends.compile import Step
 from outgrow.frontends.on_device import OnDevice
 from outgrow.planning import search
@@ -39,7 +39,7 @@ def _caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "MEASURED_BYTES", 1 << 20)
     monkeypatch.setattr(search, "_MOST_TRIALS", 500)
     monkeypatch.setattr(staged, "PIECE_BYTES", PIECE)
-    monkeypatch.setattr(on_device, "BUFFERS_BYTES", 4 * PIECE)
+    monkeypatch.setattr(beside_device, "BUFFERS_BYTES", 4 * PIECE)
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def below(step: Step) -> FileBelow:
     """The file of a step that is below memory of the host."""
     platform = step._platform
     assert isinstance(platform, OnDevice)
-    assert platform._spill.below is not None
-    assert platform._spill.below.file is not None
-    tier = platform._spill.below.file.tier
+    assert platform._beside.spill.below is not None
+    assert platform._beside.spill.below.file is not None
+    tier = platform._beside.spill.below.file.tier
     assert isinstance(tier, FileBelow)
     return tier
 

@@ -125,7 +125,6 @@ class StandIn:
     """A device whose memory is that of the host. It takes what is asked for as room: other tensors are not seen."""
 
     streams: Threads = field(default_factory=Threads)
-    name: str = "stand-in"
     torch_device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     unseen_bytes: int = 0
     slack_bytes: int = 0
@@ -136,6 +135,11 @@ class StandIn:
     rooms: list[int] = field(default_factory=list[int])
     paged: list[Pages] = field(default_factory=list[Pages])
     high_water: int = 0
+
+    @property
+    def name(self) -> str:
+        """What an op allocates changes with the number of threads."""
+        return f"stand-in-{torch.get_num_threads()}threads"
 
     def more_streams(self) -> Threads:
         return Threads(pauses=self.streams.pauses)

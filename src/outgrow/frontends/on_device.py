@@ -6,9 +6,7 @@ and optimizer state that rest in memory of the host between steps are tensors of
 (`runtime.resting`): it reaches locked memory of the host, slowly.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from warnings import warn
 
 import torch
@@ -16,12 +14,12 @@ from torch import Tensor
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import sunk
-from outgrow.errors import TierFailure
+from outgrow.frontends.beside_device import BesideDevice
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.devices import CPU, device_of
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, machine_of, open_cost_cache
-from outgrow.frontends.on_cpu import OnCpu, all_come_home, reserved
+from outgrow.frontends.on_cpu import OnCpu, all_come_home
 from outgrow.frontends.platform import Platform
 from outgrow.frontends.prepare import Prepared
 from outgrow.frontends.rehearsal import Part, Rehearsal
@@ -34,21 +32,15 @@ from outgrow.planning.addresses import ALIGNMENT_BYTES, addresses_of, outside
 from outgrow.runtime import arena
 from outgrow.runtime.device import Cuda, Device
 from outgrow.runtime.directed import install
-from outgrow.runtime.links import measure_link
-from outgrow.runtime.medium import BelowHost, InHost
-from outgrow.runtime.memory import round_up, storage_on
+from outgrow.runtime.memory import storage_on
 from outgrow.runtime.places import Arena, Places
 from outgrow.runtime.program import Aim, Program
 from outgrow.runtime.recording import Moment, Recording
-from outgrow.runtime.resting import come_home, extent_of, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
-from outgrow.runtime.staged import BUFFERS_BYTES
-from outgrow.runtime.tiers import ALIGNMENT_BYTES as TIER_ALIGNMENT_BYTES
 
 _SHARE_MEASURED = 4
 """One in so many bytes of the budget is taken to measure rates."""
-_PIECES_BYTES = 8 << 20
-"""What host memory takes beyond what is asked for, since it is in pieces, about."""
 _STAYS = (
     "The device has no room for all of the model and its optimizer state. The rest stays in memory of the host, where "
     "the device reads it, slowly. Save a checkpoint, or move the model to the host."
@@ -82,8 +74,7 @@ class OnDevice:
         directed = install(device.torch_device)
         self._rehearsal = Rehearsal(device, directed)
         self._arena = Arena(device, directed, device.pages())
-        self._settings = settings
-        self._spill = self._tiers(settings)
+        self._beside = BesideDevice(device, settings)
         self.last: Places | None = None
 
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
@@ -99,26 +90,11 @@ class OnDevice:
         if self._device.taken_bytes() + _TRIED_AT_ONCE * tried <= self._budget_bytes:
             return
         staying = self.fixed(captured, tensors)
-        storages = {name: tensors[name].untyped_storage() for name in tensors.keys() - staying}
-        going = {name: storage for name, storage in storages.items() if extent_of(storage) is None}
-        rooms = sum(round_up(storage.nbytes(), TIER_ALIGNMENT_BYTES) for storage in going.values())
-        spill = self._spill
-        if spill.below is not None and spill.limit_bytes is not None and rooms > spill.limit_bytes:
-            spill = spill.below if self._device.reads_pages else spill
-        with suppress(TierFailure):  # the plan that needs it will say so
-            spill.adopt(tensors.values())
-            spill.reserve(0, rooms)
-            spill.sent(going)
+        self._beside.rest([tensors[name] for name in tensors.keys() - staying])
         self._device.give_back()
 
     def machine(self) -> Machine:
-        machine = machine_of(self._device, self._budget_bytes // _SHARE_MEASURED)
-        if self._spill.below is None:
-            return machine
-        link = measure_link(self._settings.folder)
-        assert self._spill.limit_bytes is not None, "there is a tier below where this one is limited"
-        room = self._spill.limit_bytes - _PIECES_BYTES
-        return replace(machine, tier_bytes=room, below=link, reads_below=self._device.reads_pages)
+        return self._beside.known_to(machine_of(self._device, self._budget_bytes // _SHARE_MEASURED))
 
     def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
         def tell(fraction: float) -> None:
@@ -161,22 +137,9 @@ class OnDevice:
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
         addresses = _addresses(program)
-        storages = {name: tensor.untyped_storage() for name, tensor in tensors.items()}
-        if self._spill.limit_bytes is not None:
-            self._fetch_home(storage for name, storage in storages.items() if name not in program.stowed)
-        if program.sunk:
-            self._sink(program, tensors)
-        try:
-            spill = reserved(self._spill, program, tensors)
-        except TierFailure:
-            if not self._cleared(program, storages.values()):
-                raise
-            spill = reserved(self._spill, program, tensors)
-        if spill is not None:
-            going = {name: storages[name] for name in program.stowed & storages.keys()}
-            _, was_here = spill.stow(going, program.sunk)
-            if was_here:
-                self._device.give_back()
+        spill, was_here = self._beside.ready(program, tensors, self._arena.close)
+        if was_here:
+            self._device.give_back()
         most = max(addresses.arena_bytes, capacity_bytes - self._device.taken_by(addresses.beside))
         self._arena.reserve(addresses.arena_bytes, most)
         self._device.settle_libraries()
@@ -218,7 +181,7 @@ class OnDevice:
         """The arena makes room: nothing that is planned runs now. What has none all the same stays where it is."""
         self._arena.close()
         try:
-            all_come_home(self._spill, training)
+            all_come_home(self._beside.spill, training)
         except torch.OutOfMemoryError:
             warn(_STAYS, stacklevel=2)
 
@@ -226,49 +189,8 @@ class OnDevice:
         self._arena.forget(program)
 
     def close(self) -> None:
-        self._spill.close()
+        self._beside.spill.close()
         self._arena.close()
-
-    def _fetch_home(self, storages: Iterable[torch.UntypedStorage]) -> None:
-        """What another plan let rest, and this one does not, makes room for what is to rest."""
-        coming = [storage for storage in storages if extent_of(storage) is not None]
-        if coming:
-            self._arena.close()
-        for storage in coming:
-            come_home(storage)
-
-    def _cleared(self, program: Program, storages: Iterable[torch.UntypedStorage]) -> bool:
-        """Let what rests in memory of the host rest below it for now, if it may: what is left there is in pieces."""
-        below, resting = self._spill.below, [item for item in storages if self._spill.holds(item)]
-        if below is None or not resting or not self._device.reads_pages:
-            return False
-        below.reserve(program.sunk_bytes, sum(round_up(item.nbytes(), TIER_ALIGNMENT_BYTES) for item in resting))
-        below.sent({str(number): item for number, item in enumerate(resting)})
-        return True
-
-    def _sink(self, program: Program, tensors: Mapping[str, Tensor]) -> None:
-        """What goes on to the tier below does so first: it may rest where others are to rest."""
-        below = self._spill.below
-        assert below is not None, "what sinks has a tier below"
-        below.adopt(tensors.values())
-        deep = {name: tensors[name].untyped_storage() for name in program.stowed & program.sunk & tensors.keys()}
-        missing = program.lasting & program.sunk - {name for name, storage in deep.items() if below.holds(storage)}
-        below.reserve(program.sunk_bytes, sum(round_up(program.sizes[name], TIER_ALIGNMENT_BYTES) for name in missing))
-        below.sent(deep)
-
-    def _tiers(self, settings: Settings) -> Spill:
-        """Return memory of the host, and below it, where that is limited, a file; buffers for this are of the host too.
-
-        Raises `TierFailure` if the file's folder cannot be used.
-        """
-        device, host_bytes = self._device, settings.host_bytes
-        spill = Spill(InHost(device.torch_device, device.streams, device.lock), host_bytes)
-        if host_bytes is not None and host_bytes > 2 * BUFFERS_BYTES:
-            settings.require_disk()
-            medium = BelowHost(settings.folder, device.torch_device, device.streams, device.more_streams, device.lock)
-            spill.limit_bytes = host_bytes - BUFFERS_BYTES
-            spill.below = Spill(medium, settings.disk_bytes)
-        return spill
 
     def _taken_by(self, arena_bytes: int, addresses: Addresses) -> int:
         """Return what an arena takes, and what lies beside it; pages are no tensor of torch's."""
