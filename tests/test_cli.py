@@ -207,7 +207,7 @@ def test_a_gpu_is_measured_where_there_is_one(
     monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
     file = tmp_path / "gpu.toml"
     assert outgrow("machine", "--device=cuda", "--out", file).status == 0
-    assert described_machine(str(file)).device.name == "stand-in"
+    assert described_machine(str(file)).device.name == StandIn().name
     assert "locked memory of the host" in file.read_text()
 
 
