@@ -1,7 +1,5 @@
 """A step of compiled kernels on a device with planned addresses has the bits that these kernels have in core."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,27 +8,15 @@ from torch.nn import functional as F
 import outgrow
 from outgrow import Infeasible, Workload
 from outgrow.analysis.cost import FUSED
-from outgrow.frontends import measure
 from outgrow.frontends.compile import Step
 from outgrow.frontends.on_device import OnDevice
-from outgrow.planning import search
-from outgrow.runtime import flights
 from tests.bitwise.test_on_device import on, on_gpu
 from tests.bitwise.test_repeated import left_by
 from tests.frontends.test_inductor import Block
 from tests.runtime.stand_in import StandIn, Threads, sleepy
 
+pytestmark = pytest.mark.usefixtures("caches_of_its_own")
 WIDTH = 256
-
-
-@pytest.fixture(autouse=True)
-def _caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No costs are known yet, nor plans; rates of a device that is none need no care."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(measure, "_MATRIX_BESIDE", 256)
-    monkeypatch.setattr(measure, "_VECTOR_BYTES_BESIDE", 1 << 20)
-    monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
-    monkeypatch.setattr(search, "_MOST_TRIALS", 500)
 
 
 def blocks() -> Workload:

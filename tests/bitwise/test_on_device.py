@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,14 @@ from torch import nn
 import outgrow
 from outgrow import Infeasible, Workload
 from outgrow.errors import DeviceFull, TierFailure
-from outgrow.frontends import measure, on_device, rehearsal
+from outgrow.frontends import on_device, rehearsal
 from outgrow.frontends.compile import Step
 from outgrow.frontends.on_device import OnDevice
 from outgrow.frontends.rehearsal import Rehearsal
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.state import ParameterSlot, Training
 from outgrow.ir.graph import Graph, Op
-from outgrow.planning import search
-from outgrow.runtime import directed, flights
+from outgrow.runtime import directed
 from outgrow.runtime.device import Cuda, segment_bytes
 from outgrow.runtime.execute import Run
 from outgrow.runtime.pool import HostPool
@@ -32,19 +30,10 @@ from tests.bitwise.models import pooled, resnet, transformer
 from tests.bitwise.test_budgets import Trained, differences, trained
 from tests.runtime.stand_in import StandIn, Threads, sleepy
 
+pytestmark = pytest.mark.usefixtures("caches_of_its_own")
 PAGE = 1 << 14
 CASES = ((resnet, "56MiB", PAGE), (pooled, "78MiB", PAGE), (transformer, "51MiB", PAGE), (resnet, "56MiB", 0))
 """Budgets a little above the floor once the state exists: half of the peak in core, and less."""
-
-
-@pytest.fixture(autouse=True)
-def _caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No costs are known yet, nor plans; rates of a device that is none need no care."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(measure, "_MATRIX_BESIDE", 256)
-    monkeypatch.setattr(measure, "_VECTOR_BYTES_BESIDE", 1 << 20)
-    monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
-    monkeypatch.setattr(search, "_MOST_TRIALS", 500)
 
 
 def on(device: StandIn, workload: Workload, budget: int | str, **options: str) -> Step:

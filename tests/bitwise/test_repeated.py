@@ -2,19 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from itertools import count, cycle, islice
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from outgrow import Workload
-from outgrow.frontends import measure
 from outgrow.frontends.compile import Step
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.state import Training
-from outgrow.planning import search
-from outgrow.runtime import flights
 from outgrow.runtime.places import Arena
 from outgrow.runtime.program import Program
 from outgrow.runtime.repeated import Repeated
@@ -24,19 +20,10 @@ from tests.bitwise.models import pooled, resnet, transformer
 from tests.bitwise.test_on_device import on, wide
 from tests.runtime.stand_in import StandIn, Threads, sleepy
 
+pytestmark = pytest.mark.usefixtures("caches_of_its_own")
 STEPS = 7
 CASES = ((resnet, 58), (pooled, 80), (transformer, 53), (wide, 70))
 """Budgets, in MiB, a little above the floor."""
-
-
-@pytest.fixture(autouse=True)
-def _caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No costs are known yet, nor plans; rates of a device that is none need no care."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(measure, "_MATRIX_BESIDE", 256)
-    monkeypatch.setattr(measure, "_VECTOR_BYTES_BESIDE", 1 << 20)
-    monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
-    monkeypatch.setattr(search, "_MOST_TRIALS", 500)
 
 
 @pytest.fixture

@@ -10,11 +10,10 @@ import torch
 import outgrow
 from outgrow import Infeasible, Workload
 from outgrow.errors import TierFailure
-from outgrow.frontends import beside_device, measure
+from outgrow.frontends import beside_device
 from outgrow.frontends.compile import Step
 from outgrow.frontends.on_device import OnDevice
-from outgrow.planning import search
-from outgrow.runtime import flights, links, staged
+from outgrow.runtime import links, staged
 from outgrow.runtime.below import FileBelow
 from outgrow.runtime.pool import HostPool
 from outgrow.runtime.resting import extent_of
@@ -24,20 +23,16 @@ from tests.bitwise.test_on_device import on, on_gpu, wide
 from tests.bitwise.test_repeated import STEPS, left_by, states
 from tests.runtime.stand_in import StandIn, Threads, sleepy
 
+pytestmark = pytest.mark.usefixtures("caches_of_its_own")
 PIECE = 1 << 20
 CASES = ((resnet, 58, 24, False), (pooled, 80, 20, False), (wide, 90, 60, False), (wide, 70, 40, True))
 """Budgets of the device and of the host, in MiB: less than leaves the device. Whether that reads what is on a disk."""
 
 
 @pytest.fixture(autouse=True)
-def _caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No costs are known yet, nor plans; rates of a device that is none need no care, and buffers are small."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(measure, "_MATRIX_BESIDE", 256)
-    monkeypatch.setattr(measure, "_VECTOR_BYTES_BESIDE", 1 << 20)
-    monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
+def _small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers are small, and so is what the rates of the disk are measured with."""
     monkeypatch.setattr(links, "MEASURED_BYTES", 1 << 20)
-    monkeypatch.setattr(search, "_MOST_TRIALS", 500)
     monkeypatch.setattr(staged, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(beside_device, "BUFFERS_BYTES", 4 * PIECE)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outgrow.errors import TierFailure
-from outgrow.frontends.on_cpu import reserved
+from outgrow.frontends.on_cpu import missing_bytes, reserved
 from outgrow.frontends.settings import Settings
 from outgrow.ir.machine import Machine
 from outgrow.runtime.device import Device
@@ -53,16 +53,15 @@ class BesideDevice:
 
     def rest(self, tensors: Sequence[Tensor]) -> None:
         """Let tensors rest until a plan says where they are to be, if there is room; that plan will say so else."""
-        going = dict(enumerate(tensor.untyped_storage() for tensor in tensors))
-        awake = {str(number): storage for number, storage in going.items() if extent_of(storage) is None}
-        rooms = _rooms(storage.nbytes() for storage in awake.values())
+        awake = [storage for tensor in tensors if extent_of(storage := tensor.untyped_storage()) is None]
+        rooms = _rooms(awake)
         spill = self.spill
         if spill.below is not None and spill.limit_bytes is not None and rooms > spill.limit_bytes:
             spill = spill.below if self._device.reads_pages else spill
         with suppress(TierFailure):
             spill.adopt(tensors)
             spill.reserve(0, rooms)
-            spill.sent(awake)
+            spill.sent(_numbered(awake))
 
     def ready(
         self, program: Program, tensors: Mapping[str, Tensor], make_way: Callable[[], None]
@@ -88,7 +87,7 @@ class BesideDevice:
             spill = reserved(self.spill, program, tensors)
         if spill is None:
             return None, has_sunk
-        _, was_here = spill.stow({name: storages[name] for name in program.stowed & storages.keys()}, program.sunk)
+        _, was_here = spill.sent({name: storages[name] for name in program.stowed & storages.keys() - program.sunk})
         return spill, has_sunk or was_here
 
     def _sink(self, program: Program, tensors: Mapping[str, Tensor]) -> bool:
@@ -97,20 +96,25 @@ class BesideDevice:
         assert below is not None, "what sinks has a tier below"
         below.adopt(tensors.values())
         deep = {name: tensors[name].untyped_storage() for name in program.stowed & program.sunk & tensors.keys()}
-        missing = program.lasting & program.sunk - {name for name, storage in deep.items() if below.holds(storage)}
-        below.reserve(program.sunk_bytes, _rooms(program.sizes[name] for name in missing))
+        missing = missing_bytes(below, program, tensors, program.lasting & program.sunk)
+        below.reserve(program.sunk_bytes, missing)
         _, was_elsewhere = below.sent(deep)
         return was_elsewhere
 
     def _cleared(self, program: Program, storages: Iterable[torch.UntypedStorage]) -> bool:
         """Let what rests in memory of the host rest below it for now, if it may: what is left there is in pieces."""
-        below, resting = self.spill.below, [item for item in storages if self.spill.holds(item)]
+        below, resting = self.spill.below, [item for item in storages if self.spill.held(item)]
         if below is None or not resting or not self._device.reads_pages:
             return False
-        below.reserve(program.sunk_bytes, _rooms(item.nbytes() for item in resting))
-        below.sent({str(number): item for number, item in enumerate(resting)})
+        below.reserve(program.sunk_bytes, _rooms(resting))
+        below.sent(_numbered(resting))
         return True
 
 
-def _rooms(sizes_bytes: Iterable[int]) -> int:
-    return sum(round_up(size, ALIGNMENT_BYTES) for size in sizes_bytes)
+def _rooms(storages: Iterable[torch.UntypedStorage]) -> int:
+    return sum(round_up(storage.nbytes(), ALIGNMENT_BYTES) for storage in storages)
+
+
+def _numbered(storages: Iterable[torch.UntypedStorage]) -> dict[str, torch.UntypedStorage]:
+    """Return storages by names that nobody asks for."""
+    return {str(number): storage for number, storage in enumerate(storages)}

@@ -68,9 +68,7 @@ def planned(
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
     if decisions is None:
         found = _PUBLISHED.get(planner)
-        decisions = found(problem) if found else search(problem, rewritten, free)
-        if found is None:
-            decisions = _within_tiers(problem, rewritten, free, decisions)
+        decisions = found(problem) if found else _searched(problem, rewritten, free)
     stages = carried_out(problem.graph, decisions)
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
@@ -93,17 +91,17 @@ def planned(
     return Planned(plan, stages, in_core, simulated)
 
 
-def _within_tiers(
-    problem: Problem, rewritten: Graph, free: tuple[Decision, ...], decisions: tuple[Decision, ...]
-) -> tuple[Decision, ...]:
-    """Return decisions for which there is room below the device: as they are, if that has no end.
+def _searched(problem: Problem, rewritten: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    """Return the decisions of the search, for which there is room below the device.
 
-    A search knows one link, and no end of room. So it searches once more without letting leave what outlives the step
-    and found no room, and once as if all went on to the tier below, if some does; what is better then is taken.
+    A search knows one link, and no end of room. So where there is a tier below, it searches once more without letting
+    leave what outlives the step and found no room, and once as if all went on to that tier, if some does; what is
+    better then is taken.
     """
-    graph, machine = _derived(problem, decisions), problem.machine
+    decisions, machine = search(problem, rewritten, free), problem.machine
     if machine.below is None:
         return decisions
+    graph = _derived(problem, decisions)
     without = homeless(graph, machine)
     if without:
         moving = lasting(graph) - without

@@ -6,16 +6,13 @@ While a step runs, bytes pass through locked buffers (`runtime.staged`).
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 from outgrow.runtime import arena
-from outgrow.runtime.memory import bytes_on, give_back
+from outgrow.runtime.memory import bytes_on
+from outgrow.runtime.staged import PIECE_BYTES
 from outgrow.runtime.tiers import DiskTier
-from outgrow.units import MIB
-
-_PIECE_BYTES = 8 * MIB
 
 
 class FileBelow:
@@ -43,11 +40,6 @@ class FileBelow:
         return self.file.is_inherited
 
     @property
-    def folder(self) -> Path:
-        """Where the file is."""
-        return self.file.folder
-
-    @property
     def place(self) -> str:
         """Where it is, for messages."""
         return self.file.place
@@ -71,8 +63,8 @@ class FileBelow:
 
     def write(self, offset: int, address: int, size: int) -> None:
         """Copy `size` bytes of the device at `address` to `offset`, now."""
-        for begin in range(0, size, _PIECE_BYTES):
-            piece = bytes_on(self._device, address + begin, min(_PIECE_BYTES, size - begin)).cpu()
+        for begin in range(0, size, PIECE_BYTES):
+            piece = bytes_on(self._device, address + begin, min(PIECE_BYTES, size - begin)).cpu()
             self.file.write(offset + begin, piece.data_ptr(), piece.nbytes)
 
     def home(self, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:
@@ -83,4 +75,4 @@ class FileBelow:
 
     def forget(self, storage: torch.UntypedStorage) -> None:
         """Give back the memory of the host that reading a storage took that is mapped here."""
-        give_back(storage)
+        self.file.forget(storage)

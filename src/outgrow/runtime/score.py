@@ -95,7 +95,7 @@ class _Scoring:
     ) -> None:
         assert program.addresses is not None, "a program that runs in an arena has addresses"
         self._program, self._base, self._device = program, base, device
-        self._stays = program.addresses.stays
+        self._addresses = program.addresses
         self._where = {name: (item.device, item.data_ptr()) for name, item in there.items()}
         self._made: dict[tuple[str, int], torch.Tensor] = {}
 
@@ -105,7 +105,7 @@ class _Scoring:
 
     def part(self, position: int, item: Call | SwapOut | SwapIn | Wait | Drop) -> Part | Moved | str | None:
         """Return what is done at a position; positions are asked for in order."""
-        stays = self._stays.get(position, _NOWHERE)
+        stays = self._addresses.stays.get(position, _NOWHERE)
         match item:
             case Call():
                 return self._op(position, item, stays)
@@ -136,9 +136,7 @@ class _Scoring:
         loose_keywords = tuple((key, item.name) for key, item in keywords.items() if isinstance(item, _Loose))
         nested = any(map(_is_nested, (*arguments, *keywords.values())))
         placed, numbers, born = self._results(call, stays)
-        addresses = self._program.addresses
-        assert addresses is not None, "a program that runs in an arena has addresses"
-        is_placing = bool(addresses.scratch.get(position) or self._program.aims.get(position) or placed or born)
+        is_placing = bool(self._addresses.scratch.get(position) or self._program.aims.get(position) or placed or born)
         return Part(call, arguments, keywords, loose, loose_keywords, nested, fixed, placed, numbers, born, is_placing)
 
     def _results(self, call: Call, stays: Mapping[str, int]) -> "_Results":

@@ -137,8 +137,8 @@ class Spill:
         found: dict[str, Extent] = {}
         leaves_holes = False
         for name, storage in storages.items():
-            extent = extent_of(storage)
-            if extent is None or not self.holds(storage):
+            extent = self.held(storage)
+            if extent is None:
                 extent = self.file.take(storage.nbytes())
                 copied_out(storage, extent)
                 leaves_holes = True
@@ -146,10 +146,10 @@ class Spill:
             found[name] = extent
         return found, leaves_holes
 
-    def holds(self, storage: torch.UntypedStorage) -> bool:
-        """Whether a storage rests in this file."""
+    def held(self, storage: torch.UntypedStorage) -> Extent | None:
+        """Return where in this file a storage rests; None if it does not."""
         extent = extent_of(storage)
-        return extent is not None and extent.file is self.file
+        return extent if extent is not None and extent.file is self.file else None
 
     def close(self) -> None:
         """Stop the link and give the space back: at once, or when what rests there is needed no more."""

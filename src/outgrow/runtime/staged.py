@@ -10,8 +10,7 @@ Other copies are ordered by the same marks as those of `runtime.flights`, so wha
 host waits at the `wait` of a program for the disk, as the device would.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -71,11 +70,9 @@ class StagedLink:
         """Why the link copies no more; None while it does."""
         return self._link.failure
 
-    @contextmanager
-    def serving(self, *, is_timed: bool = True) -> Iterator[None]:
+    def serving(self, *, is_timed: bool = True) -> AbstractContextManager[None]:
         """Copies are about to be submitted."""
-        with self._link.serving(is_timed=is_timed):
-            yield
+        return self._link.serving(is_timed=is_timed)
 
     def submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> Passing:
         """Queue a copy of `size` bytes between the device at `address` and the file at `offset`; return at once."""
@@ -85,8 +82,8 @@ class StagedLink:
     def settle(self) -> None:
         """Wait until no copy is in flight and no operator runs."""
         self._link.settle()
-        for streams in (*self._stage.own.values(), self._streams):
-            streams.settle()
+        self._stage.settle()
+        self._streams.settle()
 
     def close(self) -> None:
         """Wait for what is being copied, and end the threads. May be called again."""

@@ -27,12 +27,13 @@ from typing import Self
 
 import torch
 
+from outgrow.analysis.sinking import PAGE_BYTES
 from outgrow.errors import TierFailure
 from outgrow.files import cache_folder
 from outgrow.runtime.memory import Block, bytes_at, give_back, mapped, room_for, round_up
 from outgrow.units import MIB, format_bytes
 
-ALIGNMENT_BYTES = 4096
+ALIGNMENT_BYTES = PAGE_BYTES
 _BLOCK_BYTES = 16 * MIB
 _BOUNCE_BYTES = MIB
 

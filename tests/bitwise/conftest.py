@@ -1,0 +1,19 @@
+"""What tests on a device that is none have in common."""
+
+from pathlib import Path
+
+import pytest
+
+from outgrow.frontends import measure
+from outgrow.planning import search
+from outgrow.runtime import flights
+
+
+@pytest.fixture
+def caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No costs are known yet, nor plans; rates of a device that is none need no care."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(measure, "_MATRIX_BESIDE", 256)
+    monkeypatch.setattr(measure, "_VECTOR_BYTES_BESIDE", 1 << 20)
+    monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
+    monkeypatch.setattr(search, "_MOST_TRIALS", 500)
