@@ -59,6 +59,8 @@ SMOKE_NETWORKS = {
 }
 MAIN = (("resnet50", 7.5), ("gpt2-medium", 2.0), ("unet3d", 4.0), ("bert-large", 4.0), ("gpt2-large", 2.0))
 FACTORS = (2.0, 4.0, 8.0)
+BY_PARTS = ("ours_by_parts",)
+"""Our own backend of `torch.compile`, in the loop as it was."""
 FIT = (("gpt2-medium", 0.7), ("resnet50", 0.7))
 RIVALS = ("checkpoint", "save_on_cpu")
 MORE_RIVALS = ("checkpoint_on_cpu", "fsdp_offload", "offload_activations")
@@ -78,6 +80,7 @@ def turns(*, is_smoke: bool, compiles: bool) -> list[Turn]:
         *_with_rivals([first], RIVALS),
         *(Turn(*pair) for pair in others),
         *(Turn(*pair, rival) for pair in others for rival in RIVALS),
+        *(Turn(*pair, who) for pair in MAIN for who in BY_PARTS),
         *(Turn(*pair, rival) for rival in MORE_RIVALS for pair in MAIN),
         *_with_rivals(more, RIVALS),
         *(_with_rivals(FIT, COMPILED) if compiles else ()),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.optim import LBFGS, AdamW, Optimizer, RAdam
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Infeasible, InvalidQuantity
-from outgrow.frontends import dynamo
+from outgrow.frontends import dynamo, on_cpu, parts, warmup
 from outgrow.frontends.machines import described_machine
 from outgrow.runtime.execute import Run
 from outgrow.runtime.process import high_water_bytes, reset_high_water
@@ -161,7 +162,7 @@ def compiled(
 ) -> Iterator[Callable[..., Callable[[nn.Module], Model]]]:
     """Compile models under a budget, for a machine whose rates need no measuring and without known costs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
-    monkeypatch.setattr(dynamo, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
+    monkeypatch.setattr(on_cpu, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
 
     def make(budget: int | str) -> Callable[[nn.Module], Model]:
         options = {"memory_budget": budget, "offload_dir": str(disk_folder)}
@@ -218,6 +219,19 @@ def test_parts_have_the_bits_of_eager(
     assert high_water - shared.baseline_bytes <= budget or budget == AMPLE
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_an_evaluation_may_come_first(
+    mode: Callable[[], Any], compiled: Callable[[int], Callable[[nn.Module], Model]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that has warmed up nothing yet does so without gradients too."""
+    monkeypatch.setattr(warmup, "_warm", set())
+    module, (x, _) = Plain().eval(), batch()
+    model = compiled(1 << 30)(module)
+    with mode():
+        assert torch.equal(model(x), module(x))
+    assert model(x).requires_grad
+
+
 def test_a_budget_below_the_floor_is_refused(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:
     """The floor is named, and the model stays usable."""
     module = Plain()
@@ -253,19 +267,35 @@ def test_a_part_that_fails_lets_go_of_what_it_held(
         assert torch.equal(model(x), expected)
 
 
+def test_a_forward_pass_whose_backward_pass_nobody_wants_leaves_nothing(
+    compiled: Callable[[int], Callable[[nn.Module], Model]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run ends with its results, as what eager keeps for a backward pass does."""
+    begun: list[ref[Run]] = []
+    start = Run.start
+    monkeypatch.setattr(Run, "start", lambda run: (begun.append(ref(run)), start(run)))
+    model, (x, _) = compiled(1 << 30)(Plain()), batch()
+    for _ in range(3):
+        result = model(x)
+        assert result.requires_grad
+        assert begun[-1]() is not None
+        del result
+        assert begun[-1]() is None
+
+
 def test_kinds_of_inputs_are_forgotten_in_turn(
     compiled: Callable[[int], Callable[[nn.Module], Model]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that sees ever other shapes keeps plans for the last ones alone, and the bits of eager."""
-    monkeypatch.setattr(dynamo, "_MOST_KINDS", 2)
-    parts: list[dynamo.Part] = []
-    made = dynamo.Part.__init__
+    monkeypatch.setattr(parts, "_MOST_KINDS", 2)
+    found_parts: list[parts.Part] = []
+    made = parts.Part.__init__
 
-    def noted(part: dynamo.Part, *arguments: Any) -> None:
-        parts.append(part)
+    def noted(part: parts.Part, *arguments: Any) -> None:
+        found_parts.append(part)
         made(part, *arguments)
 
-    monkeypatch.setattr(dynamo.Part, "__init__", noted)
+    monkeypatch.setattr(parts.Part, "__init__", noted)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
     model = compiled(1 << 30)(module)
@@ -274,7 +304,7 @@ def test_kinds_of_inputs_are_forgotten_in_turn(
         expected = torch.autograd.grad(module(x).sum(), list(module.parameters()))
         found = torch.autograd.grad(model(x).sum(), list(module.parameters()))
         assert all(map(torch.equal, found, expected))
-    assert sum(len(part._ready) for part in parts) <= 2 * len(parts)
+    assert sum(len(part._ready) for part in found_parts) <= 2 * len(found_parts)
 
 
 def test_a_second_backward_pass_is_refused(compiled: Callable[[str], Callable[[nn.Module], Model]]) -> None:

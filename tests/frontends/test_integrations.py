@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from outgrow.errors import InvalidQuantity
-from outgrow.frontends import dynamo
+from outgrow.frontends import dynamo, on_cpu
 from outgrow.frontends.machines import described_machine
 from outgrow.units import MIB
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def known_machine(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine whose rates need no measuring, and no known costs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
-    monkeypatch.setattr(dynamo, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
+    monkeypatch.setattr(on_cpu, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
     yield
     dynamo.forget()
 

@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import TornState
 from outgrow.frontends import calls
+from outgrow.frontends.devices import device_of
 from outgrow.frontends.entries import Entries, Entry, Served
 from outgrow.frontends.on_device import platform_of
 from outgrow.frontends.settings import Settings
@@ -75,7 +76,7 @@ class Step(Generic[P, R]):
         Without a device the step runs on the one on which its tensors are.
         """
         held = [local(tensor) for tensor in state_tensors(training).values()]
-        platform = self._platform = platform_of(settings, held, device)
+        platform = self._platform = platform_of(settings, device_of(tensor.device for tensor in held), device)
         if baseline_bytes is None:
             warm_up(settings.kernels)
             baseline_bytes = max(0, platform.process_bytes() - platform.held_bytes(held))

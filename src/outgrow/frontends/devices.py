@@ -33,7 +33,7 @@ def check_devices(held: Mapping[StateSlot, Tensor], leaves: Sequence[object]) ->
     found = [(title(slot), tensor.device) for slot, tensor in held.items()]
     for name, device in (*found, *names):
         _check(device, name)
-    home = device_of(device for _, device in found)
+    home = device_of(device for _, device in found or names)
     for name, device in (*found, *names):
         if device not in (CPU, home):
             raise Uncapturable(
@@ -65,12 +65,6 @@ def elsewhere_of(devices: Mapping[str, torch.device], home: torch.device, graph:
                 "leave it there: outgrow moves what does not fit"
             )
     return frozenset(name for name in graph.storages.keys() & devices.keys() if devices[name] != home)
-
-
-def require_cpu(device: torch.device, what: str) -> None:
-    """Raise `Uncapturable` unless a step is on the CPU, for what works on that alone so far."""
-    if device != CPU:
-        raise Uncapturable(f"{what} works on the CPU so far, and the step is on {device}; leave it out")
 
 
 def _check(device: torch.device, name: str) -> None:

@@ -3,14 +3,15 @@
     Trainer(strategy=BudgetStrategy("8GiB"), ...)
     Trainer(strategy="outgrow", ...)    # the budget is that of the environment variable OUTGROW_MEMORY_BUDGET
 
-The string is known once this module is imported. The loop is the trainer's own; the module and those that it is made of
-run by parts (`frontends.dynamo`) until the trainer is done.
+It trains on the first of the trainer's devices. The string is known once this module is imported. The loop is the
+trainer's own; the module and those that it is made of run by parts (`frontends.dynamo`) until the trainer is done.
 """
 
 import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
 from torch import nn
@@ -39,6 +40,7 @@ class BudgetStrategy(SingleDeviceStrategy):
     ) -> None:
         """Raise `InvalidQuantity` for a size that is none, or if there is none here nor in the environment."""
         super().__init__(**kwargs)
+        self.parallel_devices: list[torch.device] = [self._root_device] if "device" in kwargs else []
         budget = memory_budget if memory_budget is not None else os.environ.get(_VARIABLE)
         if budget is None:
             raise InvalidQuantity(
@@ -48,6 +50,11 @@ class BudgetStrategy(SingleDeviceStrategy):
             budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner, kernels=kernels
         )
         self._compiled = compiled_in_place(settings)
+
+    @property
+    def root_device(self) -> torch.device:
+        """The device that was given, or the first of the trainer's, which it tells its strategy."""
+        return self.parallel_devices[0] if self.parallel_devices else super().root_device
 
     def setup(self, trainer: Trainer) -> None:
         """Let the module and those that its steps call run by parts."""

@@ -1,6 +1,6 @@
 """How does a step run on a CPU? In the process's own memory, whose high water the kernel tells, and beside a file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from time import perf_counter
 
 from torch import Tensor
@@ -72,6 +72,9 @@ class OnCpu:
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
         return reserved(self._spill, program, tensors)
 
+    def settle_libraries(self) -> None:
+        """What they keep of threads of a CPU is in the overhead."""
+
     def moment(self) -> float:
         return perf_counter()
 
@@ -120,7 +123,7 @@ def reserved(spill: Spill, program: Program, tensors: Mapping[str, Tensor]) -> S
     if not program.lasting and not program.extents:
         return None
     spill.adopt(tensors.values())
-    spill.reserve(program.scratch_bytes, _missing_bytes(spill, program, tensors))
+    spill.reserve(program.scratch_bytes, missing_bytes(spill, program, tensors, program.lasting - program.sunk))
     return spill
 
 
@@ -130,8 +133,7 @@ def all_come_home(spill: Spill, training: Training) -> None:
         come_home(local(tensor).untyped_storage())
 
 
-def _missing_bytes(spill: Spill, program: Program, tensors: Mapping[str, Tensor]) -> int:
-    """Bytes that the program's lasting storages will take in the next tier beside what they have there."""
-    resting = {name for name in program.stowed & tensors.keys() if spill.holds(tensors[name].untyped_storage())}
-    missing = program.lasting - program.sunk - resting
-    return sum(memory.round_up(program.sizes[name], ALIGNMENT_BYTES) for name in missing)
+def missing_bytes(spill: Spill, program: Program, tensors: Mapping[str, Tensor], lasting: Collection[str]) -> int:
+    """Return the bytes that lasting storages of a program will take in a tier beside what they have there."""
+    resting = {name for name in program.stowed & tensors.keys() if spill.held(tensors[name].untyped_storage())}
+    return sum(memory.round_up(program.sizes[name], ALIGNMENT_BYTES) for name in lasting if name not in resting)

@@ -6,7 +6,7 @@ and optimizer state that rest in memory of the host between steps are tensors of
 (`runtime.resting`): it reaches locked memory of the host, slowly.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from warnings import warn
 
 import torch
@@ -16,7 +16,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import sunk
 from outgrow.frontends.beside_device import BesideDevice
 from outgrow.frontends.capture import Captured
-from outgrow.frontends.devices import CPU, device_of
+from outgrow.frontends.devices import CPU
 from outgrow.frontends.lower import lower
 from outgrow.frontends.measure import CostCache, machine_of, open_cost_cache
 from outgrow.frontends.on_cpu import OnCpu, all_come_home
@@ -49,15 +49,14 @@ _TRIED_AT_ONCE = 2
 """An op that is tried takes so many times the bytes that it touches: of two runs of it both have results."""
 
 
-def platform_of(settings: Settings, held: Sequence[Tensor], device: Device | None = None) -> Platform:
-    """Return what a step runs on: a device that is given, or the one on which what it holds is."""
+def platform_of(settings: Settings, home: torch.device, device: Device | None = None) -> Platform:
+    """Return what a step runs on: a device that is given, or the one that is its home."""
     if device is None:
-        found = device_of(tensor.device for tensor in held)
-        if found == CPU or not torch.cuda.is_available():
+        if home == CPU or not torch.cuda.is_available():
             if settings.host_bytes is not None:
                 raise ValueError("host_budget is for a model on a GPU. On the CPU memory_budget limits what is taken.")
             return OnCpu(settings)
-        device = Cuda(found)
+        device = Cuda(home)
     return OnDevice(settings, device)
 
 
@@ -144,6 +143,9 @@ class OnDevice:
         self._arena.reserve(addresses.arena_bytes, most)
         self._device.settle_libraries()
         return spill
+
+    def settle_libraries(self) -> None:
+        self._device.settle_libraries()
 
     def moment(self) -> Moment:
         return self._arena.moment()

@@ -76,6 +76,10 @@ class Platform(Protocol):
         """
         ...
 
+    def settle_libraries(self) -> None:
+        """Let libraries take what they keep for this thread, if they have not yet: a run goes on in another one."""
+        ...
+
     def moment(self) -> Moment:
         """Return the present moment."""
         ...

@@ -48,7 +48,8 @@ _CROSSING = parse_graph(
 def warm_up(kernels: str = "eager") -> int:
     """Load what a step with such kernels needs and return the process's bytes then: the baseline."""
     if kernels not in _warm:
-        _toy_step(kernels)
+        with torch.inference_mode(mode=False), torch.enable_grad():  # an evaluation may come first
+            _toy_step(kernels)
         _warm.add(kernels)
     clear_away()
     arena.keep_at_most(0)  # what an earlier step left to rest is no part of the baseline

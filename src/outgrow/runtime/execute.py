@@ -122,7 +122,10 @@ class Run:
         call = self.program.instructions[self.position]
         assert isinstance(call, Call), "only a call returns something"
         now = self.free_since = self.memory.moment()
-        self._record(call, now, now, self._enter(call, returned), 0)
+        self.memory.before(self.position)
+        born = self._enter(call, returned)
+        self.memory.after()
+        self._record(call, now, now, born, 0)
         self._bury()
 
     def _bury(self) -> None:
@@ -337,12 +340,7 @@ class Run:
 
 def require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:
     """The op returned what the capture foresaw; otherwise views of it would be wrong."""
-    if (
-        item.shape == geometry.shape
-        and item.stride() == geometry.strides
-        and item.dtype is geometry.dtype
-        and item.storage_offset() == geometry.offset
-    ):
+    if is_as_captured(item, geometry):
         return
     found = Geometry(geometry.storage, item.dtype, tuple(item.shape), item.stride(), int(item.storage_offset()))
     if _essence(found) != _essence(geometry):
@@ -351,6 +349,16 @@ def require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> N
             "size and stride of each dimension). The operator lays out its result otherwise than its abstract form; "
             "run this step in eager mode."
         )
+
+
+def is_as_captured(item: torch.Tensor, geometry: Geometry) -> bool:
+    """Whether a tensor lies in its storage as was captured, to the last stride."""
+    return (
+        item.shape == geometry.shape
+        and item.stride() == geometry.strides
+        and item.dtype is geometry.dtype
+        and item.storage_offset() == geometry.offset
+    )
 
 
 def _essence(geometry: Geometry) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ storages those that rest in the next tier between steps stay there, as the user 
 arena. A run that fails leaves them as the last copies out have made them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from time import perf_counter
@@ -35,7 +35,6 @@ class Repeated(Run):
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
-        dies = self.score.dies
         with torch.no_grad(), nullcontext() if self.spill is None else self.spill.serving(is_timed=False):
             for part in self.score.parts[self.position : stop]:
                 if isinstance(part, Part):
@@ -44,9 +43,22 @@ class Repeated(Run):
                     self._move(part)
                 elif part is not None:
                     self._wait(part)
-                for storage in dies.get(self.position, ()):
-                    self._release(storage)
-                self.position += 1
+                self._bury()
+
+    def _bury(self) -> None:
+        """Free what is loose and dies with the present instruction, and go on to the next."""
+        for storage in self.score.dies.get(self.position, ()):
+            self._release(storage)
+        self.position += 1
+
+    def receive(self, returned: Sequence[torch.Tensor]) -> None:
+        """Go past the call that comes next with what somebody else says that it returns."""
+        part = self.score.parts[self.position]
+        assert isinstance(part, Part), "only a call returns something"
+        self.memory.before(self.position)
+        self._enter_results(part, returned)
+        self.memory.after()
+        self._bury()
 
     def _play(self, part: Part) -> None:
         call, is_placing = part.call, part.is_placing
@@ -61,16 +73,20 @@ class Repeated(Run):
         for at, name in part.numbers:
             self.values[name] = _result(returned, at)
         if is_placing:
-            for placed in part.placed:
-                item = _result(returned, placed.at)
-                if item is not None:  # a gradient that was asked for
-                    self._settle(call, placed, item)
-            for at, result in part.born:
-                item = _result(returned, at)
-                if item is not None:
-                    self._enter_one(call, result, item)
-            item = returned = None
+            self._enter_results(part, returned)
+            returned = None
             self.memory.after()
+
+    def _enter_results(self, part: Part, returned: object) -> None:
+        """See to the results with which storages are born."""
+        for placed in part.placed:
+            item = _result(returned, placed.at)
+            if item is not None:  # a gradient that was asked for
+                self._settle(part.call, placed, item)
+        for at, result in part.born:
+            item = _result(returned, at)
+            if item is not None:
+                self._enter_one(part.call, result, item)
 
     def _called(self, part: Part) -> object:
         """Call an op with what is loose looked up."""

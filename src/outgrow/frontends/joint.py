@@ -1,0 +1,114 @@
+"""How do a forward pass and its backward pass become one step? As one function, with a hole between the two.
+
+    forward   what gives the results
+    hole      the op `outgrow.elsewhere`: it reads the results, and returns the gradients that arrive for them
+    backward  what gives the gradients of the inputs
+
+Whoever runs the step stops before the hole, and goes on once gradients have arrived (`frontends.parts`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._higher_order_ops.wrap import tag_activation_checkpoint
+from torch.utils.checkpoint import checkpoint
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.capture import Captured
+from outgrow.frontends.state import BatchSlot
+from outgrow.ir.graph import Graph, Op
+from outgrow.runtime.program import Call, Program
+
+_ELSEWHERE = "outgrow.elsewhere.default"
+_LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
+_LIBRARY.define(
+    "elsewhere(Tensor[] results, int[] differentiable) -> Tensor[]", tags=(torch.Tag.nondeterministic_seeded,)
+)
+_LIBRARY.impl(
+    "elsewhere",
+    lambda results, differentiable: [torch.empty_like(results[at]) for at in differentiable],
+    "CompositeExplicitAutograd",
+)
+
+
+def joint(module: fx.GraphModule, args: Sequence[object]) -> Callable[..., object]:
+    """Return the forward and backward pass of a module as one function of its inputs.
+
+    It returns the results, and the gradients of those inputs that want one.
+    """
+    wanted = [isinstance(arg, Tensor) and arg.requires_grad and torch.is_grad_enabled() for arg in args]
+
+    def both(*given: Any) -> tuple[list[object], list[object]]:
+        primals = [
+            item.detach().requires_grad_() if is_wanted else item for item, is_wanted in zip(given, wanted, strict=True)
+        ]
+        results = list(module(*primals))
+        differentiable = [at for at, item in enumerate(results) if isinstance(item, Tensor) and item.requires_grad]
+        if not differentiable:
+            return results, []
+        tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
+        arriving = torch.ops.outgrow.elsewhere(tensors, differentiable)
+        found = torch.autograd.grad(
+            [results[at] for at in differentiable],
+            [item for item, is_wanted in zip(primals, wanted, strict=True) if is_wanted],
+            arriving,
+            allow_unused=True,
+        )
+        return [item.detach() if isinstance(item, Tensor) else item for item in results], list(found)
+
+    return both
+
+
+def hole_of(graph: Graph) -> Op | None:
+    """Return the hole of a captured joint function; None if nobody wants a gradient."""
+    return next((op for op in graph.ops if op.operator == _ELSEWHERE), None)
+
+
+def position_of(hole: Op | None, program: Program) -> int | None:
+    """Return the number of the instruction that the hole became."""
+    if hole is None:
+        return None
+    found = (at for at, item in enumerate(program.instructions) if isinstance(item, Call) and item.name == hole.name)
+    return next(found)
+
+
+def open_results(hole: Op | None) -> tuple[int, ...]:
+    """Return the numbers of the results for which gradients arrive."""
+    numbers = () if hole is None else hole.arguments[1]
+    assert isinstance(numbers, tuple), "the operator takes a list"
+    return tuple(number for number in numbers if isinstance(number, int))
+
+
+def check_writes(captured: Captured, args: Sequence[object]) -> None:
+    """Refuse a step that writes over an input whose gradient is wanted: the caller's graph would not know."""
+    graph = captured.graph
+    written = {name for op in graph.ops for name in graph.written(op)}
+    for item in captured.inputs:
+        if item.storage in written and isinstance(item.slot, BatchSlot):
+            arg = args[item.slot.leaf]
+            if isinstance(arg, Tensor) and arg.requires_grad:
+                raise Uncapturable(
+                    f"a compiled part writes over its input of shape {tuple(arg.shape)}, whose gradient is wanted; "
+                    "write the operation out of place (inplace=False)"
+                )
+
+
+def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
+    """Let regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager."""
+    for node in module.graph.find_nodes(op="call_function", target=tag_activation_checkpoint):
+        node.target, node.kwargs = _checkpointed, {}
+    module.recompile()
+    return module
+
+
+def _checkpointed(region: Callable[..., object], *args: object) -> object:
+    """Run a region with what needs no gradient, buffers that it counts in for one, as a part of the region."""
+    wanted = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad]
+
+    def inner(*given: object) -> object:
+        filled = dict(enumerate(args)) | dict(zip(wanted, given, strict=True))
+        return region(*filled.values())
+
+    return checkpoint(inner, *(args[at] for at in wanted), use_reentrant=False)

@@ -1,0 +1,180 @@
+"""A loop that trains by parts on a device beside the host has the bits of eager, and parts keep within the budget."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer, RAdam
+
+from outgrow.frontends import dynamo, parts
+from outgrow.frontends.on_device import OnDevice
+from outgrow.frontends.settings import Settings
+from outgrow.ir.graph import SwapIn
+from outgrow.runtime.device import Cuda
+from outgrow.runtime.places import Places
+from outgrow.runtime.program import Call, Program
+from outgrow.runtime.repeated import Repeated
+from outgrow.units import MIB
+from tests.frontends.test_dynamo import (
+    STEPS,
+    Checkpointed,
+    Choosing,
+    Deciding,
+    Loop,
+    Model,
+    Plain,
+    ShortLBFGS,
+    accumulating,
+    batch,
+    closing,
+    identity,
+    left_by,
+    plain,
+)
+from tests.runtime.stand_in import StandIn, Threads, sleepy
+
+pytestmark = [
+    pytest.mark.usefixtures("caches_of_its_own"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+AMPLE = 1 << 30
+CASES = (
+    (Plain, AdamW, plain, 60 * MIB),
+    (Deciding, RAdam, plain, AMPLE),
+    (Checkpointed, AdamW, plain, 60 * MIB),
+    (Choosing, AdamW, plain, 70 * MIB),
+    (Plain, AdamW, accumulating, AMPLE),
+    (Plain, ShortLBFGS, closing, 30 * MIB),
+)
+"""Models, optimizers, loops, and budgets: half of what a part takes in core, since a stand-in sees no other tensors."""
+
+
+def by_parts(device: StandIn | Cuda, budget: int) -> Callable[[nn.Module], Model]:
+    """Compile models under a budget on a device."""
+    settings = Settings.of(budget)
+
+    def part(module: torch.fx.GraphModule, _inputs: object) -> parts.Part:
+        return dynamo.part_of(module, settings, device)
+
+    return lambda module: torch.compile(module, backend=part)
+
+
+@pytest.fixture
+def device() -> Iterator[StandIn]:
+    """A device whose streams run late."""
+    yield StandIn(Threads(pauses=sleepy(1)))
+    dynamo.forget()
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Places]:
+    """The memories of runs, as they begin."""
+    found: list[Places] = []
+    memory = OnDevice.memory
+
+    def noted(platform: OnDevice, program: Program, *, is_timed: bool) -> Places:
+        found.append(memory(platform, program, is_timed=is_timed))
+        return found[-1]
+
+    monkeypatch.setattr(OnDevice, "memory", noted)
+    return found
+
+
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Repeated]:
+    """The runs from a score, as they begin."""
+    found: list[Repeated] = []
+    start = Repeated.start
+    monkeypatch.setattr(Repeated, "start", lambda run: (found.append(run), start(run)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "loop", "budget"), CASES, ids=[f"{case[0].__name__}-{case[2].__name__}" for case in CASES]
+)
+@pytest.mark.usefixtures("several_threads")
+def test_parts_have_the_bits_of_eager(
+    kind: type[nn.Module],
+    rule: Callable[[Iterator[nn.Parameter]], Optimizer],
+    loop: Loop,
+    budget: int,
+    device: StandIn,
+    begun: list[Places],
+    repeated: list[Repeated],
+) -> None:
+    """Losses, parameters, buffers and generator; what is born lies where it is to live, and runs repeat a score."""
+    expected = left_by(kind, rule, loop, identity)
+    found = left_by(kind, rule, loop, by_parts(device, budget))
+    assert found.losses == expected.losses
+    assert all(map(torch.equal, found.tensors, expected.tensors))
+    assert torch.equal(found.generator, expected.generator)
+    (shared,) = dynamo.budgets()
+    assert shared.pauses >= STEPS
+    assert device.high_water_bytes() <= budget
+    assert any(map(_moves, begun)) == (budget < AMPLE)
+    assert all(memory.misplaced <= _copied(memory.program) for memory in begun)
+    assert repeated
+
+
+def _moves(memory: Places) -> bool:
+    return any(isinstance(item, SwapIn) for item in memory.program.instructions)
+
+
+def _copied(program: Program) -> int:
+    """How many results are not born where they are to live: gradients that arrive, and states of the generator."""
+    names = [item.name for item in program.instructions if isinstance(item, Call)]
+    return sum(name.startswith(("elsewhere", "read_generator")) for name in names)
+
+
+def test_runs_that_wait_share_no_byte(device: StandIn, begun: list[Places]) -> None:
+    """Two forward passes, then their backward passes in either order: each has its arena, and the bits of eager."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512), nn.Sigmoid(), nn.Linear(512, 10))
+    model = by_parts(device, AMPLE)(module)
+    for order in ((0, 1), (1, 0), (0, 1)):
+        batches = [batch()[0], batch()[0]]
+        expected = [_gradients(module, module(x)) for x in batches]
+        results = [model(x) for x in batches]
+        found = {at: _gradients(module, results[at]) for at in order}
+        assert all(all(map(torch.equal, found[at], expected[at])) for at in order)
+        del results
+    (shared,) = dynamo.budgets()
+    assert len(shared.idle) == 2
+    assert len({id(memory.arena) for memory in begun}) == 2
+
+
+def test_idle_arenas_make_room(device: StandIn) -> None:
+    """What runs that are over kept is given back where another one would not have room beside it."""
+    torch.manual_seed(0)
+    small, large = (nn.Sequential(nn.Linear(512, width), nn.Tanh(), nn.Linear(width, 10)) for width in (256, 2048))
+    budget = 48 * MIB
+    compiled = {module: by_parts(device, budget)(module) for module in (small, large)}
+    for _ in range(3):
+        for module in (small, large):
+            x = batch()[0]
+            pair = [compiled[module](x), compiled[module](x)] if module is small else [compiled[module](x)]
+            for result in pair:
+                found = _gradients(module, result)
+                assert all(map(torch.equal, found, _gradients(module, module(x))))
+            del pair, result
+    assert device.high_water_bytes() <= budget
+
+
+def _gradients(module: nn.Module, result: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(result.square().sum(), list(module.parameters()))
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize(("kind", "loop"), [(Plain, plain), (Deciding, plain), (Plain, accumulating)])
+def test_parts_on_a_gpu_have_the_bits_of_eager(kind: type[nn.Module], loop: Loop) -> None:
+    """The backward pass runs on a thread of autograd's own there."""
+    with torch.device("cuda"):
+        expected = left_by(kind, AdamW, loop, identity)
+        found = left_by(kind, AdamW, loop, by_parts(Cuda(), 400 * MIB))
+    (shared,) = dynamo.budgets()
+    assert found.losses == expected.losses
+    assert all(map(torch.equal, found.tensors, expected.tensors))
+    assert shared.pauses >= STEPS
+    dynamo.forget()
