@@ -1,8 +1,10 @@
 """What tests on a device that is none have in common."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from outgrow.frontends import measure
 from outgrow.planning import search
@@ -17,3 +19,12 @@ def caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_VECTOR_BYTES_BESIDE", 1 << 20)
     monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
     monkeypatch.setattr(search, "_MOST_TRIALS", 500)
+
+
+@pytest.fixture
+def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels of a GPU that give the same bits each time."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)

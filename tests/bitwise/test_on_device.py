@@ -1,6 +1,6 @@
 """In an arena of planned addresses beside streams that run late, a step leaves the bits that the eager step leaves."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -195,15 +195,6 @@ def test_the_host_budget_is_kept() -> None:
     ours = resnet()
     with pytest.raises(TierFailure, match=r"host budget is 4\.0 KiB"):
         trained(ours, on(StandIn(), ours, "56MiB", host_budget="4KiB"))
-
-
-@pytest.fixture
-def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kernels of a GPU that give the same bits each time."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def on_gpu(workload: Workload) -> Workload:

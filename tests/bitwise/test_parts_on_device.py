@@ -16,6 +16,7 @@ from outgrow.runtime.places import Places
 from outgrow.runtime.program import Call, Program
 from outgrow.runtime.repeated import Repeated
 from outgrow.units import MIB
+from tests.frontends import test_dynamo
 from tests.frontends.test_dynamo import (
     STEPS,
     Checkpointed,
@@ -168,13 +169,16 @@ def _gradients(module: nn.Module, result: Tensor) -> tuple[Tensor, ...]:
 @pytest.mark.cuda
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize(("kind", "loop"), [(Plain, plain), (Deciding, plain), (Plain, accumulating)])
-def test_parts_on_a_gpu_have_the_bits_of_eager(kind: type[nn.Module], loop: Loop) -> None:
+def test_parts_on_a_gpu_have_the_bits_of_eager(
+    kind: type[nn.Module], loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The backward pass runs on a thread of autograd's own there."""
-    with torch.device("cuda"):
-        expected = left_by(kind, AdamW, loop, identity)
-        found = left_by(kind, AdamW, loop, by_parts(Cuda(), 400 * MIB))
+    monkeypatch.setattr(test_dynamo, "batch", lambda *rows: tuple(item.cuda() for item in batch(*rows)))
+    within = by_parts(Cuda(), 400 * MIB)
+    expected = left_by(kind, AdamW, loop, nn.Module.cuda)
+    found = left_by(kind, AdamW, loop, lambda module: within(module.cuda()))
     (shared,) = dynamo.budgets()
-    assert found.losses == expected.losses
-    assert all(map(torch.equal, found.tensors, expected.tensors))
     assert shared.pauses >= STEPS
     dynamo.forget()
+    assert found.losses == expected.losses
+    assert all(map(torch.equal, found.tensors, expected.tensors))

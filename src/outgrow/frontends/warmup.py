@@ -48,7 +48,7 @@ _CROSSING = parse_graph(
 def warm_up(kernels: str = "eager") -> int:
     """Load what a step with such kernels needs and return the process's bytes then: the baseline."""
     if kernels not in _warm:
-        with torch.inference_mode(mode=False), torch.enable_grad():  # an evaluation may come first
+        with torch.device("cpu"), torch.inference_mode(mode=False), torch.enable_grad():  # whatever the first call does
             _toy_step(kernels)
         _warm.add(kernels)
     clear_away()
