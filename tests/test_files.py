@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from outgrow.files import cache_folder, write_atomically
+from outgrow.files import cache_folder, write_to_cache
 
 
 def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
     """And written over."""
     file = tmp_path / "a" / "b.txt"
-    write_atomically(file, "one")
-    write_atomically(file, "two")
+    write_to_cache(file, "one")
+    write_to_cache(file, "two")
     assert file.read_text() == "two"
     assert list(file.parent.iterdir()) == [file]
 
@@ -21,13 +21,13 @@ def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that cannot be written is no reason to stop a training."""
     file = tmp_path / "b.txt"
-    write_atomically(file, "one")
+    write_to_cache(file, "one")
 
     def full(_self: Path, _target: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "replace", full)
-    write_atomically(file, "two")
+    write_to_cache(file, "two")
     assert file.read_text() == "one"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -35,7 +35,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 def test_a_folder_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
     """Here a file is in its place."""
     (tmp_path / "a").write_text("")
-    write_atomically(tmp_path / "a" / "b.txt", "one")
+    write_to_cache(tmp_path / "a" / "b.txt", "one")
     assert (tmp_path / "a").read_text() == ""
 
 

@@ -1,7 +1,9 @@
 """What does `import outgrow` load, and what does it offer?"""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,16 @@ def test_the_users_allocator_setting_stays() -> None:
     """A setting that is there already is not overwritten."""
     code = "import os; name = 'THP_MEM_ALLOC_ENABLE'; os.environ[name] = '0'; import outgrow; "
     assert run(code + "print(os.environ[name])") == "0"
+
+
+@pytest.mark.parametrize("folder", ["planning", "frontends", "runtime"])
+def test_every_module_stands_in_the_map_of_its_package(folder: str) -> None:
+    """The docstring of a package of many modules says what each is for, and names none that is not there."""
+    root = Path(outgrow.__file__).parent / folder
+    there = {path.stem for path in root.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    text = (root / "__init__.py").read_text()
+    listed = {word for line in text.splitlines()[2:] for word in re.findall(r"[a-z_]+(?=[,;:\n]|$)", line)}
+    assert there - {"__init__"} <= listed
 
 
 @pytest.mark.parametrize("name", outgrow.__all__)

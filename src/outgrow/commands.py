@@ -20,13 +20,13 @@ from outgrow.ir.machine import Machine
 from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.planner import PLANNERS
 from outgrow.report.account import account_of
+from outgrow.report.chrome_trace import chrome_trace
 from outgrow.report.comparison import Row, comparison
 from outgrow.report.findings import Findings, explanation
 from outgrow.report.output import write_atomically, write_data
 from outgrow.report.page import render_page
 from outgrow.report.progress import Narrator, StepLine
 from outgrow.report.summary import Traces
-from outgrow.report.timeline import chrome_trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ def cache_folder(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outgrow" / name
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_to_cache(path: Path, text: str) -> None:
     """Write a file, whole or not at all; where nothing can be written, nothing is: a cache is made again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from outgrow.commands import Job, target_of
 from outgrow.errors import Infeasible, InvalidWorkload
-from outgrow.frontends.fit import Trial, largest, trial
+from outgrow.frontends.largest import Trial, largest, trial
 from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
 from outgrow.frontends.workload import Workload
 from outgrow.planning.pareto import curve, range_of, slowdown_of, smallest_budget

@@ -21,10 +21,10 @@ from outgrow.plan import Budget, ByLayout, Decision, Move, Piece, Recompute, Reu
 from outgrow.planning import bound
 from outgrow.planning.bound import bound_seconds
 from outgrow.planning.coarsen import choose_moments, outline, study
+from outgrow.planning.early_updates import early_updates
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
 from outgrow.planning.leaving import leaving, stowing
-from outgrow.planning.order import early_updates
 from outgrow.planning.outline import merged
 from outgrow.planning.planner import PLANNERS, make_plan
 from outgrow.planning.problem import Problem

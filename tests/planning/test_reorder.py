@@ -8,10 +8,10 @@ from outgrow.analysis.precedence import first_violation
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
+from outgrow.planning.early_updates import early_updates
 from outgrow.planning.ideals import packed, search_ideals
 from outgrow.planning.jobs import jobs_of, profile
 from outgrow.planning.moves import moves_to
-from outgrow.planning.order import early_updates
 from outgrow.planning.reorder import least_peak_order, reordered
 from outgrow.rewriting.derive import apply_laws
 from tests.graphs import graphs

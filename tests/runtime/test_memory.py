@@ -172,7 +172,9 @@ def test_release_may_be_repeated() -> None:
     """Releasing twice does not unmap what has come to lie there since."""
     block = Block(2 * MIB)
     block.release()
+    later = Block(2 * MIB)
     block.release()
+    assert is_mapped(later.address)
 
 
 _UNDER_A_LIMIT = """

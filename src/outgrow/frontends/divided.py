@@ -17,10 +17,10 @@ from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from outgrow.frontends.arguments import completed
-from outgrow.frontends.beside import NOMINAL, Pace, in_order
 from outgrow.frontends.capture import storage_name
 from outgrow.frontends.convert import address
 from outgrow.frontends.exchange import MOST_UNDER_WAY, Coming, Wire, here
+from outgrow.frontends.exchange_order import NOMINAL, Pace, in_order
 from outgrow.frontends.fakes import FakeMode, fake_mode
 from outgrow.frontends.guards import symbol
 from outgrow.frontends.names import resolve_operator

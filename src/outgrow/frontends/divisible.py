@@ -12,10 +12,10 @@ import torch
 import torch.utils._pytree as pytree
 
 from outgrow.analysis.cost import Cost, costs_of, signature
-from outgrow.frontends.beside import NOMINAL, Pace
 from outgrow.frontends.capture import Captured, captured_from
 from outgrow.frontends.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.divided import divided
+from outgrow.frontends.exchange_order import NOMINAL, Pace
 from outgrow.frontends.loading import blamed_on
 from outgrow.frontends.state import Training
 from outgrow.frontends.trace import Traced, trace

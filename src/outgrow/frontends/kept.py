@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from outgrow.errors import InvalidPlan, NotApplicable
-from outgrow.files import cache_folder, write_atomically
+from outgrow.files import cache_folder, write_to_cache
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Plan, Stow, Swap
 from outgrow.planning.compiled import folder
@@ -37,7 +37,7 @@ def planned_or_kept(problem: Problem, planner: str, *, prove: bool) -> Planned:
     found = planned(problem, planner, prove=prove)
     if not (problem.quick or found.plan.is_empty):
         newest = [found.plan, *known][:_MOST_OF_A_GRAPH]
-        write_atomically(file, "".join(f"{json.dumps(plan_to_data(plan))}\n" for plan in newest))
+        write_to_cache(file, "".join(f"{json.dumps(plan_to_data(plan))}\n" for plan in newest))
         _forget_the_oldest(file.parent)
     return found
 

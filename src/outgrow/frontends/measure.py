@@ -20,7 +20,7 @@ import torch
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import Lane
-from outgrow.files import cache_folder, write_atomically
+from outgrow.files import cache_folder, write_to_cache
 from outgrow.ir.machine import Device, Machine
 from outgrow.planning.problem import silent
 from outgrow.runtime import arena, flights
@@ -187,7 +187,7 @@ class CostCache:
             old = self.known.get(key)
             workspace = max(cost.workspace_bytes, old.workspace_bytes if old else 0)
             self.known[key] = Cost(cost.seconds, workspace, measured=True)
-        write_atomically(self.path, json.dumps({key: asdict(cost) for key, cost in self.known.items()}))
+        write_to_cache(self.path, json.dumps({key: asdict(cost) for key, cost in self.known.items()}))
 
 
 def open_cost_cache(name: str | None = None) -> CostCache:

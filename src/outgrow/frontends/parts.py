@@ -31,7 +31,6 @@ from outgrow.analysis.cost import signature as cost_signature
 from outgrow.errors import Infeasible
 from outgrow.frontends import calls
 from outgrow.frontends.capture import Captured, Result, capture
-from outgrow.frontends.fitting import Demand, fitted
 from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.joint import check_writes, hole_of, joint, open_results, position_of, with_checkpoints
 from outgrow.frontends.platform import Platform
@@ -39,6 +38,7 @@ from outgrow.frontends.prepare import Prepared
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.signature import signature
 from outgrow.frontends.state import BatchSlot, Training
+from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.machine import Machine
 from outgrow.planning.problem import silent
 from outgrow.runtime import arena

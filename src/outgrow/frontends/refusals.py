@@ -74,14 +74,14 @@ def refusals() -> Iterator[None]:
     """Turn torch's errors about missing contents into `Uncapturable`; let every other error pass."""
     try:
         yield
-    except Exception as error:
+    except (RuntimeError, TypeError, AssertionError) as error:
         reason = _reason(error)
         if reason is None:
             raise
         raise Uncapturable(f"{user_line(error.__traceback__) or 'the step'}: {reason}{DROP_IN}") from error
 
 
-def _reason(error: Exception) -> str | None:
+def _reason(error: RuntimeError | TypeError | AssertionError) -> str | None:
     match error:
         case GuardOnDataDependentSymNode() | DataDependentOutputException():
             return _CONTENT

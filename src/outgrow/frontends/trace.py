@@ -11,6 +11,7 @@ prints or appends to a list happens once, at the capture.
 
 import logging
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -140,8 +141,8 @@ def trace(
 ) -> Traced:
     """Run `step` once on fake tensors and return what it did.
 
-    Raises `Uncapturable` where the step looks at contents or changes Python state, and for tensors that are not on the
-    CPU; errors of the step pass.
+    Raises `Uncapturable` where the step looks at contents or changes Python state, and for tensors on a device that
+    `frontends.devices` refuses; errors of the step pass.
     """
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     with _one_at_a_time:
@@ -322,19 +323,15 @@ def _contents_kept(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
     """
     plain = [(slot, tensor) for slot, tensor in held.items() if type(tensor) in (Tensor, nn.Parameter)]
     contents = [(slot, tensor, tensor.detach()) for slot, tensor in plain]
-    failure: Exception | None = None
     try:
         yield
-    except Exception as error:
-        failure = error
-        raise
     finally:
         exchanged = [slot for slot, tensor, content in contents if _exchanged(tensor, content)]
         if exchanged:
             raise Uncapturable(
                 f"the step sets the .data of {title(exchanged[0])}, which the captured step would not see; "
                 "write into the tensor (under torch.no_grad(), with copy_), or do this outside of the step"
-            ) from failure
+            ) from sys.exception()
 
 
 def _exchanged(tensor: Tensor, content: Tensor) -> bool:

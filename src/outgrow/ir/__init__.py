@@ -1,0 +1,1 @@
+"""What is a step? Storages, values and instructions, their text, and when they are right."""

@@ -12,9 +12,9 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
 
     A. Memory is asked for at the chosen moments alone. What happens between two of them is free of it.
     B. A storage that is not outlined counts where an op touches it, and nowhere else.
-    C. The ops from the first write to a parameter or to optimizer state on (`planning.order`), and the gradients of
-       convolutions' weights (`planning.waiting`), may run at any time after the last op they conflict with, need no
-       memory, and what only they use need not be held.
+    C. The ops from the first write to a parameter or to optimizer state on (`planning.early_updates`), and the
+       gradients of convolutions' weights (`planning.waiting`), may run at any time after the last op they conflict
+       with, need no memory, and what only they use need not be held.
     D. A result may share the memory of an operand that the op has a form to write over. If all such operands are used
        again, one was built again.
     E. A storage is built again by one run of the dearest op that wrote it; all results of an op come from one run.

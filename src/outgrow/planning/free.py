@@ -11,8 +11,8 @@ from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
 from outgrow.planning.apart import all_apart, taken_apart
 from outgrow.planning.by_layout import layouts_asked
+from outgrow.planning.early_updates import early_updates
 from outgrow.planning.floor import floor_of
-from outgrow.planning.order import early_updates
 from outgrow.planning.problem import Problem
 from outgrow.planning.reuse import reuses
 from outgrow.planning.waiting import waiting_weights

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.plan import Recompute, Reuse
-from outgrow.planning.sequence import Course
+from outgrow.planning.sequence import OpSequence
 from outgrow.planning.tables import Tables
 
 
@@ -25,7 +25,7 @@ class Named:
     instances: tuple[str, ...]
 
 
-def named(tables: Tables, sequence: Course, over: NDArray[np.int64]) -> Named:
+def named(tables: Tables, sequence: OpSequence, over: NDArray[np.int64]) -> Named:
     """Return the decisions that turn the tables' graph into the sequence; `over` is that of its `Residence`."""
     captured = [op.name for op in tables.graph.ops]
     original = [captured[int(op)] for op in sequence.op]
@@ -60,14 +60,14 @@ def _unused(chain: Sequence[str], storages: Sequence[str], ops: set[str], names:
     return f"${count}"
 
 
-def _births(sequence: Course) -> dict[int, int]:
+def _births(sequence: OpSequence) -> dict[int, int]:
     """The place in the sequence at which each instance is used first."""
     first = np.full(len(sequence.instance_storage), -1, dtype=np.int64)
     first[sequence.use_instance[::-1]] = sequence.use_at[::-1]
     return {instance: int(at) for instance, at in enumerate(first) if at >= 0}
 
 
-def _made(tables: Tables, sequence: Course) -> list[list[int]]:
+def _made(tables: Tables, sequence: OpSequence) -> list[list[int]]:
     """The storages that each rebuilding brings into being."""
     made: list[list[int]] = [[] for _ in sequence.rebuilt]
     for instance, at in _births(sequence).items():
@@ -78,7 +78,7 @@ def _made(tables: Tables, sequence: Course) -> list[list[int]]:
     return made
 
 
-def _instances(tables: Tables, sequence: Course, suffixes: Sequence[str]) -> tuple[str, ...]:
+def _instances(tables: Tables, sequence: OpSequence, suffixes: Sequence[str]) -> tuple[str, ...]:
     names = [tables.names[int(storage)] for storage in sequence.instance_storage]
     for instance, at in _births(sequence).items():
         own = int(sequence.rebuilding[at])
@@ -87,7 +87,7 @@ def _instances(tables: Tables, sequence: Course, suffixes: Sequence[str]) -> tup
     return tuple(names)
 
 
-def _reuses(tables: Tables, sequence: Course, names: Sequence[str], over: NDArray[np.int64]) -> Iterator[Reuse]:
+def _reuses(tables: Tables, sequence: OpSequence, names: Sequence[str], over: NDArray[np.int64]) -> Iterator[Reuse]:
     """The decisions to write results over operands."""
     for at in np.flatnonzero(over):
         op = tables.graph.ops[int(sequence.op[at])]
@@ -96,7 +96,7 @@ def _reuses(tables: Tables, sequence: Course, names: Sequence[str], over: NDArra
         yield Reuse(names[int(at)], own[0])
 
 
-def _homes(tables: Tables, sequence: Course, names: Sequence[str], over: NDArray[np.int64]) -> tuple[str, ...]:
+def _homes(tables: Tables, sequence: OpSequence, names: Sequence[str], over: NDArray[np.int64]) -> tuple[str, ...]:
     """The storage in which each instance lies: its own, or that over which it is written."""
     homes = list(names)
     uses = np.searchsorted(sequence.use_at, np.arange(len(sequence.op) + 1))

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 
 from outgrow.ir.graph import Graph
 from outgrow.plan import Move
+from outgrow.planning.early_updates import early_updates
 from outgrow.planning.ideals import Packed, packed, search_ideals
 from outgrow.planning.jobs import Jobs, jobs_of, profile, segments, window
 from outgrow.planning.moves import moves_to
-from outgrow.planning.order import early_updates
 from outgrow.planning.problem import Problem
 from outgrow.planning.unavoidable import unavoidable_bytes
 from outgrow.rewriting.derive import apply_laws

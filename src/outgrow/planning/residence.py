@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.planning.compiled import compiled
-from outgrow.planning.sequence import KEEP, Course
+from outgrow.planning.sequence import KEEP, OpSequence
 from outgrow.planning.tables import Tables
 from outgrow.planning.transfers import Gaps
 
@@ -34,7 +34,7 @@ class Residence(NamedTuple):
     over: Integers
 
 
-def residence_of(tables: Tables, sequence: Course, policy: NDArray[np.int8]) -> Residence:
+def residence_of(tables: Tables, sequence: OpSequence, policy: NDArray[np.int8]) -> Residence:
     """Return what the instances of a sequence hold under the policy that it comes of."""
     live, one, begin, end, size, dirty, whole, over = residence(
         policy, sequence.op, sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.anchors,

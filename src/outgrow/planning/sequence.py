@@ -32,7 +32,7 @@ _LONGEST = 6
 """A sequence of more than this many times the ops is given up."""
 
 
-class Course(NamedTuple):
+class OpSequence(NamedTuple):
     """What runs under a policy: ops by number, the rebuilding that each belongs to (-1: none), and the instances.
 
     `culprit` is the storage that could not be built again, or -1; then the rest means nothing.
@@ -48,7 +48,7 @@ class Course(NamedTuple):
     use_writes: NDArray[np.bool_]
 
 
-def sequence_of(tables: Tables, policy: NDArray[np.int8]) -> Course:
+def sequence_of(tables: Tables, policy: NDArray[np.int8]) -> OpSequence:
     """Return the sequence of ops under a policy (one entry a rest)."""
     found = expanded(
         policy,
@@ -63,7 +63,7 @@ def sequence_of(tables: Tables, policy: NDArray[np.int8]) -> Course:
         tables.write_start,
         tables.write_at,
     )
-    return Course(*found)
+    return OpSequence(*found)
 
 
 @compiled
@@ -71,7 +71,7 @@ def expanded(  # noqa: C901, PLR0912, PLR0915
     policy: NDArray[np.int8], touch_start: Integers, touched: Integers, touch_use: Integers, touch_writes: Flags,
     birth: Integers, stays: Flags, writes: Integers, limit: Integers, write_start: Integers, write_at: Integers,
 ) -> tuple[int, Integers, Integers, Integers, Integers, Integers, Integers, Flags]:  # fmt: skip
-    """The fields of `Course`, from those of `Tables`."""
+    """The fields of `OpSequence`, from those of `Tables`."""
     ops, storages = len(touch_start) - 1, len(birth)
     room = _LONGEST * ops + 16
     out_op = np.empty(room, np.int64)

@@ -1,0 +1,1 @@
+"""How is a plan, or a step, shown? As tables, JSON, pages and pictures."""

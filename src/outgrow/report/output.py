@@ -65,9 +65,8 @@ def write_atomically(path: Path, text: str) -> None:
             file.write(text)
         Path(name).chmod(0o666 & ~_umask())
         Path(name).replace(path)
-    except BaseException:
+    finally:
         Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _umask() -> int:

@@ -3,7 +3,7 @@
 import json
 
 from outgrow.analysis.timeline import Event, Lane, Span, Trace
-from outgrow.report.timeline import chrome_trace
+from outgrow.report.chrome_trace import chrome_trace
 
 TRACE = Trace(
     3.0,

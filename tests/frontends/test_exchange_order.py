@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from outgrow.frontends.beside import NOMINAL, Pace, in_order
 from outgrow.frontends.divisible import Divisible, divisible
+from outgrow.frontends.exchange_order import NOMINAL, Pace, in_order
 from outgrow.frontends.loading import load_workload_function
 from outgrow.ir.flight import flights
 from outgrow.ir.machine import Device, Link, Machine, Peers

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from outgrow.frontends.fit import Trial, largest
+from outgrow.frontends.largest import Trial, largest
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Updates run as soon as their gradients are there, whatever an optimizer counts and computes beside them."""
 
 from outgrow.ir.text import parse_graph
-from outgrow.planning.order import early_updates
+from outgrow.planning.early_updates import early_updates
 from outgrow.rewriting.derive import apply_laws, verify_derived
 from tests.planning.test_planners import problem_of
 
