@@ -5,12 +5,14 @@
 #
 # The package need not be installed. OUT is a folder for copies of what is written: tests.txt, rows.log, and the file of
 # results. TEST_SECONDS limits the tests (default 150, 0 leaves them out), PYTHON is the interpreter. With --smoke all of
-# it runs on a machine without a GPU.
+# it runs on a machine without a GPU. Where time is short, in three goes: the tests with `--only checks`, then
+# TEST_SECONDS=0 with what deadline there is, then the same with --resume.
 set -u
 cd "$(dirname "$0")/.."
 
-python=${PYTHON:-python}
+python=${PYTHON:-$(command -v python || command -v python3)}
 export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8
+export PYTHONFAULTHANDLER=1 TORCH_SHOW_CPP_STACKTRACES=1
 
 # Caches on a disk: memory that poses as a folder is refused.
 for folder in "${XDG_CACHE_HOME:-}" "$HOME/.cache" /var/tmp/outgrow "$PWD/.cache"; do
@@ -21,10 +23,12 @@ for folder in "${XDG_CACHE_HOME:-}" "$HOME/.cache" /var/tmp/outgrow "$PWD/.cache
 done
 
 nvidia-smi || echo "no nvidia-smi"
+echo "locked memory: $(ulimit -l) KiB; cache: $(df -hT "$XDG_CACHE_HOME" | tail -n 1)"
 "$python" - <<'END'
 import importlib.metadata as metadata
 import platform
 import shutil
+import subprocess
 
 print("python", platform.python_version())
 for package in ("torch", "transformers", "torchvision", "numba", "numpy", "scipy", "pytest", "hypothesis"):
@@ -32,21 +36,51 @@ for package in ("torch", "transformers", "torchvision", "numba", "numpy", "scipy
         print(package, metadata.version(package))
     except metadata.PackageNotFoundError:
         print(package, "is not there")
-print("compiler", shutil.which("g++") or shutil.which("c++") or shutil.which("clang++") or "none", "nvcc", shutil.which("nvcc"))
+compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+said = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.splitlines()[0] if compiler else ""
+print("compiler", compiler, said, "nvcc", shutil.which("nvcc"))
 END
 
-# The plugins that the settings of pytest name may be missing here, so settings that nobody knows are let pass, and a
-# file that cannot be imported does not stop the others. Only files with a test for a GPU are read: it has the mark, or is
-# one of several of which the others need none.
+# What is compiled once is compiled now, and not within the time limit of whoever comes first.
+"$python" - <<'END'
+import time
+
+import torch
+
+from outgrow.frontends.warmup import warm_up
+from outgrow.runtime import arena, directed
+
+begin = time.perf_counter()
+warm_up()
+kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+print("arena", arena.is_available(), *(f"{kind} is directed: {directed.install(torch.device(kind))}" for kind in kinds))
+print(f"warm after {time.perf_counter() - begin:.0f} s")
+END
+
+# The plugins that the settings of pytest name may be missing here, so settings that nobody knows are let pass. Only files
+# with a test for a GPU are read: it has the mark, or is one of several of which the others need none. Each has a process
+# of its own, so that one that dies takes no other along, and they run beside each other; but the pages of the GPU are
+# counted, so those who do that come before the others.
 seconds=${TEST_SECONDS:-150}
+told=$(mktemp -d)
+
+tested() {
+    timeout -s INT -k 20 "$seconds" "$python" -m pytest -q -k cuda --tb=short --maxfail=30 --durations=5 \
+        -W default -W 'ignore::pytest.PytestConfigWarning' \
+        -o 'addopts=--import-mode=importlib -p no:logging -p no:cacheprovider' "$1" >"$told/$(basename "$1")" 2>&1
+    local status=$?
+    [ "$status" = 5 ] && status="5, none was chosen"
+    echo "$1 ends with status $status" | tee -a "$told/$(basename "$1")"
+}
+
 if [ "$seconds" -gt 0 ]; then
-    said=${OUT:-$(mktemp -d)}/tests.txt
-    grep -rlZE --include='test_*.py' 'mark\.cuda|needs_cuda' tests |
-        PYTHONFAULTHANDLER=1 timeout -k 10 "$seconds" xargs -0 "$python" -m pytest -q -k cuda \
-            --continue-on-collection-errors --maxfail=30 --durations=10 -W 'ignore::pytest.PytestConfigWarning' \
-            -o 'addopts=--import-mode=importlib -p no:logging -p no:cacheprovider' >"$said" 2>&1
-    echo "tests end with status $?"
-    tail -n 40 "$said"
+    tested tests/runtime/test_pages.py
+    for file in $(grep -rlE --include='test_*.py' 'mark\.cuda|needs_cuda' tests); do
+        [ "$file" = tests/runtime/test_pages.py ] || tested "$file" &
+    done
+    wait
+    cat "$told"/* >"${OUT:-$told}/tests.txt"
+    tail -q -n 25 "$told"/test_*.py
 fi
 
 "$python" benchmarks/gpu.py "$@"

@@ -7,6 +7,9 @@
     machine      what copies and arithmetic do
     operators    of each operator of some small steps: results that are born, those of which the allocation was found
                  when it was rehearsed, its scratch (the workspace of convolutions is there), and its seconds
+    resting      whether kernels, copies and the host agree on what is in locked memory of the host, and how fast a
+                 kernel reads it
+    overlap      seconds of products, of copies both ways, and of both beside each other
     runs         the same steps within a budget: bits, and the operators whose results were born elsewhere
     below        whether the device reads memory that is not locked, and a file that is mapped, and how fast; the last
                  one, since a device that cannot do so all the same would end the process
@@ -33,24 +36,27 @@ from gpu_rows import Asked, Tell, be_deterministic, outgrown
 from gpu_trainings import step_of
 from torch import nn
 
+from outgrow.analysis.timeline import Lane
 from outgrow.frontends.capture import Captured, capture
 from outgrow.frontends.measure import machine_of
 from outgrow.frontends.rehearsal import Part, Rehearsal
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.below import FileBelow
 from outgrow.runtime.directed import install
+from outgrow.runtime.flights import StreamLink
 from outgrow.runtime.memory import bytes_on
 from outgrow.runtime.places import Places
+from outgrow.runtime.pool import HostPool
 from outgrow.runtime.tiers import DiskTier, offload_folder
 
 _PAGED_BYTES, _MAPPED_BYTES = 1 << 30, 64 << 20
 OVER = 4.0
 """The runs are so many times over their budgets, or at their floors."""
 SAMPLES: Mapping[str, tuple[str, Mapping[str, int]]] = {
-    "convolutions": ("convolutions", {}),
-    "attention, flash": ("attention", {"bits": 16}),
-    "attention, efficient": ("attention", {"bits": 32}),
-    "attention, math": ("attention", {"bits": 16, "is_math": 1}),
+    "convolutions": ("convolutions", {"batch": 512}),
+    "attention, flash": ("attention", {"bits": 16, "batch": 64}),
+    "attention, efficient": ("attention", {"bits": 32, "batch": 64}),
+    "attention, math": ("attention", {"bits": 16, "is_math": 1, "batch": 64}),
 }
 SMALL_SAMPLES: Mapping[str, tuple[str, Mapping[str, int]]] = {"mlp": ("mlp", {"layers": 2})}
 
@@ -66,6 +72,8 @@ def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
         "context": lambda: context(ground),
         "directed": lambda: directed(ground),
         "pages": lambda: pages(ground),
+        "resting": lambda: resting(ground),
+        "overlap": lambda: overlap(ground),
         "machine": lambda: asdict(machine_of(ground.beside())),
         **{f"operators: {name}": lambda asked=asked: operators(ground, asked) for name, asked in samples.items()},
         **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
@@ -141,16 +149,6 @@ def pages(ground: Ground) -> dict[str, float | bool]:
     whole = torch.zeros_like(stitched)
     stitched.zero_()
 
-    def seconds(tensor: torch.Tensor, work: Callable[[torch.Tensor], object]) -> float:
-        times: list[float] = []
-        for _ in range(7):
-            ground.wait()
-            before = time.perf_counter()
-            work(tensor)
-            ground.wait()
-            times.append(time.perf_counter() - before)
-        return median(times)
-
     def product(tensor: torch.Tensor) -> torch.Tensor:
         side = math.isqrt(tensor.numel() // 2)
         one, other = tensor[: side * side], tensor[side * side : 2 * side * side]
@@ -159,9 +157,86 @@ def pages(ground: Ground) -> dict[str, float | bool]:
     def add(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.add_(1)
 
-    slower = {work.__name__: seconds(stitched, work) / seconds(whole, work) for work in (add, product)}
+    def slower(work: Callable[[torch.Tensor], object]) -> float:
+        return _seconds(ground, lambda: work(stitched)) / _seconds(ground, lambda: work(whole))
+
+    found_slower = {work.__name__: slower(work) for work in (add, product)}
     found.close()
-    return {"works": True, "take_seconds": taken - begin, "show_seconds": shown - taken, **slower}
+    return {"works": True, "take_seconds": taken - begin, "show_seconds": shown - taken, **found_slower}
+
+
+def resting(ground: Ground) -> dict[str, float | bool]:
+    """Return what is seen of a tensor of the device whose memory is locked memory of the host, and how fast."""
+    device = ground.beside()
+    pool = HostPool(device.torch_device, device.lock)
+    begin = pool.seam_bytes
+    pool.grow(begin + _MAPPED_BYTES)
+    rests = torch.empty(0, dtype=torch.uint8, device=ground.device)
+    rests.set_(pool.mapped(begin, _MAPPED_BYTES, None))
+    numbers = rests.view(torch.int32)
+    host = pool.bytes(begin, _MAPPED_BYTES).view(torch.int32)
+    host.copy_(torch.arange(host.numel(), dtype=torch.int32))
+    numbers.add_(3)
+    ground.wait()
+    written = torch.arange(3, host.numel() + 3, dtype=torch.int32)
+    seconds = _seconds(ground, lambda: numbers.sum(dtype=torch.int64))
+    return {
+        "is_locked": pool.is_locked,
+        "the host sees it": torch.equal(host, written),
+        "a copy sees it": torch.equal(numbers.cpu(), written),
+        "a clone sees it": torch.equal(numbers.clone().cpu(), written),
+        "an item": int(numbers[5].item()) == 8,
+        "bytes_per_second": _MAPPED_BYTES / seconds,
+    }
+
+
+def overlap(ground: Ground) -> dict[str, float]:
+    """Return how much slower products and copies are beside each other than by themselves."""
+    device = ground.beside()
+    pool = HostPool(device.torch_device, device.lock)
+    begin, size = pool.seam_bytes, _MAPPED_BYTES
+    pool.grow(begin + 2 * size)
+    link = StreamLink(device.streams, device.torch_device, pool)
+    blocks = [torch.zeros(size, dtype=torch.uint8, device=ground.device) for _ in range(2)]
+    side = 4096 if ground.device.type == "cuda" else 64
+    matrix = torch.ones(side, side, device=ground.device, dtype=torch.bfloat16)
+
+    def copies() -> None:
+        for lane, at in ((Lane.OUT, 0), (Lane.IN, 1)):
+            link.submit(lane, f"block {at}", size, begin + at * size, blocks[at].data_ptr())
+
+    def products() -> None:
+        for _ in range(16):
+            torch.mm(matrix, matrix)
+
+    def both() -> None:
+        copies()
+        products()
+
+    def settled(work: Callable[[], None]) -> float:
+        def whole() -> None:
+            work()
+            link.settle()
+
+        return _seconds(ground, whole)
+
+    alone = {"products": settled(products), "copies": settled(copies)}
+    link.settle()
+    together = settled(both)
+    link.close()
+    return {**alone, "both": together, "both_over_larger": together / max(alone.values())}
+
+
+def _seconds(ground: Ground, work: Callable[[], object]) -> float:
+    """Return the median seconds of some work, to its end."""
+    times: list[float] = []
+    for _ in range(7):
+        ground.wait()
+        before = time.perf_counter()
+        work()
+        ground.wait()
+        times.append(time.perf_counter() - before)
+    return median(times)
 
 
 def below(ground: Ground) -> dict[str, float | bool]:

@@ -1,7 +1,7 @@
 """On what are the rows of `gpu.py` made? On the first GPU, or on the tests' stand-in for one, which limits nothing."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 from unittest.mock import patch
@@ -11,11 +11,14 @@ from gpu_trainings import Training, step_of
 from torch import Tensor
 
 from outgrow.frontends.compile import Step
-from outgrow.frontends.compile import compile as compiled
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.state import Training as Trained
+from outgrow.planning.problem import silent
 from outgrow.runtime.device import Cuda, Device
 from outgrow.runtime.pages import taken_bytes
+
+Progress = Callable[[str, float], None]
+"""Is told what is done next, and how much of it is done."""
 
 
 class Ground(Protocol):
@@ -50,7 +53,9 @@ class Ground(Protocol):
         """Return the device as the runtime knows it."""
         ...
 
-    def outgrown(self, training: Training, budget_bytes: int, kernels: str = "eager") -> Step[..., Tensor]:
+    def outgrown(
+        self, training: Training, budget_bytes: int, kernels: str = "eager", progress: Progress = silent
+    ) -> Step[..., Tensor]:
         """Return the step of a training within a budget."""
         ...
 
@@ -88,10 +93,10 @@ class Gpu:
     def beside(self) -> Device:
         return Cuda(self.device)
 
-    def outgrown(self, training: Training, budget_bytes: int, kernels: str = "eager") -> Step[..., Tensor]:
-        step = step_of(training.loss, training.optimizer)
-        held = {"model": training.model, "optimizer": training.optimizer}
-        return compiled(step, **held, memory_budget=budget_bytes, kernels=kernels)
+    def outgrown(
+        self, training: Training, budget_bytes: int, kernels: str = "eager", progress: Progress = silent
+    ) -> Step[..., Tensor]:
+        return outgrown_on(None, training, budget_bytes, kernels, progress)
 
 
 class Beside:
@@ -131,10 +136,20 @@ class Beside:
 
         return StandIn()
 
-    def outgrown(self, training: Training, budget_bytes: int, kernels: str = "eager") -> Step[..., Tensor]:
-        step = step_of(training.loss, training.optimizer)
-        trained = Trained((training.model,), (training.optimizer,))
-        return Step(step, trained, Settings.of(budget_bytes, kernels=kernels), name="step", device=self.beside())
+    def outgrown(
+        self, training: Training, budget_bytes: int, kernels: str = "eager", progress: Progress = silent
+    ) -> Step[..., Tensor]:
+        return outgrown_on(self.beside(), training, budget_bytes, kernels, progress)
+
+
+def outgrown_on(
+    device: Device | None, training: Training, budget_bytes: int, kernels: str, progress: Progress
+) -> Step[..., Tensor]:
+    """Return the step of a training within a budget, on a device that is given, or on the one where the model is."""
+    step = step_of(training.loss, training.optimizer)
+    trained = Trained((training.model,), (training.optimizer,))
+    settings = Settings.of(budget_bytes, kernels=kernels)
+    return Step(step, trained, settings, name="step", device=device, progress=progress)
 
 
 @contextmanager

@@ -110,18 +110,34 @@ def on(device: torch.device, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(item.to(device) for item in batch)
 
 
-def bits(training: Training) -> str:
-    """Return a hash of every bit of parameters, buffers and optimizer state."""
+def bits(training: Training) -> dict[str, str]:
+    """Return hashes of every bit of parameters, buffers and optimizer state, by name."""
     model, optimizer = training.model, training.optimizer
-    held = [*model.parameters(), *model.buffers()]
-    for parameter in model.parameters():
-        held += [value for value in optimizer.state[parameter].values() if isinstance(value, Tensor)]
+    held = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, parameter in model.named_parameters():
+        state = optimizer.state[parameter].items()
+        held |= {f"{key} of {name}": value for key, value in state if isinstance(value, Tensor)}
 
-    def of_one(tensor: Tensor) -> bytes:
-        return sha256(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data).digest()
+    def of_one(tensor: Tensor) -> str:
+        return sha256(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data).hexdigest()
 
     with ThreadPoolExecutor() as pool:
-        return sha256(b"".join(pool.map(of_one, held))).hexdigest()
+        return dict(zip(held, pool.map(of_one, held.values()), strict=True))
+
+
+class Phases:
+    """How long each part of the work before a step took, all told: capture, compilation, rehearsal, plan."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._name, self._begin = "", time.perf_counter()
+
+    def __call__(self, name: str, _share: float) -> None:
+        """Note what is done from now on."""
+        now = time.perf_counter()
+        if self._name:
+            self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._begin
+        self._name, self._begin = "" if name == "step" else name, now
 
 
 def be_deterministic(*, is_strict: bool) -> None:
@@ -220,7 +236,9 @@ def within(ground: Ground, asked: Asked, budget_bytes: int, *, is_limited: bool)
     ground.limit(None)
     training = asked.made(ground.device)
     baseline = ground.limit(budget_bytes if is_limited else None)
-    with closing(ground.outgrown(training, budget_bytes)) as step:
+    phases, device = Phases(), ground.beside()
+    refused = device.refusals()
+    with closing(ground.outgrown(training, budget_bytes, progress=phases)) as step:
         taken = take(ground, step, on(ground.device, training.batch), PLANNING + TIMED)
         summary = json.loads(step.plan.to_json())
         elsewhere = misplaced(step)
@@ -233,6 +251,8 @@ def within(ground: Ground, asked: Asked, budget_bytes: int, *, is_limited: bool)
         "step_seconds": taken.seconds,
         "first_call_seconds": taken.seconds[0],
         "planning_seconds": summary["planning_seconds"],
+        "phase_seconds": phases.seconds,
+        "refused_allocations": device.refusals() - refused,
         "misplaced": elsewhere,
         "own_losses": taken.losses,
         "own_bits": bits(training),
@@ -249,9 +269,12 @@ def misplaced(step: Step[..., Tensor]) -> int | None:
 def same(ground: Ground, asked: Asked, found: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
     """Return whether all losses and all of the state have equal bits; if not, whether those of eager steps have."""
     losses = found.pop("own_losses") == expected["in_core_losses"]
-    state = found.pop("own_bits") == expected["in_core_bits"]
+    own = found.pop("own_bits")
+    state = own == expected["in_core_bits"]
     if losses and state:
         return {"bitwise": True}
     again = _in_core(ground, asked)
     repeats = all(again[key] == expected[key] for key in ("in_core_losses", "in_core_bits"))
-    return {"bitwise": False, "losses_are_equal": losses, "state_is_equal": state, "eager_repeats": repeats}
+    others = [name for name, told in own.items() if told != expected["in_core_bits"][name]]
+    about = {"others": len(others), "first_others": others[:8], "eager_repeats": repeats}
+    return {"bitwise": False, "losses_are_equal": losses, "state_is_equal": state, **about}

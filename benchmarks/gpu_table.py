@@ -54,7 +54,7 @@ class Table:
     def has(self, turn: Turn) -> bool:
         """Whether there are figures of a turn, from this commit, or a reason that it would have again."""
         row = self.checks if turn == CHECKS else self.rows.get(turn.row, {})
-        if row.get("commit") != self.head["commit"]:
+        if not self.head["commit"] or row.get("commit") != self.head["commit"]:
             return False
         if turn.who != "ours":
             told = row["rivals_told"].get(turn.who, {})

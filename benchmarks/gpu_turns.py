@@ -44,7 +44,7 @@ class Turn:
 
 
 CHECKS = Turn("checks")
-# In core about 23, 9, 72, 73 and 40 GB, by what autograd saves: the host has to hold what rivals save.
+# In core about 23, 10, 50, 49 and 26 GB: the host has to hold what rivals save.
 NETWORKS = {
     "resnet50": Network("resnet50", {"batch": 512}),
     "unet3d": Network("unet3d", {"size": 192}),

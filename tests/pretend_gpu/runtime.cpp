@@ -65,6 +65,7 @@ cudaError_t take(void** begin, size_t bytes, cudaMemoryType kind) {
     return failed(cudaErrorMemoryAllocation);
   }
   *begin = mapped(bytes);
+  if (counts) mprotect(*begin, (bytes + 4095) / 4096 * 4096, PROT_NONE);
   pieces[static_cast<char*>(*begin)] = {bytes, kind};
   taken += counts ? bytes : 0;
   return cudaSuccess;
@@ -88,6 +89,14 @@ std::map<char*, Piece>::iterator piece_at(const void* address) {
   return static_cast<const char*>(address) < found->first + found->second.bytes ? found : pieces.end();
 }
 
+void open_up(const void* address, size_t bytes, int how) {
+  const auto found = piece_at(address);
+  if (found == pieces.end() || found->second.kind != cudaMemoryTypeDevice || bytes == 0) return;
+  size_t first = reinterpret_cast<size_t>(address) / 4096 * 4096;
+  size_t end = (reinterpret_cast<size_t>(address) + bytes + 4095) / 4096 * 4096;
+  if (mprotect(reinterpret_cast<void*>(first), end - first, how) != 0) perror("mprotect");
+}
+
 // A copy beyond the end of what was allocated is told, and made all the same.
 void check(const char* side, const void* address, size_t bytes) {
   const auto found = piece_at(address);
@@ -100,8 +109,12 @@ cudaError_t copied(void* target, const void* source, size_t bytes) {
     const std::lock_guard<std::mutex> lock(guard);
     check("target", target, bytes);
     check("source", source, bytes);
+    open_up(target, bytes, PROT_READ | PROT_WRITE);
+    open_up(source, bytes, PROT_READ | PROT_WRITE);
+    if (bytes < most_copied) memmove(target, source, bytes);
+    open_up(target, bytes, PROT_NONE);
+    open_up(source, bytes, PROT_NONE);
   }
-  if (bytes < most_copied) memmove(target, source, bytes);
   return cudaSuccess;
 }
 
@@ -159,6 +172,8 @@ cudaError_t cudaHostRegister(void* begin, size_t bytes, unsigned) {
 }
 cudaError_t cudaHostUnregister(void* begin) {
   const std::lock_guard<std::mutex> lock(guard);
+  if (msync(reinterpret_cast<void*>(reinterpret_cast<size_t>(begin) / 4096 * 4096), 4096, MS_ASYNC) != 0)
+    fprintf(stderr, "pretended GPU: unregistered after it was unmapped\n");
   return pieces.erase(static_cast<char*>(begin)) == 1 ? cudaSuccess : failed(cudaErrorHostMemoryNotRegistered);
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* address) {
@@ -178,7 +193,10 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
   return copied(target, source, bytes);
 }
 cudaError_t cudaMemset(void* target, int value, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(guard);
+  open_up(target, bytes, PROT_READ | PROT_WRITE);
   if (bytes < most_copied) memset(target, value, bytes);
+  open_up(target, bytes, PROT_NONE);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* target, int value, size_t bytes, cudaStream_t) {
@@ -378,8 +396,8 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* is_active) {
 
 // Pages: of a file in memory of the host, so that one is seen at several addresses
 
-CUresult cuDeviceGetAttribute(int* found, CUdevice_attribute, CUdevice) {
-  *found = 1;
+CUresult cuDeviceGetAttribute(int* found, CUdevice_attribute asked, CUdevice) {
+  *found = asked != CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS || getenv("PRETEND_HMM") != nullptr;
   return CUDA_SUCCESS;
 }
 CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
@@ -407,6 +425,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle page) {
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
   const std::lock_guard<std::mutex> lock(guard);
   void* begin = mapped(bytes);
+  mprotect(begin, bytes, PROT_NONE);
   pieces[static_cast<char*>(begin)] = {bytes, cudaMemoryTypeDevice};
   *address = reinterpret_cast<CUdeviceptr>(begin);
   return CUDA_SUCCESS;
@@ -419,7 +438,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle page, unsigned long long) {
   const int flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
   void* begin = reinterpret_cast<void*>(address);
-  const bool is_mapped = mmap(begin, bytes, PROT_READ | PROT_WRITE, flags, page_file, page * kAlignment) == begin;
+  const bool is_mapped = mmap(begin, bytes, PROT_NONE, flags, page_file, page * kAlignment) == begin;
   return is_mapped ? CUDA_SUCCESS : CUDA_ERROR_MAP_FAILED;
 }
 CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {

@@ -135,6 +135,7 @@ class StandIn:
     rooms: list[int] = field(default_factory=list[int])
     paged: list[Pages] = field(default_factory=list[Pages])
     high_water: int = 0
+    refused: int = 0
 
     @property
     def name(self) -> str:
@@ -144,8 +145,8 @@ class StandIn:
     def more_streams(self) -> Threads:
         return Threads(pauses=self.streams.pauses)
 
-    def lock(self, address: int, size_bytes: int) -> Callable[[], None] | None:  # noqa: ARG002
-        return (lambda: None) if self.locks else None
+    def lock(self, address: int, size_bytes: int) -> Callable[[], None] | str:  # noqa: ARG002
+        return (lambda: None) if self.locks else "it does not want to"
 
     def taken_bytes(self) -> int:
         return sum(self.rooms) + sum(pages.size_bytes for pages in self.paged)
@@ -161,6 +162,9 @@ class StandIn:
 
     def settle_libraries(self) -> None:
         """Those of the host keep nothing."""
+
+    def refusals(self) -> int:
+        return self.refused
 
     def taken_by(self, sizes_bytes: Iterable[int]) -> int:
         return sum(sizes_bytes)

@@ -22,6 +22,7 @@ from outgrow.runtime.memory import Block, bytes_on
 from outgrow.runtime.pool import HostPool, Lock, unlocked
 from outgrow.runtime.staged import StagedLink
 from outgrow.runtime.tiers import DiskTier
+from tests.runtime.memory import is_mapped
 from tests.runtime.stand_in import Threads, sleepy
 
 SIZE = 3 * 4096
@@ -306,23 +307,28 @@ def test_rates_of_a_link_are_measured() -> None:
 
 
 def test_a_pool_that_cannot_be_locked_is_used_all_the_same() -> None:
-    """The driver's refusal is said, with what to do."""
-    with pytest.warns(UserWarning, match=r"did not lock 2\.0 MiB .*ulimit"):
-        pool = pool_of(4096, lambda _address, _size: None)
+    """The driver's refusal is said, with its reason and what to do."""
+    with pytest.warns(UserWarning, match=r"did not lock 2\.0 MiB .*\(it returned 1\).*ulimit"):
+        pool = pool_of(4096, lambda _address, _size: "it returned 1")
     assert not pool.is_locked
     assert pool.bytes(4096, 4096).sum() == 0
 
 
 def test_pages_are_unlocked_before_they_go() -> None:
-    """A pool that nobody needs any more is unlocked, once; its bytes keep it."""
+    """A pool that nobody needs any more is unlocked, once, while it is still there; its bytes keep it."""
     unlocked_pools: list[int] = []
-    pool = pool_of(4096, lambda address, _size: lambda: unlocked_pools.append(address))
+
+    def lock(address: int, _size: int) -> Callable[[], None]:
+        return lambda: unlocked_pools.append(address) if is_mapped(address) else None
+
+    pool = pool_of(4096, lock)
     piece = pool.bytes(4096, 16)
     del pool
     assert not unlocked_pools
     address = piece.data_ptr()
     del piece
     assert unlocked_pools == [address]
+    assert not is_mapped(address)
 
 
 def test_a_pool_that_the_host_cannot_hold_is_refused() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from outgrow.runtime.memory import bytes_on
-from outgrow.runtime.pages import Pages, cuda_pages, taken_bytes
+from outgrow.runtime.pages import Pages, Unread, cuda_pages, taken_bytes
 from tests.runtime.stand_in import HostMapper
 
 PAGE = 1 << 12
@@ -65,6 +65,17 @@ def test_what_is_not_there_is_not_taken() -> None:
     assert pages.size_bytes == taken_bytes(DEVICE) == 2 * PAGE
     pages.have(4 * PAGE)
     pages.close()
+
+
+def test_memory_that_nobody_looks_at_can_be_read() -> None:
+    """It takes a page, however much is asked for, and lies where it lay before."""
+    mapper = HostMapper(PAGE)
+    unread = Unread(Pages(mapper, DEVICE), torch.device("cpu"))
+    address = unread.address(5 * PAGE + 1)
+    assert {read(address + at) for at in range(0, 8 * PAGE, 64)}
+    assert unread.address(6 * PAGE) == address
+    assert unread.address(1) != address
+    assert mapper.taken == 1
 
 
 @pytest.mark.cuda

@@ -35,7 +35,7 @@ from outgrow.frontends.counters import Counters
 from outgrow.frontends.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.literals import LIFTS, Literals
 from outgrow.frontends.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
-from outgrow.frontends.reserves import KEEPING, with_reserve
+from outgrow.frontends.reserves import KEEPING, SEEDED, with_reserve, with_seeds
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
 """Up to here torch follows literals itself; not while we do: it takes a symbol for the number NaN (torch 2.13)."""
@@ -44,6 +44,7 @@ _CORRECTIONS = (
     (TYPED, as_kernels_type),
     (LAID_OUT, as_kernels_lay_out),
     (KEEPING, with_reserve),
+    (SEEDED, with_seeds),
 )
 """Operators, and what turns their fake results into what their kernels give, in this order."""
 

@@ -33,6 +33,7 @@ from outgrow.runtime import arena
 from outgrow.runtime.device import Cuda, Device
 from outgrow.runtime.directed import install
 from outgrow.runtime.memory import storage_on
+from outgrow.runtime.pages import Unread
 from outgrow.runtime.places import Arena, Places
 from outgrow.runtime.program import Aim, Program
 from outgrow.runtime.recording import Moment, Recording
@@ -74,6 +75,7 @@ class OnDevice:
         self._rehearsal = Rehearsal(device, directed)
         self._arena = Arena(device, directed, device.pages())
         self._beside = BesideDevice(device, settings)
+        self._nothing = Unread(device.pages(), device.torch_device)
         self.last: Places | None = None
 
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
@@ -201,9 +203,8 @@ class OnDevice:
         return self._device.taken_by([arena_bytes, *addresses.beside])
 
     def _unread(self, size_bytes: int) -> torch.UntypedStorage:
-        """Return a storage of which the layout alone is asked; whoever reads it goes wrong."""
-        somewhere = torch.empty(1, dtype=torch.uint8, device=self._device.torch_device)
-        return storage_on(self._device.torch_device, somewhere.data_ptr(), size_bytes)
+        """Return a storage of which the layout alone is asked; some kernels read it all the same, and do not look."""
+        return storage_on(self._device.torch_device, self._nothing.address(size_bytes), size_bytes)
 
 
 def _addresses(program: Program) -> Addresses:

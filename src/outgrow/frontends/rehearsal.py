@@ -7,12 +7,17 @@ same operator, arguments and layouts) is tried alone, on operands of its own:
     watched      which of its allocations become results, and how much scratch the others need
     some times   between two marks on the stream: the seconds of one
 
+Of a convolution cuDNN knows several algorithms. Where the memory for one is refused, it takes another silently, with
+other bits, and for good; but what it takes it notes by thread. So a convolution is tried on a thread of its own first,
+and counts as one for which there is no memory where any was refused.
+
 So the first plan knows all costs, and where each result is allocated. Operands are noise between a quarter and one,
 integers are 0: an index that every table has. What an op does with the contents, it does in about the same time; where
 rows are gathered or summed by index, all go to one place, which may be slower.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -22,6 +27,7 @@ import torch
 from outgrow.analysis.cost import Cost, workspace_bound
 from outgrow.analysis.cost import signature as cost_signature
 from outgrow.analysis.timeline import Lane
+from outgrow.errors import ReplayMismatch
 from outgrow.frontends.lower import call_of, geometry_of, stand_ins
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.device import Device
@@ -34,6 +40,7 @@ _SCALARS: Mapping[str, Item] = {"float": 0.5, "int": 1, "bool": True}
 _OF_THE_HOST = ("operator", "math", "torch", "outgrow")
 """Where functions come from that are not kernels of the device: on numbers, or on the state of a generator."""
 _HOST_SECONDS = 1e-6
+_CHOOSES = "convolution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +129,44 @@ class Rehearsal:
             return call.run(operands.__getitem__)
 
         with torch.no_grad():
-            run()
+            if _CHOOSES in op.operator:
+                self._first(run)
+            self._check_devices(call, run(), elsewhere)
             scratch, results = self._watched(call, run) if self.directed else (0, {})
             seconds = median(self._timed(run) for _ in range(_ROUNDS))
         return Part(seconds, scratch, results)
 
+    def _first(self, run: Callable[[], object]) -> None:
+        """Run an op on a thread that ends. Raises torch's `OutOfMemoryError` where some of its memory was refused."""
+        before = self.device.refusals()
+
+        def alone() -> None:
+            with torch.no_grad():
+                run()
+
+        with ThreadPoolExecutor(1) as pool:
+            failure = pool.submit(alone).exception()
+        if self.device.refusals() > before:
+            raise torch.OutOfMemoryError("the device has no memory for the algorithm of this operator") from failure
+        if failure is not None:
+            raise failure
+
+    def _check_devices(self, call: Call, returned: object, elsewhere: Collection[str]) -> None:
+        """Raise `ReplayMismatch` for a result that is born in other memory than the capture says."""
+        for result, item in zip(call.results, _several(returned), strict=False):
+            if result is not None and result.born is not None and isinstance(item, torch.Tensor):
+                home = torch.device("cpu") if result.born in elsewhere else self.device.torch_device
+                if item.device != home:
+                    raise ReplayMismatch(
+                        f"{call.name} returned a tensor on {item.device}, but {home} was captured. Run this step in "
+                        "eager mode."
+                    )
+
     def _watched(self, call: Call, run: Callable[[], object]) -> tuple[int, dict[int, tuple[int, int]]]:
         returned, allocations = watched(run, self.device.torch_device)
         numbers = {item.address: at for at, item in enumerate(allocations) if item.died is None}
-        items = returned if isinstance(returned, tuple | list) else (returned,)
         results: dict[int, tuple[int, int]] = {}
-        for place, (result, item) in enumerate(zip(call.results, items, strict=False)):
+        for place, (result, item) in enumerate(zip(call.results, _several(returned), strict=False)):
             if isinstance(item, torch.Tensor) and result is not None and result.born is not None:
                 number = numbers.get(item.untyped_storage().data_ptr())
                 if number is not None:
@@ -167,6 +201,10 @@ class Rehearsal:
 
     def _unread(self, size_bytes: int) -> torch.UntypedStorage:
         return torch.empty(max(1, size_bytes), dtype=torch.uint8, device=self.device.torch_device).untyped_storage()
+
+
+def _several(returned: object) -> tuple[object, ...]:
+    return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 
 
 def _ignore(_share: float) -> None:

@@ -1,8 +1,10 @@
-"""How many bytes does a library keep of a call for its backward pass? The fake result does not say, so one asks.
+"""What does a library keep of a call for its backward pass, and where? The fake result does not say, so one asks.
 
 The library alone knows: it lays out what it keeps. So the operator runs once on memory without contents, and only the
 size of what it returns is used; that takes what the call takes anyway, and is remembered. cuDNN keeps something of a
 batch normalisation; oneDNN of a recurrent layer, where gradients are wanted, which it sees from the grad mode.
+Memory-efficient attention keeps two numbers from which its dropout can be drawn again: in memory of the host, where its
+backward pass reads them.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +20,10 @@ from outgrow.ir.graph import Op
 NORM = torch.ops.aten.cudnn_batch_norm.default
 LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 KEEPING = frozenset((NORM, LAYER))
+_ATTENTION = torch.ops.aten._scaled_dot_product_efficient_attention.default
+SEEDED = frozenset((_ATTENTION, torch.ops.aten._efficient_attention_forward.default))
+_SEEDS = slice(2, 4)
+"""The places of the two numbers among the results."""
 _RESERVE = 3
 """The place of what is kept among the results, of both."""
 
@@ -41,6 +47,24 @@ def with_reserve(func: Callable[..., Sequence[object]], args: Sequence[object], 
         size = _reserve_bytes(func, tuple(map(_form, args)))
         results[_RESERVE] = torch.empty(size, dtype=torch.uint8, device=results[0].device)
     return tuple(results)
+
+
+def with_seeds(_func: object, _args: Sequence[object], returned: object) -> tuple[object, ...]:
+    """Return the fake results of one of `SEEDED`, with the two numbers where the kernel of a GPU has them."""
+    assert isinstance(returned, Sequence), "these operators have several results"
+    results = list(returned)
+    home = results[0].device
+    if home.type == "cuda":
+        where = _seeds_device(home)
+        results[_SEEDS] = [torch.empty_like(number, device=where) for number in results[_SEEDS]]
+    return tuple(results)
+
+
+@cache
+def _seeds_device(home: torch.device) -> torch.device:
+    with no_dispatch(), torch.no_grad():
+        few = torch.empty(1, 1, 8, 8, device=home)
+        return _ATTENTION(few, few, few, None, compute_log_sumexp=True)[_SEEDS][0].device
 
 
 def keeping_reserve(op: Op, function: Callable[..., object]) -> Callable[..., object]:

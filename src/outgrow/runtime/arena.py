@@ -122,8 +122,8 @@ def _library() -> ctypes.CDLL | None:
     """Return the compiled arena, from the cache folder if it is there; None where it cannot be made."""
     try:
         library = native.load(_SOURCE)
-    except (OSError, subprocess.SubprocessError):
-        warn(_MISSING, stacklevel=2)
+    except (OSError, subprocess.SubprocessError) as error:
+        warn(f"{_MISSING} It was said: {native.told(error)}", stacklevel=2)
         return None
     library.arena_resting_bytes.restype = ctypes.c_size_t
     library.arena_rise_bytes.restype = ctypes.c_size_t

@@ -50,7 +50,7 @@ class Device(Protocol):
         """A name that changes with whatever changes what an op costs."""
         ...
 
-    def lock(self, address: int, size_bytes: int) -> Callable[[], None] | None:
+    def lock(self, address: int, size_bytes: int) -> Callable[[], None] | str:
         """Lock pages of the host, as `pool.Lock` says."""
         ...
 
@@ -72,6 +72,10 @@ class Device(Protocol):
 
     def settle_libraries(self) -> None:
         """Let libraries take what they keep for this thread and the current stream, if they have not yet."""
+        ...
+
+    def refusals(self) -> int:
+        """Return how often the device had not as much memory as was asked for, so far; a library may have asked."""
         ...
 
     def taken_by(self, sizes_bytes: Iterable[int]) -> int:
@@ -133,7 +137,7 @@ class Cuda:
         card = torch.cuda.get_device_name(self.torch_device).replace(" ", "-")
         return f"{card}-torch{torch.__version__}-cuda{torch.version.cuda}-{flags}"
 
-    def lock(self, address: int, size_bytes: int) -> Callable[[], None] | None:
+    def lock(self, address: int, size_bytes: int) -> Callable[[], None] | str:
         return locked_by_cuda(address, size_bytes)
 
     def taken_bytes(self) -> int:
@@ -164,6 +168,9 @@ class Cuda:
         self._settled.add(here)
         torch.cuda.synchronize(self.torch_device)
         torch.cuda.empty_cache()
+
+    def refusals(self) -> int:
+        return torch.cuda.memory_stats(self.torch_device).get("num_ooms", 0)
 
     def taken_by(self, sizes_bytes: Iterable[int]) -> int:
         return segment_bytes(sizes_bytes)

@@ -228,8 +228,8 @@ def _library(kind: str) -> ctypes.CDLL | None:
     """Return the compiled allocator for a device type; None where it cannot be made."""
     try:
         library = native.load(source(kind), ctypes.PyDLL)  # no function of it takes long, or waits for Python
-    except (OSError, subprocess.SubprocessError):
-        warn(_MISSING[kind], stacklevel=3)
+    except (OSError, subprocess.SubprocessError) as error:
+        warn(f"{_MISSING[kind]} It was said: {native.told(error)}", stacklevel=3)
         return None
     library.directed_table.argtypes = (ctypes.c_int,)
     library.directed_table.restype = ctypes.c_void_p

@@ -23,6 +23,7 @@ import errno
 import gc
 import mmap
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -175,6 +176,23 @@ def unread(size_bytes: int) -> torch.UntypedStorage:
     content = bytes_at(address, length)
     finalize(content, _munmap, address, length).atexit = False
     return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+
+
+def fresh(size_bytes: int) -> tuple[torch.Tensor, list[Callable[[], None]]]:
+    """Return memory of a mapping of its own, uint8[size_bytes], and a list of what is to be called before its end."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise _refusal(format_bytes(size_bytes))
+    content, ends = bytes_at(address, size_bytes), list[Callable[[], None]]()
+    finalize(content, _end, address, size_bytes, ends).atexit = False
+    return torch.frombuffer(content, dtype=torch.uint8), ends
+
+
+def _end(address: int, size_bytes: int, ends: list[Callable[[], None]]) -> None:
+    for end in ends:
+        end()
+    _munmap(address, size_bytes)
 
 
 def mapped(descriptor: int, offset: int, size_bytes: int, keep: object) -> torch.UntypedStorage:

@@ -19,6 +19,7 @@ import torch
 from outgrow.files import cache_folder
 
 _BUILD_SECONDS = 120
+_MOST_TOLD = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,13 @@ def command(source: Source, made: Path) -> list[str]:
     flags += [f"-I{folder}" for folder in (root / "include", *source.include_folders)]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     return [compiler, *flags, abi, str(source.path), "-o", str(made), *(f"-l{name}" for name in source.libraries)]
+
+
+def told(error: OSError | subprocess.SubprocessError) -> str:
+    """Return what a compiler, or the loader, said when a library could not be made, at most some lines of it."""
+    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
+    text = said.decode(errors="replace") if isinstance(said, bytes) else str(error)
+    return text.strip()[-_MOST_TOLD:]
 
 
 def _compile(source: Source, path: Path) -> None:

@@ -101,6 +101,32 @@ class Pages:
         _closed(self._mapper, self._device, self._pages, self._windows)
 
 
+@final
+class Unread:
+    """Memory of a device of which nobody looks at the contents: one page, shown over and over.
+
+    Where there are no pages it is a single byte: nobody may read beyond it.
+    """
+
+    def __init__(self, pages: Pages | None, device: torch.device) -> None:
+        self._pages = pages
+        self._byte = torch.zeros(1, dtype=torch.uint8, device=device)
+        self._known: dict[int, int] = {}
+
+    def address(self, size_bytes: int) -> int:
+        """Return where so many bytes begin; they are there for as long as this object."""
+        size = 1 << max(0, size_bytes - 1).bit_length()
+        if size not in self._known:
+            self._known[size] = self._made(size)
+        return self._known[size]
+
+    def _made(self, size_bytes: int) -> int:
+        if self._pages is None:
+            return self._byte.data_ptr()
+        self._pages.have(1)
+        return self._pages.show([0] * -(-size_bytes // self._pages.page_bytes))
+
+
 def taken_bytes(device: torch.device) -> int:
     """Return the bytes of all pages of a device that this process has taken."""
     return _TAKEN[str(device)]

@@ -11,7 +11,6 @@ host waits for them; and the device cannot reach it otherwise, so that nothing c
 said once.
 """
 
-import mmap
 import os
 from bisect import bisect_right
 from collections.abc import Callable
@@ -25,15 +24,15 @@ import torch
 
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
-from outgrow.runtime.memory import HUGE_PAGE_BYTES, bytes_at, bytes_on, round_up
+from outgrow.runtime.memory import HUGE_PAGE_BYTES, bytes_at, bytes_on, fresh, round_up
 from outgrow.units import format_bytes
 
-Lock = Callable[[int, int], Callable[[], None] | None]
-"""Lock the pages of bytes, by address and size; returns what unlocks them, or None where they cannot be locked."""
+Lock = Callable[[int, int], Callable[[], None] | str]
+"""Lock the pages of bytes, by address and size; returns what unlocks them, or why they could not be locked."""
 
 _PAGEABLE = (
-    "The driver did not lock {} of host memory, so copies to and from the device are slower and the host waits for "
-    "them. Raise the limit of locked memory (ulimit -l), or that of the container."
+    "The driver did not lock {} of host memory ({}), so copies to and from the device are slower and the host waits "
+    "for them. Raise the limit of locked memory (ulimit -l), or that of the container."
 )
 
 
@@ -66,15 +65,14 @@ class HostPool:
         begin = self.capacity_bytes + self.seam_bytes
         size = self.taken_for(capacity_bytes - begin)
         _require_free(size)
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        piece = torch.frombuffer(memory, dtype=torch.uint8)
+        piece, ends = fresh(size)
         piece.zero_()  # by all threads
         unlock = self._lock(piece.data_ptr(), size)
-        if unlock is not None:  # before the mapping goes, which the last tensor over it keeps
-            finalize(memory, unlock).atexit = False
+        if callable(unlock):
+            ends.append(unlock)
         elif self.is_locked:
             self.is_locked = False
-            warn(_PAGEABLE.format(format_bytes(size)), stacklevel=2)
+            warn(_PAGEABLE.format(format_bytes(size), unlock), stacklevel=2)
         self._begins.append(begin)
         self._ends.append(capacity_bytes)
         self._pieces.append(piece)
@@ -146,14 +144,18 @@ def unlocked(_address: int, _size_bytes: int) -> Callable[[], None]:
     return lambda: None
 
 
-def locked_by_cuda(address: int, size_bytes: int) -> Callable[[], None] | None:
-    """Let CUDA lock pages (`cudaHostRegister`)."""
+def locked_by_cuda(address: int, size_bytes: int) -> Callable[[], None] | str:
+    """Let CUDA lock pages (`cudaHostRegister`); it may refuse for a moment, so it is asked twice."""
     runtime: Any = torch.cuda.cudart()
-    if int(runtime.cudaHostRegister(address, size_bytes, 0)) == 0:
-        return lambda: runtime.cudaHostUnregister(address)
-    with suppress(RuntimeError):  # CUDA keeps the refusal for the next kernel that asks; this one does
-        torch.zeros(1, device="cuda")
-    return None
+    status = 0
+    for _ in range(2):
+        status = int(runtime.cudaHostRegister(address, size_bytes, 0))
+        if status == 0:
+            return lambda: runtime.cudaHostUnregister(address)
+        with suppress(RuntimeError):  # CUDA keeps the refusal for the next kernel that asks; this one does
+            torch.zeros(1, device="cuda")
+            torch.cuda.synchronize()
+    return f"cudaHostRegister returned {status}"
 
 
 def available_bytes() -> int:
