@@ -14,6 +14,7 @@ that a first plan leaves most of what there is to others (`_SHARES`), and the se
                   of the hole
     on a device   at all times: the arena of a part is its own for as long as it waits, and for the next step as well
 
+What others take anew, as an optimizer's state in the first step, is seen when it is there; parts make room for it then.
 Parameters, their gradients and the optimizer's state stay on the device.
 """
 
@@ -49,7 +50,9 @@ from outgrow.runtime.repeated import again
 
 _SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
 """Shares of what is left that a part leaves to others, tried in this order."""
-_SLACK_BYTES = 16 << 20
+_SLACK_BYTES, _SLACK_SHARE = 16 << 20, 4
+"""What is left to others beyond what they were seen to take: so much, or on a device by this power of 2 of that, if it
+is more: an allocator that keeps what was freed takes a little more in the next steps."""
 _NOBODY = Training((), ())
 _MOST_KINDS = 32
 """A part that sees ever other inputs forgets those that it has not seen for the longest."""
@@ -68,8 +71,8 @@ class Shared:
     """What the parts of one budget share on one device; `pauses` counts how often one of them began to wait.
 
     Each run has a platform, since it may wait while others run: `idle` are those that no run has, and `another` makes
-    one more. The first is for planning, and takes nothing. `highest_bytes` is the most that the process took since a
-    part was planned, where memory is apart.
+    one more. The first is for planning, and takes nothing. `highest_bytes` is the most that the process took, where
+    memory is apart, as if each part had always been planned as it is by now.
     """
 
     settings: Settings
@@ -92,8 +95,7 @@ class Shared:
             return self.another()
         found = max(self.idle, key=lambda platform: platform.resting_bytes())
         self.idle.remove(found)
-        wanted = 0 if program.addresses is None else program.addresses.arena_bytes
-        more = max(0, wanted - found.resting_bytes())
+        more = max(0, _arena_bytes(program) - found.resting_bytes())
         if self.idle and self.platform.process_bytes() + more > self.baseline_bytes + self.settings.budget_bytes:
             self.give_back()
         return found
@@ -104,16 +106,16 @@ class Shared:
             platform.close()
 
     def note(self) -> None:
-        """Note what the process took at most, but for what is kept for runs that come; the mark is to begin again."""
+        """Note what the process takes at most, before the mark begins again."""
         if self.is_apart:
-            self.highest_bytes = max(self.highest_bytes, self.platform.high_water_bytes() - self._resting_bytes())
+            self.highest_bytes = max(self.highest_bytes, self.platform.high_water_bytes())
 
     def others_bytes(self, args: Sequence[object]) -> int:
         """Bytes that the process holds beyond its baseline and the inputs of a call."""
         held = self.platform.held_bytes([arg for arg in args if isinstance(arg, Tensor)])
-        return max(0, self.platform.process_bytes() - self._resting_bytes() - self.baseline_bytes - held)
+        return max(0, self.platform.process_bytes() - self.resting_bytes() - self.baseline_bytes - held)
 
-    def _resting_bytes(self) -> int:
+    def resting_bytes(self) -> int:
         """What is kept for runs that come: by each platform where memory is apart, else by the process."""
         if self.is_apart:
             return sum(platform.resting_bytes() for platform in self.idle)
@@ -201,10 +203,19 @@ class Part:
 
 
 def _shown(shared: Shared, ready: Ready, now: int) -> int:
-    """Return what others take: `now`, or where memory is apart the most that they took, once a run has shown it."""
-    if not shared.is_apart or not ready.runs:
+    """Return what others take: `now`, or where memory is apart the most that they took.
+
+    There the inputs of the part are reserved by now, and what its results had in the run before.
+    """
+    if not shared.is_apart:
         return now
-    return max(now, shared.highest_bytes - shared.baseline_bytes - ready.own_bytes)
+    beside = ready.own_bytes - _arena_bytes(ready.program)
+    present = shared.platform.process_bytes() - shared.resting_bytes() - beside
+    return max(0, max(present, shared.highest_bytes - ready.own_bytes) - shared.baseline_bytes)
+
+
+def _arena_bytes(program: Program) -> int:
+    return 0 if program.addresses is None else program.addresses.arena_bytes
 
 
 def _is_outdated(shared: Shared, ready: Ready, others: int) -> bool:
@@ -238,11 +249,11 @@ def _planned(shared: Shared, captured: Captured, args: Sequence[object], others:
         else:
             break
     platform.install()
-    shared.highest_bytes = 0
     hole = hole_of(captured.graph)
     own = platform.needed_bytes(prepared, program)
     ready = Ready(captured, prepared, program, position_of(hole, program), open_results(hole), own, room)
     if before is not None:
+        shared.highest_bytes += own - before.own_bytes
         ready.runs, ready.needed_bytes, ready.is_settled = before.runs, before.needed_bytes, True
     return ready
 
@@ -250,7 +261,7 @@ def _planned(shared: Shared, captured: Captured, args: Sequence[object], others:
 def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None) -> list[Room]:
     """Return what may be left to others who take so much by now, in the order in which it is to be tried."""
     if shared.is_apart and before is not None and before.runs:
-        return [Room(others + _SLACK_BYTES), Room(others)]
+        return [Room(others + max(_SLACK_BYTES, others >> _SLACK_SHARE)), Room(others)]
     budget_bytes = shared.settings.budget_bytes
     unseen = shared.platform.unseen_bytes(captured.graph, budget_bytes)
     shares = [int(share * max(0, budget_bytes - others - unseen)) for share in _SHARES]
