@@ -9,7 +9,7 @@ from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends.capture import capture
 from outgrow.frontends.loading import build, load_workload_function
 from outgrow.frontends.machines import described_machine, machine_names
-from outgrow.frontends.prepare import KnownMachine, capture_workload, plan_workload
+from outgrow.frontends.prepare import KnownMachine, capture_workload, plan_captured
 from outgrow.ir.text import print_graph
 from tests.workloads import DEEP, written
 
@@ -60,7 +60,7 @@ def test_a_plan_says_what_training_would_take(tmp_path: Path) -> None:
     """Below what the step takes in core there is a plan within the budget, and nothing has been measured."""
     function = load_workload_function(f"{written(tmp_path)}:perceptron")
     budget = 100 << 20
-    summary = plan_workload(function, DEEP, V100, budget).summary("toy")
+    summary = plan_captured(capture_workload(function, DEEP), V100, budget).summary("toy")
     assert summary.predicted.peak_bytes + summary.overhead_bytes <= budget < summary.in_core_peak_bytes
     assert summary.predicted.seconds >= summary.bound_seconds > 0
     assert summary.measured is None
@@ -71,7 +71,7 @@ def test_a_model_larger_than_any_memory_is_planned(tmp_path: Path) -> None:
     """Nothing is allocated: a batch of 128 TiB is no obstacle."""
     function = load_workload_function(f"{written(tmp_path)}:perceptron")
     with pytest.raises(Infeasible, match="below the floor"):
-        plan_workload(function, {"rows": 1 << 35, "width": 1 << 10}, V100, 1 << 40)
+        plan_captured(capture_workload(function, {"rows": 1 << 35, "width": 1 << 10}), V100, 1 << 40)
 
 
 def test_content_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class BesideDevice:
         return replace(machine, tier_bytes=room, below=link, reads_below=self._device.reads_pages)
 
     def rest(self, tensors: Sequence[Tensor]) -> None:
-        """Let tensors rest until a plan says where they are to be, if there is room; that plan will say so else."""
+        """Let tensors rest in the next tier until a plan says where they belong. Where that has no room, they stay."""
         awake = [storage for tensor in tensors if extent_of(storage := tensor.untyped_storage()) is None]
         rooms = _rooms(awake)
         spill = self.spill

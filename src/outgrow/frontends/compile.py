@@ -71,7 +71,7 @@ class Step(Generic[P, R]):
         workers: Workers | None = None,
         device: Device | None = None,
     ) -> None:
-        """Without a baseline it is what the process takes now, but for the tensors of the step.
+        """Without `baseline_bytes` it is what the process takes now, less the tensors of the step.
 
         Without a device the step runs on the one on which its tensors are.
         """
@@ -275,8 +275,9 @@ def compile(
     gives the bits of these kernels in core, which are not always those of eager.
 
     For a model on a GPU the budget is one of its memory, as torch's allocator and outgrow take it, and what does not
-    fit rests in locked memory of the host. Of this at most `host_budget` bytes are taken: what is beyond goes on to the
-    file, state that rests between steps only if the GPU reads memory that is not locked. This has not run on a GPU yet.
+    fit rests in locked memory of the host. Of this at most `host_budget` bytes are taken; the rest goes to the file.
+    State that rests between steps goes there only if the GPU reads memory that is not locked. This has not run on a GPU
+    yet.
 
     With a `mesh` of one dimension every process of it runs a part of the step, under a budget of its own, and has part
     of every tensor: parameters and optimizer state are DTensors after the first call. All processes run the same script

@@ -1,4 +1,4 @@
-"""In which containers do tensors come and go? In torch's pytrees, and in dataclasses, which are made such here."""
+"""Which containers may hold tensors? Torch's pytrees; dataclasses are made pytrees here."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -55,7 +55,7 @@ NOMINAL = Pace(1e-5, 1e-12, 4e-12, 8e-11)
 
 
 def in_order(graph: fx.Graph, shares: Shares, pace: Pace) -> tuple[fx.Graph, Mapping[str, tuple[str, ...]]]:
-    """Return a graph in a better order, and before which nodes what others fetch is to be sent for.
+    """Return a graph in a better order, and by node those whose fetches are to begin directly before it.
 
     Where workers have to swap, that is the given order: what is under way takes memory.
     """

@@ -1,4 +1,4 @@
-"""Of which type are results whose fake results say another than the kernel, or that the fake operator refuses?
+"""Which type does a result really have, where the fake operator gives another one, or refuses?
 
 Normalisations in mixed precision: under autocast the input has 16 bits a number and the parameters 32. On the CPU the
 statistics then have 32, as the parameters, and the gradient of the input 16, as the input. Grouped products, of which

@@ -223,19 +223,3 @@ def plan_captured(
         prove=prove,
         solver_seconds=solver_seconds,
     )
-
-
-def plan_workload(
-    function: Callable[..., Workload],
-    settings: Mapping[str, object],
-    target: KnownMachine,
-    budget_bytes: int,
-    *,
-    planner: str = "search",
-    progress: Callable[[str, float], None] = silent,
-) -> Prepared:
-    """Plan a workload's step without building it in memory: `capture_workload`, then `plan_captured`."""
-    progress("capture", 0.0)
-    captured = capture_workload(function, settings)
-    progress("plan", 0.0)
-    return plan_captured(captured, target, budget_bytes, planner=planner, progress=progress)

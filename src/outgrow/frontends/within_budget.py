@@ -23,13 +23,13 @@ from outgrow.runtime.program import Program
 from outgrow.units import format_bytes
 
 _HOLES = 8
-"""Where there are holes, a plan is made for less than the capacity by this power of 2 of it, if there is one."""
+"""The first plan is made for less than the capacity, by this power of 2 of it, to leave room for holes."""
 _LEAST_LESS = 7
-"""Where a program needs more all the same, the next plan gets less, by this power of 2 of the budget at least."""
+"""If its program needs too much all the same, the next plan gets less by this power of 2 of the budget at least."""
 _THOROUGH = 2
-"""So many plans are searched for thoroughly."""
+"""How many plans are searched for thoroughly."""
 _FLOORS = 8
-"""So often is a floor raised for which there is a plan and no program."""
+"""How often a floor is raised that has a plan and no program."""
 
 
 @dataclass(frozen=True)

@@ -244,7 +244,7 @@ def check_replaceable(training: Training) -> None:
     items = [item for item in parameters(training).values() if not isinstance(item, DTensor)]
     known = {id(items), *map(id, _containers(training)), *(id(optimizer.state) for optimizer in training.optimizers)}
     for item in items:
-        if item._backward_hooks or getattr(item, "_post_accumulate_grad_hooks", None):
+        if item._backward_hooks or item._post_accumulate_grad_hooks:
             raise Uncapturable(
                 f"a parameter of shape {tuple(item.shape)} has hooks, which its parts would not have; do without them "
                 "where the step is divided over a mesh"

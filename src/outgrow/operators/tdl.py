@@ -276,7 +276,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that an operator is called with: the how-manieth, and its shape."""
+    """A tensor that an operator is called with: its position among the tensors, and its shape."""
 
     position: int
     shape: Shape

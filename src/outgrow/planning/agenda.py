@@ -33,7 +33,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Agenda:
-    """The order of jobs, and for which others what they fetch is sent for before one of them; and how long all take."""
+    """The jobs in the order in which they run, and the seconds that all take.
+
+    What those fetch that are `early` for a job is sent for directly before that job.
+    """
 
     order: tuple[int, ...]
     early: Mapping[int, tuple[int, ...]]

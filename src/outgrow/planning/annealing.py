@@ -107,7 +107,7 @@ def annealed(
     costs: Costs, alike: Alike, now: Trial, best: Trial, random: np.random.Generator, begin: int, end: int, trials: int,
     warm: float, cold: float, enough: float,
 ) -> tuple[Trial, Trial]:  # fmt: skip
-    """Return where a run of `trials` changes stands after those from `begin` to `end`, and the best trial so far.
+    """Make changes `begin` to `end` of a run of `trials`; return where it stands then, and the best trial so far.
 
     `warm` and `cold` are its temperatures at both ends, as shares of the step; `enough` are seconds that end it.
     """

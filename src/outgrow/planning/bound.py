@@ -261,17 +261,17 @@ def _flow(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
                 continue
             more = [(held[slot], 1.0)] if slot < rest.end else []
             rows.add(
-                [*more, *_there(columns, number, rest, slot, -1.0)],
+                [*more, *_minus_there(columns, number, rest, slot)],
                 0.0 if more else -1.0,
             )
 
 
-def _there(columns: _Columns, number: int, rest: Rest, slot: int, sign: float) -> Terms:
-    """What was held before a slot, what comes in during it, and what is built in it."""
-    terms = [(columns.held[number][slot - 1], sign)]
+def _minus_there(columns: _Columns, number: int, rest: Rest, slot: int) -> Terms:
+    """What was held before a slot, what comes in during it, and what is built in it; all negative."""
+    terms = [(columns.held[number][slot - 1], -1.0)]
     if slot in columns.coming[number]:
-        terms.append((columns.coming[number][slot], sign))
-    return [*terms, *columns.repeated_within(rest.repeat, slot - 1, slot, sign)]
+        terms.append((columns.coming[number][slot], -1.0))
+    return [*terms, *columns.repeated_within(rest.repeat, slot - 1, slot, -1.0)]
 
 
 def _no_loss(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
@@ -304,7 +304,7 @@ def _operands(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
             for rests in repeat.reads if again else ():
                 resting = _resting(outlined, rests, slot)
                 if resting is not None:
-                    there = _there(columns, resting, outlined.rests[resting], slot, -1.0)
+                    there = _minus_there(columns, resting, outlined.rests[resting], slot)
                     rows.add([*again, *there], 0.0)
 
 

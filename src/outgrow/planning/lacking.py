@@ -131,9 +131,10 @@ def read(call: Call) -> frozenset[int]:
 def fetched(
     shape: Shape, own: Shape, states: tuple[int, ...], needed: tuple[Region, ...] | None, addends: int, ways: int
 ) -> tuple[float, ...]:
-    """Return how many elements workers lack that need a region each of an operand, for each state; None: all of it.
+    """Return, for each state, how many elements of an operand all workers together have to receive.
 
-    It is the sum of so many `addends` already, of which each worker has one.
+    Worker w needs the region `needed[w]` (None: all of it). The operand is the sum of so many `addends` already, of
+    which each worker has one.
     """
     found = [0.0] * len(states)
     for worker in range(ways):

@@ -1,4 +1,4 @@
-"""How is a step divided once, each worker or group of them holding a part of each tensor, with least communication?
+"""How is a step divided once, with the least communication? Each worker, or group of them, has a part of each tensor.
 
 Costs of a call are sums over its tensors, so each depends on one strategy and one state (`planning.options`): the
 cheapest choice of all is found exactly (`planning.elimination`). Where that is too entangled, as over many time steps,
@@ -89,7 +89,7 @@ def divided_once(step: Dataflow, used: Mapping[str, Used], before: Sequence[Leve
 
 
 def _addends(step: Dataflow, before: Sequence[Level]) -> dict[str, tuple[int, ...]]:
-    """Return of how many addends each operand and result of a node is the sum, by divisions before, if of several."""
+    """Return, for each node with a sum left by earlier divisions, of how many addends its operands and results are."""
     found: dict[str, list[int]] = {}
     for level in before:
         have_addends = ADDENDS in level.states.values()

@@ -77,7 +77,7 @@ def used_by_nodes(step: Dataflow) -> dict[str, Used]:
 def states_of(tensor: Tensor, ways: int, room: Room) -> tuple[int, ...]:
     """Return the states that a tensor may have: cut along any dimension that is large enough.
 
-    It may be whole if it is small, or of a parameter that is held; and those of a sum may be addends.
+    It may be whole if it is small, or belongs to a parameter that is held. A sum may also be left as its addends.
     """
     if tensor.whole:
         return (WHOLE,)

@@ -5,8 +5,8 @@ no plan otherwise, those from `least_bytes` on are moved too. Of the storages th
 `fixed` are never moved (`leaving` says which others may leave the device). On an *anchored* device what outlives the
 step is not where the step has its memory: unless it rests in the next tier between steps, it has room of its own from
 the beginning of the step to its end, and does not move. A plan that is *quick* is the best of those that come to mind
-at once, and is not searched for. A solver that a planner asks is stopped
-after `solver_seconds`. What a planner wants known of its plan, that for example, it tells `remark`.
+at once, and is not searched for. A solver that a planner asks is stopped after `solver_seconds`. What a planner has to
+say of its plan, such as that a solver was stopped, it tells `remark`.
 """
 
 from collections.abc import Callable, Mapping

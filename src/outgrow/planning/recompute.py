@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from outgrow.plan import Recompute, Reuse
 from outgrow.planning.sequence import OpSequence
 from outgrow.planning.tables import Tables
+from outgrow.rewriting.recompute import unused_suffix
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def named(tables: Tables, sequence: OpSequence, over: NDArray[np.int64]) -> Name
     for number in sorted(range(len(places)), key=lambda number: places[number][-1], reverse=True):
         chain = [original[at] for at in places[number]]
         storages = [tables.names[storage] for storage in made[number]]
-        suffix = _unused(chain, storages, used_ops, used_storages)
+        suffix = unused_suffix(chain, storages, used_ops.__contains__, used_storages.__contains__)
         suffixes[number] = suffix
         for at, name in zip(places[number], chain, strict=True):
             ops[at] = name + suffix
@@ -50,14 +51,6 @@ def named(tables: Tables, sequence: OpSequence, over: NDArray[np.int64]) -> Name
     names = _instances(tables, sequence, suffixes)
     reuses = _reuses(tables, sequence, ops, over)
     return Named((*decisions, *reuses), tuple(ops), _homes(tables, sequence, names, over))
-
-
-def _unused(chain: Sequence[str], storages: Sequence[str], ops: set[str], names: set[str]) -> str:
-    """The suffix that the law gives to a copy of this chain."""
-    count = 1
-    while any(f"{name}${count}" in ops for name in chain) or any(f"{name}${count}" in names for name in storages):
-        count += 1
-    return f"${count}"
 
 
 def _births(sequence: OpSequence) -> dict[int, int]:

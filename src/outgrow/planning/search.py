@@ -284,7 +284,7 @@ def _improved(scanned: Sequence[_Found]) -> _Found:
 
 
 def _origins(scanned: Sequence[_Found]) -> Iterator[_Found]:
-    """Yield where short runs begin: four, of each board as many as of another."""
+    """Yield the starting points of the four short runs, equally many on each board."""
     for found in scanned:
         board = found.board
         plain = _Found(board, _settled(board, board.tried(board.space.start)))

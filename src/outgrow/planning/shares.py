@@ -207,8 +207,8 @@ _KINDS: Mapping[int, Kind] = {WHOLE: Standing.ALIKE, ADDENDS: Reducer.SUM}
 def with_addends(spread: Spread, stay: tuple[bool, ...], workers: int) -> Spread:
     """Return what each worker has, where at these divisions each goes on with its own addend.
 
-    Where workers of a group all did the same, as those do who have too little to cut, what the first has is the addend,
-    and the others have none.
+    Workers of a group that have too little to cut all do the same. Then what the first has is the addend, and the
+    others have none.
     """
     if not any(stay):
         return spread

@@ -9,9 +9,10 @@ all is mapped once, and nothing while it runs.
     rest     what a block takes beyond whole pages. It lies at the begin of a page, behind the block's other pages, or
              at the end of one, before them; so two rests share a page, and small blocks lie where there is room
 
-First rests are given pages, the longest lasting first: one that has room, and is taken as long anyway or at least not
-much longer for it. Then all pages that are wanted are placed, in the order of their begins: the shortest run of free
-ones that is long enough, or free pages of the shortest runs. So there are no more of them than are wanted at once.
+First rests are given pages, the longest lasting first. A rest takes a page that has room, and that it keeps in use
+little longer or not at all. Then all pages that are wanted are placed, in the order of their begins: the shortest run
+of free ones that is long enough, or free pages of the shortest runs. So there are no more of them than are wanted at
+once.
 
     apart    no byte of the memory is held by two blocks at one instruction; looked over in `planning.addresses`
 

@@ -126,9 +126,9 @@ def _overs(
 ) -> NDArray[np.int64]:
     """For each op the storage of its first result, then up to two operands that it may be written over; else -1.
 
-    What may be stowed after its birth is not written over what is there before the step, and what may never leave,
-    such as a result of the step, not over what may: that would have to stay, too. On an anchored device what outlives
-    the step is not written over what dies in it.
+    Two cases are left out, as the operand would have to stay too: what may be stowed after its birth is not written
+    over what is there before the step, and what may never leave, such as a result, not over what may. On an anchored
+    device what outlives the step is not written over what dies in it.
     """
     found = np.full((len(graph.ops), 1 + _OPERANDS), -1, dtype=np.int64)
     for at, op in enumerate(graph.ops):

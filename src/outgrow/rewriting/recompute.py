@@ -1,6 +1,6 @@
 """The law of recomputation: a storage may be built again from what made it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from outgrow.ir.flight import ARRIVED
@@ -116,7 +116,9 @@ class _Copy:
 def _copy(draft: Draft, chain: Sequence[Op]) -> _Copy:
     repeated = [quiet(op) for op in chain]
     made = tuple(dict.fromkeys(value.storage for op in repeated for value in _results(draft, op)))
-    suffix = _unused_suffix(draft, repeated, made)
+    suffix = unused_suffix(
+        [op.name for op in repeated], made, lambda name: draft.place_of(name) is not None, draft.storages.__contains__
+    )
     own = dict.fromkeys(name for op in repeated for name in (*read_values(op), *result_values(op)))
     names = {name: name + suffix for name in own if draft.values[name].storage in made}
     values = tuple(_moved(draft.values[old], suffix) for old in names)
@@ -126,13 +128,14 @@ def _copy(draft: Draft, chain: Sequence[Op]) -> _Copy:
     return _Copy(suffix, ops, made, values)
 
 
-def _unused_suffix(draft: Draft, chain: Sequence[Op], made: Sequence[str]) -> str:
-    count = 1
-    while any(draft.place_of(f"{op.name}${count}") is not None for op in chain) or any(
-        f"{name}${count}" in draft.storages for name in made
-    ):
-        count += 1
-    return f"${count}"
+def unused_suffix(
+    ops: Sequence[str], storages: Sequence[str], has_op: Callable[[str], bool], has_storage: Callable[[str], bool]
+) -> str:
+    """Return the suffix of copies of some ops and storages, by their names: the first of $1, $2, ... not in use."""
+    number = 1
+    while any(has_op(f"{name}${number}") for name in ops) or any(has_storage(f"{name}${number}") for name in storages):
+        number += 1
+    return f"${number}"
 
 
 def _moved(value: Value, suffix: str) -> Value:

@@ -3,7 +3,7 @@
 The docstring of every law states, in IR text, `rewrite:` the left side, `->`, the right side, the decision
 between them as `with:`, and `provided:` and `because:` in words. The tests parse these blocks and apply the law
 to the left side. Where the condition does not hold, the law raises `NotApplicable` and leaves the draft as it was. A
-law does not verify the graph: `derive` does.
+law does not verify the graph: `derive.verified` does.
 """
 
 from collections.abc import Callable, Mapping
