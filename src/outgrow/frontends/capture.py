@@ -27,6 +27,7 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.convert import Conversion, address
 from outgrow.frontends.counters import Counted
 from outgrow.frontends.devices import CPU, device_of, elsewhere_of
+from outgrow.frontends.escapes import check_nothing_is_kept
 from outgrow.frontends.guards import Guards, asked, guards
 from outgrow.frontends.refusals import NOT_HELD
 from outgrow.frontends.state import (
@@ -204,7 +205,12 @@ def capture(
     it does something that a graph could not repeat. An error of the step itself is raised as it is.
     """
     traced = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
-    return captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
+    captured = captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
+    mode, environment = traced.mode, traced.shape_env
+    del traced
+    if mode is not None:
+        check_nothing_is_kept(mode, environment, step)
+    return captured
 
 
 def captured_from(traced: Traced, leaves: Sequence[object]) -> Captured:

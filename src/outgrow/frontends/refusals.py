@@ -27,8 +27,8 @@ import outgrow
 from outgrow.errors import Uncapturable
 
 _CONTENT = (
-    "this needs the content of a tensor, which is not there while the step is captured; write it with tensor "
-    "operations such as torch.where, or do it after the step with what the step returns"
+    "this needs the content of a tensor, which is not there while the step is captured; return the tensor and do it "
+    "after the step (print, log, check), or write it with tensor operations such as torch.where"
 )
 _SHAPE = (
     "the shape of this result depends on the content of a tensor; give it a fixed shape, for example with "
@@ -53,6 +53,7 @@ _UNTRACEABLE = "torch cannot trace this; write it otherwise, or do it outside of
 _CONTENT_MESSAGES = (
     "is not supported for tensor subclasses",
     "Cannot access data pointer of Tensor",
+    "passed to FakeTensor",
     "passed to SymFloat",
     "passed to SymInt",
     "passed to SymBool",

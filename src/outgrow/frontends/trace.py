@@ -39,7 +39,8 @@ from outgrow.frontends.containers import check_open, open_dataclasses
 from outgrow.frontends.counters import Counted, Counters
 from outgrow.frontends.devices import check_devices, title
 from outgrow.frontends.eager_ways import as_in_eager
-from outgrow.frontends.fakes import Twins, fake_mode, stand_in
+from outgrow.frontends.escapes import attributes_kept
+from outgrow.frontends.fakes import FakeMode, Twins, fake_mode, stand_in
 from outgrow.frontends.generator import generator_traced
 from outgrow.frontends.guards import symbol
 from outgrow.frontends.refusals import DROP_IN, refusals
@@ -103,12 +104,13 @@ class Traced:
     The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that
     the step looked at, and what they were. `originals` are the real tensors by the identity of their fake twins.
     `returned` are the leaves of what the step returns, with None for those that are outputs.
-    `born` are tensors that are new in their slots, `emptied` the slots that
-    lost theirs, `gradients` the tensors that were in `p.grad` when an optimizer made its step, and `schedulers` those
-    whose steps are to follow every call.
+    `born` are tensors that are new in their slots, `emptied` the slots that lost theirs, `gradients` the tensors that
+    were in `p.grad` when an optimizer made its step, and `schedulers` those whose steps are to follow every call.
+    `mode` is that of the fake tensors, if it was made for this run.
     """
 
     module: fx.GraphModule
+    mode: FakeMode | None
     tensors: Mapping[Slot, Tensor]
     hyper: Mapping[GroupSlot, float]
     symbols: tuple[sympy.Symbol, ...]
@@ -196,6 +198,7 @@ def _trace(
         assert run.structure is not None, "the step ran"
         return Traced(
             module=module,
+            mode=mode if not any(isinstance(item, FakeTensor) for item in (*before.values(), *leaves)) else None,
             tensors=tensors,
             hyper=hyper,
             symbols=expressions,
@@ -295,7 +298,7 @@ def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
     known = {id(parameter) for model in training.models for parameter in model.parameters()}
     torch.clear_autocast_cache()
     try:
-        with preserved(training):
+        with preserved(training), attributes_kept(training.models):
             yield
         if random.getstate() != drawn:
             raise Uncapturable(
