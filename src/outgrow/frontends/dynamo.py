@@ -18,8 +18,9 @@ from torch.optim import Optimizer
 
 from outgrow.frontends.devices import device_of
 from outgrow.frontends.on_device import platform_of
-from outgrow.frontends.parts import Part, Shared
+from outgrow.frontends.parts import Part
 from outgrow.frontends.settings import Settings
+from outgrow.frontends.shared_budget import Shared
 from outgrow.frontends.warmup import warm_up
 from outgrow.runtime.device import Device
 

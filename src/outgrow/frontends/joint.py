@@ -45,20 +45,32 @@ def joint(module: fx.GraphModule, args: Sequence[object]) -> Callable[..., objec
             item.detach().requires_grad_() if is_wanted else item for item, is_wanted in zip(given, wanted, strict=True)
         ]
         results = list(module(*primals))
+        _check_gradients(primals, wanted)
         differentiable = [at for at, item in enumerate(results) if isinstance(item, Tensor) and item.requires_grad]
         if not differentiable:
             return results, []
         tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
         arriving = torch.ops.outgrow.elsewhere(tensors, differentiable)
-        found = torch.autograd.grad(
-            [results[at] for at in differentiable],
-            [item for item, is_wanted in zip(primals, wanted, strict=True) if is_wanted],
-            arriving,
-            allow_unused=True,
-        )
+        with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
+            found = torch.autograd.grad(
+                [results[at] for at in differentiable],
+                [item for item, is_wanted in zip(primals, wanted, strict=True) if is_wanted],
+                arriving,
+                allow_unused=True,
+            )
         return [item.detach() if isinstance(item, Tensor) else item for item in results], list(found)
 
     return both
+
+
+def _check_gradients(primals: Sequence[object], wanted: Sequence[bool]) -> None:
+    """Refuse a module that writes what wants a gradient into an input that wanted none."""
+    for item, is_wanted in zip(primals, wanted, strict=True):
+        if isinstance(item, Tensor) and item.requires_grad and not is_wanted:
+            raise Uncapturable(
+                f"a compiled part writes what depends on parameters into its input of shape {tuple(item.shape)}, whose "
+                "history the caller would lose; write the operation out of place, and return what it gives"
+            )
 
 
 def hole_of(graph: Graph) -> Op | None:

@@ -98,7 +98,8 @@ class Run:
         """Run the instructions from where the run is up to number `stop`."""
         self.free_since = self.memory.moment()
         timed = self.memory.is_timed
-        with torch.no_grad(), nullcontext() if self.spill is None else self.spill.serving(is_timed=timed):
+        serving = nullcontext() if self.spill is None else self.spill.serving(is_timed=timed)
+        with torch.no_grad(), torch._C._DisableAutocast(), serving:  # noqa: SLF001 - casts are ops of the program
             for item in self.program.instructions[self.position : stop]:
                 match item:
                     case Call():

@@ -35,7 +35,8 @@ class Repeated(Run):
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
-        with torch.no_grad(), nullcontext() if self.spill is None else self.spill.serving(is_timed=False):
+        serving = nullcontext() if self.spill is None else self.spill.serving(is_timed=False)
+        with torch.no_grad(), torch._C._DisableAutocast(), serving:  # noqa: SLF001 - casts are ops of the program
             for part in self.score.parts[self.position : stop]:
                 if isinstance(part, Part):
                     self._play(part)

@@ -1,0 +1,106 @@
+"""What must stay as it is between a forward pass and its backward pass? What the rest of the program reads then.
+
+Between the two, others may write over an input of a part, or over a result that they were given. Autograd notices where
+it keeps a tensor itself: by its version, which each write raises. A part compares the versions of
+
+    inputs     that the rest reads; of those that the part itself writes, as running statistics, those from which the
+               rest builds something again: other calls of the part write them too, and what the captured backward pass
+               reads of them does not matter then
+    results    that the rest reads, or that share memory: eager would know that one is a part of the other's history
+
+A write of the part itself raises the version of an input too, since nobody else sees it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from outgrow.frontends.capture import Captured, Result
+from outgrow.frontends.state import BatchSlot
+from outgrow.ir.graph import Graph, Op, SwapOut
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """By their numbers: inputs that the part `writes`, inputs and results that must stay as they are.
+
+    `sources` are, for each gradient that the part returns, the gradients that arrive on which it depends.
+    """
+
+    writes: tuple[int, ...]
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+    sources: tuple[frozenset[int], ...]
+
+
+def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
+    """Return what must stay as it is while a run of a derived graph waits at its hole, if it has one."""
+    leaves = {item.storage: item.slot.leaf for item in captured.inputs if isinstance(item.slot, BatchSlot)}
+    written = {name for op in captured.graph.ops for name in captured.graph.written(op)} & leaves.keys()
+    writes = tuple(sorted(leaves[name] for name in written))
+    if hole is None:
+        return Between(writes, (), (), ())
+    read, rebuilt_from = _read_behind(captured.graph, derived, hole)
+    inputs = (read - written) | (rebuilt_from & written)
+    storages, sources = _results(captured, hole)
+    kept = [name is not None and (name in read or storages.count(name) > 1) for name in storages]
+    return Between(
+        writes,
+        tuple(sorted(leaves[name] for name in inputs & leaves.keys())),
+        tuple(at for at, is_kept in enumerate(kept) if is_kept),
+        sources,
+    )
+
+
+def _read_behind(graph: Graph, derived: Graph, hole: Op) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the storages that are read behind the hole, and those of them that repeated ops read."""
+    names = [op.name for op in graph.ops]
+    behind = set(names[names.index(hole.name) + 1 :])
+    at = next(at for at, item in enumerate(derived.instructions) if isinstance(item, Op) and item.name == hole.name)
+    rest = derived.instructions[at + 1 :]
+    read = {name for item in rest for name in derived.reads(item)}
+    read |= {item.storage for item in rest if isinstance(item, SwapOut)}
+    repeated = [item for item in rest if isinstance(item, Op) and item.captured not in behind]
+    return frozenset(read), frozenset(name for item in repeated for name in derived.reads(item))
+
+
+def _results(captured: Captured, hole: Op) -> tuple[list[str | None], tuple[frozenset[int], ...]]:
+    """Return the storages of the results of a part, and on which arriving gradients each of its gradients depends."""
+    graph = captured.graph
+    storages = [
+        graph.values[graph.results[leaf.number]].storage if isinstance(leaf, Result) else None
+        for leaf in captured.returned.leaves
+    ]
+    depends = _dependence(graph, hole)
+    sources = [frozenset[int]() if name is None else depends.get(name, frozenset()) for name in storages]
+    results, _ = pytree.tree_unflatten(storages, captured.returned.structure)
+    _, gradients = pytree.tree_unflatten(sources, captured.returned.structure)
+    return list(results), tuple(gradients)
+
+
+def _dependence(graph: Graph, hole: Op) -> dict[str, frozenset[int]]:
+    """Return by storage on which results of the hole it depends, directly or not."""
+    arriving = [name for name in hole.results if name is not None]
+    found = {graph.values[name].storage: frozenset((at,)) for at, name in enumerate(arriving)}
+    names = [op.name for op in graph.ops]
+    for op in graph.ops[names.index(hole.name) + 1 :]:
+        read = frozenset(at for name in graph.reads(op) for at in found.get(name, ()))
+        for name in graph.written(op) if read else ():
+            found[name] = found.get(name, frozenset()) | read
+    return found
+
+
+def versions(tensors: Sequence[object], numbers: Sequence[int]) -> list[int]:
+    """Return the versions of some of the tensors, by their numbers."""
+    chosen = [tensors[at] for at in numbers]
+    return [item._version if isinstance(item, Tensor) and not item.is_inference() else 0 for item in chosen]
+
+
+def raise_versions(tensors: Sequence[object], numbers: Sequence[int]) -> None:
+    """Let everybody see that tensors were written, by their numbers."""
+    for item in (tensors[at] for at in numbers):
+        if isinstance(item, Tensor) and not item.is_inference():
+            torch.autograd.graph.increment_version(item)

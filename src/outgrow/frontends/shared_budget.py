@@ -1,0 +1,242 @@
+"""How do parts of a loop share one budget? Each is planned so that it leaves room for others.
+
+What a process holds besides a part's own inputs, what waits for the backward of other parts included, is overhead when
+the part is planned. Beyond that a first plan leaves most of what there is to others (`_SHARES`), and the second one
+what they were seen to take:
+
+    on a CPU      while the part waits: memory that it does not hold then serves whoever wants it. It is the workspace
+                  of the hole
+    on a device   at all times: the arena of a part is its own for as long as it waits, and for the next step as well
+
+What others take anew, as an optimizer's state in the first step, is seen when it is there; parts make room for it then.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from outgrow.analysis.cost import Cost
+from outgrow.analysis.cost import signature as cost_signature
+from outgrow.errors import Infeasible
+from outgrow.frontends.between import Between, between
+from outgrow.frontends.capture import Captured
+from outgrow.frontends.joint import hole_of, open_results, position_of
+from outgrow.frontends.platform import Platform
+from outgrow.frontends.prepare import Prepared
+from outgrow.frontends.settings import Settings
+from outgrow.frontends.state import Training
+from outgrow.frontends.within_budget import Demand, fitted
+from outgrow.ir.machine import Machine
+from outgrow.planning.problem import silent
+from outgrow.runtime.program import Program
+
+_SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
+"""Shares of what is left that a part leaves to others, tried in this order."""
+_SLACK_BYTES, _SLACK_SHARE = 16 << 20, 4
+"""What is left to others beyond what they were seen to take: so much, or on a device by this power of 2 of that, if it
+is more: an allocator that keeps what was freed takes a little more in the next steps."""
+NOBODY = Training((), ())
+"""What a part trains: its parameters are inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What of the budget is left to others: at all times, and beyond that while a part waits for its backward pass."""
+
+    always_bytes: int
+    waiting_bytes: int = 0
+
+
+@dataclass
+class Shared:
+    """What the parts of one budget share on one device; `pauses` counts how often one of them began to wait.
+
+    Each run has a platform, since it may wait while others run: `idle` are those that no run has, and `another` makes
+    one more. The first is for planning, and takes nothing. `highest_bytes` is the most that the process took, where
+    memory is apart, as if each part had always been planned as it is by now.
+    """
+
+    settings: Settings
+    another: Callable[[], Platform]
+    platform: Platform
+    baseline_bytes: int
+    machine: Machine
+    pauses: int = 0
+    highest_bytes: int = 0
+    idle: list[Platform] = field(default_factory=list[Platform])
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether a run has its memory for itself, also while it waits."""
+        return self.platform.anchored
+
+    def taken(self, program: Program) -> Platform:
+        """Return a platform for a run. Where it would have too little room, others that are idle give theirs back."""
+        if not self.idle:
+            return self.another()
+        found = max(self.idle, key=lambda platform: platform.resting_bytes())
+        self.idle.remove(found)
+        more = max(0, _arena_bytes(program) - found.resting_bytes())
+        if self.idle and self.platform.process_bytes() + more > self.baseline_bytes + self.settings.budget_bytes:
+            self.give_back()
+        return found
+
+    def give_back(self) -> None:
+        """Give back what idle platforms keep for the next run."""
+        for platform in self.idle:
+            platform.close()
+
+    def note(self) -> None:
+        """Note what the process takes at most, before the mark begins again."""
+        if self.is_apart:
+            self.highest_bytes = max(self.highest_bytes, self.platform.high_water_bytes())
+
+    def others_bytes(self, args: Sequence[object]) -> int:
+        """Bytes that the process holds beyond its baseline and the inputs of a call."""
+        held = self.platform.held_bytes([arg for arg in args if isinstance(arg, Tensor)])
+        return max(0, self.platform.process_bytes() - self.resting_bytes() - self.baseline_bytes - held)
+
+    def resting_bytes(self) -> int:
+        """What is kept for runs that come: by each platform where memory is apart, else by the process."""
+        if self.is_apart:
+            return sum(platform.resting_bytes() for platform in self.idle)
+        return self.platform.resting_bytes()
+
+
+@dataclass
+class Ready:
+    """A part for inputs of some kind: captured, planned and lowered.
+
+    `hole` is the number of the instruction that stands for everything else, `open` are the results that it hands
+    gradients for, `own_bytes` is what the program needs, `room` what the plan leaves to others, and `needed_bytes` what
+    they were seen to take while a run waited. It is settled once it was planned from what a run has shown.
+    """
+
+    captured: Captured
+    prepared: Prepared
+    program: Program
+    hole: int | None
+    open: tuple[int, ...]
+    between: Between
+    own_bytes: int
+    room: Room
+    runs: int = 0
+    needed_bytes: int | None = None
+    is_settled: bool = False
+    is_closed: bool = False
+
+
+def shown(shared: Shared, ready: Ready, now: int) -> int:
+    """Return what others take: `now`, or where memory is apart the most that they took.
+
+    There the inputs of the part are reserved by now, and what its results had in the run before.
+    """
+    if not shared.is_apart:
+        return now
+    beside = ready.own_bytes - _arena_bytes(ready.program)
+    present = shared.platform.process_bytes() - shared.resting_bytes() - beside
+    return max(0, max(present, shared.highest_bytes - ready.own_bytes) - shared.baseline_bytes)
+
+
+def _arena_bytes(program: Program) -> int:
+    return 0 if program.addresses is None else program.addresses.arena_bytes
+
+
+def is_outdated(shared: Shared, ready: Ready, others: int) -> bool:
+    """Whether a part is to be planned again: others take more than is left to them, or a run has shown more of costs.
+
+    Where memory is apart costs are known before, and what moves nothing has nothing to gain.
+    """
+    is_new = ready.runs > 0 and not ready.is_settled
+    if shared.is_apart:
+        is_rewritten = bool(ready.prepared.plan.decisions)
+        return (is_new and is_rewritten) or others + ready.own_bytes > shared.settings.budget_bytes
+    is_short = (ready.needed_bytes or 0) > ready.room.waiting_bytes or others > ready.room.always_bytes + _SLACK_BYTES
+    return is_new or is_short
+
+
+def planned(shared: Shared, captured: Captured, args: Sequence[object], others: int, before: Ready | None) -> Ready:
+    """Plan a part with as much left to others as they need; while that is unknown, with a share of what is left.
+
+    Raises `Infeasible` if the part has no plan although nothing is left for others.
+    """
+    shared.give_back()
+    platform = shared.platform
+    tensors = captured.tensors(NOBODY, [plain(arg) for arg in args], {})
+    platform.make_room(captured, tensors)
+    rooms = _rooms(shared, captured, others, before)
+    for room in rooms:
+        try:
+            prepared, program = _fitted(shared, captured, tensors, room, is_last=room == rooms[-1])
+        except Infeasible:
+            if room == rooms[-1]:
+                raise
+        else:
+            break
+    platform.install()
+    hole = hole_of(captured.graph)
+    own = platform.needed_bytes(prepared, program)
+    passes = position_of(hole, program), open_results(hole), between(captured, prepared.derived, hole)
+    ready = Ready(captured, prepared, program, *passes, own, room)
+    if before is not None:
+        shared.highest_bytes += own - before.own_bytes
+        ready.runs, ready.needed_bytes, ready.is_settled = before.runs, before.needed_bytes, True
+    return ready
+
+
+def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None) -> list[Room]:
+    """Return what may be left to others who take so much by now, in the order in which it is to be tried."""
+    if shared.is_apart and before is not None and before.runs:
+        return [Room(others + max(_SLACK_BYTES, others >> _SLACK_SHARE)), Room(others)]
+    budget_bytes = shared.settings.budget_bytes
+    unseen = shared.platform.unseen_bytes(captured.graph, budget_bytes)
+    shares = [int(share * max(0, budget_bytes - others - unseen)) for share in _SHARES]
+    if hole_of(captured.graph) is None:
+        shares = [0]
+    if shared.is_apart:
+        return [Room(others + unseen + share) for share in shares]
+    if before is None:
+        return [Room(others, share) for share in shares]
+    needed = before.needed_bytes
+    waiting = shares if needed is None else [needed + _SLACK_BYTES, needed]
+    return [Room(max(others, before.room.always_bytes), share) for share in waiting]
+
+
+def _fitted(
+    shared: Shared, captured: Captured, tensors: dict[str, Tensor], room: Room, *, is_last: bool
+) -> tuple[Prepared, Program]:
+    """Return a plan, and its program, that leaves so much to others. Raises `Infeasible` where there is none."""
+    graph, platform = captured.graph, shared.platform
+    known = dict(platform.known(captured, silent))
+    hole = hole_of(graph)
+    if hole is not None:
+        known[cost_signature(graph, hole)] = Cost(0.0, room.waiting_bytes, measured=True)
+
+    def overhead_within(budget_bytes: int) -> int:
+        unseen = 0 if shared.is_apart else platform.unseen_bytes(graph, budget_bytes)
+        return room.always_bytes + unseen
+
+    demand = Demand(
+        platform=platform,
+        machine=shared.machine,
+        planner=shared.settings.planner,
+        captured=captured,
+        known=known,
+        fixed=platform.fixed(captured, tensors) | {item.storage for item in captured.inputs},
+        overhead_within=overhead_within,
+        progress=silent,
+    )
+    return fitted(demand, shared.settings.budget_bytes, is_new=is_last, is_thorough=True)
+
+
+def close(shared: Shared, ready: Ready) -> None:
+    """A part for inputs of some kind is planned anew, or wanted no more; runs of it that wait go on."""
+    ready.is_closed = True
+    for platform in shared.idle:
+        platform.forget(ready.program)
+
+
+def plain(arg: object) -> object:
+    """Return an argument without its history."""
+    return arg.detach() if isinstance(arg, Tensor) else arg
