@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -70,3 +71,33 @@ def test_a_loss_in_a_list_is_refused() -> None:
 def test_what_is_returned_is_not_kept() -> None:
     """A step may return numbers and tensors in whatever it likes."""
     captured(lambda x, model: {"loss": model(x), "number": model(x).item()})
+
+
+def test_random_numbers_of_numpy_are_refused() -> None:
+    """They would be drawn once, and be the same ever after; the generator is as it was."""
+    before = np.random.get_state()  # noqa: NPY002 - what users have
+    with pytest.raises(Uncapturable, match="NumPy's random numbers"):
+        captured(lambda x, model: model(x) * float(np.random.rand()))  # noqa: NPY002
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_an_argument_that_is_a_weight_is_refused_where_that_is_written() -> None:
+    """What is read after an update would be what was there before, or the other way round."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor, weight: Tensor) -> Tensor:
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss + weight.sum()
+
+    with pytest.raises(Uncapturable, match=r"argument number 1 .* shares memory with parameter 'weight'"):
+        capture(step, [model], [optimizer], (torch.ones(2, 4), model.weight.detach()), {})
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_derivatives_in_forward_mode_are_refused() -> None:
+    """Their zeros have no memory."""
+    with pytest.raises(Uncapturable, match="forward mode"):
+        captured(lambda x, model: torch.func.jvp(lambda y: (y * torch.ones(4)).sum(), (x,), (x,))[1] + model(x))

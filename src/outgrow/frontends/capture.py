@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from outgrow.errors import Uncapturable
 from outgrow.frontends.convert import Conversion, address
 from outgrow.frontends.counters import Counted
-from outgrow.frontends.devices import CPU, device_of, elsewhere_of
+from outgrow.frontends.devices import CPU, device_of, elsewhere_of, title
 from outgrow.frontends.escapes import check_nothing_is_kept
 from outgrow.frontends.guards import Guards, asked, guards
 from outgrow.frontends.refusals import NOT_HELD
@@ -294,8 +294,16 @@ class _Assembly:
         self._bind(node, slot, tensor)
 
     def _check_batch(self) -> None:
-        """Refuse a write to an argument that shares memory with another: in the graph they are separate."""
+        """Refuse a write to memory that an argument shares with something else: in the graph they are separate."""
         owners = Counter(address(leaf) for leaf in self.leaves if isinstance(leaf, Tensor))
+        written = self._written_state()
+        for at, leaf in enumerate(self.leaves):
+            slot = written.get(address(leaf)) if isinstance(leaf, Tensor) else None
+            if slot is not None:
+                raise Uncapturable(
+                    f"argument number {at} of the step shares memory with {title(slot)}, which the step writes; clone "
+                    "it before the step"
+                )
         for item in self.inputs:
             if not (isinstance(item.slot, BatchSlot) and self.conversion.versions[item.storage]):
                 continue
@@ -305,6 +313,16 @@ class _Assembly:
                     f"the step writes to its argument number {item.slot.leaf}, which shares memory with another; "
                     "clone it before the step"
                 )
+
+    def _written_state(self) -> dict[int, StateSlot]:
+        """Return by address the slots of what models and optimizers hold and the step writes."""
+        found: dict[int, StateSlot] = {}
+        for item in self.inputs:
+            if not isinstance(item.slot, BatchSlot | ConstantSlot) and self.conversion.versions[item.storage]:
+                real = self.traced.originals.get(id(self.traced.tensors[item.slot]))
+                if real is not None and not isinstance(real, DTensor):
+                    found[address(real)] = item.slot
+        return found
 
     def _results(self) -> tuple[list[str], dict[int, int]]:
         """Return the names of the graph's results, and the number of the result that each output is."""

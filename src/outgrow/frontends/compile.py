@@ -304,6 +304,8 @@ def compile(
             raise TypeError(
                 f"step is a {type(function).__name__}, not a function. Give the function that runs one step."
             )
+        if isinstance(function, Step):
+            raise TypeError("step has been compiled already. Give compile the function that it was made of.")
         workers = None if mesh is None else Workers(mesh)
         return Step(function, training, settings, name=getattr(function, "__name__", "step"), workers=workers)
 

@@ -39,6 +39,11 @@ def address(tensor: Tensor) -> int:
 
     Raises `Uncapturable` for a tensor that is not plain memory.
     """
+    if tensor._is_zerotensor():
+        raise Uncapturable(
+            "the step makes zeros without memory, as derivatives in forward mode do (jvp); plans hold tensors with "
+            "memory only. Leave this to eager mode, outside of the step"
+        )
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
         raise Uncapturable(
             f"the step makes a sparse, quantized or lazily conjugated tensor of shape {tuple(tensor.shape)}; "

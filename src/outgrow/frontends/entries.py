@@ -11,6 +11,7 @@ from functools import partial
 from operator import itemgetter
 from statistics import mean
 from time import perf_counter
+from warnings import warn
 
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
@@ -48,6 +49,12 @@ _LOOKED_AT = 3
 """After so many runs on a device that the host does not wait for, nobody asks any more when its operators ran."""
 _MOST_ENTRIES = 32
 """A step that is called with ever other shapes forgets the one that it was not called with for the longest."""
+_MANY = 5
+_ANEW = (
+    "The step has been captured and planned {} times for batches of the same shapes, which takes time: something else "
+    "changes from call to call, such as a number among the arguments or an attribute of a module. Pass it as a tensor, "
+    "or keep it in a buffer."
+)
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
 """Room is short unless the capacity is this many times the peak, and as much more. Where it is not, the user's function
 is called as it is: Python may hold tensors longer than the graph, and the heap waste what it likes."""
@@ -183,8 +190,15 @@ class Entries:
         entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
         entry.seconds, entry.last_call = perf_counter() - begin, self._calls
         self._by_signature.setdefault(key, []).append(entry)
+        self._warn_of_many(entry)
         self._drop_oldest()
         return Served(entry)
+
+    def _warn_of_many(self, entry: Entry) -> None:
+        """Say, once, if a step is captured over and over for batches of the same shapes."""
+        entries = [other for found in self._by_signature.values() for other in found]
+        if sum(other.shapes == entry.shapes for other in entries) == _MANY:
+            warn(_ANEW.format(_MANY), stacklevel=5)
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""

@@ -3,7 +3,8 @@
 A signature is everything that shaped the capture and is not read anew at each call: shapes, dtypes, strides
 and devices of all tensors, which state and gradients exist, arguments that are not tensors, training and
 requires_grad flags, constants of the parameter groups, grad and autocast mode, and the number of threads. The
-floats of parameter groups are inputs of the graph and not part of it; see `Captured.guards_hold`.
+floats of parameter groups are inputs of the graph and not part of it; see `Captured.guards_hold`. So are the types of
+modules, the numbers, flags and words that they have as attributes, and their hooks.
 
 It walks modules by itself and takes about two microseconds a tensor, on every call but those of steps that have ample
 room, where a `glance` is enough. What it does not see: Python values that the step closes over, and changes inside of
@@ -122,7 +123,7 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int]) -> Hashable:
             continue
         seen.add(module)
         parameters, buffers = module._parameters, module._buffers
-        found += (module.training, len(parameters), len(buffers))
+        found += (type(module), len(parameters), len(buffers), _numbers(module), _hooks(module))
         for parameter in parameters.values():
             if parameter is None or id(parameter) in order:
                 found.append(None if parameter is None else order[id(parameter)])
@@ -130,9 +131,21 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int]) -> Hashable:
                 order[id(parameter)], grad = len(order), parameter.grad
                 found += (parameter.shape, parameter.dtype, parameter.stride(), parameter.device)
                 found += (parameter.requires_grad, None if grad is None else _layout(grad))
+                found.append(None if parameter._backward_hooks is None else tuple(parameter._backward_hooks))
         found += [None if buffer is None else _layout(buffer) for buffer in buffers.values()]
         waiting += [child for child in module._modules.values() if child is not None]
     return tuple(found)
+
+
+def _numbers(module: nn.Module) -> Hashable:
+    """Return what a module has of its own that is a number, a flag or a word: a dropout's probability, for one."""
+    return tuple([value for value in vars(module).values() if type(value) in _PLAIN])
+
+
+def _hooks(module: nn.Module) -> Hashable:
+    """Name the hooks of a module; each has a number of its own."""
+    tables = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return tuple([tuple(table) for table in tables]) if any(tables) else None
 
 
 def _optimizer(optimizer: Optimizer, order: dict[int, int]) -> Hashable:

@@ -19,6 +19,7 @@ from threading import RLock, get_ident
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
+import numpy as np
 import sympy
 import torch
 import torch.utils._pytree as pytree
@@ -294,7 +295,7 @@ def _gradients_noted(training: Training, run: _Run) -> Iterator[None]:
 @contextmanager
 def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
     """Take away what the run leaves in models, optimizers, tensors, autocast cache and Python's generator."""
-    drawn = random.getstate()
+    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the one of users
     known = {id(parameter) for model in training.models for parameter in model.parameters()}
     torch.clear_autocast_cache()
     try:
@@ -305,8 +306,14 @@ def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
                 "the step draws from Python's random module, which the captured step would not repeat; "
                 "draw with torch, or outside of the step and pass the number as a tensor"
             )
+        if not _is_same(np.random.get_state(), drawn_by_numpy):  # noqa: NPY002
+            raise Uncapturable(
+                "the step draws from NumPy's random numbers, which the captured step would not repeat; draw with "
+                "torch, or outside of the step and pass the number as a tensor"
+            )
     finally:
         random.setstate(drawn)
+        np.random.set_state(drawn_by_numpy)  # noqa: NPY002
         torch.clear_autocast_cache()
         strays = [t for t in twins.originals.values() if id(t) not in known and _has_fake_gradient(t)]
         for tensor in strays:
@@ -316,6 +323,11 @@ def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
             f"the step computes the gradient of a tensor of shape {tuple(strays[0].shape)} that no model "
             "owns; name every module that is trained: model=[model, loss_module]"
         )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two states of NumPy's generator are one: a name, keys, and numbers."""
+    return np.array_equal(one[1], other[1]) and (one[0], *one[2:]) == (other[0], *other[2:])
 
 
 @contextmanager
