@@ -14,6 +14,7 @@ runs without a rewrite.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Generic, ParamSpec, TypeVar, cast, overload
@@ -149,11 +150,12 @@ class Step(Generic[P, R]):
     def plan(self) -> Summary:
         """The figures of the current plan, and of the last step; printed, a table."""
         prepared, trace = self._entry.prepared, self._trace
-        if trace is None:
-            return prepared.summary(self._name)
-        losses = tuple(map(float, self._losses))
-        measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, losses)
-        return prepared.summary(self._name, measured, prepared.replayed(trace))
+        summary = prepared.summary(self._name)
+        if trace is not None:
+            losses = tuple(map(float, self._losses))
+            measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, losses)
+            summary = prepared.summary(self._name, measured, prepared.replayed(trace))
+        return replace(summary, floor_bytes=self._entries.floor_bytes(self._entry))
 
     @property
     def plans(self) -> PlansReport:

@@ -64,16 +64,18 @@ is called as it is: Python may hold tensors longer than the graph, and the heap 
 class Entry:
     """What is kept for one signature: the captured step, its plan and program, and how often it ran.
 
-    `shapes` are those of the batch, `seconds` what capturing and planning took, all told. `last_call` is the number of
-    the call that it served last. `observed` says that a program of it has run, which shows what ops cost, `noted` is
-    what the program holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's
-    own function took more than the budget, and is not trusted again.
+    `shapes` are those of the batch, `new_floor_bytes` the floor before a run had shown the overhead, with what may
+    differ in another process, and `seconds` what capturing and planning took, all told. `last_call` is the number of the call that it
+    served last. `observed` says that a program of it has run, which shows what ops cost, `noted` is what the program
+    holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's own function took
+    more than the budget, and is not trusted again.
     """
 
     captured: Captured
     prepared: Prepared
     program: Program
     shapes: tuple[tuple[int, ...], ...] = ()
+    new_floor_bytes: int = 0
     seconds: float = 0.0
     last_call: int = 0
     runs: int = 0
@@ -214,6 +216,11 @@ class Entries:
         self.workers.cut(self._training)
         return captured
 
+    def floor_bytes(self, entry: Entry) -> int:
+        """Return the smallest budget with which a new process trains on such batches, from its first step on."""
+        entries = [other for found in self._by_signature.values() for other in found if other.shapes == entry.shapes]
+        return max((other.new_floor_bytes for other in entries), default=entry.new_floor_bytes)
+
     def report(self) -> PlansReport:
         """Return which plans there are, and what they cost."""
         entries = [entry for found in self._by_signature.values() for entry in found]
@@ -287,7 +294,8 @@ class Entries:
         if not runs_as_written:
             self._platform.make_ready(program, tensors, capacity)
             self._platform.install()
-        return Entry(captured, prepared, program, runs_as_written=runs_as_written)
+        floor = prepared.plan.floor_bytes + self._platform.slack_bytes if is_new else 0
+        return Entry(captured, prepared, program, runs_as_written=runs_as_written, new_floor_bytes=floor)
 
     def come_home(self) -> None:
         """Bring what rests in the next tier between steps back to memory."""

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from pickle import UnpicklingError
+from typing import Any, ParamSpec, TypeVar
 
 import numba
 from numba.core import config
@@ -30,9 +31,25 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     before: str = getattr(config, _WHERE)
     setattr(config, _WHERE, before or str(folder()))
     try:
-        return numba.njit(cache=True, nogil=True)(function)
+        return _forgiving(numba.njit(cache=True, nogil=True)(function))
     finally:
         setattr(config, _WHERE, before)
+
+
+def _forgiving(dispatcher: Any) -> Any:
+    """Let a compiled function be compiled anew where its cache cannot be read: a power cut leaves such files."""
+    kept = dispatcher._cache  # noqa: SLF001 - numba has no other name for it
+    load = kept.load_overload
+
+    def loaded(*about: object) -> object:
+        try:
+            return load(*about)
+        except (EOFError, OSError, UnpicklingError, ValueError):
+            kept.flush()
+            return None
+
+    kept.load_overload = loaded
+    return dispatcher
 
 
 @cache

@@ -130,7 +130,7 @@ class Summary:
                 format_bytes(self.budget_bytes),
                 f"with {format_bytes(self.overhead_bytes)} of overhead",
             ),
-            ("floor", format_bytes(self.floor_bytes), "the smallest budget that has a plan"),
+            ("floor", format_bytes(self.floor_bytes), "the smallest budget with which a new process has a plan"),
             ("in core", format_bytes(self.in_core_peak_bytes), f"in {format_seconds(self.in_core_seconds)}"),
             (
                 "bound",
