@@ -66,9 +66,9 @@ class Entry:
 
     `shapes` are those of the batch, `new_floor_bytes` the floor before a run had shown the overhead, with what may
     differ in another process, and `seconds` what capturing and planning took, all told. `last_call` is the number of
-    the call that it served last. `observed` says that a program of it has run, which shows what ops cost, `noted` is what the program
-    holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's own function took
-    more than the budget, and is not trusted again.
+    the call that it served last. `observed` says that a program of it has run, which shows what ops cost, `noted` is
+    what the program holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's
+    own function took more than the budget, and is not trusted again.
     """
 
     captured: Captured

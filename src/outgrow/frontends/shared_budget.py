@@ -36,6 +36,8 @@ _SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
 _SLACK_BYTES, _SLACK_SHARE = 16 << 20, 4
 """What is left to others beyond what they were seen to take: so much, or on a device by this power of 2 of that, if it
 is more: an allocator that keeps what was freed takes a little more in the next steps."""
+_NOISE_BYTES = 8 << 20
+"""By so much what others need while a part waits may differ from step to step."""
 NOBODY = Training((), ())
 """What a part trains: its parameters are inputs."""
 
@@ -152,8 +154,8 @@ def is_outdated(shared: Shared, ready: Ready, others: int) -> bool:
     if shared.is_apart:
         is_rewritten = bool(ready.prepared.plan.decisions)
         return (is_new and is_rewritten) or others + ready.own_bytes > shared.settings.budget_bytes
-    is_short = (ready.needed_bytes or 0) > ready.room.waiting_bytes or others > ready.room.always_bytes + _SLACK_BYTES
-    return is_new or is_short
+    needed, room = ready.needed_bytes or 0, ready.room
+    return is_new or needed > room.waiting_bytes + _NOISE_BYTES or others > room.always_bytes + _SLACK_BYTES
 
 
 def planned(shared: Shared, captured: Captured, args: Sequence[object], others: int, before: Ready | None) -> Ready:
