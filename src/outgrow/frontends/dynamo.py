@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch._dynamo.external_utils import wrap_inline
 from torch.optim import Optimizer
 
+from outgrow.errors import OutgrowError
 from outgrow.frontends.devices import device_of
 from outgrow.frontends.on_device import platform_of
 from outgrow.frontends.parts import Part
@@ -34,11 +35,20 @@ def backend(
     """Return what runs a part that Dynamo found; a backend of `torch.compile`.
 
     `options` are `memory_budget` (bytes, or a string such as "8GiB"), and if need be `offload_dir`, `disk_budget`,
-    `planner` and `kernels`, all as for `outgrow.compile`. Raises `TypeError` for other options, `InvalidQuantity` for a
-    size that is none, `TierFailure` for a folder that cannot be used; when it runs `Infeasible` below the floor,
-    `Uncapturable`, and `DeviceFull` where others have taken the memory of a GPU.
+    `planner` and `kernels`, all as for `outgrow.compile`. When it runs it raises `TypeError` for other options,
+    `InvalidQuantity` for a size that is none, `TierFailure` for a folder that cannot be used, `Infeasible` below the
+    floor, `Uncapturable`, and `DeviceFull` where others have taken the memory of a GPU.
     """
-    return part_of(module, _checked(dict(options or {})))
+    try:
+        settings = _checked(dict(options or {}))
+    except (OutgrowError, TypeError, ValueError) as error:
+        return partial(_refused, error)
+    return part_of(module, settings)
+
+
+def _refused(error: Exception, *_args: object) -> object:
+    """Raise what was wrong when the part runs: what a backend raises before, Dynamo wraps in an error of its own."""
+    raise error
 
 
 def part_of(module: fx.GraphModule, settings: Settings, device: Device | None = None) -> Part:
@@ -65,7 +75,7 @@ def _checked(options: Mapping[str, object]) -> Settings:
     if unknown or "memory_budget" not in options:
         raise TypeError(
             f"options of the backend are {', '.join(sorted(_OPTIONS))}, of which memory_budget is needed; "
-            f"given: {', '.join(sorted(options)) or 'none'}"
+            f'given: {", ".join(sorted(options)) or "none"}. For example options={{"memory_budget": "8GiB"}}'
         )
     settings = Settings.of(**options)  # pyright: ignore[reportArgumentType]
     settings.require_disk()
