@@ -3,13 +3,13 @@
     python benchmarks/main_job.py [--size 192] [--rounds 2] [--out benchmarks/results/main_job_192.json]
 
 Each row of the table is a process of its own, made by the same file with the same seed, so that memory is that of one
-loop and nothing else; between steps a process in core holds little. The processes take turns for a number of rounds,
-and `eager` has a turn before and after each of the others: a row is compared with the mean of its two neighbours, so
-that a slow minute of the machine, and a drift, slow both alike. A turn is two steps, one to find the memory again that
-the machine may have taken from a process that waits, and one that is timed. `checkpoint` and `as_checkpoint` come after
-the others, since all of them together would not fit the machine. Nothing is known of costs before.
-Speeds are medians over the rounds of the seconds of `eager` over those of the row; memory is the high water of the
-process above its baseline (imports and warm-up, before model and data).
+loop and nothing else; between its turns a process holds little, since all of them together have to fit. The processes
+take turns for a number of rounds, and `eager` has a turn before and after each of the others: a row is compared with
+the mean of its two neighbours, so that a slow minute of the machine, and a drift, slow both alike. A turn is two steps,
+one to find the memory again that was given back after the last turn, and one that is timed. `checkpoint` and
+`as_checkpoint` come after the others, since all of them together would not fit the machine. Nothing is known of costs
+before. Speeds are medians over the rounds of the seconds of `eager` over those of the row; memory is the high water of
+the process above its baseline (imports and warm-up, before model and data).
 
     eager            the plain loop, with the allocator setting that `import outgrow` makes
     eager_default    the plain loop as a user has it today
@@ -51,6 +51,8 @@ def serve(mode: str, size: int, budget_bytes: int | None) -> None:
 
     from outgrow.frontends.compile import compile_workload, warm_up
     from outgrow.frontends.loading import build, load_workload_function
+    from outgrow.runtime import arena
+    from outgrow.runtime.memory import trim
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
     function = load_workload_function(f"{WORKLOAD}:workload")
@@ -69,6 +71,11 @@ def serve(mode: str, size: int, budget_bytes: int | None) -> None:
     for line in sys.stdin:
         if line.strip() == "digest":
             answer({"digest": digest(workload.model, workload.optimizer)})
+            continue
+        if line.strip() == "rest":
+            arena.keep_at_most(0)
+            trim()
+            answer({"rests": True})
             continue
         reset_high_water()
         begin = time.perf_counter()
@@ -166,9 +173,10 @@ class Row:
         print(note, file=sys.stderr, flush=True)
 
     def turn(self) -> float:
-        """Take two steps and return the seconds of the second."""
+        """Take two steps and return the seconds of the second; then give back what rests."""
         self.step()
         self.step()
+        self.ask("rest")
         return self.steps[-1]["seconds"]
 
     def first_steps(self) -> None:
@@ -176,6 +184,7 @@ class Row:
         for _ in range(BITWISE_STEPS):
             self.step()
         self.digest = self.ask("digest")["digest"]
+        self.ask("rest")
 
     @property
     def process_bytes(self) -> int:
