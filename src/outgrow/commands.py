@@ -127,11 +127,10 @@ def plan(job: Job, narrator: Narrator) -> None:
 
 
 def compare(job: Job, narrator: Narrator) -> None:
-    """Tell what each planner makes of the same step under the same budget; raises `Infeasible` if none has a plan."""
+    """Tell what each planner makes of the same step under the same budget."""
     captured, target = _captured(job, narrator)
     rows: list[Row] = []
     bound: float | None = None
-    refusal: Infeasible | None = None
     for planner in PLANNERS:
         narrator.stage(f"planning by {planner}")
         try:
@@ -144,16 +143,13 @@ def compare(job: Job, narrator: Narrator) -> None:
                 prove=bound is None,
                 solver_seconds=job.solver_seconds,
             )
-        except Infeasible as found:
-            rows.append(Row(planner, found))
-            refusal = refusal or found
+        except Infeasible as refusal:
+            rows.append(Row(planner, refusal))
             continue
         bound = prepared.plan.bound_seconds if bound is None else bound  # that of the problem: one for all planners
         rows.append(Row(planner, replace(prepared.summary(job.workload), bound_seconds=bound), prepared.plan.notes))
     narrator.say(comparison(job.workload, job.budget_bytes, rows))
     write_data(job.outputs.json, [row.to_data() for row in rows])
-    if bound is None and refusal is not None:
-        raise refusal
 
 
 def explain(path: Path, narrator: Narrator) -> None:
