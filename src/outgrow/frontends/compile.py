@@ -150,11 +150,12 @@ class Step(Generic[P, R]):
     def plan(self) -> Summary:
         """The figures of the current plan, and of the last step; printed, a table."""
         prepared, trace = self._entry.prepared, self._trace
-        summary = prepared.summary(self._name)
+        measured = replayed = None
         if trace is not None:
             losses = tuple(map(float, self._losses))
             measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, losses)
-            summary = prepared.summary(self._name, measured, prepared.replayed(trace))
+            replayed = prepared.replayed(trace)
+        summary = prepared.summary(self._name, measured, replayed)
         return replace(summary, floor_bytes=self._entries.floor_bytes(self._entry))
 
     @property

@@ -112,7 +112,7 @@ def _place(item: object, step: Callable[..., object]) -> str:
             return f"in `{names[id(holder)]}`"
         if isinstance(holder, dict):
             keys = [key for key, value in holder.items() if value is item and isinstance(key, str)]
-            if keys and keys[0] != "item":
+            if keys:
                 return f"as `{keys[0]}`"
         elif isinstance(holder, CellType) and id(item) in names:
             return f"as `{names[id(item)]}`"

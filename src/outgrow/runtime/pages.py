@@ -110,7 +110,7 @@ class Unread:
 
     def __init__(self, pages: Pages | None, device: torch.device) -> None:
         self._pages = pages
-        self._byte = torch.zeros(1, dtype=torch.uint8, device=device)
+        self._byte = torch.zeros(1, dtype=torch.uint8, device=device) if pages is None else None
         self._known: dict[int, int] = {}
 
     def address(self, size_bytes: int) -> int:
@@ -121,8 +121,9 @@ class Unread:
         return self._known[size]
 
     def _made(self, size_bytes: int) -> int:
-        if self._pages is None:
+        if self._byte is not None:
             return self._byte.data_ptr()
+        assert self._pages is not None, "there is a byte where there are no pages"
         self._pages.have(1)
         return self._pages.show([0] * -(-size_bytes // self._pages.page_bytes))
 
