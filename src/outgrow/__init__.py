@@ -3,7 +3,8 @@
     @outgrow.compile(model=model, optimizer=optimizer, memory_budget="8GiB")
     def step(x, y): ...
 
-Importing the package does not import torch: `build`, `compile`, `Step` and `Workload` are loaded when first used.
+Importing the package does not import torch: `build`, `compile`, `parts`, `Step` and `Workload` are loaded when
+first used.
 """
 
 from importlib import import_module
@@ -31,6 +32,7 @@ from outgrow.errors import (
 if TYPE_CHECKING:
     from outgrow.frontends.build import build
     from outgrow.frontends.compile import Step, compile
+    from outgrow.frontends.dynamo import parts
     from outgrow.frontends.workload import Workload
 
 __version__ = "0.1.0"
@@ -56,6 +58,7 @@ __all__ = [
     "__version__",
     "build",
     "compile",
+    "parts",
 ]
 
 _MODULES = {
@@ -63,6 +66,7 @@ _MODULES = {
     "Workload": "outgrow.frontends.workload",
     "build": "outgrow.frontends.build",
     "compile": "outgrow.frontends.compile",
+    "parts": "outgrow.frontends.dynamo",
 }
 
 prefer_huge_pages()

@@ -341,3 +341,24 @@ def test_options_are_checked(options: Any, kind: type[Exception], message: str) 
     with pytest.raises(kind, match=message):
         model(torch.ones(1, 1))
     torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_parts_are_reported_with_what_they_take(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:
+    """Where each begins, what it takes and leaves to others, and how much was taken in all; a dropped one is gone."""
+    assert dynamo.parts().budgets == ()
+    module = Deciding()
+    model = compiled(AMPLE)(module)
+    for rows in (ROWS, ROWS, 64):
+        model(batch(rows)[0]).sum().backward()
+    (found,) = dynamo.parts().budgets
+    assert found.budget_bytes == AMPLE
+    assert found.taken_bytes > 0
+    assert {part.begins.partition(",")[0] for part in found.parts} == {"forward"}
+    assert {part.begins.partition(", ")[2].partition(":")[0] for part in found.parts} == {"test_dynamo.py"}
+    assert [part.runs for part in found.parts if part.shapes == ((ROWS, WIDTH),)][:2] == [2, 2]
+    assert all(part.ops > 0 and part.in_core.peak_bytes >= part.planned.peak_bytes > 0 for part in found.parts)
+    assert str(found).splitlines()[0].startswith(f"{len(found.parts)} parts within 1.00 TiB on ")
+    del model, module
+    dynamo.forget()
+    assert dynamo.parts().budgets == ()

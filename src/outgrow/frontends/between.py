@@ -27,13 +27,14 @@ from outgrow.ir.graph import Graph, Op, SwapOut
 class Between:
     """By their numbers: inputs that the part `writes`, inputs and results that must stay as they are.
 
-    `sources` are, for each gradient that the part returns, the gradients that arrive on which it depends.
+    `sources` are, for each addend of the gradient of each input that wants one, the gradients that arrive on which it
+    depends.
     """
 
     writes: tuple[int, ...]
     inputs: tuple[int, ...]
     results: tuple[int, ...]
-    sources: tuple[frozenset[int], ...]
+    sources: tuple[tuple[frozenset[int], ...], ...]
 
 
 def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
@@ -67,8 +68,8 @@ def _read_behind(graph: Graph, derived: Graph, hole: Op) -> tuple[frozenset[str]
     return frozenset(read), frozenset(name for item in repeated for name in derived.reads(item))
 
 
-def _results(captured: Captured, hole: Op) -> tuple[list[str | None], tuple[frozenset[int], ...]]:
-    """Return the storages of the results of a part, and on which arriving gradients each of its gradients depends."""
+def _results(captured: Captured, hole: Op) -> tuple[list[str | None], tuple[tuple[frozenset[int], ...], ...]]:
+    """Return the storages of the results of a part, and on which arriving gradients what it returns depends."""
     graph = captured.graph
     storages = [
         graph.values[graph.results[leaf.number]].storage if isinstance(leaf, Result) else None
@@ -78,7 +79,7 @@ def _results(captured: Captured, hole: Op) -> tuple[list[str | None], tuple[froz
     sources = [frozenset[int]() if name is None else depends.get(name, frozenset()) for name in storages]
     results, _ = pytree.tree_unflatten(storages, captured.returned.structure)
     _, gradients = pytree.tree_unflatten(sources, captured.returned.structure)
-    return list(results), tuple(gradients)
+    return list(results), tuple(map(tuple, gradients))
 
 
 def _dependence(graph: Graph, hole: Op) -> dict[str, frozenset[int]]:

@@ -52,7 +52,7 @@ def address(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Conversion:
     """A graph in the making. Tensors that are handed in must stay alive until `graph` is called."""
 

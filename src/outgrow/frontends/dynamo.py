@@ -16,14 +16,19 @@ from torch import Tensor, fx, nn
 from torch._dynamo.external_utils import wrap_inline
 from torch.optim import Optimizer
 
+from outgrow.analysis.cost import Cost
 from outgrow.errors import OutgrowError
 from outgrow.frontends.devices import device_of
+from outgrow.frontends.joint import hole_of
 from outgrow.frontends.on_device import platform_of
 from outgrow.frontends.parts import Part
 from outgrow.frontends.settings import Settings
-from outgrow.frontends.shared_budget import Shared
+from outgrow.frontends.shared_budget import Ready, Shared
 from outgrow.frontends.warmup import warm_up
+from outgrow.plan import Estimate
+from outgrow.report.parts import BudgetReport, PartReport, PartsReport
 from outgrow.runtime.device import Device
+from outgrow.simulation import replay
 
 _OPTIONS = {"memory_budget", "offload_dir", "disk_budget", "planner", "kernels"}
 _SHARED: dict[Hashable, Shared] = {}
@@ -117,6 +122,41 @@ def _is_plain(item: object) -> TypeGuard[Tensor]:
 def budgets() -> tuple[Shared, ...]:
     """Return what the parts of each budget share, for every budget that a part has run under."""
     return tuple(_SHARED.values())
+
+
+def parts() -> PartsReport:
+    """Return what runs by parts in this process, below each budget: what each part takes, and what it leaves to others.
+
+    That is so for `backend="outgrow"`, `BudgetCallback` and `BudgetStrategy`. A part is there once it has been called.
+    """
+    return PartsReport(tuple(map(_reported, _SHARED.values())))
+
+
+def _reported(shared: Shared) -> BudgetReport:
+    shared.note()
+    plans = (shared.plans[number] for number in sorted(shared.plans))
+    rows = tuple(_row(shared, ready) for ready in plans if not ready.is_closed)
+    return BudgetReport(shared.settings.budget_bytes, shared.machine.name, shared.taken_bytes, rows)
+
+
+def _row(shared: Shared, ready: Ready) -> PartReport:
+    """Return the figures of a part by itself: what others take while it waits is none of its workspace."""
+    prepared = ready.prepared
+    hole = hole_of(prepared.graph)
+    own = prepared.costs if hole is None else {**prepared.costs, hole.name: Cost(0.0, 0)}
+    in_core, planned = (replay(graph, own, prepared.machine) for graph in (prepared.graph, prepared.derived))
+    needed_bytes = ready.own_bytes if shared.is_apart else planned.peak_bytes
+    return PartReport(
+        begins=ready.begins,
+        shapes=ready.shapes,
+        ops=len(prepared.graph.ops),
+        runs=ready.runs,
+        in_core=Estimate(in_core.peak_bytes, in_core.seconds),
+        planned=Estimate(needed_bytes, planned.seconds),
+        left_bytes=ready.room.always_bytes + ready.room.waiting_bytes,
+        bytes_swapped=planned.bytes_in + planned.bytes_out,
+        seconds_recomputed=prepared.seconds_recomputed,
+    )
 
 
 def forget() -> None:

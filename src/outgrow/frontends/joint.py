@@ -7,7 +7,9 @@
 Whoever runs the step stops before the hole, and goes on once gradients have arrived (`frontends.parts`).
 """
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,11 +18,15 @@ from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.addends import addends
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.state import BatchSlot
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.program import Call, Program
 
+_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>.*)')
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+")
+"""How Dynamo names what is left of a function behind a break."""
 _ELSEWHERE = "outgrow.elsewhere.default"
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define(
@@ -36,11 +42,12 @@ _LIBRARY.impl(
 def joint(module: fx.GraphModule, args: Sequence[object]) -> Callable[..., object]:
     """Return the forward and backward pass of a module as one function of its inputs.
 
-    It returns the results, and the gradients of those inputs that want one.
+    It returns the results, and for each input that wants a gradient what adds up to it, in the order in which it
+    arrives: eager mode adds it to what has arrived from elsewhere, piece by piece.
     """
     wanted = [isinstance(arg, Tensor) and arg.requires_grad and torch.is_grad_enabled() for arg in args]
 
-    def both(*given: Any) -> tuple[list[object], list[object]]:
+    def both(*given: Any) -> tuple[list[object], list[list[Tensor]]]:
         primals = [
             item.detach().requires_grad_() if is_wanted else item for item, is_wanted in zip(given, wanted, strict=True)
         ]
@@ -51,14 +58,10 @@ def joint(module: fx.GraphModule, args: Sequence[object]) -> Callable[..., objec
             return results, []
         tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
         arriving = torch.ops.outgrow.elsewhere(tensors, differentiable)
+        leaves = [item for item, is_wanted in zip(primals, wanted, strict=True) if is_wanted]
         with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
-            found = torch.autograd.grad(
-                [results[at] for at in differentiable],
-                [item for item, is_wanted in zip(primals, wanted, strict=True) if is_wanted],
-                arriving,
-                allow_unused=True,
-            )
-        return [item.detach() if isinstance(item, Tensor) else item for item in results], list(found)
+            found = addends([results[at] for at in differentiable], leaves, arriving)
+        return [item.detach() if isinstance(item, Tensor) else item for item in results], found
 
     return both
 
@@ -71,6 +74,16 @@ def _check_gradients(primals: Sequence[object], wanted: Sequence[bool]) -> None:
                 f"a compiled part writes what depends on parameters into its input of shape {tuple(item.shape)}, whose "
                 "history the caller would lose; write the operation out of place, and return what it gives"
             )
+
+
+def begin_of(module: fx.GraphModule) -> str:
+    """Return the line of the user's code where a module begins, as "forward, train.py:12"; "" if Dynamo noted none."""
+    traces = (node.stack_trace for node in module.graph.nodes if node.stack_trace)
+    found = _FRAME.search(next(traces, ""))
+    if found is None:
+        return ""
+    function = _RESUMED.sub(r"\1", found["function"])
+    return f"{function}, {Path(found['file']).name}:{found['line']}"
 
 
 def hole_of(graph: Graph) -> Op | None:

@@ -174,7 +174,7 @@ def _median_seconds(work: Callable[[], object], least_seconds: float) -> float:
     return median(times)
 
 
-@dataclass
+@dataclass(frozen=True)
 class CostCache:
     """Observed costs by signature, in memory and in a file of the user's cache folder."""
 

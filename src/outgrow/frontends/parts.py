@@ -24,7 +24,7 @@ from outgrow.frontends import calls
 from outgrow.frontends.between import raise_versions, versions
 from outgrow.frontends.capture import Result, capture
 from outgrow.frontends.inductor import by_kernels
-from outgrow.frontends.joint import check_writes, hole_of, joint, with_checkpoints
+from outgrow.frontends.joint import begin_of, check_writes, hole_of, joint, with_checkpoints
 from outgrow.frontends.platform import Platform
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.shared_budget import NOBODY, Ready, Shared, close, is_outdated, plain, planned, shown
@@ -47,6 +47,7 @@ class Part:
         self, module: fx.GraphModule, settings: Settings, share: Callable[[Settings, Sequence[object]], Shared]
     ) -> None:
         """`share` says what the part shares with others, for settings and the inputs of a call."""
+        self._begins = begin_of(module)
         self._module, self._settings, self._share = with_checkpoints(module), settings, share
         self._ready: dict[Hashable, Ready] = {}
 
@@ -55,7 +56,7 @@ class Part:
         shared = self._share(self._settings, args)
         ready = self._prepared(shared, args)
         if ready.hole is not None:
-            return tuple(_Pair.apply(shared, ready, args, *args))
+            return tuple(_Pair.apply(shared, ready, args, *args, *_again(ready, args)))
         waiting = _Waiting(shared, ready, args)
         completed = False
         try:
@@ -81,12 +82,12 @@ class Part:
                 check_writes(captured, args)
             captured = by_kernels(captured, self._settings.kernels)
             shared.platform.clear_away()
-            self._ready[key] = planned(shared, captured, args, others, None)
+            self._ready[key] = planned(shared, captured, self._begins, args, others, None)
             self._drop_oldest(shared)
         else:
             others = shown(shared, ready, others)
             if is_outdated(shared, ready, others):
-                self._ready[key] = planned(shared, ready.captured, args, others, ready)
+                self._ready[key] = planned(shared, ready.captured, self._begins, args, others, ready)
                 close(shared, ready)
         self._ready[key] = self._ready.pop(key)  # the last is what was asked for last
         return self._ready[key]
@@ -135,6 +136,7 @@ class _Waiting:
         self.shared.pauses += 1
         self._pause = self.shared.pauses
         if not self.shared.is_apart:
+            self.shared.note()
             self.platform.reset_high_water()
             self._held_bytes = self.platform.process_bytes()
 
@@ -192,7 +194,7 @@ class _Pair(torch.autograd.Function):
         ctx.mark_non_differentiable(*closed)
         ctx.set_materialize_grads(False)
         ctx.waiting, ctx.inputs, ctx.results = waiting, args, there
-        ctx.wanted = [isinstance(arg, Tensor) and arg.requires_grad for arg in args]
+        ctx.wanted = _wanted(args)
         ctx.versions = _versions(ready, args, there)
         waiting.wait()
         return tuple(returned)
@@ -200,7 +202,7 @@ class _Pair(torch.autograd.Function):
     @staticmethod
     @torch._dynamo.disable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[object, ...]:
-        """Return the gradients of the part's inputs; None for those of which no gradient has arrived."""
+        """Return what adds up to the gradients of the part's inputs; None where no gradient has arrived."""
         if ctx.waiting is None:
             raise RuntimeError("This backward pass has run already, and outgrow keeps nothing for a second one.")
         waiting, inputs, results = ctx.waiting, ctx.inputs, ctx.results
@@ -220,13 +222,28 @@ class _Pair(torch.autograd.Function):
         _, found = _returned(ready, run)
         waiting.complete()
         missing = {at for at, gradient in enumerate(arriving) if gradient is None}
-        sources = ready.between.sources
-        rest = iter([None if of and of <= missing else item for item, of in zip(found, sources, strict=True)])
-        return (None, None, None, *(next(rest) if is_wanted else None for is_wanted in ctx.wanted))
+        addends = [
+            [None if on and on <= missing else item for item, on in zip(items, sources, strict=True)]
+            for items, sources in zip(found, ready.between.sources, strict=True)
+        ]
+        firsts = iter([items[0] if items else None for items in addends])
+        others = [item for items in addends for item in items[1:]]
+        return (None, None, None, *(next(firsts) if is_wanted else None for is_wanted in ctx.wanted), *others)
 
 
-def _returned(ready: Ready, run: Run) -> tuple[list[object], list[object]]:
-    """Return the results of a part that are there by now, and the gradients that are."""
+def _wanted(args: Sequence[object]) -> list[bool]:
+    """Whether the gradient of each input is wanted."""
+    return [isinstance(arg, Tensor) and arg.requires_grad for arg in args]
+
+
+def _again(ready: Ready, args: Sequence[object]) -> list[object]:
+    """Return each input whose gradient has several addends once more for each but the first: autograd adds them up."""
+    leaves = [arg for arg, is_wanted in zip(args, _wanted(args), strict=True) if is_wanted]
+    return [leaf for leaf, addends in zip(leaves, ready.between.sources, strict=True) for _ in addends[1:]]
+
+
+def _returned(ready: Ready, run: Run) -> tuple[list[object], list[list[Tensor]]]:
+    """Return the results of a part that are there by now, and the addends of gradients that are."""
     returned = ready.captured.returned
     there = [_leaf(leaf, ready, run) for leaf in returned.leaves]
     results, gradients = pytree.tree_unflatten(there, returned.structure)

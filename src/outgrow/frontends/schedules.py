@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from outgrow.errors import Uncapturable
 
 
-@dataclass
+@dataclass(frozen=True)
 class Schedulers:
     """The schedulers whose steps were put off while the user's step was traced, in their order."""
 

@@ -11,10 +11,12 @@ what they were seen to take:
 What others take anew, as an optimizer's state in the first step, is seen when it is there; parts make room for it then.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from weakref import WeakValueDictionary
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.cost import signature as cost_signature
@@ -55,8 +57,9 @@ class Shared:
     """What the parts of one budget share on one device; `pauses` counts how often one of them began to wait.
 
     Each run has a platform, since it may wait while others run: `idle` are those that no run has, and `another` makes
-    one more. The first is for planning, and takes nothing. `highest_bytes` is the most that the process took, where
-    memory is apart, as if each part had always been planned as it is by now.
+    one more. The first is for planning, and takes nothing. `taken_bytes` is the most that was seen beyond the
+    baseline, and `highest_bytes` the most that the process took, where memory is apart, as if each part had always been
+    planned as it is by now. `plans` are those that somebody still holds, by number.
     """
 
     settings: Settings
@@ -65,8 +68,11 @@ class Shared:
     baseline_bytes: int
     machine: Machine
     pauses: int = 0
+    taken_bytes: int = 0
     highest_bytes: int = 0
     idle: list[Platform] = field(default_factory=list[Platform])
+    numbers: Iterator[int] = field(default_factory=count)
+    plans: WeakValueDictionary[int, "Ready"] = field(default_factory=WeakValueDictionary[int, "Ready"])
 
     @property
     def is_apart(self) -> bool:
@@ -91,8 +97,10 @@ class Shared:
 
     def note(self) -> None:
         """Note what the process takes at most, before the mark begins again."""
+        high_water = self.platform.high_water_bytes()
+        self.taken_bytes = max(self.taken_bytes, high_water - self.baseline_bytes)
         if self.is_apart:
-            self.highest_bytes = max(self.highest_bytes, self.platform.high_water_bytes())
+            self.highest_bytes = max(self.highest_bytes, high_water)
 
     def others_bytes(self, args: Sequence[object]) -> int:
         """Bytes that the process holds beyond its baseline and the inputs of a call."""
@@ -110,11 +118,15 @@ class Shared:
 class Ready:
     """A part for inputs of some kind: captured, planned and lowered.
 
+    `number` counts such parts, `begins` is a line of the user's, and `shapes` are those of the inputs but parameters.
     `hole` is the number of the instruction that stands for everything else, `open` are the results that it hands
     gradients for, `own_bytes` is what the program needs, `room` what the plan leaves to others, and `needed_bytes` what
     they were seen to take while a run waited. It is settled once it was planned from what a run has shown.
     """
 
+    number: int
+    begins: str
+    shapes: tuple[tuple[int, ...], ...]
     captured: Captured
     prepared: Prepared
     program: Program
@@ -158,7 +170,9 @@ def is_outdated(shared: Shared, ready: Ready, others: int) -> bool:
     return is_new or needed > room.waiting_bytes + _NOISE_BYTES or others > room.always_bytes + _SLACK_BYTES
 
 
-def planned(shared: Shared, captured: Captured, args: Sequence[object], others: int, before: Ready | None) -> Ready:
+def planned(
+    shared: Shared, captured: Captured, begins: str, args: Sequence[object], others: int, before: Ready | None
+) -> Ready:
     """Plan a part with as much left to others as they need; while that is unknown, with a share of what is left.
 
     Raises `Infeasible` if the part has no plan although nothing is left for others.
@@ -180,7 +194,10 @@ def planned(shared: Shared, captured: Captured, args: Sequence[object], others: 
     hole = hole_of(captured.graph)
     own = platform.needed_bytes(prepared, program)
     passes = position_of(hole, program), open_results(hole), between(captured, prepared.derived, hole)
-    ready = Ready(captured, prepared, program, *passes, own, room)
+    number = next(shared.numbers) if before is None else before.number
+    shapes = tuple(tuple(x.shape) for x in args if isinstance(x, Tensor) and not isinstance(x, nn.Parameter))
+    ready = Ready(number, begins, shapes, captured, prepared, program, *passes, own, room)
+    shared.plans[number] = ready
     if before is not None:
         shared.highest_bytes += own - before.own_bytes
         ready.runs, ready.needed_bytes, ready.is_settled = before.runs, before.needed_bytes, True

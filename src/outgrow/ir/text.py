@@ -107,7 +107,7 @@ def parse_graph(text: str) -> Graph:
     return Graph(draft.storages, draft.values, tuple(draft.instructions), draft.results or ())
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _OpNames:
     """Gives ops their default names: the first of relu, relu_1, relu_2, ... that no op above has."""
 

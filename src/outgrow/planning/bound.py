@@ -178,7 +178,7 @@ class _Columns:
 # ---- the constraints
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Rows:
     """Constraints `terms` <= `at_most`, one after another."""
 

@@ -122,7 +122,7 @@ class _Sweep:
         return found
 
 
-@dataclass
+@dataclass(frozen=True)
 class Choices:
     """Variables with some choices each, numbered as they are added, and costs of one or several of them."""
 

@@ -19,7 +19,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp  # pyright: ignore[rep
 from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Programme:
     """The programme while it is written down; variables and rows are numbered as they come."""
 

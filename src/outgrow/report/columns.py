@@ -22,3 +22,12 @@ def aligned(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -
         for row in rows
     ]
     return "\n".join(lines)
+
+
+def format_shapes(shapes: Sequence[Sequence[int]]) -> str:
+    """Return the shapes of some tensors in one cell.
+
+    >>> format_shapes([(8, 3), ()])
+    '8x3, scalar'
+    """
+    return ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes) or "none"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outgrow.report.columns import aligned
+from outgrow.report.columns import aligned, format_shapes
 from outgrow.units import format_seconds
 
 
@@ -35,7 +35,7 @@ class PlansReport:
         header = ("batch", "ops", "runs", "calls", "made in")
         rows = [
             (
-                ", ".join("x".join(map(str, shape)) or "scalar" for shape in plan.shapes) or "none",
+                format_shapes(plan.shapes),
                 str(plan.ops),
                 "as written" if plan.runs_as_written else "planned",
                 str(plan.calls),

@@ -59,7 +59,7 @@ _memoryview_at.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 _memoryview_at.restype = ctypes.py_object
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Extent:
     """The addresses of a block, and which of its bytes have been committed."""
 

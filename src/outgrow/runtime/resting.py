@@ -26,7 +26,7 @@ from outgrow.runtime.tiers import ALIGNMENT_BYTES
 from outgrow.units import format_bytes
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Extent:
     """Bytes of a spill file that belong to one storage for as long as someone holds this."""
 
@@ -35,7 +35,7 @@ class Extent:
     size_bytes: int
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Resting:
     """A mapping of an extent; it dies with the mapping."""
 

@@ -13,7 +13,7 @@ from outgrow.ir.machine import Link
 from outgrow.planning.swap import Profile
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Lane:
     """Transfers booked so far, as (begin, end), ascending."""
 

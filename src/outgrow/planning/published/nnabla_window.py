@@ -30,7 +30,7 @@ from outgrow.planning.published.triggers import promised_bytes
 from outgrow.planning.swap import Profile, profile_of
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Window:
     """Gaps by the ops that begin and end them, and the bytes that are promised at each op."""
 

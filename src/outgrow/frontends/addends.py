@@ -1,0 +1,59 @@
+"""What adds up to a gradient, and in which order? What autograd's nodes return for a leaf, in the order they run in.
+
+A tensor that is read several times has a sum for its gradient. Autograd adds up what arrives, one after the other, and
+floating point tells the order. Where it is read inside of a part of a loop and outside as well, a part that returned
+its own sum would set brackets of its own: `outside + (first + second)` for `(outside + first) + second`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node, get_gradient_edge
+
+
+def addends(results: Sequence[Tensor], leaves: Sequence[Tensor], arriving: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return for each leaf what adds up to its gradient, as it arrives there; nothing for a leaf without one.
+
+    `arriving` are the gradients of the results. Where a result is a leaf itself, its gradient is returned as one.
+    """
+    seen: list[list[Tensor]] = [[] for _ in leaves]
+    numbers = {get_gradient_edge(leaf).node: number for number, leaf in enumerate(leaves)}
+    handles = [node.register_hook(hook) for node, hook in _hooks(results, numbers, seen)]
+    try:
+        sums = torch.autograd.grad(results, leaves, arriving, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    direct = {id(result) for result in results}
+    return [
+        [] if total is None else found if len(found) > 1 and id(leaf) not in direct else [total]
+        for leaf, found, total in zip(leaves, seen, sums, strict=True)
+    ]
+
+
+def _hooks(
+    results: Sequence[Tensor], numbers: dict[Node, int], seen: list[list[Tensor]]
+) -> Iterator[tuple[Node, Callable[..., None]]]:
+    """Yield each node that returns a gradient of a leaf, and a hook that notes it."""
+    waiting = [get_gradient_edge(result).node for result in results]
+    known = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        edges = {at: numbers[after] for at, (after, _) in enumerate(node.next_functions) if after in numbers}
+        if edges:
+            yield node, partial(_note, edges, seen)
+        fresh = {after for after, _ in node.next_functions if after is not None} - known
+        known |= fresh
+        waiting += fresh
+
+
+def _note(
+    edges: dict[int, int], seen: list[list[Tensor]], gradients: Sequence[Tensor | None], _arrived: object
+) -> None:
+    """Keep what a node returns for leaves; a hook that returns nothing changes nothing."""
+    for at, number in edges.items():
+        gradient = gradients[at]
+        if gradient is not None:
+            seen[number].append(gradient)
