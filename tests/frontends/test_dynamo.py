@@ -48,16 +48,16 @@ class Plain(nn.Module):
 
 
 class Deciding(Plain):
-    """A decision by contents between the halves, so that there are several parts, of which one runs twice."""
+    """A decision by contents between the halves: several parts, two of which have the same weights."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.body[:12](x)
         if x.mean() > 0:
             x = 2 * x
-        for _ in range(2):
-            torch._dynamo.graph_break()
-            x = self.body[12:](x)
-        return self.head(x)
+        torch._dynamo.graph_break()
+        x = self.body[12:](x)
+        torch._dynamo.graph_break()
+        return self.head(self.body[12:](x) + x)
 
 
 class Checkpointed(Plain):
@@ -356,7 +356,8 @@ def test_parts_are_reported_with_what_they_take(compiled: Callable[[int], Callab
     assert found.taken_bytes > 0
     assert {part.begins.partition(",")[0] for part in found.parts} == {"forward"}
     assert {part.begins.partition(", ")[2].partition(":")[0] for part in found.parts} == {"test_dynamo.py"}
-    assert [part.runs for part in found.parts if part.shapes == ((ROWS, WIDTH),)][:2] == [2, 2]
+    assert [part.runs for part in found.parts] == [2] * 4 + [1] * 4
+    assert [(64, WIDTH) in part.shapes for part in found.parts] == [False] * 4 + [True] * 4
     assert all(part.ops > 0 and part.in_core.peak_bytes >= part.planned.peak_bytes > 0 for part in found.parts)
     assert str(found).splitlines()[0].startswith(f"{len(found.parts)} parts within 1.00 TiB on ")
     del model, module

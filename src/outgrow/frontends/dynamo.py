@@ -147,7 +147,7 @@ def _row(shared: Shared, ready: Ready) -> PartReport:
     in_core, planned = (replay(graph, own, prepared.machine) for graph in (prepared.graph, prepared.derived))
     needed_bytes = ready.own_bytes if shared.is_apart else planned.peak_bytes
     return PartReport(
-        begins=ready.begins,
+        begins=ready.origin.begins,
         shapes=ready.shapes,
         ops=len(prepared.graph.ops),
         runs=ready.runs,

@@ -9,6 +9,7 @@ Whoever runs the step stops before the hole, and goes on once gradients have arr
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from outgrow.frontends.state import BatchSlot
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.program import Call, Program
 
+_STATE = re.compile("_(parameters|buffers)_")
+"""What Dynamo's names of inputs that belong to a module have in common."""
 _FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>.*)')
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+")
 """How Dynamo names what is left of a function behind a break."""
@@ -37,6 +40,14 @@ _LIBRARY.impl(
     lambda results, differentiable: [torch.empty_like(results[at]) for at in differentiable],
     "CompositeExplicitAutograd",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The line of the user's code where a part begins, as "forward, train.py:12", and the inputs that are no state."""
+
+    begins: str
+    inputs: tuple[int, ...]
 
 
 def joint(module: fx.GraphModule, args: Sequence[object]) -> Callable[..., object]:
@@ -76,14 +87,13 @@ def _check_gradients(primals: Sequence[object], wanted: Sequence[bool]) -> None:
             )
 
 
-def begin_of(module: fx.GraphModule) -> str:
-    """Return the line of the user's code where a module begins, as "forward, train.py:12"; "" if Dynamo noted none."""
+def origin_of(module: fx.GraphModule) -> Origin:
+    """Return where a module that Dynamo has made comes from."""
     traces = (node.stack_trace for node in module.graph.nodes if node.stack_trace)
     found = _FRAME.search(next(traces, ""))
-    if found is None:
-        return ""
-    function = _RESUMED.sub(r"\1", found["function"])
-    return f"{function}, {Path(found['file']).name}:{found['line']}"
+    begins = "" if found is None else f"{found['function']}, {Path(found['file']).name}:{found['line']}"
+    names = [node.name for node in module.graph.find_nodes(op="placeholder")]
+    return Origin(_RESUMED.sub(r"\1", begins), tuple(at for at, name in enumerate(names) if not _STATE.search(name)))
 
 
 def hole_of(graph: Graph) -> Op | None:

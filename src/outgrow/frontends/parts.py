@@ -24,7 +24,7 @@ from outgrow.frontends import calls
 from outgrow.frontends.between import raise_versions, versions
 from outgrow.frontends.capture import Result, capture
 from outgrow.frontends.inductor import by_kernels
-from outgrow.frontends.joint import begin_of, check_writes, hole_of, joint, with_checkpoints
+from outgrow.frontends.joint import check_writes, hole_of, joint, origin_of, with_checkpoints
 from outgrow.frontends.platform import Platform
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.shared_budget import NOBODY, Ready, Shared, close, is_outdated, plain, planned, shown
@@ -47,7 +47,7 @@ class Part:
         self, module: fx.GraphModule, settings: Settings, share: Callable[[Settings, Sequence[object]], Shared]
     ) -> None:
         """`share` says what the part shares with others, for settings and the inputs of a call."""
-        self._begins = begin_of(module)
+        self._origin = origin_of(module)
         self._module, self._settings, self._share = with_checkpoints(module), settings, share
         self._ready: dict[Hashable, Ready] = {}
 
@@ -82,12 +82,12 @@ class Part:
                 check_writes(captured, args)
             captured = by_kernels(captured, self._settings.kernels)
             shared.platform.clear_away()
-            self._ready[key] = planned(shared, captured, self._begins, args, others, None)
+            self._ready[key] = planned(shared, captured, self._origin, args, others, None)
             self._drop_oldest(shared)
         else:
             others = shown(shared, ready, others)
             if is_outdated(shared, ready, others):
-                self._ready[key] = planned(shared, ready.captured, self._begins, args, others, ready)
+                self._ready[key] = planned(shared, ready.captured, self._origin, args, others, ready)
                 close(shared, ready)
         self._ready[key] = self._ready.pop(key)  # the last is what was asked for last
         return self._ready[key]

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from weakref import WeakValueDictionary
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.cost import signature as cost_signature
 from outgrow.errors import Infeasible
 from outgrow.frontends.between import Between, between
 from outgrow.frontends.capture import Captured
-from outgrow.frontends.joint import hole_of, open_results, position_of
+from outgrow.frontends.joint import Origin, hole_of, open_results, position_of
 from outgrow.frontends.platform import Platform
 from outgrow.frontends.prepare import Prepared
 from outgrow.frontends.settings import Settings
@@ -118,14 +118,14 @@ class Shared:
 class Ready:
     """A part for inputs of some kind: captured, planned and lowered.
 
-    `number` counts such parts, `begins` is a line of the user's, and `shapes` are those of the inputs but parameters.
-    `hole` is the number of the instruction that stands for everything else, `open` are the results that it hands
-    gradients for, `own_bytes` is what the program needs, `room` what the plan leaves to others, and `needed_bytes` what
-    they were seen to take while a run waited. It is settled once it was planned from what a run has shown.
+    `number` counts such parts, and `shapes` are those of the inputs that are no state. `hole` is the number of the
+    instruction that stands for everything else, `open` are the results that it hands gradients for, `own_bytes` is what
+    the program needs, `room` what the plan leaves to others, and `needed_bytes` what they were seen to take while a run
+    waited. It is settled once it was planned from what a run has shown.
     """
 
     number: int
-    begins: str
+    origin: Origin
     shapes: tuple[tuple[int, ...], ...]
     captured: Captured
     prepared: Prepared
@@ -171,7 +171,7 @@ def is_outdated(shared: Shared, ready: Ready, others: int) -> bool:
 
 
 def planned(
-    shared: Shared, captured: Captured, begins: str, args: Sequence[object], others: int, before: Ready | None
+    shared: Shared, captured: Captured, origin: Origin, args: Sequence[object], others: int, before: Ready | None
 ) -> Ready:
     """Plan a part with as much left to others as they need; while that is unknown, with a share of what is left.
 
@@ -195,8 +195,9 @@ def planned(
     own = platform.needed_bytes(prepared, program)
     passes = position_of(hole, program), open_results(hole), between(captured, prepared.derived, hole)
     number = next(shared.numbers) if before is None else before.number
-    shapes = tuple(tuple(x.shape) for x in args if isinstance(x, Tensor) and not isinstance(x, nn.Parameter))
-    ready = Ready(number, begins, shapes, captured, prepared, program, *passes, own, room)
+    given = [args[at] for at in origin.inputs]
+    shapes = tuple(tuple(item.shape) for item in given if isinstance(item, Tensor))
+    ready = Ready(number, origin, shapes, captured, prepared, program, *passes, own, room)
     shared.plans[number] = ready
     if before is not None:
         shared.highest_bytes += own - before.own_bytes
