@@ -363,3 +363,20 @@ def test_parts_are_reported_with_what_they_take(compiled: Callable[[int], Callab
     del model, module
     dynamo.forget()
     assert dynamo.parts().budgets == ()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_parts_that_fit_beside_each_other_move_nothing(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:
+    """A first plan leaves most of the budget to others; once a run has waited, what other parts take is known."""
+    torch.manual_seed(0)
+    module, budget = Deciding(), 450 * MIB
+    optimizer = AdamW(module.parameters())
+    model = compiled(budget)(module)
+    plain(module, model, optimizer, 0)
+    (found,) = dynamo.parts().budgets
+    assert any(part.bytes_swapped for part in found.parts)
+    for step in range(1, 6):
+        plain(module, model, optimizer, step)
+    (found,) = dynamo.parts().budgets
+    assert not any(part.bytes_swapped for part in found.parts)
+    assert found.taken_bytes <= budget

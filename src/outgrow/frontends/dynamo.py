@@ -16,19 +16,16 @@ from torch import Tensor, fx, nn
 from torch._dynamo.external_utils import wrap_inline
 from torch.optim import Optimizer
 
-from outgrow.analysis.cost import Cost
 from outgrow.errors import OutgrowError
 from outgrow.frontends.devices import device_of
-from outgrow.frontends.joint import hole_of
 from outgrow.frontends.on_device import platform_of
 from outgrow.frontends.parts import Part
 from outgrow.frontends.settings import Settings
-from outgrow.frontends.shared_budget import Ready, Shared
+from outgrow.frontends.shared_budget import Ready, Shared, by_itself
 from outgrow.frontends.warmup import warm_up
 from outgrow.plan import Estimate
 from outgrow.report.parts import BudgetReport, PartReport, PartsReport
 from outgrow.runtime.device import Device
-from outgrow.simulation import replay
 
 _OPTIONS = {"memory_budget", "offload_dir", "disk_budget", "planner", "kernels"}
 _SHARED: dict[Hashable, Shared] = {}
@@ -140,11 +137,7 @@ def _reported(shared: Shared) -> BudgetReport:
 
 
 def _row(shared: Shared, ready: Ready) -> PartReport:
-    """Return the figures of a part by itself: what others take while it waits is none of its workspace."""
-    prepared = ready.prepared
-    hole = hole_of(prepared.graph)
-    own = prepared.costs if hole is None else {**prepared.costs, hole.name: Cost(0.0, 0)}
-    in_core, planned = (replay(graph, own, prepared.machine) for graph in (prepared.graph, prepared.derived))
+    prepared, (in_core, planned) = ready.prepared, by_itself(ready)
     needed_bytes = ready.own_bytes if shared.is_apart else planned.peak_bytes
     return PartReport(
         begins=ready.origin.begins,

@@ -44,19 +44,23 @@ def planned_or_kept(problem: Problem, planner: str, *, prove: bool) -> Planned:
 
 def serves(plan: Plan, problem: Problem) -> bool:
     """Whether a plan was made for about the capacity of a problem, and moves nothing that has to stay."""
-    old, new = plan.budget.capacity_bytes, problem.budget.capacity_bytes
     moved = {decision.storage for decision in plan.decisions if isinstance(decision, Stow | Swap)}
-    return max(old, new) <= min(old, new) * (1 + _MORE_ROOM) and not moved & problem.fixed
+    return _is_about(plan.budget.capacity_bytes, problem.budget.capacity_bytes) and not moved & problem.fixed
+
+
+def _is_about(one: int, other: int) -> bool:
+    return max(one, other) <= min(one, other) * (1 + _MORE_ROOM)
 
 
 def _again(plan: Plan, problem: Problem, *, prove: bool) -> Planned | None:
-    """Return what the decisions of a plan make of a problem; None if they do not fit or take another time now."""
+    """Return what the decisions of a plan make of a problem; None if they do not fit, or room or time are others."""
     try:
         found = planned(problem, plan.planner, prove=prove, decisions=plan.decisions)
     except NotApplicable:
         return None
     before, now = plan.predicted.seconds, found.plan.predicted
     is_as_ever = abs(now.seconds - before) <= _OTHER_SECONDS * before
+    is_as_ever &= _is_about(plan.in_core.peak_bytes, found.plan.in_core.peak_bytes)
     return found if is_as_ever and now.peak_bytes <= problem.budget.capacity_bytes else None
 
 

@@ -19,7 +19,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
 from outgrow.analysis.cost import signature as cost_signature
-from outgrow.errors import Uncapturable
+from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends import calls
 from outgrow.frontends.between import raise_versions, versions
 from outgrow.frontends.capture import Result, capture
@@ -27,7 +27,18 @@ from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.joint import check_writes, hole_of, joint, origin_of, with_checkpoints
 from outgrow.frontends.platform import Platform
 from outgrow.frontends.settings import Settings
-from outgrow.frontends.shared_budget import NOBODY, Ready, Shared, close, is_outdated, plain, planned, shown
+from outgrow.frontends.shared_budget import (
+    NOBODY,
+    Pause,
+    Ready,
+    Shared,
+    close,
+    is_outdated,
+    may_stay,
+    plain,
+    planned,
+    shown,
+)
 from outgrow.frontends.signature import signature
 from outgrow.frontends.state import BatchSlot
 from outgrow.runtime import arena
@@ -54,10 +65,10 @@ class Part:
     def __call__(self, *args: object) -> object:
         """Run the forward pass; with gradients, the results know their backward pass."""
         shared = self._share(self._settings, args)
-        ready = self._prepared(shared, args)
+        ready, others = self._prepared(shared, args)
         if ready.hole is not None:
-            return tuple(_Pair.apply(shared, ready, args, *args, *_again(ready, args)))
-        waiting = _Waiting(shared, ready, args)
+            return tuple(_Pair.apply(shared, ready, others, args, *args, *_again(ready, args)))
+        waiting = _Waiting(shared, ready, others, args)
         completed = False
         try:
             waiting.run.advance(len(ready.program.instructions))
@@ -70,8 +81,8 @@ class Part:
         waiting.complete()
         return returned
 
-    def _prepared(self, shared: Shared, args: Sequence[object]) -> Ready:
-        """Return the part for these inputs, planned again once more is known of costs or more is held besides."""
+    def _prepared(self, shared: Shared, args: Sequence[object]) -> tuple[Ready, int]:
+        """Return the part for these inputs, planned again once more is known, and the bytes that others take."""
         shared.note()
         key = signature(self._module, (), (), args, {})
         ready = self._ready.get(key)
@@ -87,10 +98,20 @@ class Part:
         else:
             others = shown(shared, ready, others)
             if is_outdated(shared, ready, others):
-                self._ready[key] = planned(shared, ready.captured, self._origin, args, others, ready)
-                close(shared, ready)
+                self._plan_again(shared, key, args, others)
         self._ready[key] = self._ready.pop(key)  # the last is what was asked for last
-        return self._ready[key]
+        return self._ready[key], others
+
+    def _plan_again(self, shared: Shared, key: Hashable, args: Sequence[object], others: int) -> None:
+        """Plan from what runs have shown; where that leaves no plan, one that leaves enough to others stays."""
+        ready = self._ready[key]
+        try:
+            self._ready[key] = planned(shared, ready.captured, self._origin, args, others, ready)
+        except Infeasible:
+            if not may_stay(shared, ready, others):
+                raise
+        else:
+            close(shared, ready)
 
     def _drop_oldest(self, shared: Shared) -> None:
         """Forget the kind of inputs that was not seen for the longest, if there is one too many."""
@@ -104,10 +125,10 @@ class _Waiting:
     If nobody wants the latter, the run ends with this object.
     """
 
-    def __init__(self, shared: Shared, ready: Ready, args: Sequence[object]) -> None:
-        """Begin a run of a part on its inputs."""
+    def __init__(self, shared: Shared, ready: Ready, others: int, args: Sequence[object]) -> None:
+        """Begin a run of a part on its inputs, while others take so many bytes."""
         self.shared, self.ready = shared, ready
-        self._pause = self._held_bytes = 0
+        self._pause = Pause(others, 0)
         program, capacity = ready.program, ready.prepared.plan.budget.capacity_bytes
         call = calls.bind(ready.captured, program, NOBODY, [plain(arg) for arg in args], {})
         self.platform = shared.taken(program)
@@ -134,19 +155,20 @@ class _Waiting:
         """Note that the run waits for its backward pass, and what the process holds."""
         arena.keep_at_most(0)
         self.shared.pauses += 1
-        self._pause = self.shared.pauses
         if not self.shared.is_apart:
-            self.shared.note()
+            self.shared.note(self.run.memory.high_water_bytes)
             self.platform.reset_high_water()
-            self._held_bytes = self.platform.process_bytes()
+            self._pause.held_bytes = self.platform.process_bytes()
+            self.shared.waiting.add(self._pause)
 
-    def go_on(self) -> None:
-        """Note how much everything else took, if no other part ran meanwhile."""
+    def go_on(self, arriving_bytes: int) -> None:
+        """Note how much everything else took, beside the gradients that arrive."""
         self.shared.note()
+        self.shared.waiting.discard(self._pause)
         self.platform.settle_libraries()
-        if not self.shared.is_apart and self._pause == self.shared.pauses:
-            needed = max(0, self.platform.high_water_bytes() - self._held_bytes)
-            self.ready.needed_bytes = max(needed, self.ready.needed_bytes or 0)
+        if not self.shared.is_apart and self._pause.clean:
+            now = self.platform.process_bytes() - self.platform.resting_bytes()
+            self.ready.learn(self._pause, now - arriving_bytes - self._pause.held_bytes)
 
     def complete(self) -> None:
         """Keep the costs of ops that were observed, and let others have the platform."""
@@ -158,7 +180,7 @@ class _Waiting:
         seen = {cost_signature(graph, op): run.observed[op.name] for op in graph.ops if op.name in run.observed}
         if seen:
             self.platform.cache.add(seen)
-        self.shared.note()
+        self.shared.note(run.memory.high_water_bytes)
         self.platform.reset_high_water()
 
 
@@ -182,10 +204,12 @@ class _Pair(torch.autograd.Function):
     """The forward pass runs the program up to the hole, the backward pass the rest of it."""
 
     @staticmethod
-    def forward(ctx: Any, shared: Shared, ready: Ready, args: Sequence[object], *_args: object) -> tuple[object, ...]:
+    def forward(
+        ctx: Any, shared: Shared, ready: Ready, others: int, args: Sequence[object], *_args: object
+    ) -> tuple[object, ...]:
         """Return what the part returns."""
         assert ready.hole is not None, "a part with gradients has a hole"
-        waiting = _Waiting(shared, ready, args)
+        waiting = _Waiting(shared, ready, others, args)
         waiting.run.advance(ready.hole)
         raise_versions(args, ready.between.writes)
         there, _ = _returned(ready, waiting.run)
@@ -215,8 +239,8 @@ class _Pair(torch.autograd.Function):
                 "of the part reads. Change a copy of it, or change it after the backward pass."
             )
         del inputs, results
-        waiting.go_on()
         arriving = [gradients[at] for at in ready.open]
+        waiting.go_on(sum(gradient.nbytes for gradient in arriving if gradient is not None))
         run.receive(_arrived(run, arriving))
         run.advance(len(run.program.instructions))
         _, found = _returned(ready, run)
@@ -228,7 +252,7 @@ class _Pair(torch.autograd.Function):
         ]
         firsts = iter([items[0] if items else None for items in addends])
         others = [item for items in addends for item in items[1:]]
-        return (None, None, None, *(next(firsts) if is_wanted else None for is_wanted in ctx.wanted), *others)
+        return (None, None, None, None, *(next(firsts) if is_wanted else None for is_wanted in ctx.wanted), *others)
 
 
 def _wanted(args: Sequence[object]) -> list[bool]:

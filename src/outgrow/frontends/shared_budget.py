@@ -2,10 +2,10 @@
 
 What a process holds besides a part's own inputs, what waits for the backward of other parts included, is overhead when
 the part is planned. Beyond that a first plan leaves most of what there is to others (`_SHARES`), and the second one
-what they were seen to take:
+what they were seen to take, other parts included, once a run has waited while nothing was planned:
 
     on a CPU      while the part waits: memory that it does not hold then serves whoever wants it. It is the workspace
-                  of the hole
+                  of the hole. What is there when the part goes on, as other weights' gradients, is overhead too
     on a device   at all times: the arena of a part is its own for as long as it waits, and for the next step as well
 
 What others take anew, as an optimizer's state in the first step, is seen when it is there; parts make room for it then.
@@ -14,12 +14,13 @@ What others take anew, as an optimizer's state in the first step, is seen when i
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.cost import signature as cost_signature
+from outgrow.analysis.timeline import Trace
 from outgrow.errors import Infeasible
 from outgrow.frontends.between import Between, between
 from outgrow.frontends.capture import Captured
@@ -32,6 +33,7 @@ from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.machine import Machine
 from outgrow.planning.problem import silent
 from outgrow.runtime.program import Program
+from outgrow.simulation import replay
 
 _SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
 """Shares of what is left that a part leaves to others, tried in this order."""
@@ -40,6 +42,8 @@ _SLACK_BYTES, _SLACK_SHARE = 16 << 20, 4
 is more: an allocator that keeps what was freed takes a little more in the next steps."""
 _NOISE_BYTES = 8 << 20
 """By so much what others need while a part waits may differ from step to step."""
+_PATIENCE = 3
+"""After so many runs a part is planned again although it never waited while nothing was planned."""
 NOBODY = Training((), ())
 """What a part trains: its parameters are inputs."""
 
@@ -52,6 +56,19 @@ class Room:
     waiting_bytes: int = 0
 
 
+@dataclass(eq=False)
+class Pause:
+    """A run waits: what others took when it began, what the process held when it paused, and the most since then.
+
+    It is `clean` as long as nothing is planned meanwhile, which takes memory once.
+    """
+
+    others_bytes: int
+    held_bytes: int
+    highest_bytes: int = 0
+    clean: bool = True
+
+
 @dataclass
 class Shared:
     """What the parts of one budget share on one device; `pauses` counts how often one of them began to wait.
@@ -59,7 +76,7 @@ class Shared:
     Each run has a platform, since it may wait while others run: `idle` are those that no run has, and `another` makes
     one more. The first is for planning, and takes nothing. `taken_bytes` is the most that was seen beyond the
     baseline, and `highest_bytes` the most that the process took, where memory is apart, as if each part had always been
-    planned as it is by now. `plans` are those that somebody still holds, by number.
+    planned as it is by now. `waiting` are the runs that wait, and `plans` those that somebody still holds, by number.
     """
 
     settings: Settings
@@ -71,6 +88,7 @@ class Shared:
     taken_bytes: int = 0
     highest_bytes: int = 0
     idle: list[Platform] = field(default_factory=list[Platform])
+    waiting: WeakSet[Pause] = field(default_factory=WeakSet[Pause])
     numbers: Iterator[int] = field(default_factory=count)
     plans: WeakValueDictionary[int, "Ready"] = field(default_factory=WeakValueDictionary[int, "Ready"])
 
@@ -95,9 +113,11 @@ class Shared:
         for platform in self.idle:
             platform.close()
 
-    def note(self) -> None:
-        """Note what the process takes at most, before the mark begins again."""
-        high_water = self.platform.high_water_bytes()
+    def note(self, seen_bytes: int = 0) -> None:
+        """Note what the process takes at most, before the mark begins again; a run may have seen more."""
+        high_water = max(self.platform.high_water_bytes(), seen_bytes)
+        for pause in self.waiting:
+            pause.highest_bytes = max(pause.highest_bytes, high_water)
         self.taken_bytes = max(self.taken_bytes, high_water - self.baseline_bytes)
         if self.is_apart:
             self.highest_bytes = max(self.highest_bytes, high_water)
@@ -120,8 +140,8 @@ class Ready:
 
     `number` counts such parts, and `shapes` are those of the inputs that are no state. `hole` is the number of the
     instruction that stands for everything else, `open` are the results that it hands gradients for, `own_bytes` is what
-    the program needs, `room` what the plan leaves to others, and `needed_bytes` what they were seen to take while a run
-    waited. It is settled once it was planned from what a run has shown.
+    the program needs, and `room` what the plan leaves to others. These were seen to take `beside_bytes` while a run
+    waited, and `staying_bytes` when it went on. It is settled once it was planned from what a run has shown.
     """
 
     number: int
@@ -136,9 +156,21 @@ class Ready:
     own_bytes: int
     room: Room
     runs: int = 0
-    needed_bytes: int | None = None
+    beside_bytes: int | None = None
+    staying_bytes: int = 0
     is_settled: bool = False
     is_closed: bool = False
+
+    @property
+    def has_shown(self) -> bool:
+        """Whether runs have shown what there is to plan from."""
+        return self.hole is None or self.beside_bytes is not None or self.runs >= _PATIENCE
+
+    def learn(self, pause: Pause, staying_bytes: int) -> None:
+        """Keep what a pause has shown, when the process holds so much more than when the pause began."""
+        beside = pause.others_bytes + max(0, pause.highest_bytes - pause.held_bytes)
+        self.beside_bytes = max(beside, self.beside_bytes or 0)
+        self.staying_bytes = max(self.staying_bytes, pause.others_bytes + max(0, staying_bytes))
 
 
 def shown(shared: Shared, ready: Ready, now: int) -> int:
@@ -166,8 +198,9 @@ def is_outdated(shared: Shared, ready: Ready, others: int) -> bool:
     if shared.is_apart:
         is_rewritten = bool(ready.prepared.plan.decisions)
         return (is_new and is_rewritten) or others + ready.own_bytes > shared.settings.budget_bytes
-    needed, room = ready.needed_bytes or 0, ready.room
-    return is_new or needed > room.waiting_bytes + _NOISE_BYTES or others > room.always_bytes + _SLACK_BYTES
+    room, always, beside = ready.room, max(others, ready.staying_bytes), ready.beside_bytes or 0
+    is_narrow = beside > room.always_bytes + room.waiting_bytes + _NOISE_BYTES
+    return (is_new and ready.has_shown) or is_narrow or always > room.always_bytes + _SLACK_BYTES
 
 
 def planned(
@@ -178,6 +211,8 @@ def planned(
     Raises `Infeasible` if the part has no plan although nothing is left for others.
     """
     shared.give_back()
+    for pause in shared.waiting:
+        pause.clean = False
     platform = shared.platform
     tensors = captured.tensors(NOBODY, [plain(arg) for arg in args], {})
     platform.make_room(captured, tensors)
@@ -201,8 +236,27 @@ def planned(
     shared.plans[number] = ready
     if before is not None:
         shared.highest_bytes += own - before.own_bytes
-        ready.runs, ready.needed_bytes, ready.is_settled = before.runs, before.needed_bytes, True
+        ready.runs, ready.beside_bytes, ready.staying_bytes = before.runs, before.beside_bytes, before.staying_bytes
+        ready.is_settled = shared.is_apart or before.has_shown
     return ready
+
+
+def by_itself(ready: Ready) -> tuple[Trace, Trace]:
+    """Return a part in core and as planned, simulated: what others take while it waits is none of its workspace."""
+    prepared, hole = ready.prepared, hole_of(ready.captured.graph)
+    costs = prepared.costs if hole is None else {**prepared.costs, hole.name: Cost(0.0)}
+    return replay(prepared.graph, costs, prepared.machine), replay(prepared.derived, costs, prepared.machine)
+
+
+def may_stay(shared: Shared, ready: Ready, others: int) -> bool:
+    """Whether a plan will do although there is no other for what others take by now; it counts as made for that."""
+    always = max(others, ready.staying_bytes)
+    own = ready.own_bytes if shared.is_apart else by_itself(ready)[1].peak_bytes
+    if always + own > shared.settings.budget_bytes:
+        return False
+    ready.room = Room(always, max(0, (ready.beside_bytes or 0) - always))
+    ready.is_settled = True
+    return True
 
 
 def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None) -> list[Room]:
@@ -218,9 +272,9 @@ def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None
         return [Room(others + unseen + share) for share in shares]
     if before is None:
         return [Room(others, share) for share in shares]
-    needed = before.needed_bytes
-    waiting = shares if needed is None else [needed + _SLACK_BYTES, needed]
-    return [Room(max(others, before.room.always_bytes), share) for share in waiting]
+    always, beside = max(others, before.staying_bytes, before.room.always_bytes), before.beside_bytes
+    waiting = shares if beside is None else [max(0, beside + more - always) for more in (_SLACK_BYTES, 0)]
+    return [Room(always, share) for share in waiting]
 
 
 def _fitted(
