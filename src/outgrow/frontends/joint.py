@@ -10,6 +10,7 @@ Whoever runs the step stops before the hole, and goes on once gradients have arr
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,21 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+")
 _ELSEWHERE = "outgrow.elsewhere.default"
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define(
-    "elsewhere(Tensor[] results, int[] differentiable) -> Tensor[]", tags=(torch.Tag.nondeterministic_seeded,)
+    "elsewhere(Tensor[] results, int[] differentiable, int[] strides) -> Tensor[]",
+    tags=(torch.Tag.nondeterministic_seeded,),
 )
-_LIBRARY.impl(
-    "elsewhere",
-    lambda results, differentiable: [torch.empty_like(results[at]) for at in differentiable],
-    "CompositeExplicitAutograd",
-)
+
+
+def _elsewhere(results: Sequence[Tensor], differentiable: Sequence[int], strides: Sequence[int]) -> list[Tensor]:
+    """Return gradients without contents, laid out by the strides of one after the other; without these as results."""
+    found = [results[at] for at in differentiable]
+    if not strides:
+        return [torch.empty_like(item) for item in found]
+    rest = iter(strides)
+    return [item.new_empty_strided(item.shape, [next(rest) for _ in item.shape]) for item in found]
+
+
+_LIBRARY.impl("elsewhere", _elsewhere, "CompositeExplicitAutograd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +59,14 @@ class Origin:
     inputs: tuple[int, ...]
 
 
-def joint(module: fx.GraphModule, args: Sequence[object]) -> Callable[..., object]:
+def joint(
+    module: fx.GraphModule, args: Sequence[object], layouts: Sequence[Sequence[int]] = ()
+) -> Callable[..., object]:
     """Return the forward and backward pass of a module as one function of its inputs.
 
     It returns the results, and for each input that wants a gradient what adds up to it, in the order in which it
-    arrives: eager mode adds it to what has arrived from elsewhere, piece by piece.
+    arrives: eager mode adds it to what has arrived from elsewhere, piece by piece. `layouts` are the strides of the
+    gradients that arrive for results, if they are known.
     """
     wanted = [isinstance(arg, Tensor) and arg.requires_grad and torch.is_grad_enabled() for arg in args]
 
@@ -68,7 +80,7 @@ def joint(module: fx.GraphModule, args: Sequence[object]) -> Callable[..., objec
         if not differentiable:
             return results, []
         tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
-        arriving = torch.ops.outgrow.elsewhere(tensors, differentiable)
+        arriving = torch.ops.outgrow.elsewhere(tensors, differentiable, [*chain.from_iterable(layouts)])
         leaves = [item for item, is_wanted in zip(primals, wanted, strict=True) if is_wanted]
         with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
             found = addends([results[at] for at in differentiable], leaves, arriving)

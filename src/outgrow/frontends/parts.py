@@ -11,6 +11,7 @@ device.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import finalize
 
@@ -21,8 +22,9 @@ from torch import Tensor, fx, nn
 from outgrow.analysis.cost import signature as cost_signature
 from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends import calls
+from outgrow.frontends.arrivals import Beginning, Strides, are_awaited, arrived_as, begin_alike
 from outgrow.frontends.between import raise_versions, versions
-from outgrow.frontends.capture import Result, capture
+from outgrow.frontends.capture import Captured, Result, capture
 from outgrow.frontends.inductor import by_kernels
 from outgrow.frontends.joint import check_writes, hole_of, joint, origin_of, with_checkpoints
 from outgrow.frontends.platform import Platform
@@ -43,6 +45,7 @@ from outgrow.frontends.signature import signature
 from outgrow.frontends.state import BatchSlot
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run, is_as_captured
+from outgrow.runtime.heap import fill
 from outgrow.runtime.program import Call
 from outgrow.runtime.program import Result as CallResult
 from outgrow.runtime.repeated import again
@@ -64,11 +67,11 @@ class Part:
 
     def __call__(self, *args: object) -> object:
         """Run the forward pass; with gradients, the results know their backward pass."""
-        shared = self._share(self._settings, args)
-        ready, others = self._prepared(shared, args)
+        asked = self._prepared(self._share(self._settings, args), args)
+        ready = asked.ready
         if ready.hole is not None:
-            return tuple(_Pair.apply(shared, ready, others, args, *args, *_again(ready, args)))
-        waiting = _Waiting(shared, ready, others, args)
+            return tuple(_Pair.apply(asked, *args, *_again(ready, args)))
+        waiting = _Waiting(asked)
         completed = False
         try:
             waiting.run.advance(len(ready.program.instructions))
@@ -81,17 +84,14 @@ class Part:
         waiting.complete()
         return returned
 
-    def _prepared(self, shared: Shared, args: Sequence[object]) -> tuple[Ready, int]:
-        """Return the part for these inputs, planned again once more is known, and the bytes that others take."""
+    def _prepared(self, shared: Shared, args: Sequence[object]) -> "_Asked":
+        """Return a call with the part for its inputs, planned again once more is known."""
         shared.note()
         key = signature(self._module, (), (), args, {})
         ready = self._ready.get(key)
         others = shared.others_bytes(args)
         if ready is None:
-            captured = capture(joint(self._module, args), (), (), [plain(arg) for arg in args])
-            if hole_of(captured.graph) is not None:
-                check_writes(captured, args)
-            captured = by_kernels(captured, self._settings.kernels)
+            captured = self._captured(args)
             shared.platform.clear_away()
             self._ready[key] = planned(shared, captured, self._origin, args, others, None)
             self._drop_oldest(shared)
@@ -100,7 +100,30 @@ class Part:
             if is_outdated(shared, ready, others):
                 self._plan_again(shared, key, args, others)
         self._ready[key] = self._ready.pop(key)  # the last is what was asked for last
-        return self._ready[key], others
+        return _Asked(self, shared, self._ready[key], key, others, args)
+
+    def _captured(self, args: Sequence[object], layouts: Sequence[Strides] = ()) -> Captured:
+        captured = capture(joint(self._module, args, layouts), (), (), [plain(arg) for arg in args])
+        if hole_of(captured.graph) is not None:
+            check_writes(captured, args)
+        return by_kernels(captured, self._settings.kernels)
+
+    def captured_again(self, asked: "_Asked", begun: Beginning, layouts: Sequence[Strides]) -> Captured | None:
+        """Return the part captured with gradients that lie so; None if it is another one then."""
+        old = asked.ready.captured
+        with begun.again():
+            captured = self._captured(asked.args, layouts)
+        is_same = begin_alike(old.graph, captured.graph) and captured.returned.structure == old.returned.structure
+        return captured if is_same else None
+
+    def asked_again(self, asked: "_Asked", begun: Beginning, captured: Captured) -> "_Asked":
+        """Return the same call of a part that was captured again, and is planned here."""
+        shared = asked.shared
+        others = shared.others_bytes(asked.args)
+        ready = self._ready[asked.key] = planned(shared, captured, self._origin, asked.args, others, None)
+        ready.knows_layouts = True
+        close(shared, asked.ready)
+        return _Asked(self, shared, ready, asked.key, others, begun.inputs)
 
     def _plan_again(self, shared: Shared, key: Hashable, args: Sequence[object], others: int) -> None:
         """Plan from what runs have shown; where that leaves no plan, one that leaves enough to others stays."""
@@ -119,16 +142,28 @@ class Part:
             close(shared, self._ready.pop(next(iter(self._ready))))
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A call of a part on its inputs: what it shares, the part for such inputs, by its key, and what others take."""
+
+    part: Part
+    shared: Shared
+    ready: Ready
+    key: Hashable
+    others_bytes: int
+    args: Sequence[object]
+
+
 class _Waiting:
     """A run, which waits between its forward and its backward pass.
 
     If nobody wants the latter, the run ends with this object.
     """
 
-    def __init__(self, shared: Shared, ready: Ready, others: int, args: Sequence[object]) -> None:
-        """Begin a run of a part on its inputs, while others take so many bytes."""
-        self.shared, self.ready = shared, ready
-        self._pause = Pause(others, 0)
+    def __init__(self, asked: _Asked) -> None:
+        """Begin the run of a call."""
+        self.shared, self.ready = shared, ready = asked.shared, asked.ready
+        args, self._pause = asked.args, Pause(asked.others_bytes, 0)
         program, capacity = ready.program, ready.prepared.plan.budget.capacity_bytes
         call = calls.bind(ready.captured, program, NOBODY, [plain(arg) for arg in args], {})
         self.platform = shared.taken(program)
@@ -204,12 +239,12 @@ class _Pair(torch.autograd.Function):
     """The forward pass runs the program up to the hole, the backward pass the rest of it."""
 
     @staticmethod
-    def forward(
-        ctx: Any, shared: Shared, ready: Ready, others: int, args: Sequence[object], *_args: object
-    ) -> tuple[object, ...]:
+    def forward(ctx: Any, asked: _Asked, *_args: object) -> tuple[object, ...]:
         """Return what the part returns."""
+        ready, args = asked.ready, asked.args
         assert ready.hole is not None, "a part with gradients has a hole"
-        waiting = _Waiting(shared, ready, others, args)
+        begun = None if ready.knows_layouts else Beginning.of(args, ready.between.writes)
+        waiting = _Waiting(asked)
         waiting.run.advance(ready.hole)
         raise_versions(args, ready.between.writes)
         there, _ = _returned(ready, waiting.run)
@@ -217,9 +252,10 @@ class _Pair(torch.autograd.Function):
         closed = [item for at, item in enumerate(returned) if isinstance(item, Tensor) and at not in ready.open]
         ctx.mark_non_differentiable(*closed)
         ctx.set_materialize_grads(False)
-        ctx.waiting, ctx.inputs, ctx.results = waiting, args, there
+        ctx.asked, ctx.waiting, ctx.results = asked, waiting, there
         ctx.wanted = _wanted(args)
         ctx.versions = _versions(ready, args, there)
+        ctx.begun = begun
         waiting.wait()
         return tuple(returned)
 
@@ -229,18 +265,21 @@ class _Pair(torch.autograd.Function):
         """Return what adds up to the gradients of the part's inputs; None where no gradient has arrived."""
         if ctx.waiting is None:
             raise RuntimeError("This backward pass has run already, and outgrow keeps nothing for a second one.")
-        waiting, inputs, results = ctx.waiting, ctx.inputs, ctx.results
-        ctx.waiting, ctx.inputs, ctx.results = None, (), ()
-        ready, run = waiting.ready, waiting.run
+        asked, waiting, results, begun = ctx.asked, ctx.waiting, ctx.results, ctx.begun
+        ctx.asked, ctx.waiting, ctx.results, ctx.begun = None, None, (), None
         _check_backward()
-        if _versions(ready, inputs, results) != ctx.versions:
+        if _versions(asked.ready, asked.args, results) != ctx.versions:
             raise RuntimeError(
                 "An input or a result of a compiled part was changed in place before the backward pass, which the plan "
                 "of the part reads. Change a copy of it, or change it after the backward pass."
             )
-        del inputs, results
-        arriving = [gradients[at] for at in ready.open]
+        del results
+        arriving = [gradients[at] for at in asked.ready.open]
         waiting.go_on(sum(gradient.nbytes for gradient in arriving if gradient is not None))
+        if begun is not None and ctx.wanted == _wanted(asked.args):
+            waiting = _as_they_arrive(asked, waiting, begun, arriving)
+        del asked, begun
+        ready, run = waiting.ready, waiting.run
         run.receive(_arrived(run, arriving))
         run.advance(len(run.program.instructions))
         _, found = _returned(ready, run)
@@ -252,7 +291,25 @@ class _Pair(torch.autograd.Function):
         ]
         firsts = iter([items[0] if items else None for items in addends])
         others = [item for items in addends for item in items[1:]]
-        return (None, None, None, None, *(next(firsts) if is_wanted else None for is_wanted in ctx.wanted), *others)
+        return (None, *(next(firsts) if is_wanted else None for is_wanted in ctx.wanted), *others)
+
+
+def _as_they_arrive(asked: _Asked, waiting: _Waiting, begun: Beginning, arriving: Sequence[Tensor | None]) -> _Waiting:
+    """Return a run that waits for gradients as they lie: this one, or one that is captured and begun anew."""
+    asked.ready.knows_layouts = True
+    layouts = arrived_as(arriving, _awaited(waiting.run))
+    if are_awaited(layouts, _awaited(waiting.run)) or not begun.is_unchanged():
+        return waiting
+    captured = asked.part.captured_again(asked, begun, layouts)
+    if captured is None:
+        return waiting
+    waiting.end()
+    anew = asked.part.asked_again(asked, begun, captured)
+    assert anew.ready.hole is not None, "it is the same part"
+    with begun.again():
+        found = _Waiting(anew)
+        found.run.advance(anew.ready.hole)
+    return found
 
 
 def _wanted(args: Sequence[object]) -> list[bool]:
@@ -306,20 +363,25 @@ def _arrived(run: Run, gradients: Sequence[Tensor | None]) -> list[Tensor]:
 
     Those that have addresses are copied there by themselves; where none has arrived it is zero.
     """
-    hole, addresses = run.program.instructions[run.position], run.program.addresses
-    assert isinstance(hole, Call), "a run waits at a call"
+    addresses = run.program.addresses
     placed = () if addresses is None else addresses.stays.get(run.position, ())
-    wanted = [result for result in hole.results if result is not None]
     home = next(gradient.device for gradient in gradients if gradient is not None)
     return [
         gradient
         if gradient is not None and result.born in placed and is_as_captured(gradient, result.geometry)
         else _laid_out(gradient, result, home)
-        for gradient, result in zip(gradients, wanted, strict=True)
+        for gradient, result in zip(gradients, _awaited(run), strict=True)
     ]
+
+
+def _awaited(run: Run) -> list[CallResult]:
+    """Return what a run that waits is to receive."""
+    hole = run.program.instructions[run.position]
+    assert isinstance(hole, Call), "a run waits at a call"
+    return [result for result in hole.results if result is not None]
 
 
 def _laid_out(gradient: Tensor | None, result: CallResult, home: torch.device) -> Tensor:
     like = result.geometry
     made = torch.empty_strided(like.shape, like.strides, dtype=like.dtype, device=home)
-    return made.zero_() if gradient is None else made.copy_(gradient)
+    return made.zero_() if gradient is None else fill(made, gradient)

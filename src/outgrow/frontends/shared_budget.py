@@ -141,7 +141,8 @@ class Ready:
     `number` counts such parts, and `shapes` are those of the inputs that are no state. `hole` is the number of the
     instruction that stands for everything else, `open` are the results that it hands gradients for, `own_bytes` is what
     the program needs, and `room` what the plan leaves to others. These were seen to take `beside_bytes` while a run
-    waited, and `staying_bytes` when it went on. It is settled once it was planned from what a run has shown.
+    waited, and `staying_bytes` when it went on. It is settled once it was planned from what a run has shown, and
+    `knows_layouts` once it was captured with gradients as they arrive.
     """
 
     number: int
@@ -159,6 +160,7 @@ class Ready:
     beside_bytes: int | None = None
     staying_bytes: int = 0
     is_settled: bool = False
+    knows_layouts: bool = False
     is_closed: bool = False
 
     @property
@@ -237,6 +239,7 @@ def planned(
     if before is not None:
         shared.highest_bytes += own - before.own_bytes
         ready.runs, ready.beside_bytes, ready.staying_bytes = before.runs, before.beside_bytes, before.staying_bytes
+        ready.knows_layouts = before.knows_layouts
         ready.is_settled = shared.is_apart or before.has_shown
     return ready
 

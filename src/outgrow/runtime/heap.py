@@ -134,4 +134,13 @@ def is_loose(item: torch.Tensor, size_bytes: int) -> bool:
 def copied_to(storage: torch.UntypedStorage, item: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     """Return a result copied into a storage, laid out as was captured."""
     assert geometry.dtype is not None, "a tensor has a type"
-    return view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset).copy_(item)
+    return fill(view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset), item)
+
+
+def fill(tensor: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
+    """Copy an item into a tensor that lies like it: along a stride of 0 there is but one number."""
+    if 0 not in tensor.stride():
+        return tensor.copy_(item)
+    firsts = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+    tensor[firsts].copy_(item[firsts])
+    return tensor
