@@ -152,11 +152,11 @@ def _ours_compiled(ground: Ground, asked: Asked) -> dict[str, Any]:
 
 
 def _ours_by_parts(ground: Ground, asked: Asked) -> dict[str, Any]:
-    from outgrow.frontends.dynamo import compiled_in_place
+    from outgrow.frontends.dynamo import InPlace
     from outgrow.frontends.settings import Settings
 
     made = asked.made(ground.device)
-    compiled_in_place(Settings.of(asked.budget_bytes))(made.model)
+    InPlace(Settings.of(asked.budget_bytes)).compile(made.model)
     return _measured(ground, asked, made, nullcontext(), before=PLANNING)
 
 

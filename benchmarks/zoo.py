@@ -162,9 +162,9 @@ def _by_parts(training: Training, budget: int, folder: str) -> Iterator[Step]:
     from outgrow.frontends.settings import Settings
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
-    compiled = dynamo.compiled_in_place(Settings.of(budget, offload_dir=folder))
+    in_place = dynamo.InPlace(Settings.of(budget, offload_dir=folder))
     for model in training.models:
-        compiled(model)
+        in_place.compile(model)
 
     def step(batch: object) -> tuple[float, int]:
         reset_high_water()

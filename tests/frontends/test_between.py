@@ -207,3 +207,17 @@ def test_inference_tensors_are_inputs_like_others() -> None:
         x = rows()
     with torch.no_grad():
         assert torch.equal(compiled(module)(x), module(x))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_write_over_what_another_part_made_is_refused() -> None:
+    """It is no leaf, and what to do is said."""
+
+    class Rectified(Normal):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.linear(x)
+            torch._dynamo.graph_break()
+            return x.relu_() * 2
+
+    with pytest.raises(Uncapturable, match="write the operation out of place"):
+        compiled(Rectified())(rows())

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from outgrow.errors import Infeasible, InvalidQuantity
 from outgrow.frontends import dynamo, on_cpu, parts, warmup
 from outgrow.frontends.machines import described_machine
+from outgrow.frontends.settings import Settings
 from outgrow.runtime.execute import Run
 from outgrow.runtime.process import high_water_bytes, reset_high_water
 from outgrow.units import MIB
@@ -380,3 +381,33 @@ def test_parts_that_fit_beside_each_other_move_nothing(compiled: Callable[[int],
     (found,) = dynamo.parts().budgets
     assert not any(part.bytes_swapped for part in found.parts)
     assert found.taken_bytes <= budget
+
+
+class Looping(nn.Module):
+    """A break inside of a loop, on which Dynamo gives up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            x = self.linear(x)
+        return x
+
+
+def test_a_loop_without_parts_is_told(disk_folder: Path) -> None:
+    """Once, by the integrations; a loop with parts is not."""
+    in_place = dynamo.InPlace(Settings.of(1 << 30, offload_dir=disk_folder))
+    looping = Looping()
+    in_place.compile(looping)
+    looping(torch.ones(2, 4))
+    with pytest.warns(UserWarning, match="breaks inside of a loop"):
+        in_place.check()
+    in_place.check()
+    other, plain_one = dynamo.InPlace(Settings.of(1 << 30, offload_dir=disk_folder)), nn.Linear(4, 4)
+    other.compile(plain_one)
+    plain_one(torch.ones(2, 4))
+    other.check()
+    dynamo.forget()

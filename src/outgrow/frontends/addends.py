@@ -12,6 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
+_MOST = 4
+"""With more addends a tensor gets their sum, since each takes memory until the backward pass ends. Then the order tells
+where it is read elsewhere, too."""
+
 
 def addends(results: Sequence[Tensor], leaves: Sequence[Tensor], arriving: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return for each leaf what adds up to its gradient, as it arrives there; nothing for a leaf without one.
@@ -28,7 +32,7 @@ def addends(results: Sequence[Tensor], leaves: Sequence[Tensor], arriving: Seque
             handle.remove()
     direct = {id(result) for result in results}
     return [
-        [] if total is None else found if len(found) > 1 and id(leaf) not in direct else [total]
+        [] if total is None else found if 1 < len(found) <= _MOST and id(leaf) not in direct else [total]
         for leaf, found, total in zip(leaves, seen, sums, strict=True)
     ]
 

@@ -1,8 +1,9 @@
-"""How do gradients lie when they arrive? As whoever makes them likes, which is not known when a part is captured.
+"""Which gradients arrive for a part, and how do they lie? As the rest of the loop likes, which is known when they do.
 
-A part is captured as if each gradient lay as its result does. Eager mode takes some sums in another order where one
-lies otherwise: transposed, or one number for all. So a first run keeps with what it began; where gradients lie
-otherwise, the part is captured anew, and its forward pass runs again from there (`frontends.parts`).
+A part is captured as if a gradient arrived for each result, and lay as the result does. Eager mode takes some sums in
+another order where one lies otherwise, transposed or one number for all, and computes nothing where none arrives. So a
+run keeps with what it began; where gradients arrive otherwise, the part is captured for them, and its forward pass runs
+again from there (`frontends.parts`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,13 @@ from outgrow.frontends.between import versions
 from outgrow.frontends.devices import device_of
 from outgrow.frontends.joint import hole_of
 from outgrow.ir.graph import Graph, Op
-from outgrow.runtime.program import Result
 
 Strides: TypeAlias = tuple[int, ...]
+Arrival: TypeAlias = tuple[Strides | None, ...]
+"""The strides of the gradient for each result that can have one, a 1 along dimensions of size 1; None: none arrives."""
+
+_MOST_COPIED_BYTES = 16 << 20
+"""What inputs that are written may take in copies, once it is known how gradients arrive."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,11 @@ class Beginning:
     autocasts: list[tuple[str, torch.dtype]]
 
     @staticmethod
-    def of(args: Sequence[object], writes: Sequence[int]) -> "Beginning":
-        """Keep what a run on these inputs begins with, of which it writes some."""
+    def of(args: Sequence[object], writes: Sequence[int], *, is_first: bool) -> "Beginning | None":
+        """Keep what a run begins with that writes some inputs; None if these are large, but for the first run."""
+        written = [arg for arg in (args[at] for at in writes) if isinstance(arg, Tensor)]
+        if not is_first and sum(arg.nbytes for arg in written) > _MOST_COPIED_BYTES:
+            return None
         inputs = [
             arg.detach().clone() if at in writes and isinstance(arg, Tensor) else arg for at, arg in enumerate(args)
         ]
@@ -73,24 +81,23 @@ class Beginning:
                     generator.set_state(state)
 
 
-def arrived_as(gradients: Sequence[Tensor | None], results: Sequence[Result]) -> list[Strides]:
-    """Return how gradients lie, where a program awaits some; as captured those that have not arrived.
+def arrival_of(gradients: Sequence[Tensor | None]) -> Arrival:
+    """Return how gradients arrive; one that overlaps in another way than by being one number for all, as if it did not.
 
-    So do those that overlap in another way than by being one number for all.
+    >>> arrival_of([torch.ones(3, 1).T, None, torch.ones(()).expand(2, 3)])
+    ((1, 1), None, (0, 0))
     """
-    return [
-        gradient.stride() if gradient is not None and _may_be_kept(gradient) else result.geometry.strides
-        for gradient, result in zip(gradients, results, strict=True)
-    ]
+    return tuple(None if gradient is None else _strides(gradient) for gradient in gradients)
 
 
-def are_awaited(found: Sequence[Strides], results: Sequence[Result]) -> bool:
-    """Whether gradients lie as a program awaits them; how far apart the elements of one are does not matter."""
-    return all(
-        size == 1 or one == other
-        for strides, result in zip(found, results, strict=True)
-        for size, one, other in zip(result.geometry.shape, strides, result.geometry.strides, strict=True)
-    )
+def _strides(gradient: Tensor) -> Strides:
+    like = gradient if _may_be_kept(gradient) else torch.empty(gradient.shape, device="meta")
+    return normal(like.shape, like.stride())
+
+
+def normal(shape: Sequence[int], strides: Sequence[int]) -> Strides:
+    """Return strides with a 1 wherever they say nothing."""
+    return tuple(stride if size > 1 else 1 for size, stride in zip(shape, strides, strict=True))
 
 
 def _may_be_kept(gradient: Tensor) -> bool:
@@ -112,5 +119,4 @@ def begin_alike(one: Graph, other: Graph) -> bool:
 
 def _before_hole(graph: Graph) -> tuple[Op, ...]:
     hole = hole_of(graph)
-    assert hole is not None, "a part that waits has a hole"
-    return graph.ops[: graph.ops.index(hole)]
+    return graph.ops if hole is None else graph.ops[: graph.ops.index(hole)]

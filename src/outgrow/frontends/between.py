@@ -27,14 +27,15 @@ from outgrow.ir.graph import Graph, Op, SwapOut
 class Between:
     """By their numbers: inputs that the part `writes`, inputs and results that must stay as they are.
 
-    `sources` are, for each addend of the gradient of each input that wants one, the gradients that arrive on which it
-    depends.
+    For each addend of the gradient of each input that wants one, `sources` are the gradients that arrive on which it
+    depends, and `borrowed` says whether it lies in the memory of an input.
     """
 
     writes: tuple[int, ...]
     inputs: tuple[int, ...]
     results: tuple[int, ...]
     sources: tuple[tuple[frozenset[int], ...], ...]
+    borrowed: tuple[tuple[bool, ...], ...] = ()
 
 
 def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
@@ -46,13 +47,14 @@ def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
         return Between(writes, (), (), ())
     read, rebuilt_from = _read_behind(captured.graph, derived, hole)
     inputs = (read - written) | (rebuilt_from & written)
-    storages, sources = _results(captured, hole)
+    storages, sources, borrowed = _results(captured, hole)
     kept = [name is not None and (name in read or storages.count(name) > 1) for name in storages]
     return Between(
         writes,
         tuple(sorted(leaves[name] for name in inputs & leaves.keys())),
         tuple(at for at, is_kept in enumerate(kept) if is_kept),
         sources,
+        borrowed,
     )
 
 
@@ -68,18 +70,22 @@ def _read_behind(graph: Graph, derived: Graph, hole: Op) -> tuple[frozenset[str]
     return frozenset(read), frozenset(name for item in repeated for name in derived.reads(item))
 
 
-def _results(captured: Captured, hole: Op) -> tuple[list[str | None], tuple[tuple[frozenset[int], ...], ...]]:
-    """Return the storages of the results of a part, and on which arriving gradients what it returns depends."""
+def _results(
+    captured: Captured, hole: Op
+) -> tuple[list[str | None], tuple[tuple[frozenset[int], ...], ...], tuple[tuple[bool, ...], ...]]:
+    """Return the storages of the results of a part; for what it returns as gradients, `sources` and `borrowed`."""
     graph = captured.graph
     storages = [
         graph.values[graph.results[leaf.number]].storage if isinstance(leaf, Result) else None
         for leaf in captured.returned.leaves
     ]
     depends = _dependence(graph, hole)
+    structure = captured.returned.structure
+    results, _ = pytree.tree_unflatten(storages, structure)
     sources = [frozenset[int]() if name is None else depends.get(name, frozenset()) for name in storages]
-    results, _ = pytree.tree_unflatten(storages, captured.returned.structure)
-    _, gradients = pytree.tree_unflatten(sources, captured.returned.structure)
-    return list(results), tuple(map(tuple, gradients))
+    _, depending = pytree.tree_unflatten(sources, structure)
+    _, borrowed = pytree.tree_unflatten([name in captured.slots for name in storages], structure)
+    return list(results), tuple(map(tuple, depending)), tuple(map(tuple, borrowed))
 
 
 def _dependence(graph: Graph, hole: Op) -> dict[str, frozenset[int]]:

@@ -9,6 +9,7 @@ import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TypeGuard
+from warnings import warn
 
 import torch
 import torch.utils._pytree as pytree
@@ -28,6 +29,11 @@ from outgrow.report.parts import BudgetReport, PartReport, PartsReport
 from outgrow.runtime.device import Device
 
 _OPTIONS = {"memory_budget", "offload_dir", "disk_budget", "planner", "kernels"}
+_NO_PART = (
+    "Dynamo found nothing in the model to compile, so its memory is not under the budget. It gives up on a function "
+    "that breaks inside of a loop: move what the loop repeats into a module of its own. TORCH_LOGS=graph_breaks tells "
+    "where."
+)
 _SHARED: dict[Hashable, Shared] = {}
 
 
@@ -58,18 +64,29 @@ def part_of(module: fx.GraphModule, settings: Settings, device: Device | None = 
     return Part(module, settings, partial(_shared, device=device))
 
 
-def compiled_in_place(settings: Settings) -> Callable[[nn.Module], None]:
-    """Return a function that lets a module run by parts from then on."""
-    settings.require_disk()
+class InPlace:
+    """Lets modules run by parts from then on, for loops that are not the user's own."""
 
-    def part(module: fx.GraphModule, _example_inputs: Sequence[object]) -> Part:
-        return part_of(module, settings)
+    def __init__(self, settings: Settings) -> None:
+        """Raise `TierFailure` if the folder cannot be used."""
+        settings.require_disk()
+        self._settings = settings
+        self._has_parts = self._has_warned = False
 
-    def compiled(module: nn.Module) -> None:
+    def compile(self, module: nn.Module) -> None:
+        """Let a module run by parts."""
         # Dynamo skips the frames of torch.nn's own modules unless they are wrapped; `module.compile` does not wrap them
-        module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl), backend=part)
+        module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl), backend=self._part)
 
-    return compiled
+    def _part(self, module: fx.GraphModule, _example_inputs: Sequence[object]) -> Part:
+        self._has_parts = True
+        return part_of(module, self._settings)
+
+    def check(self) -> None:
+        """Warn, once, if modules have run and none of them by parts."""
+        if not (self._has_parts or self._has_warned):
+            self._has_warned = True
+            warn(_NO_PART, stacklevel=3)
 
 
 def _checked(options: Mapping[str, object]) -> Settings:

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import nn
 from transformers import TrainerCallback
 
-from outgrow.frontends.dynamo import compiled_in_place
+from outgrow.frontends.dynamo import InPlace
 from outgrow.frontends.settings import Settings
 
 
@@ -32,11 +32,15 @@ class BudgetCallback(TrainerCallback):
         settings = Settings.of(
             memory_budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner, kernels=kernels
         )
-        self._compiled = compiled_in_place(settings)
+        self._in_place = InPlace(settings)
 
     def on_train_begin(self, *_about: object, **kwargs: object) -> None:
         """Let the model run by parts."""
-        self._compiled(_model(kwargs))
+        self._in_place.compile(_model(kwargs))
+
+    def on_step_end(self, *_about: object, **_kwargs: object) -> None:
+        """Warn if the model does not run by parts."""
+        self._in_place.check()
 
     def on_train_end(self, *_about: object, **kwargs: object) -> None:
         """Make the model an ordinary module again."""

@@ -59,28 +59,53 @@ class Origin:
     inputs: tuple[int, ...]
 
 
+class _Handed(torch.autograd.Function):
+    """What somebody else has made: no leaf, so that autocast does not keep its casts, and its version may rise."""
+
+    @staticmethod
+    def forward(_ctx: Any, tensor: Tensor) -> Tensor:
+        """Return the same memory."""
+        return tensor.detach()
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
+        """Return what arrives."""
+        return gradients[0]
+
+
+def _primal(given: Tensor, arg: Tensor) -> Tensor:
+    """Return an input that wants a gradient, of which a part is captured: a leaf if the argument is one."""
+    leaf = given.detach().requires_grad_()
+    return leaf if arg.is_leaf else _Handed.apply(leaf)
+
+
 def joint(
-    module: fx.GraphModule, args: Sequence[object], layouts: Sequence[Sequence[int]] = ()
+    module: fx.GraphModule, args: Sequence[object], arrival: Sequence[Sequence[int] | None] | None = None
 ) -> Callable[..., object]:
     """Return the forward and backward pass of a module as one function of its inputs.
 
     It returns the results, and for each input that wants a gradient what adds up to it, in the order in which it
-    arrives: eager mode adds it to what has arrived from elsewhere, piece by piece. `layouts` are the strides of the
-    gradients that arrive for results, if they are known.
+    arrives: eager mode adds it to what has arrived from elsewhere, piece by piece. `arrival` are the strides
+    of the gradients for results that can have one, None where none arrives, if that is known.
     """
     wanted = [isinstance(arg, Tensor) and arg.requires_grad and torch.is_grad_enabled() for arg in args]
 
     def both(*given: Any) -> tuple[list[object], list[list[Tensor]]]:
+        triples = zip(given, args, wanted, strict=True)
         primals = [
-            item.detach().requires_grad_() if is_wanted else item for item, is_wanted in zip(given, wanted, strict=True)
+            _primal(item, arg) if is_wanted and isinstance(arg, Tensor) else item for item, arg, is_wanted in triples
         ]
         results = list(module(*primals))
         _check_gradients(primals, wanted)
         differentiable = [at for at, item in enumerate(results) if isinstance(item, Tensor) and item.requires_grad]
         if not differentiable:
             return results, []
+        strides: list[int] = []
+        if arrival is not None:
+            strides = [*chain.from_iterable(found for found in arrival if found is not None)]
+            differentiable = [at for at, found in zip(differentiable, arrival, strict=True) if found is not None]
         tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
-        arriving = torch.ops.outgrow.elsewhere(tensors, differentiable, [*chain.from_iterable(layouts)])
+        arriving = torch.ops.outgrow.elsewhere(tensors, differentiable, strides)
         leaves = [item for item, is_wanted in zip(primals, wanted, strict=True) if is_wanted]
         with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
             found = addends([results[at] for at in differentiable], leaves, arriving)

@@ -17,7 +17,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
 from torch import nn
 
 from outgrow.errors import InvalidQuantity
-from outgrow.frontends.dynamo import compiled_in_place
+from outgrow.frontends.dynamo import InPlace
 from outgrow.frontends.settings import Settings
 
 _VARIABLE = "OUTGROW_MEMORY_BUDGET"
@@ -49,7 +49,7 @@ class BudgetStrategy(SingleDeviceStrategy):
         settings = Settings.of(
             budget, offload_dir=offload_dir, disk_budget=disk_budget, planner=planner, kernels=kernels
         )
-        self._compiled = compiled_in_place(settings)
+        self._in_place = InPlace(settings)
 
     @property
     def root_device(self) -> torch.device:
@@ -60,7 +60,12 @@ class BudgetStrategy(SingleDeviceStrategy):
         """Let the module and those that its steps call run by parts."""
         super().setup(trainer)
         for module in self._modules():
-            self._compiled(module)
+            self._in_place.compile(module)
+
+    def post_training_step(self) -> None:
+        """Warn if no module runs by parts."""
+        super().post_training_step()
+        self._in_place.check()
 
     def teardown(self) -> None:
         """Make the modules ordinary ones again."""

@@ -10,7 +10,7 @@ Parts share a budget (`frontends.shared_budget`). Parameters, their gradients an
 device.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import finalize
@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 from outgrow.analysis.cost import signature as cost_signature
 from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends import calls
-from outgrow.frontends.arrivals import Beginning, Strides, are_awaited, arrived_as, begin_alike
+from outgrow.frontends.arrivals import Arrival, Beginning, arrival_of, begin_alike
 from outgrow.frontends.between import raise_versions, versions
 from outgrow.frontends.capture import Captured, Result, capture
 from outgrow.frontends.inductor import by_kernels
@@ -46,7 +46,6 @@ from outgrow.frontends.state import BatchSlot
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run, is_as_captured
 from outgrow.runtime.heap import fill
-from outgrow.runtime.program import Call
 from outgrow.runtime.program import Result as CallResult
 from outgrow.runtime.repeated import again
 
@@ -64,6 +63,7 @@ class Part:
         self._origin = origin_of(module)
         self._module, self._settings, self._share = with_checkpoints(module), settings, share
         self._ready: dict[Hashable, Ready] = {}
+        self._others: dict[tuple[Hashable, Arrival], Ready] = {}
 
     def __call__(self, *args: object) -> object:
         """Run the forward pass; with gradients, the results know their backward pass."""
@@ -87,49 +87,73 @@ class Part:
     def _prepared(self, shared: Shared, args: Sequence[object]) -> "_Asked":
         """Return a call with the part for its inputs, planned again once more is known."""
         shared.note()
-        key = signature(self._module, (), (), args, {})
+        leaves = tuple(arg.is_leaf for arg in args if isinstance(arg, Tensor))
+        key = signature(self._module, (), (), args, {}), leaves
         ready = self._ready.get(key)
         others = shared.others_bytes(args)
         if ready is None:
             captured = self._captured(args)
             shared.platform.clear_away()
-            self._ready[key] = planned(shared, captured, self._origin, args, others, None)
+            self._use(shared, key, planned(shared, captured, self._origin, args, others, None))
             self._drop_oldest(shared)
         else:
             others = shown(shared, ready, others)
-            if is_outdated(shared, ready, others):
-                self._plan_again(shared, key, args, others)
+            self._replan(shared, key, args, others)
         self._ready[key] = self._ready.pop(key)  # the last is what was asked for last
         return _Asked(self, shared, self._ready[key], key, others, args)
 
-    def _captured(self, args: Sequence[object], layouts: Sequence[Strides] = ()) -> Captured:
-        captured = capture(joint(self._module, args, layouts), (), (), [plain(arg) for arg in args])
+    def _captured(self, args: Sequence[object], arrival: Arrival | None = None) -> Captured:
+        captured = capture(joint(self._module, args, arrival), (), (), [plain(arg) for arg in args])
         if hole_of(captured.graph) is not None:
             check_writes(captured, args)
         return by_kernels(captured, self._settings.kernels)
 
-    def captured_again(self, asked: "_Asked", begun: Beginning, layouts: Sequence[Strides]) -> Captured | None:
-        """Return the part captured with gradients that lie so; None if it is another one then."""
+    def as_they_arrive(self, asked: "_Asked", waiting: "_Waiting", begun: Beginning, arrival: Arrival) -> "_Waiting":
+        """Return a run that waits for gradients as they arrive: begun anew, or the same if it would begin otherwise."""
+        key, shared, present = asked.key, asked.shared, self._ready.get(asked.key, asked.ready)
+        found = present if present.arrival == arrival else self._others.pop((key, arrival), None)
+        captured = self._captured_again(asked, begun, arrival) if found is None else found.captured
+        if captured is None:
+            return waiting
+        waiting.end()
+        others = shared.others_bytes(asked.args)
+        if present is not found:
+            self._others[key, present.arrival] = present
+        if found is not None:
+            self._use(shared, key, found)
+            self._replan(shared, key, asked.args, shown(shared, found, others))
+        else:
+            found = planned(shared, captured, self._origin, asked.args, others, None)
+            found.number, found.open, found.is_known = asked.ready.number, asked.ready.open, True
+            self._use(shared, key, found)
+        self._drop_oldest(shared)
+        ready = self._ready[key]
+        assert ready.hole is not None, "it is the same part"
+        with begun.again():
+            again = _Waiting(_Asked(self, shared, ready, key, others, begun.inputs))
+            again.run.advance(ready.hole)
+        return again
+
+    def _use(self, shared: Shared, key: Hashable, ready: Ready) -> None:
+        """Let a plan serve from now on."""
+        self._ready[key] = shared.plans[ready.number] = ready
+
+    def _captured_again(self, asked: "_Asked", begun: Beginning, arrival: Arrival) -> Captured | None:
+        """Return the part captured for gradients that arrive so; None if it does something else before."""
         old = asked.ready.captured
         with begun.again():
-            captured = self._captured(asked.args, layouts)
-        is_same = begin_alike(old.graph, captured.graph) and captured.returned.structure == old.returned.structure
-        return captured if is_same else None
+            captured = self._captured(asked.args, arrival)
+        return captured if begin_alike(old.graph, captured.graph) else None
 
-    def asked_again(self, asked: "_Asked", begun: Beginning, captured: Captured) -> "_Asked":
-        """Return the same call of a part that was captured again, and is planned here."""
-        shared = asked.shared
-        others = shared.others_bytes(asked.args)
-        ready = self._ready[asked.key] = planned(shared, captured, self._origin, asked.args, others, None)
-        ready.knows_layouts = True
-        close(shared, asked.ready)
-        return _Asked(self, shared, ready, asked.key, others, begun.inputs)
+    def _replan(self, shared: Shared, key: Hashable, args: Sequence[object], others: int) -> None:
+        if is_outdated(shared, self._ready[key], others):
+            self._plan_again(shared, key, args, others)
 
     def _plan_again(self, shared: Shared, key: Hashable, args: Sequence[object], others: int) -> None:
         """Plan from what runs have shown; where that leaves no plan, one that leaves enough to others stays."""
         ready = self._ready[key]
         try:
-            self._ready[key] = planned(shared, ready.captured, self._origin, args, others, ready)
+            self._use(shared, key, planned(shared, ready.captured, self._origin, args, others, ready))
         except Infeasible:
             if not may_stay(shared, ready, others):
                 raise
@@ -138,8 +162,10 @@ class Part:
 
     def _drop_oldest(self, shared: Shared) -> None:
         """Forget the kind of inputs that was not seen for the longest, if there is one too many."""
-        if len(self._ready) > _MOST_KINDS:
-            close(shared, self._ready.pop(next(iter(self._ready))))
+        kinds: dict[Any, Ready]
+        for kinds in (self._ready, self._others):
+            if len(kinds) > _MOST_KINDS:
+                close(shared, kinds.pop(next(iter(kinds))))
 
 
 @dataclass(frozen=True)
@@ -243,7 +269,7 @@ class _Pair(torch.autograd.Function):
         """Return what the part returns."""
         ready, args = asked.ready, asked.args
         assert ready.hole is not None, "a part with gradients has a hole"
-        begun = None if ready.knows_layouts else Beginning.of(args, ready.between.writes)
+        begun = Beginning.of(args, ready.between.writes, is_first=not ready.is_known)
         waiting = _Waiting(asked)
         waiting.run.advance(ready.hole)
         raise_versions(args, ready.between.writes)
@@ -253,7 +279,7 @@ class _Pair(torch.autograd.Function):
         ctx.mark_non_differentiable(*closed)
         ctx.set_materialize_grads(False)
         ctx.asked, ctx.waiting, ctx.results = asked, waiting, there
-        ctx.wanted = _wanted(args)
+        ctx.wanted, ctx.repeated = _wanted(args), len(_args) - len(args)
         ctx.versions = _versions(ready, args, there)
         ctx.begun = begun
         waiting.wait()
@@ -274,42 +300,38 @@ class _Pair(torch.autograd.Function):
                 "of the part reads. Change a copy of it, or change it after the backward pass."
             )
         del results
-        arriving = [gradients[at] for at in asked.ready.open]
-        waiting.go_on(sum(gradient.nbytes for gradient in arriving if gradient is not None))
-        if begun is not None and ctx.wanted == _wanted(asked.args):
-            waiting = _as_they_arrive(asked, waiting, begun, arriving)
+        arriving = {at: gradients[at] for at in asked.ready.open}
+        waiting.go_on(sum(gradient.nbytes for gradient in arriving.values() if gradient is not None))
+        if all(gradient is None for gradient in arriving.values()):
+            waiting.end()
+            return (None,) * (1 + len(ctx.wanted) + ctx.repeated)
+        arrival = arrival_of([*arriving.values()])
+        may_begin_anew = begun is not None and begun.is_unchanged() and ctx.wanted == _wanted(asked.args)
+        if arrival != asked.ready.arrival and may_begin_anew:
+            waiting = asked.part.as_they_arrive(asked, waiting, begun, arrival)
+        waiting.ready.is_known = True
         del asked, begun
-        ready, run = waiting.ready, waiting.run
-        run.receive(_arrived(run, arriving))
-        run.advance(len(run.program.instructions))
-        _, found = _returned(ready, run)
-        waiting.complete()
-        missing = {at for at, gradient in enumerate(arriving) if gradient is None}
-        addends = [
-            [None if on and on <= missing else item for item, on in zip(items, sources, strict=True)]
-            for items, sources in zip(found, ready.between.sources, strict=True)
-        ]
-        firsts = iter([items[0] if items else None for items in addends])
-        others = [item for items in addends for item in items[1:]]
+        found = _gradients(waiting, arriving)
+        firsts = iter([items[0] if items else None for items in found])
+        others = [item for items in found for item in items[1:]]
         return (None, *(next(firsts) if is_wanted else None for is_wanted in ctx.wanted), *others)
 
 
-def _as_they_arrive(asked: _Asked, waiting: _Waiting, begun: Beginning, arriving: Sequence[Tensor | None]) -> _Waiting:
-    """Return a run that waits for gradients as they lie: this one, or one that is captured and begun anew."""
-    asked.ready.knows_layouts = True
-    layouts = arrived_as(arriving, _awaited(waiting.run))
-    if are_awaited(layouts, _awaited(waiting.run)) or not begun.is_unchanged():
-        return waiting
-    captured = asked.part.captured_again(asked, begun, layouts)
-    if captured is None:
-        return waiting
-    waiting.end()
-    anew = asked.part.asked_again(asked, begun, captured)
-    assert anew.ready.hole is not None, "it is the same part"
-    with begun.again():
-        found = _Waiting(anew)
-        found.run.advance(anew.ready.hole)
-    return found
+def _gradients(waiting: _Waiting, arriving: Mapping[int, Tensor | None]) -> list[list[Tensor | None]]:
+    """Run the backward pass; return the addends of the gradients of inputs."""
+    ready, run = waiting.ready, waiting.run
+    run.receive(_arrived(ready, run, arriving))
+    run.advance(len(run.program.instructions))
+    _, found = _returned(ready, run)
+    waiting.complete()
+    missing = {order for order, at in enumerate(ready.awaited) if arriving[at] is None}
+    return [
+        [
+            None if on and on <= missing else item.clone() if is_borrowed else item
+            for item, on, is_borrowed in zip(items, sources, borrowed, strict=True)
+        ]
+        for items, sources, borrowed in zip(found, ready.between.sources, ready.between.borrowed, strict=True)
+    ]
 
 
 def _wanted(args: Sequence[object]) -> list[bool]:
@@ -358,27 +380,26 @@ def _check_backward() -> None:
         )
 
 
-def _arrived(run: Run, gradients: Sequence[Tensor | None]) -> list[Tensor]:
+def _arrived(ready: Ready, run: Run, gradients: Mapping[int, Tensor | None]) -> list[Tensor]:
     """Return what the hole returns, laid out as was captured: gradients that the program may write over.
 
     Those that have addresses are copied there by themselves; where none has arrived it is zero.
     """
-    addresses = run.program.addresses
+    awaited, addresses = ready.awaited, run.program.addresses
+    if any(gradient is not None for at, gradient in gradients.items() if at not in awaited):
+        raise Uncapturable(
+            "a gradient arrives for a result of a compiled part that had none before, and what the part has read was "
+            "changed since; change it after the backward pass, or give outgrow.compile the whole step"
+        )
     placed = () if addresses is None else addresses.stays.get(run.position, ())
-    home = next(gradient.device for gradient in gradients if gradient is not None)
+    home = next(gradient.device for gradient in gradients.values() if gradient is not None)
+    pairs = [(gradients[at], result) for at, result in awaited.items()]
     return [
         gradient
         if gradient is not None and result.born in placed and is_as_captured(gradient, result.geometry)
         else _laid_out(gradient, result, home)
-        for gradient, result in zip(gradients, _awaited(run), strict=True)
+        for gradient, result in pairs
     ]
-
-
-def _awaited(run: Run) -> list[CallResult]:
-    """Return what a run that waits is to receive."""
-    hole = run.program.instructions[run.position]
-    assert isinstance(hole, Call), "a run waits at a call"
-    return [result for result in hole.results if result is not None]
 
 
 def _laid_out(gradient: Tensor | None, result: CallResult, home: torch.device) -> Tensor:

@@ -22,6 +22,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.cost import signature as cost_signature
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import Infeasible
+from outgrow.frontends.arrivals import Arrival, normal
 from outgrow.frontends.between import Between, between
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.joint import Origin, hole_of, open_results, position_of
@@ -32,7 +33,7 @@ from outgrow.frontends.state import Training
 from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.machine import Machine
 from outgrow.planning.problem import silent
-from outgrow.runtime.program import Program
+from outgrow.runtime.program import Call, Program, Result
 from outgrow.simulation import replay
 
 _SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
@@ -139,10 +140,10 @@ class Ready:
     """A part for inputs of some kind: captured, planned and lowered.
 
     `number` counts such parts, and `shapes` are those of the inputs that are no state. `hole` is the number of the
-    instruction that stands for everything else, `open` are the results that it hands gradients for, `own_bytes` is what
-    the program needs, and `room` what the plan leaves to others. These were seen to take `beside_bytes` while a run
+    instruction that stands for everything else, `open` are the results that can have gradients, `own_bytes` is what the
+    program needs, and `room` what the plan leaves to others. These were seen to take `beside_bytes` while a run
     waited, and `staying_bytes` when it went on. It is settled once it was planned from what a run has shown, and
-    `knows_layouts` once it was captured with gradients as they arrive.
+    `is_known` once gradients have arrived for it as it was captured for.
     """
 
     number: int
@@ -160,8 +161,22 @@ class Ready:
     beside_bytes: int | None = None
     staying_bytes: int = 0
     is_settled: bool = False
-    knows_layouts: bool = False
+    is_known: bool = False
     is_closed: bool = False
+
+    @property
+    def awaited(self) -> dict[int, Result]:
+        """What the hole returns, by the number of the result that it is the gradient for."""
+        numbers, call = open_results(hole_of(self.captured.graph)), self.program.instructions[self.hole or 0]
+        assert isinstance(call, Call), "the hole is a call"
+        return dict(zip(numbers, (result for result in call.results if result is not None), strict=True))
+
+    @property
+    def arrival(self) -> Arrival:
+        """How it awaits gradients."""
+        found = self.awaited
+        lies = {at: normal(result.geometry.shape, result.geometry.strides) for at, result in found.items()}
+        return tuple(lies.get(at) for at in self.open)
 
     @property
     def has_shown(self) -> bool:
@@ -235,11 +250,10 @@ def planned(
     given = [args[at] for at in origin.inputs]
     shapes = tuple(tuple(item.shape) for item in given if isinstance(item, Tensor))
     ready = Ready(number, origin, shapes, captured, prepared, program, *passes, own, room)
-    shared.plans[number] = ready
     if before is not None:
         shared.highest_bytes += own - before.own_bytes
         ready.runs, ready.beside_bytes, ready.staying_bytes = before.runs, before.beside_bytes, before.staying_bytes
-        ready.knows_layouts = before.knows_layouts
+        ready.open, ready.is_known = before.open, before.is_known
         ready.is_settled = shared.is_apart or before.has_shown
     return ready
 

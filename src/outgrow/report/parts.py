@@ -54,9 +54,13 @@ class PartsReport:
 
     def __str__(self) -> str:
         """One table for each budget."""
-        return "\n\n".join(map(str, self.budgets)) or "No part has run yet. Call what torch.compile returned."
+        return "\n\n".join(map(str, self.budgets)) or _NONE
 
 
+_NONE = (
+    "No part has run. Call what torch.compile returned. If that was done, Dynamo found nothing to compile: it gives up "
+    "on a function that breaks inside of a loop, which then runs as it is. TORCH_LOGS=graph_breaks tells where."
+)
 _HEADER = (
     "part", "inputs", "ops", "runs", "in core", "seconds", "planned", "seconds", "to others", "swapped", "recomputed"
 )  # fmt: skip
