@@ -12,13 +12,30 @@ import outgrow
 from outgrow.frontends.signature import signature
 
 
+class Scaled(nn.Sequential):
+    """Layers, and attributes of several kinds."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.sizes, self.scale, self.activation = (1, (2, 3)), torch.ones(()), torch.tanh
+
+
 def model_with_a_number() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.1))
+    return Scaled(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.1), nn.Linear(4, 4))
 
 
 def exchange(model: nn.Sequential) -> None:
     model[2] = nn.Identity()
+
+
+def tie(model: Any) -> None:
+    model[3].weight.data = model[0].weight.data
+
+
+def flatten(model: nn.Module) -> None:
+    parameters = list(model.parameters())
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(parameters), parameters)
 
 
 CHANGES: dict[str, Callable[[Any], object]] = {
@@ -27,7 +44,14 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "a layer": exchange,
     "a hook": lambda model: model[0].register_forward_hook(lambda *_: None),
     "a hook of a weight": lambda model: model[0].weight.register_hook(lambda gradient: gradient),
+    "a hook behind a gradient": lambda model: model[0].weight.register_post_accumulate_grad_hook(lambda _: None),
     "a flag": lambda model: model.eval(),
+    "sizes": lambda model: setattr(model, "sizes", (1, (2, 4))),
+    "a tensor": lambda model: setattr(model, "scale", torch.ones(())),
+    "a function": lambda model: setattr(model, "activation", torch.relu),
+    "weights of one memory": tie,
+    "places in memory": flatten,
+    "a shared buffer": lambda model: setattr(model[1], "running_var", model[1].running_mean),
 }
 
 
@@ -43,6 +67,55 @@ def test_what_a_forward_pass_may_look_at_is_signed(change: Callable[[nn.Sequenti
     assert signature(step, [model], [], (torch.zeros(2, 4),), {}) == before
     change(model)
     assert signature(step, [model], [], (torch.ones(2, 4),), {}) != before
+
+
+def test_what_an_optimizer_may_look_at_is_signed() -> None:
+    """Hooks, and whether groups share a rate."""
+    model, rate = model_with_a_number(), torch.tensor(0.1)
+    weight, bias, *_ = model.parameters()
+    groups = [{"params": [weight]}, {"params": [bias]}]
+    optimizer = torch.optim.Adam(groups, lr=rate)
+
+    def signed() -> object:
+        return signature(model, [model], [optimizer], (torch.ones(2, 4),), {})
+
+    found = [signed()]
+    optimizer.param_groups[1]["lr"] = torch.tensor(0.1)
+    found.append(signed())
+    optimizer.register_step_pre_hook(lambda *_: None)
+    found.append(signed())
+    optimizer.register_step_post_hook(lambda *_: None)
+    found.append(signed())
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    found.append(signed())
+    handle.remove()
+    assert len(set(found)) == len(found)
+
+
+def test_an_argument_over_memory_of_the_state_is_signed() -> None:
+    """What is written early would be read late; two parts of one batch are as far apart as they were."""
+    model, batch = model_with_a_number(), torch.ones(8, 4)
+
+    def signed(*args: Tensor) -> object:
+        return signature(model, [model], [], args, {})
+
+    weight = next(model.parameters())
+    assert signed(weight.detach()) != signed(torch.ones(4, 4))
+    assert signed(batch[:2], batch[2:4]) == signed(batch[4:6], batch[6:8])
+    assert signed(batch[:2], batch[1:3]) != signed(batch[:2], batch[2:4])
+
+
+def test_modes_that_choose_operators_are_signed() -> None:
+    """The kernels of attention, the default type, and whether autocast keeps its casts."""
+    model, x = model_with_a_number(), torch.ones(2, 4)
+    before = signature(model, [model], [], (x,), {})
+    with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+        assert signature(model, [model], [], (x,), {}) != before
+    with torch.autocast("cpu", torch.bfloat16):
+        one = signature(model, [model], [], (x,), {})
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        assert signature(model, [model], [], (x,), {}) != one
+    assert signature(model, [model], [], (x,), {}) == before
 
 
 def test_a_number_that_changes_in_every_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,9 @@
 """How does what a user wrote become a plan, and how does that run? By what follows, module by module.
 
 capture       capture, trace, convert, names, arguments, state, signature, guards, counters, literals, escapes,
-              refusals
+              attributes, refusals
 fake tensors  fakes, layouts, precision, reserves, eager_ways, generator, schedules, containers
-the loop      compile, entries, calls, within_budget, prepare, kept, settings, warmup
+the loop      compile, one_thread, entries, calls, within_budget, prepare, kept, settings, warmup
 platforms     platform, on_cpu, on_device, beside_device, devices, rehearsal, measure, machines, lower
 workers       workers, dataflow, gathers, batch_norms, divided, divisible, exchange, exchange_order, forecast, slicing
 kernels       fusing, inductor

@@ -7,7 +7,8 @@
 
 A call that fails before the first update leaves everything as it was: buffers and the generator, which a forward
 pass changes, are copied before and put back; only gradients that the step replaces unread are gone, as after
-`zero_grad`. A failure after the first update leaves the state torn.
+`zero_grad`, and to those that it adds to, some may have been added, as in eager mode. A failure after the first update
+leaves the state torn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -109,7 +110,7 @@ def carried_out(call: Bound, run: Run) -> Outcome:
 
 
 def settle(call: Bound, outcome: Outcome) -> object:
-    """Hang new state where the captured step left it, step its schedulers, and return what the step returns."""
+    """Leave new state, numbers and schedulers as the captured step did, and return what it returns."""
     for item in call.captured.puts:
         result = None if item.result is None else outcome.results[item.result]
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
@@ -117,6 +118,8 @@ def settle(call: Bound, outcome: Outcome) -> object:
         put(item.slot, result if result is None or place is None else place.around(result), call.training)
     for scheduler in call.captured.schedulers:
         scheduler.step()
+    for number in call.captured.numbers:
+        number.leave()
     return call.captured.unflatten(outcome.results)
 
 

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.attributes import Number, not_to_be_read
 from outgrow.frontends.convert import Conversion, address
 from outgrow.frontends.counters import Counted
 from outgrow.frontends.devices import CPU, device_of, elsewhere_of, title
@@ -110,7 +111,8 @@ class Captured:
 
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were in place before
     the step and stay there. `stale` gradients are replaced unread: a step that begins with `zero_grad` has them.
-    They are no inputs, and can go when the step begins. `schedulers` make a step of their own after every call.
+    They are no inputs, and can go when the step begins. `schedulers` make a step of their own after every call, and
+    modules have `numbers` in their attributes then.
     `guards` are conditions on the hyper-parameters, and then on `counters`. Tensors with `places` are spread over a
     mesh, and this process has its part of them. The step runs on `device`; storages `elsewhere` are the host's, if that
     is another one: small ones, which stay there.
@@ -125,6 +127,7 @@ class Captured:
     guards: Guards
     constants: tuple[Tensor, ...]
     schedulers: tuple[LRScheduler, ...] = ()
+    numbers: tuple[Number, ...] = ()
     counters: tuple[Counted, ...] = ()
     places: Mapping[StateSlot, Place] = field(default_factory=dict[StateSlot, Place])
     device: torch.device = CPU
@@ -206,10 +209,13 @@ def capture(
     """
     traced = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
     captured = captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
-    mode, environment = traced.mode, traced.shape_env
+    mode, environment, left = traced.mode, traced.shape_env, traced.left
     del traced
     if mode is not None:
         check_nothing_is_kept(mode, environment, step)
+    if left:
+        with not_to_be_read(left):
+            trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
     return captured
 
 
@@ -257,6 +263,7 @@ class _Assembly:
             guards=guards(self.traced.shape_env, (*self.traced.symbols, *counters), assumed),
             constants=tuple(self.constants),
             schedulers=self.traced.schedulers,
+            numbers=self.traced.numbers,
             counters=tuple(counter for counter, _ in counters.values()),
             device=device,
             elsewhere=elsewhere_of(self.conversion.devices, device, graph),

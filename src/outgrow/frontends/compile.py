@@ -29,6 +29,7 @@ from outgrow.frontends import calls
 from outgrow.frontends.devices import device_of
 from outgrow.frontends.entries import Entries, Entry, Served
 from outgrow.frontends.on_device import platform_of
+from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.settings import Settings
 from outgrow.frontends.state import Training, local, state_tensors
 from outgrow.frontends.warmup import warm_up
@@ -94,10 +95,15 @@ class Step(Generic[P, R]):
         """Run one step.
 
         Raises `Infeasible` below the floor, `Uncapturable` if the step cannot become a graph, `TierFailure` if the
-        disk fails, `TornState` after a failure that left parameters half updated.
+        disk fails, `TornState` after a failure that left parameters half updated, and `RuntimeError` while another
+        thread runs a step of the same model.
         """
         if self._torn:
             raise TornState(self._torn)
+        with one_thread(self._training.models):
+            return self._called(*args, **kwargs)
+
+    def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
         served = self._entries.ready(args, kwargs)
         entry = self._last = served.entry
         self._progress("step", 0.0)

@@ -1,10 +1,10 @@
 """For which calls is a captured step right? Those with the same signature.
 
 A signature is everything that shaped the capture and is not read anew at each call: shapes, dtypes, strides
-and devices of all tensors, which state and gradients exist, arguments that are not tensors, training and
-requires_grad flags, constants of the parameter groups, grad and autocast mode, and the number of threads. The
-floats of parameter groups are inputs of the graph and not part of it; see `Captured.guards_hold`. So are the types of
-modules, the numbers, flags and words that they have as attributes, and their hooks.
+and devices of all tensors, which of them share memory and where they lie in it, which state and gradients exist,
+arguments that are not tensors, training and requires_grad flags, constants of the parameter groups, and the modes of
+torch. The floats of parameter groups are inputs of the graph and not part of it; see `Captured.guards_hold`. So are the
+types of modules, the numbers, flags, words, functions and tensors that they have as attributes, and all hooks.
 
 It walks modules by itself and takes about two microseconds a tensor, on every call but those of steps that have ample
 room, where a `glance` is enough. What it does not see: Python values that the step closes over, and changes inside of
@@ -12,17 +12,35 @@ argument objects that are not tensors.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import BuiltinFunctionType, FunctionType
+from typing import TypeAlias
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.nn.modules import module as module_hooks
+from torch.optim.optimizer import (
+    Optimizer,
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.containers import open_dataclasses
 from outgrow.frontends.convert import address
 
 _PLAIN = (bool, int, float, str)
+_SIGNED = frozenset((*_PLAIN, tuple, Tensor, FunctionType, BuiltinFunctionType))
+_HOOKS_OF_ALL: tuple[Mapping[int, object], ...] = (
+    module_hooks._global_forward_hooks,
+    module_hooks._global_forward_pre_hooks,
+    module_hooks._global_backward_hooks,
+    module_hooks._global_backward_pre_hooks,
+    _global_optimizer_pre_hooks,
+    _global_optimizer_post_hooks,
+)
+Memory: TypeAlias = dict[int, tuple[int, int]]
+"""By storage its number, and where in it, in elements, the first tensor that was met begins."""
 
 
 def signature(
@@ -37,12 +55,12 @@ def signature(
     Raises `Uncapturable` for an argument that is neither a tensor nor hashable.
     """
     order: dict[int, int] = {}
-    return (
-        step,
-        _call(args, kwargs, order),
-        _modules(models, order),
-        tuple([_optimizer(optimizer, order) for optimizer in optimizers]),
+    memory: Memory = {}
+    state = (
+        _modules(models, order, memory),
+        tuple([_optimizer(optimizer, order, memory) for optimizer in optimizers]),
     )
+    return (step, state, _call(args, kwargs, memory))
 
 
 def glance(
@@ -67,35 +85,51 @@ def _seen(value: object) -> Hashable:
     return _call((value,), {}, {})
 
 
-def _call(args: Sequence[object], kwargs: Mapping[str, object], order: dict[int, int]) -> Hashable:
+def _call(args: Sequence[object], kwargs: Mapping[str, object], memory: Memory) -> Hashable:
     """Describe the arguments, and the modes of torch."""
     open_dataclasses((tuple(args), dict(kwargs)))
     leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     return (
         str(structure),
-        tuple([_argument(leaf, order) for leaf in leaves]),
+        tuple([_argument(leaf, memory) for leaf in leaves]),
         _modes(),
     )
 
 
 def _modes() -> Hashable:
-    """Describe the modes of torch."""
+    """Describe the modes of torch that tell which operators run."""
     autocast = tuple([_autocast(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)])
-    return (torch.is_grad_enabled(), torch.get_num_threads(), autocast)
+    return (
+        torch.is_grad_enabled(),
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch._C._get_flash_sdp_enabled(),
+        torch._C._get_mem_efficient_sdp_enabled(),
+        torch._C._get_math_sdp_enabled(),
+        torch._C._get_cudnn_sdp_enabled(),
+        (autocast, torch.is_autocast_cache_enabled()) if autocast else None,
+        tuple([tuple(table) for table in _HOOKS_OF_ALL if table]),
+    )
 
 
-def _layout(tensor: Tensor) -> Hashable:
-    return (tensor.shape, tensor.dtype, tensor.stride())
+def _layout(tensor: Tensor, memory: Memory) -> Hashable:
+    """Describe a tensor of the state: how it lies, in memory of which number and size, and where there."""
+    storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
+    number, _ = memory.setdefault(storage._cdata, (len(memory), offset))
+    return (tensor.shape, tensor.dtype, tensor.stride(), number, offset, storage.nbytes())
 
 
 def _tensor(tensor: Tensor) -> Hashable:
     return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
 
 
-def _argument(leaf: object, order: dict[int, int]) -> Hashable:
-    """Describe an argument; of tensors also which of them share memory."""
+def _argument(leaf: object, memory: Memory) -> Hashable:
+    """Describe an argument; of tensors also which of them, and of the state, share memory, and how far apart."""
     if isinstance(leaf, Tensor):
-        return (_tensor(leaf), order.setdefault(address(leaf), len(order)))
+        offset = int(leaf.storage_offset())
+        number, first = memory.setdefault(address(leaf), (len(memory), offset))
+        return (_tensor(leaf), leaf.is_inference(), number, offset - first)
     return (type(leaf), _hashable(leaf, "an argument of the step"))
 
 
@@ -109,7 +143,7 @@ def _hashable(value: object, what: str) -> Hashable:
     return value
 
 
-def _modules(models: Sequence[nn.Module], order: dict[int, int]) -> Hashable:
+def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory) -> Hashable:
     """Describe the tensors of all modules, each once; a parameter met before is only named by its number.
 
     It is one flat list, since most of a signature's time goes here.
@@ -123,23 +157,31 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int]) -> Hashable:
             continue
         seen.add(module)
         parameters, buffers = module._parameters, module._buffers
-        found += (type(module), len(parameters), len(buffers), _numbers(module), _hooks(module))
+        found += (type(module), len(parameters), len(buffers), _attributes(module), _hooks(module))
         for parameter in parameters.values():
             if parameter is None or id(parameter) in order:
                 found.append(None if parameter is None else order[id(parameter)])
             else:
                 order[id(parameter)], grad = len(order), parameter.grad
-                found += (parameter.shape, parameter.dtype, parameter.stride(), parameter.device)
-                found += (parameter.requires_grad, None if grad is None else _layout(grad))
-                found.append(None if parameter._backward_hooks is None else tuple(parameter._backward_hooks))
-        found += [None if buffer is None else _layout(buffer) for buffer in buffers.values()]
+                found += (_layout(parameter, memory), parameter.device, parameter.requires_grad)
+                found.append(None if grad is None else _layout(grad, memory))
+                for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
+                    found.append(None if hooks is None else tuple(hooks))
+        found += [None if buffer is None else _layout(buffer, memory) for buffer in buffers.values()]
         waiting += [child for child in module._modules.values() if child is not None]
     return tuple(found)
 
 
-def _numbers(module: nn.Module) -> Hashable:
-    """Return what a module has of its own that is a number, a flag or a word: a dropout's probability, for one."""
-    return tuple([value for value in vars(module).values() if type(value) in _PLAIN])
+def _attributes(module: nn.Module) -> Hashable:
+    """Describe what a module has of its own: a dropout's probability, a convolution's padding, an activation."""
+    return tuple([_attribute(value) for value in vars(module).values() if type(value) in _SIGNED])
+
+
+def _attribute(value: object) -> Hashable:
+    """Return a number, a flag, a word, a function, a tuple of these; of a tensor, which one it is."""
+    if type(value) is tuple:
+        return tuple([_attribute(item) for item in value if type(item) in _SIGNED])
+    return id(value) if type(value) is Tensor else value if isinstance(value, Hashable) else None
 
 
 def _hooks(module: nn.Module) -> Hashable:
@@ -148,28 +190,31 @@ def _hooks(module: nn.Module) -> Hashable:
     return tuple([tuple(table) for table in tables]) if any(tables) else None
 
 
-def _optimizer(optimizer: Optimizer, order: dict[int, int]) -> Hashable:
-    groups: list[Hashable] = [type(optimizer)]
+def _optimizer(optimizer: Optimizer, order: dict[int, int], memory: Memory) -> Hashable:
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    groups: list[Hashable] = [type(optimizer), tuple([tuple(table) for table in hooks])]
     for group in optimizer.param_groups:
         groups.append(tuple([order.get(id(parameter), -1) for parameter in group["params"]]))
-        groups.append(tuple([(key, _plain(value)) for key, value in group.items() if key != "params"]))
+        groups.append(tuple([(key, _plain(value, memory)) for key, value in group.items() if key != "params"]))
     states: list[Hashable] = []
     for parameter, entries in optimizer.state.items():
         states.append(order.get(id(parameter), -1))
         if isinstance(entries, dict):
-            states += [(key, _layout(v) if isinstance(v, Tensor) else _exactly(v)) for key, v in entries.items()]
+            states += [
+                (key, _layout(v, memory) if isinstance(v, Tensor) else _exactly(v)) for key, v in entries.items()
+            ]
     return (tuple(groups), tuple(states))
 
 
-def _plain(value: object) -> Hashable:
+def _plain(value: object, memory: Memory) -> Hashable:
     """Describe an entry of a parameter group: floats by their type, everything else by its value."""
     match value:
         case float():
             return float
         case tuple() | list():
-            return tuple([_plain(item) for item in value])
+            return tuple([_plain(item, memory) for item in value])
         case Tensor():
-            return _tensor(value)
+            return (_tensor(value), _layout(value, memory))
         case _:
             return _exactly(value)
 

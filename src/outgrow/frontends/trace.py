@@ -36,11 +36,11 @@ from torch.types import py_sym_types
 from torch.utils._python_dispatch import _disable_current_modes
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.attributes import Attributes, Kept, Left, Number, attributes_kept, dependent
 from outgrow.frontends.containers import check_open, open_dataclasses
 from outgrow.frontends.counters import Counted, Counters
 from outgrow.frontends.devices import check_devices, title
 from outgrow.frontends.eager_ways import as_in_eager
-from outgrow.frontends.escapes import attributes_kept
 from outgrow.frontends.fakes import FakeMode, Twins, fake_mode, stand_in
 from outgrow.frontends.generator import generator_traced
 from outgrow.frontends.guards import symbol
@@ -107,7 +107,8 @@ class Traced:
     `returned` are the leaves of what the step returns, with None for those that are outputs.
     `born` are tensors that are new in their slots, `emptied` the slots that lost theirs, `gradients` the tensors that
     were in `p.grad` when an optimizer made its step, and `schedulers` those whose steps are to follow every call.
-    `mode` is that of the fake tensors, if it was made for this run.
+    `mode` is that of the fake tensors, if it was made for this run. `numbers` are what the step leaves in attributes of
+    modules, and `left` values there that depend on what it was given.
     """
 
     module: fx.GraphModule
@@ -125,6 +126,8 @@ class Traced:
     emptied: tuple[StateSlot, ...]
     gradients: tuple[Tensor, ...]
     schedulers: tuple[LRScheduler, ...]
+    numbers: tuple[Number, ...]
+    left: tuple[Left, ...]
 
 
 @dataclass(slots=True)
@@ -137,6 +140,8 @@ class _Run:
     born: dict[StateSlot, Tensor] = field(default_factory=dict)
     emptied: tuple[StateSlot, ...] = ()
     gradients: list[Tensor] = field(default_factory=list)
+    numbers: tuple[Number, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
 
 def trace(
@@ -179,9 +184,11 @@ def _trace(
         def traced(_inputs: object) -> list[object]:
             with as_in_eager(caches_casts=caches_casts):
                 returned = step(*call_args, **call_kwargs)
-            return _observe(returned, training, before, run)
+            found = _observe(returned, training, before, run)
+            run.numbers, run.kept = attributes.numbers(), attributes.kept()
+            return [*found, *(tensor.detach() for item in run.kept for tensor in item.tensors)]
 
-        stack.enter_context(_side_effects_undone(training, twins))
+        attributes = stack.enter_context(_side_effects_undone(training, twins))
         stack.enter_context(_contents_kept(before))
         stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
@@ -195,6 +202,7 @@ def _trace(
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
         module = tracer([*tensors.values(), *symbols])
+        left = dependent(run.kept, _taken_from(module, len(run.outputs)))
         _check_unchanged(plain, plain_state(training))
         assert run.structure is not None, "the step ran"
         return Traced(
@@ -213,7 +221,24 @@ def _trace(
             emptied=run.emptied,
             gradients=tuple(map(twins.twin, run.gradients)),
             schedulers=tuple(schedulers.waiting),
+            numbers=run.numbers,
+            left=left,
         )
+
+
+def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:
+    """Let a module return its first results alone; return what the others were made of."""
+    output = next(iter(module.graph.find_nodes(op="output")))
+    (results,) = output.args
+    assert isinstance(results, list | tuple), "it returns a list"
+    output.args = (list(results[:count]),)
+    others = list(dict.fromkeys(node for node in results[count:] if isinstance(node, fx.Node)))
+    sources = {node: node.args[0] if node.args else node for node in others}
+    found = [sources[node] if isinstance(node, fx.Node) else node for node in results[count:]]
+    for node in others:
+        if not node.users and node.op == "call_function":
+            module.graph.erase_node(node)
+    return found
 
 
 @contextmanager
@@ -293,14 +318,14 @@ def _gradients_noted(training: Training, run: _Run) -> Iterator[None]:
 
 
 @contextmanager
-def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
+def _side_effects_undone(training: Training, twins: Twins) -> Iterator[Attributes]:
     """Take away what the run leaves in models, optimizers, tensors, autocast cache and Python's generator."""
     drawn, drawn_by_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the one of users
     known = {id(parameter) for model in training.models for parameter in model.parameters()}
     torch.clear_autocast_cache()
     try:
-        with preserved(training), attributes_kept(training.models):
-            yield
+        with preserved(training), attributes_kept(training.models) as attributes:
+            yield attributes
         if random.getstate() != drawn:
             raise Uncapturable(
                 "the step draws from Python's random module, which the captured step would not repeat; "
