@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from outgrow.frontends import dynamo, parts
+from outgrow.frontends import dynamo, passes
 from outgrow.frontends.arrivals import arrival_of
 from outgrow.runtime.heap import fill
 from tests.frontends.test_between import same
@@ -86,8 +86,8 @@ def test_two_forward_passes_before_one_backward_pass() -> None:
 def test_what_was_written_meanwhile_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an input is no longer what it was, the gradient is copied to where it was expected; the next one is not."""
     begun: list[object] = []
-    start = parts._Waiting.__init__
-    monkeypatch.setattr(parts._Waiting, "__init__", lambda run, asked: (begun.append(asked), start(run, asked))[1])
+    start = passes.Waiting.__init__
+    monkeypatch.setattr(passes.Waiting, "__init__", lambda run, *asked: (begun.append(asked), start(run, *asked))[1])
     module = Sound()
     model = torch.compile(module, backend=dynamo.backend, options={"memory_budget": 1 << 30})
     x = sounds()
@@ -222,3 +222,28 @@ def test_autocast_casts_what_is_no_leaf_for_each_reader() -> None:
         loss.backward()
 
     same(Reading(), train)
+
+
+class Twice(nn.Module):
+    """Two results read one input, the first of them twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x.sin() * self.weight).sum() + x.exp().sum(), (x * self.weight).cos().sum()
+
+
+def test_fewer_gradients_bring_fewer_addends() -> None:
+    """An input keeps its places, of which some are empty then."""
+    found: list[Tensor] = []
+
+    def train(model: Callable[..., Any]) -> None:
+        for results in ((0, 1), (1,), (0,), (0, 1)):
+            x = torch.randn(4, 8, requires_grad=True)
+            given = model(x)
+            found.append(*torch.autograd.grad(sum(given[at] for at in results) + x.square().sum(), x))
+
+    same(Twice(), train)
+    assert all(map(torch.equal, found[:4] * 2, found[4:]))

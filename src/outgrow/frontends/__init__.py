@@ -7,6 +7,6 @@ the loop      compile, one_thread, entries, calls, within_budget, prepare, kept,
 platforms     platform, on_cpu, on_device, beside_device, devices, rehearsal, measure, machines, lower
 workers       workers, dataflow, gathers, batch_norms, divided, divisible, exchange, exchange_order, forecast, slicing
 kernels       fusing, inductor
-other loops   dynamo, joint, addends, arrivals, parts, shared_budget, between, lightning, huggingface
+other loops   dynamo, joint, addends, arrivals, parts, passes, shared_budget, between, lightning, huggingface
 workloads     workload, loading, unallocated, build, largest
 """

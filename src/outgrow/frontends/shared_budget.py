@@ -140,10 +140,11 @@ class Ready:
     """A part for inputs of some kind: captured, planned and lowered.
 
     `number` counts such parts, and `shapes` are those of the inputs that are no state. `hole` is the number of the
-    instruction that stands for everything else, `open` are the results that can have gradients, `own_bytes` is what the
-    program needs, and `room` what the plan leaves to others. These were seen to take `beside_bytes` while a run
-    waited, and `staying_bytes` when it went on. It is settled once it was planned from what a run has shown, and
-    `is_known` once gradients have arrived for it as it was captured for.
+    instruction that stands for everything else, `open` are the results that can have gradients, `places` counts the
+    addends that autograd takes for each input that wants one, `own_bytes` is what the program needs, and `room` what
+    the plan leaves to others. These were seen to take `beside_bytes` while a run waited, and `staying_bytes` when it
+    went on. It is settled once it was planned from what a run has shown, and `is_known` once gradients have arrived for
+    it as it was captured for.
     """
 
     number: int
@@ -155,6 +156,7 @@ class Ready:
     hole: int | None
     open: tuple[int, ...]
     between: Between
+    places: tuple[int, ...]
     own_bytes: int
     room: Room
     runs: int = 0
@@ -245,7 +247,8 @@ def planned(
     platform.install()
     hole = hole_of(captured.graph)
     own = platform.needed_bytes(prepared, program)
-    passes = position_of(hole, program), open_results(hole), between(captured, prepared.derived, hole)
+    found = between(captured, prepared.derived, hole)
+    passes = position_of(hole, program), open_results(hole), found, tuple(map(len, found.sources))
     number = next(shared.numbers) if before is None else before.number
     given = [args[at] for at in origin.inputs]
     shapes = tuple(tuple(item.shape) for item in given if isinstance(item, Tensor))
@@ -253,7 +256,7 @@ def planned(
     if before is not None:
         shared.highest_bytes += own - before.own_bytes
         ready.runs, ready.beside_bytes, ready.staying_bytes = before.runs, before.beside_bytes, before.staying_bytes
-        ready.open, ready.is_known = before.open, before.is_known
+        ready.open, ready.places, ready.is_known = before.open, before.places, before.is_known
         ready.is_settled = shared.is_apart or before.has_shown
     return ready
 
