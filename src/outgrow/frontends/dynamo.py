@@ -172,4 +172,6 @@ def _row(shared: Shared, ready: Ready) -> PartReport:
 def forget() -> None:
     """Drop compiled parts, Dynamo's and ours; what the process holds when the next one runs is its baseline."""
     torch._dynamo.reset()
+    for shared in _SHARED.values():
+        shared.give_back()
     _SHARED.clear()
