@@ -77,3 +77,13 @@ def _in_the_default_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="test-", dir=parent))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def parts_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No plans of parts are known, and none is left."""
+    from outgrow.frontends import dynamo
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield
+    dynamo.forget()

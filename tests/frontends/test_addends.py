@@ -1,7 +1,6 @@
 """What adds up to a gradient does so in eager's order, wherever a tensor is read."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,19 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from outgrow.frontends import dynamo
 from outgrow.frontends.addends import addends
 from tests.frontends.test_between import WIDTH, rows, same
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-
-
-@pytest.fixture(autouse=True)
-def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No plans are known, and none is left."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    yield
-    dynamo.forget()
+pytestmark = [
+    pytest.mark.usefixtures("parts_apart"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 
 
 class Residual(nn.Module):

@@ -1,7 +1,6 @@
 """Gradients that lie otherwise than results give eager's bits, from the first step on."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,15 +16,10 @@ from tests.frontends.test_between import same
 CHANNELS, LENGTH = 128, 399
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-
-
-@pytest.fixture(autouse=True)
-def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No plans are known, and none is left."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    yield
-    dynamo.forget()
+pytestmark = [
+    pytest.mark.usefixtures("parts_apart"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 
 
 class Sound(nn.Module):

@@ -12,16 +12,10 @@ from outgrow.frontends import dynamo
 from outgrow.frontends.settings import Settings
 from tests.runtime.stand_in import StandIn
 
+pytestmark = pytest.mark.usefixtures("parts_apart")
+
 WIDTH = 32
 Gradients = list[Tensor | None]
-
-
-@pytest.fixture(autouse=True)
-def _apart(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """No plans are known, and none is left."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    yield
-    dynamo.forget()
 
 
 def compiled(module: nn.Module, device: StandIn | None = None) -> Callable[..., Any]:

@@ -1,10 +1,11 @@
 """What do modules keep in their attributes? What a step leaves there counts, since its Python does not run again.
 
-numbers, flags, words   as they are after the step; they are part of the signature, so a call of the same one leaves
-the same behind, and they are set again after each
-values of the step      which have no content while it is captured: put back as they were. A mask that is made once
-is made in every step then. What depends on the batch or on weights, as a hidden state, must
-not be read in the next step: the step is traced again with something there that refuses
+    numbers, flags, words   as they are after the step; they are part of the signature, so a call of the same one leaves
+                            the same behind, and they are set again after each
+    values of the step      which have no content while it is captured: put back as they were
+
+A mask that is made once is made in every step then. What depends on the batch or on weights, as a hidden state, must
+not be read in the next step: the step is traced again with something there that refuses.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -123,12 +123,10 @@ class Part:
         return captured if begin_alike(old.graph, captured.graph) else None
 
     def _replan(self, shared: Shared, key: Hashable, args: Sequence[object], others: int) -> None:
-        if is_outdated(shared, self._ready[key], others):
-            self._plan_again(shared, key, args, others)
-
-    def _plan_again(self, shared: Shared, key: Hashable, args: Sequence[object], others: int) -> None:
-        """Plan from what runs have shown; where that leaves no plan, one that leaves enough to others stays."""
+        """Plan what is outdated from what runs have shown; where that leaves no plan, one that will do stays."""
         ready = self._ready[key]
+        if not is_outdated(shared, ready, others):
+            return
         try:
             self._use(shared, key, planned(shared, ready.captured, self._origin, args, others, ready))
         except Infeasible:
