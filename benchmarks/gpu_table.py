@@ -15,7 +15,7 @@ from typing import Any
 from gpu_turns import CHECKS, Network, Turn
 from main_job import ROOT, processor
 
-PACKAGES = ("torch", "transformers", "torchvision", "numba", "numpy", "scipy")
+PACKAGES = ("torch", "transformers", "torchvision", "numba", "numpy", "highspy")
 FIGURES = (
     "budget_bytes",
     "in_core_peak_bytes",

@@ -45,15 +45,11 @@ whole copy takes at least this.
 `leaving` does not name stays on the device, and storages below the problem's `minimum_bytes` do not use the link. Ops
 with parts are looked at in parts, which take as long as the whole and touch no more.
 
-*Proof, not trust.* The dual solution y of the solver gives, by weak duality, for costs c and constraints A x <= b,
-
-    bound = -y b + sum over variables x of the least (c + y A) x in their range,   for every y >= 0
-
-which is what is returned, with y scaled down until c + y A >= 0 for every d, whose range has no end. So a solver that
-is inexact makes the bound lower, never wrong. Where the captured step fits, where the programme is infeasible (the
-budget is below the floor) or where the solver gives up, the bound is the arithmetic: every captured op runs at least
-once. A programme of too many variables is coarsened until it is solved in half a minute, which keeps it a bound. The
-solver is given far more time than it takes, so that the bound does not depend on how quick a machine is.
+*Proof, not trust.* What is returned is what the prices of the solver prove by weak duality (`programme.proven_least`),
+so a solver that is inexact makes the bound lower, never wrong. Where the captured step fits, where the programme is
+infeasible (the budget is below the floor) or where the solver gives up, the bound is the arithmetic: every captured op
+runs at least once. A programme of too many variables is coarsened until it is solved in some seconds, which keeps it a
+bound. The solver is given far more time than it takes, so that the bound does not depend on how quick a machine is.
 
 Fractions and the operands' condition follow Jain et al. 2020, "Checkmate", https://arxiv.org/abs/1910.02653 (their
 equation 1, relaxed) and, for both together, Patil et al. 2022, "POET", https://arxiv.org/abs/2207.07697. Departures:
@@ -62,31 +58,22 @@ chosen moments, and results may be written over operands.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import Protocol, cast
-
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import linprog  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
 
 from outgrow.analysis.liveness import peak_bytes
 from outgrow.planning.coarsen import choose_moments, outline, study
 from outgrow.planning.outline import Outline, Rest, merged
 from outgrow.planning.problem import Problem
+from outgrow.planning.programme import Programme, proven_least
 
 Terms = list[tuple[int, float]]
 """A sum of coefficients times variables, these by number."""
 
 _VARIABLES = 20_000
-"""What HiGHS solves in half a minute. An outline of merged storages would be solved in seconds, but says less."""
+"""What HiGHS solves in some seconds. An outline of merged storages would be solved sooner, but says less."""
 _FEWEST_GROUPS = 12
 _MOST_GROUPS = 192
-_SECONDS = 120.0
-"""When the solver gives up: far more than it takes."""
-_ROUNDING = 1e-9
 
 
 def bound_seconds(problem: Problem) -> float:
@@ -120,12 +107,11 @@ def _affordable(problem: Problem) -> Outline:
 class _Columns:
     """The number of each variable, and the range that it can lie in."""
 
-    def __init__(self, outlined: Outline, unit: float) -> None:
-        self.low: list[float] = []
-        self.high: list[float] = []
+    def __init__(self, outlined: Outline, unit: float, programme: Programme) -> None:
+        self._add = programme.variable
         slots = range(outlined.slots)
         seconds = [seconds / unit for seconds in outlined.arithmetic]
-        self.slot = [self._add(seconds[q], seconds[q] if outlined.is_run[q] else inf) for q in slots]
+        self.slot = [self._add(seconds[q], seconds[q] if outlined.is_run[q] else inf, cost=1.0) for q in slots]
         self.update = [self._add(0.0, 0.0 if outlined.is_run[q] else outlined.released[q] / unit) for q in slots]
         self.repeats = [self._cumulative(outlined, item.begin, item.end) for item in outlined.repeats]
         self.copies = [{q: self._add(0.0, 1.0) for q in range(copy.begin, copy.end + 1)} for copy in outlined.copies]
@@ -139,11 +125,6 @@ class _Columns:
         ]
         self.kept = [self._add(0.0, 1.0) for _ in outlined.state]
         self.spared = [self._add(0.0, 1.0) for _ in outlined.overwrites]
-
-    def _add(self, low: float, high: float) -> int:
-        self.low.append(low)
-        self.high.append(high)
-        return len(self.low) - 1
 
     def _cumulative(self, outlined: Outline, begin: int, end: int) -> dict[int, int]:
         """A variable for each slot in which an op may run again; in the run of another op it stays what it was."""
@@ -178,25 +159,7 @@ class _Columns:
 # ---- the constraints
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Constraints `terms` <= `at_most`, one after another."""
-
-    at_most: list[float] = field(default_factory=list[float])
-    row: list[int] = field(default_factory=list[int])
-    column: list[int] = field(default_factory=list[int])
-    factor: list[float] = field(default_factory=list[float])
-
-    def add(self, terms: Terms, at_most: float) -> None:
-        """Add a constraint; factors of a variable that occurs twice add up."""
-        for column, factor in terms:
-            self.row.append(len(self.at_most))
-            self.column.append(column)
-            self.factor.append(factor)
-        self.at_most.append(at_most)
-
-
-def _time(outlined: Outline, columns: _Columns, rows: _Rows, unit: float) -> None:
+def _time(outlined: Outline, columns: _Columns, programme: Programme, unit: float) -> None:
     """1. A slot holds its arithmetic, its updates and its repetitions."""
     work: list[Terms] = [[(columns.update[q], 1.0), (columns.slot[q], -1.0)] for q in range(outlined.slots)]
     for number, repeat in enumerate(outlined.repeats):
@@ -205,19 +168,19 @@ def _time(outlined: Outline, columns: _Columns, rows: _Rows, unit: float) -> Non
             work[slot] += [(at, sign * price) for at, sign in columns.repeated_within(number, slot - 1, slot)]
     for slot, terms in enumerate(work):
         if not outlined.is_run[slot]:
-            rows.add(terms, -outlined.arithmetic[slot] / unit)
+            programme.row(terms, upper=-outlined.arithmetic[slot] / unit)
 
 
-def _updates(outlined: Outline, columns: _Columns, rows: _Rows, unit: float) -> None:
+def _updates(outlined: Outline, columns: _Columns, programme: Programme, unit: float) -> None:
     """2. Updates run after what they depend on, and all of them run."""
     for slot in range(outlined.slots):
         done = [(columns.update[earlier], 1.0) for earlier in range(slot + 1)]
         if outlined.released[slot] < outlined.released[-1]:
-            rows.add(done, outlined.released[slot] / unit)
-    rows.add([(column, -1.0) for column in columns.update], -outlined.released[-1] / unit)
+            programme.row(done, upper=outlined.released[slot] / unit)
+    programme.row([(column, -1.0) for column in columns.update], upper=-outlined.released[-1] / unit)
 
 
-def _link(outlined: Outline, columns: _Columns, rows: _Rows, unit: float, *, half_duplex: bool) -> None:
+def _link(outlined: Outline, columns: _Columns, programme: Programme, unit: float, *, half_duplex: bool) -> None:
     """3. The link moves in a slot what its rate lets it move."""
     out: list[Terms] = [[] for _ in range(outlined.slots)]
     back: list[Terms] = [[] for _ in range(outlined.slots)]
@@ -232,10 +195,10 @@ def _link(outlined: Outline, columns: _Columns, rows: _Rows, unit: float, *, hal
     for slot in range(outlined.slots):
         for lane in [out[slot] + back[slot]] if half_duplex else [out[slot], back[slot]]:
             if lane:
-                rows.add([*lane, (columns.slot[slot], -1.0)], 0.0)
+                programme.row([*lane, (columns.slot[slot], -1.0)], upper=0.0)
 
 
-def _memory(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+def _memory(outlined: Outline, columns: _Columns, programme: Programme) -> None:
     """4. What rests has room beside what the op at the moment needs; in units of the largest that rests."""
     resting: list[Terms] = [[] for _ in outlined.room]
     for rest, held in zip(outlined.rests, columns.held, strict=True):
@@ -249,10 +212,10 @@ def _memory(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
     for room, terms in zip(outlined.room, resting, strict=True):
         if sum(size for _, size in terms) > room:
             scale = max((size for _, size in terms), default=1.0)
-            rows.add([(column, size / scale) for column, size in terms], room / scale)
+            programme.row([(column, size / scale) for column, size in terms], upper=room / scale)
 
 
-def _flow(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+def _flow(outlined: Outline, columns: _Columns, programme: Programme) -> None:
     """5. What is held more than at the moment before came in or was built; at its next use, all is held."""
     for number, rest in enumerate(outlined.rests):
         held = columns.held[number]
@@ -260,9 +223,9 @@ def _flow(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
             if slot == rest.end and not rest.needed:
                 continue
             more = [(held[slot], 1.0)] if slot < rest.end else []
-            rows.add(
+            programme.row(
                 [*more, *_minus_there(columns, number, rest, slot)],
-                0.0 if more else -1.0,
+                upper=0.0 if more else -1.0,
             )
 
 
@@ -274,29 +237,29 @@ def _minus_there(columns: _Columns, number: int, rest: Rest, slot: int) -> Terms
     return [*terms, *columns.repeated_within(rest.repeat, slot - 1, slot, -1.0)]
 
 
-def _no_loss(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+def _no_loss(outlined: Outline, columns: _Columns, programme: Programme) -> None:
     """6. What is neither held nor in the tier has to be built before the end of the rest."""
     for rest, held in zip(outlined.rests, columns.held, strict=True):
         for moment, column in held.items() if rest.needed else ():
             later = columns.repeated_within(rest.repeat, moment, rest.end, -1.0)
-            rows.add([(column, -1.0), *columns.copied(rest.copy, moment, -1.0), *later], -1.0)
+            programme.row([(column, -1.0), *columns.copied(rest.copy, moment, -1.0), *later], upper=-1.0)
 
 
-def _copies(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+def _copies(outlined: Outline, columns: _Columns, programme: Programme) -> None:
     """7. Only what has gone out comes in, only what is held or built goes out, and what is done stays done."""
     for number, (rest, coming) in enumerate(zip(outlined.rests, columns.coming, strict=True)):
         for slot, column in coming.items() if not rest.needed else ():
-            rows.add([(column, 1.0), *columns.copied(rest.copy, slot, -1.0)], 0.0)
+            programme.row([(column, 1.0), *columns.copied(rest.copy, slot, -1.0)], upper=0.0)
             gone = [*columns.copied(rest.copy, slot), *columns.copied(rest.copy, slot - 1, -1.0)]
             source = columns.repeated_within(rest.repeat, slot - 1, slot, -1.0)
-            rows.add([*gone, (columns.held[number][slot - 1], -1.0), *source], 0.0)
+            programme.row([*gone, (columns.held[number][slot - 1], -1.0), *source], upper=0.0)
     for cumulative in (*columns.copies, *columns.repeats):
         distinct = list(dict.fromkeys(cumulative.values()))
         for earlier, later in pairwise(distinct):
-            rows.add([(earlier, 1.0), (later, -1.0)], 0.0)
+            programme.row([(earlier, 1.0), (later, -1.0)], upper=0.0)
 
 
-def _operands(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+def _operands(outlined: Outline, columns: _Columns, programme: Programme) -> None:
     """8. An op is repeated as far as what it reads is there; what an op of the slot uses is there."""
     for number, repeat in enumerate(outlined.repeats):
         for slot in range(repeat.begin, repeat.end + 1):
@@ -305,7 +268,7 @@ def _operands(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
                 resting = _resting(outlined, rests, slot)
                 if resting is not None:
                     there = _minus_there(columns, resting, outlined.rests[resting], slot)
-                    rows.add([*again, *there], 0.0)
+                    programme.row([*again, *there], upper=0.0)
 
 
 def _resting(outlined: Outline, rests: Sequence[int], slot: int) -> int | None:
@@ -317,7 +280,7 @@ def _resting(outlined: Outline, rests: Sequence[int], slot: int) -> int | None:
     return None
 
 
-def _sources(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+def _sources(outlined: Outline, columns: _Columns, programme: Programme) -> None:
     """11. What is neither held nor in the tier is built from what is, or is built."""
     tails = [[n for rests in repeat.reads for n in rests if columns.sources[n]] for repeat in outlined.repeats]
     for number, rest in enumerate(outlined.rests):
@@ -326,22 +289,22 @@ def _sources(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
             at_most = -1.0
             if not rest.needed:
                 there.append((columns.sources[number][moment], 1.0))
-                rows.add([*there, *columns.repeated_within(rest.repeat, moment, rest.end, -1.0)], 0.0)
+                programme.row([*there, *columns.repeated_within(rest.repeat, moment, rest.end, -1.0)], upper=0.0)
                 at_most = 0.0
             for tail in tails[rest.repeat] if rest.repeat is not None else ():
                 if moment in columns.sources[tail]:
-                    rows.add([*there, (columns.sources[tail][moment], -1.0)], at_most)
+                    programme.row([*there, (columns.sources[tail][moment], -1.0)], upper=at_most)
 
 
-def _overwriting(outlined: Outline, columns: _Columns, rows: _Rows) -> None:
+def _overwriting(outlined: Outline, columns: _Columns, programme: Programme) -> None:
     """9. An operand that is written over is built again before its next use."""
     for overwrite, column in zip(outlined.overwrites, columns.spared, strict=True):
         rest = outlined.rests[overwrite.rest]
         again = columns.repeated_within(rest.repeat, rest.begin - 1, rest.end, -1.0)
-        rows.add([(column, -1.0), *again], -1.0)
+        programme.row([(column, -1.0), *again], upper=-1.0)
 
 
-def _state(outlined: Outline, columns: _Columns, rows: _Rows, unit: float, *, half_duplex: bool) -> None:
+def _state(outlined: Outline, columns: _Columns, programme: Programme, unit: float, *, half_duplex: bool) -> None:
     """10. What is not held throughout the step moves within it, at whatever time."""
     back: Terms = []
     out: Terms = []
@@ -349,7 +312,7 @@ def _state(outlined: Outline, columns: _Columns, rows: _Rows, unit: float, *, ha
     for state, kept in zip(outlined.state, columns.kept, strict=True):
         for number in state.rests:
             for held in columns.held[number].values():
-                rows.add([(kept, 1.0), (held, -1.0)], 0.0)
+                programme.row([(kept, 1.0), (held, -1.0)], upper=0.0)
         back.append((kept, -state.in_seconds / unit))
         out.append((kept, -state.out_seconds / unit))
         moved_back += state.in_seconds / unit
@@ -362,79 +325,29 @@ def _state(outlined: Outline, columns: _Columns, rows: _Rows, unit: float, *, ha
         out += [(column, copy.out_seconds / unit * sign) for column, sign in columns.copied(number, copy.end)]
     step = [(column, -1.0) for column in columns.slot]
     if half_duplex:
-        rows.add([*back, *out, *step], -moved_back - moved_out)
+        programme.row([*back, *out, *step], upper=-moved_back - moved_out)
     else:
-        rows.add([*back, *step], -moved_back)
-        rows.add([*out, *step], -moved_out)
+        programme.row([*back, *step], upper=-moved_back)
+        programme.row([*out, *step], upper=-moved_out)
 
 
 # ---- the solution
 
 
 def _solved(outlined: Outline, half_duplex: bool) -> float:
-    """Return a proven bound of the programme in seconds; 0 where the solver finds none."""
+    """Return a proven bound of the programme in seconds; minus infinity where the solver finds none."""
     unit = sum(outlined.arithmetic) / outlined.slots or 1.0
-    columns, rows = _Columns(outlined, unit), _Rows()
-    _time(outlined, columns, rows, unit)
-    _updates(outlined, columns, rows, unit)
-    _link(outlined, columns, rows, unit, half_duplex=half_duplex)
-    _memory(outlined, columns, rows)
-    _flow(outlined, columns, rows)
-    _no_loss(outlined, columns, rows)
-    _copies(outlined, columns, rows)
-    _operands(outlined, columns, rows)
-    _sources(outlined, columns, rows)
-    _overwriting(outlined, columns, rows)
-    _state(outlined, columns, rows, unit, half_duplex=half_duplex)
-    costs = np.zeros(len(columns.low))
-    costs[columns.slot] = 1.0
-    return unit * _proven(costs, rows, np.array(columns.low), np.array(columns.high))
-
-
-def _proven(costs: NDArray[np.float64], rows: _Rows, low: NDArray[np.float64], high: NDArray[np.float64]) -> float:
-    """Return a lower bound of costs x over rows and ranges, by weak duality; 0 where the solver gives up."""
-    prices = _duals(costs, rows, low, high)
-    if prices is None:
-        return 0.0
-    unbounded = np.isinf(high)
-    overpaid = -_weighted(rows, prices, len(costs))[unbounded] / costs[unbounded]
-    prices /= max(1.0, float(np.max(overpaid, initial=0.0)))
-    reduced = costs + _weighted(rows, prices, len(costs))
-    least = np.where((reduced > 0) | unbounded, low, high)
-    return float(least @ reduced - prices @ np.array(rows.at_most)) * (1 - _ROUNDING)
-
-
-def _weighted(rows: _Rows, prices: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The sum of all rows, each times its price, as a factor for each variable."""
-    total = np.zeros(count)
-    np.add.at(total, rows.column, np.array(rows.factor) * prices[rows.row])
-    return total
-
-
-def _duals(
-    costs: NDArray[np.float64], rows: _Rows, low: NDArray[np.float64], high: NDArray[np.float64]
-) -> NDArray[np.float64] | None:
-    """Return a price for each row, not negative; None where the solver finds no optimum."""
-    found = cast(
-        "_Found",
-        linprog(
-            costs,
-            A_ub=csr_array((rows.factor, (rows.row, rows.column)), shape=(len(rows.at_most), len(costs))),
-            b_ub=np.array(rows.at_most),
-            bounds=np.stack((low, high), axis=1),
-            method="highs-ipm",
-            options={"time_limit": _SECONDS},
-        ),
-    )
-    return np.maximum(0.0, -found.ineqlin.marginals) if found.status == 0 else None
-
-
-class _Marginals(Protocol):
-    marginals: NDArray[np.float64]
-
-
-class _Found(Protocol):
-    """What is used of the solver's answer; 0 is the status of an optimum."""
-
-    status: int
-    ineqlin: _Marginals
+    programme = Programme()
+    columns = _Columns(outlined, unit, programme)
+    _time(outlined, columns, programme, unit)
+    _updates(outlined, columns, programme, unit)
+    _link(outlined, columns, programme, unit, half_duplex=half_duplex)
+    _memory(outlined, columns, programme)
+    _flow(outlined, columns, programme)
+    _no_loss(outlined, columns, programme)
+    _copies(outlined, columns, programme)
+    _operands(outlined, columns, programme)
+    _sources(outlined, columns, programme)
+    _overwriting(outlined, columns, programme)
+    _state(outlined, columns, programme, unit, half_duplex=half_duplex)
+    return unit * proven_least(programme)

@@ -29,8 +29,8 @@ and its ways to keep it small:
 
 Departures: one op a step, since one device runs one at a time and workspace counts (the paper's later version packs
 several into a step). P is continuous: with G binary, (4) and (5) make it 1 where that matters. Edges hold all conflicts
-over storages, not only data. HiGHS replaces Gurobi; through scipy it takes no first solution, so the peak of a beam
-search bounds `peak` instead, and its order is the result where the programme finds no better one in time or is too
+over storages, not only data. HiGHS replaces Gurobi, and is given no first solution: the peak of a beam search bounds
+`peak` instead, and its order is the result where the programme finds no better one in time or is too
 large to be written down. Addresses are left to `placement`. A time limit that cuts makes the result depend on the
 machine. The first op stays first (see `moves`).
 """
@@ -163,14 +163,14 @@ class _Order:
 
     def _once(self) -> None:
         for job in range(len(self.jobs)):
-            self.rows.row(self._ran_by(job, len(self.jobs)), lower=1, upper=1)
+            self.rows.row(self._ran_by(job, len(self.jobs)).items(), lower=1, upper=1)
 
     def _alone(self) -> None:
         at_step: dict[int, dict[int, float]] = {}
         for (_, t), column in self.generate.items():
             at_step.setdefault(t, {})[column] = 1.0
         for terms in at_step.values():
-            self.rows.row(terms, lower=1, upper=1)
+            self.rows.row(terms.items(), lower=1, upper=1)
 
     def _before(self) -> None:
         for job, span in self.spans.controlling.items():
@@ -180,10 +180,10 @@ class _Order:
                 for source in (fired.get(t - 1), self.generate.get((job, t - 1))):
                     if source is not None:
                         terms[source] = -1.0
-                self.rows.row(terms, upper=0)
+                self.rows.row(terms.items(), upper=0)
             for later in self.spans.control[job]:
                 for t in range(self.spans.soonest[later], self.spans.latest[later] + 1):
-                    self.rows.row({self.generate[later, t]: 1.0, fired[t]: -1.0}, upper=0)
+                    self.rows.row([(self.generate[later, t], 1.0), (fired[t], -1.0)], upper=0)
 
     def _kept(self) -> None:
         for (storage, t), column in self.preserve.items():
@@ -197,11 +197,11 @@ class _Order:
             ):
                 if source is not None:
                     terms[source] = -1.0
-            self.rows.row(terms, upper=0)
+            self.rows.row(terms.items(), upper=0)
         for storage, users in enumerate(self.spans.users):
             for job in users:
                 for t in range(self.spans.soonest[job], self.spans.latest[job] + 1):
-                    self.rows.row({self.generate[job, t]: 1.0, self.preserve[storage, t]: -1.0}, upper=0)
+                    self.rows.row([(self.generate[job, t], 1.0), (self.preserve[storage, t], -1.0)], upper=0)
 
     def _memory(self) -> None:
         jobs, granule = self.jobs, self.granule
@@ -226,4 +226,4 @@ class _Order:
             terms = {self.peak: -1.0}
             for column, size in (*held.items(), *needs.items()):
                 terms[column] = terms.get(column, 0.0) + size
-            self.rows.row(terms, upper=-fixed)
+            self.rows.row(terms.items(), upper=-fixed)
