@@ -144,7 +144,7 @@ def _search(jobs: Packed, limit: int, width: int, work: int, by_peak: bool) -> t
 
 @compiled
 def _first_state(jobs: Packed, width: int) -> _States:
-    """Return room for the states, and the one before any job."""
+    """Return arrays for the states, with the state before any job in them."""
     count = len(jobs.born)
     waits = np.empty((2, width, count), np.int32)
     left = np.empty((2, width, len(jobs.size)), np.int32)

@@ -33,7 +33,7 @@ _WIDTHS = (4, 32, 256, 2048, 16384)
 _WINDOWS = (24, 96, 384)
 _WINDOW_WIDTH = 256
 _PATIENCE = 4
-"""The share of all work after which a search that has found nothing ends."""
+"""A search that has found nothing better ends after 1/4 of all work."""
 
 
 def least_peak_order(
