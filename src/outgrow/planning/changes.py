@@ -21,7 +21,7 @@ from outgrow.planning.compiled import compiled
 from outgrow.planning.sequence import DISCARD
 
 _LONGEST_BLOCK = 24
-"""Rests of one block that are changed together at most."""
+"""How many rests one change of a block edits, at most."""
 
 Integers = NDArray[np.int64]
 Policy = NDArray[np.int8]

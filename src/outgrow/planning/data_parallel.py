@@ -1,4 +1,4 @@
-"""What does data parallelism receive and hold? The rival that every division has, where it is feasible."""
+"""What does data parallelism receive and hold? Where it is feasible, it is the rival of every division."""
 
 from dataclasses import replace
 from math import prod

@@ -90,7 +90,7 @@ def search_ideals(jobs: Packed, limit_bytes: int, width: int, work: int, *, by_p
 
 
 class _States(NamedTuple):
-    """Two levels of states, of which one is read while the other is written; the first index tells them apart.
+    """Two levels of states, one of which is read while the other is written; the first index says which.
 
     Each state has what its jobs still wait for, the uses left of its storages, and the jobs that are ready.
     """

@@ -1,8 +1,8 @@
 """How is a step divided once, with the least communication? Each worker, or group of them, has a part of each tensor.
 
-Costs of a call are sums over its tensors, so each depends on one strategy and one state (`planning.options`): the
-cheapest choice of all is found exactly (`planning.elimination`). Where that is too entangled, as over many time steps,
-it is the cheapest in which calls that are alike are cut alike (`planning.likeness`).
+Costs of a call are sums over its tensors, and each term depends on one strategy and one state (`planning.options`): the
+cheapest choice of all is found exactly (`planning.elimination`). Where calls are too entangled for that, such as over
+many time steps, it is the cheapest choice in which calls that are alike are cut alike (`planning.likeness`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,9 +5,9 @@
     cost                   bytes that workers receive: what a strategy needs of an operand and its state has elsewhere,
                            and what a state needs of a result and the strategy gives elsewhere (`planning.lacking`)
 
-With k = k1 * k2 * ..., largest factor first, workers are divided k1 ways, then each group of them k2 ways: on what one
-worker of the division before does, once for all groups, since they are alike. Each division by itself is the cheapest
-(`planning.level`).
+With k = k1 * k2 * ..., largest factor first, workers are divided k1 ways, then each group of them k2 ways: the later
+division divides what one worker of the earlier one does, once for all groups, since they are alike. Each division by
+itself is the cheapest (`planning.level`).
 
 An operator that is not described is whole, and named (`Partition.whole`). Source: Tofu (M. Wang, C. Huang, J. Li,
 EuroSys 2019, section 5). Instead of its dynamic programme over a coarsened chain the elimination takes the graph as it

@@ -58,7 +58,7 @@ class _Outcome(Protocol):
 
 
 _OPTIMAL, _STOPPED = 0, 1
-"""What scipy calls the two ends; of others, infeasible is one."""
+"""Scipy's codes for two of the ways in which a solver ends; infeasible is one of the others."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def _chosen_to_recompute(problem: Problem, profile: Profile) -> Regeneration:
 
 
 def _swapped(problem: Problem, graph: Graph) -> Schedule | None:
-    """Parts 1 to 3 but for recomputation, on a graph with what is recomputed; None if that does not fit."""
+    """Parts 1 to 3 without recomputation, on a graph with what is recomputed; None if the step does not fit."""
     profile = profile_of(problem, graph)
     ledger = _Ledger(problem, profile)
     for gap in _swap_for_nothing(ledger, profile):
