@@ -108,8 +108,8 @@ class Returned:
 class Captured:
     """A training step as a graph, and how it is fed and what becomes of its results.
 
-    Results of the graph that no `Put` and no leaf of `returned` names are gradients that were in place before the step
-    and stay there. `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not
+    Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step and
+    stay there. `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not
     inputs, and can go when the step begins. `schedulers` make a step of their own after every call, and `numbers` are
     then set in attributes of modules. `guards` are conditions on the hyper-parameters, followed by the `counters`.
     Tensors with `places` are spread over a mesh, and this process has its part of them. The step runs on `device`; if

@@ -24,7 +24,7 @@ from outgrow.planning.shares import Shares
 ITEM_BYTES = 4
 """The bytes that every element is taken to have."""
 PATIENCE = 1.5
-"""How many times longer an exchange counts than its bytes take: boxes are packed before it and put together after."""
+"""An exchange counts as this many times what its bytes take: boxes are packed before it and put together after it."""
 WINDOWS = (512, 128, 64, 8)
 """How many calls, from the first one left on, are looked at: the first of these that is quicker and has the memory."""
 MORE_MEMORY = 1.01

@@ -104,7 +104,7 @@ def measure_device(care: Care = Care()) -> Device:
 
 
 def machine_of(device: BesideHost, most_bytes: int | None = None) -> Machine:
-    """Return the machine of a device that has streams, with measured rates; takes a second or two and `most_bytes`.
+    """Return the machine of a device with streams, its rates measured; takes a second or two, at most `most_bytes`.
 
     Raises `TierFailure` where the host has no memory for copies.
     """

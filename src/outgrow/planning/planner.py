@@ -94,9 +94,9 @@ def planned(
 def _searched(problem: Problem, rewritten: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Return the decisions of the search, for which there is room below the device.
 
-    A search knows one link and takes room for endless. So where there is a tier below, it searches once more, letting
-    only that leave, of what outlives the step, which found room; and if something goes on to the tier below, once as if
-    all did, taking the quicker of the two.
+    A search knows one link and assumes endless room. So where there is a tier below, it searches once more in which, of
+    what outlives the step, only what found room may leave; and if something goes on to the tier below, once as if
+    everything did. The quicker result is taken.
     """
     decisions, machine = search(problem, rewritten, free), problem.machine
     if machine.below is None:

@@ -55,7 +55,7 @@ class Problem:
 
     @property
     def part_bytes(self) -> int:
-        """If a storage moves in part, what moves is a multiple of this."""
+        """Where a storage may move in part, what moves grows and shrinks by multiples of this."""
         return min(self.piece_bytes, _PART_BYTES)
 
     @property

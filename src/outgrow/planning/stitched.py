@@ -100,8 +100,8 @@ class _Memory:
     def take(self, number: int, begin: int, end: int, gaps: Sequence[Range] = ()) -> list[int]:
         """Take `number` pages from `begin` to `end`, except in `gaps`; calls come in the order of `begin`.
 
-        First come pages that others leave free until `end` or later; then pages that nobody wants, in one run if one is
-        long enough, else of the shortest runs; then new ones.
+        First come pages that others leave free until `end` or later; then pages that are not taken for later, in one
+        run if one is long enough, else of the shortest runs; then new ones.
         """
         while self.changes and self.changes[0][0] <= begin:
             _, _, page, until = heappop(self.changes)

@@ -153,7 +153,7 @@ def _overs(
 
 
 def _in_flight(graph: Graph, use_start: NDArray[np.int64], uses: list[list[int]], number: dict[str, int]) -> list[int]:
-    """Return the uses after which a storage is in flight; it stays on the device until then."""
+    """Return the uses after which a storage is in flight, so that it stays until the exchange has ended."""
     return [
         int(use_start[number[name]]) + at
         for name, spans in flights(graph).items()

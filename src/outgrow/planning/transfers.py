@@ -291,8 +291,8 @@ def choose(
 ) -> Integers:  # fmt: skip
     """Choose how many bytes of each gap to swap by a rule, so that the share `headroom` of the capacity stays free.
 
-    Gaps of storages that are stowed between steps move whole, whatever the rule. Where only some bytes of a gap move,
-    they are a multiple of `part`.
+    Gaps of storages that are stowed between steps move whole, whatever the rule. What moves of a gap that may move in
+    part grows and shrinks by multiples of `part`.
     """
     target = int(capacity * (1 - headroom))
     is_stowed = (begin < 0) | (end == len(live))
