@@ -20,9 +20,9 @@ from outgrow.report.progress import Narrator
 from outgrow.report.rates import rates_of, rates_table
 
 _SECONDS, _COPIES = 2.0, 15
-"""How long arithmetic and memory are measured, each, and how often a copy is."""
+"""How long arithmetic and memory are each measured, in seconds, and how often copies are."""
 _BUSY = 0.5
-"""A load of more than this share of the processors is told."""
+"""A load of more than this share of the processors is reported."""
 _BUSY_REMARK = "The machine was busy, so it can be faster than this. Measure again while nothing else runs."
 
 

@@ -1,6 +1,6 @@
 """What does `outgrow partition` do? It says how a step would be divided among workers.
 
-With a machine it also says how long a step takes there. Nothing is run or allocated; but for `--verify`, which runs
+With a machine it also says how long a step takes there. Nothing is run or allocated, except with `--verify`, which runs
 each operator of the step in pieces and as a whole.
 """
 

@@ -11,7 +11,7 @@ def cache_folder(name: str) -> Path:
 
 
 def write_to_cache(path: Path, text: str) -> None:
-    """Write a file, whole or not at all; where nothing can be written, nothing is: a cache is made again."""
+    """Write a file, whole or not at all; if it cannot be written, that is no error: a cache is made again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent)

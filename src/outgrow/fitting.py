@@ -25,7 +25,7 @@ _POINTS = 12
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is looked for: the largest value of the setting `vary` (None: the smallest budget) at this slowdown."""
+    """What to look for: the largest value of the setting `vary` (None: the smallest budget) at this slowdown."""
 
     vary: str | None
     slowdown: float

@@ -6,12 +6,11 @@
     wait s      moves the clock to the end of the last copy of s in flight
     drop s      frees the device bytes of s now
 
-Each lane works first in, first out. On a half-duplex link both lanes share one time. What goes on to the tier below
-(`analysis.sinking`) passes through the next one: it takes lanes of its own there, and its turns on the ones to the
-device, whichever ends last. A storage comes into
-memory at the beginning of the op that brings it into being and leaves it at the end of its last use; the
-workspace of an op is held while it runs. The same rules are written down once more, apart from these, in
-`ir.verify`, which asks of every order of events what is simulated here for one.
+Each lane works first in, first out. On a half-duplex link both lanes share one time. A copy of what sinks to the tier
+below (`analysis.sinking`) takes a turn on the link to the device and one on the link below, and ends with the later of
+the two. A storage comes into memory at the beginning of the op that brings it into being and leaves it at the end of
+its last use; the workspace of an op is held while it runs. `ir.verify` states the same rules independently, and checks
+them for every order in which events may happen, while one order is simulated here.
 """
 
 from collections.abc import Mapping
@@ -116,7 +115,7 @@ class _Clock:
         self.spans.append(Span(lane, storage, begin, end, size_bytes))
 
     def _taken(self, link: Link, free: dict[Lane, float], lane: Lane, size_bytes: int) -> tuple[float, float]:
-        """Take the first turn on a lane of a link that there is from now on; return its begin and end."""
+        """Take the first free turn on a lane of a link, from now on; return its begin and end."""
         begin = max(self.now, free[lane])
         end = begin + (link.out_seconds(size_bytes) if lane is Lane.OUT else link.in_seconds(size_bytes))
         for busy in free if link.half_duplex else (lane,):

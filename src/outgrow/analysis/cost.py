@@ -44,7 +44,7 @@ def costs_of(graph: Graph, device: Device, known: Mapping[str, Cost]) -> dict[st
 
 
 def with_parts(graph: Graph, costs: Costs) -> dict[str, Cost]:
-    """Return the costs of the ops of a captured graph, and beside them those of the parts that they may be taken into.
+    """Return the costs of the ops of a captured graph, and of the parts that they may be taken apart into.
 
     The seconds of the parts add up to those of the whole.
     """
@@ -64,11 +64,11 @@ def from_parts(costs: Sequence[Cost]) -> Cost:
 
 
 _OF_NUMBERS = ("operator", "math", "torch")
-"""Where functions on host scalars come from."""
+"""The namespaces of functions on host scalars."""
 
 _GRADIENTS = "aten.convolution_backward.default"
 FUSED = "outgrow.fused_"
-"""How the names of operators begin that a compiler made of several."""
+"""The begin of the name of each operator that a compiler made of several."""
 
 
 def modelled(graph: Graph, op: Op, device: Device) -> Cost:
@@ -88,10 +88,10 @@ def workspace_bound(graph: Graph, op: Op) -> int:
 
     A convolution of tensors that are not channels-last, or that have one channel so that the library cannot tell,
     is reordered inside the library: up to three more tensors like those it touches. A small one is a matrix product
-    with the columns of its operand (im2col). In channels-last nearly nothing is, but where one place of the smaller
-    operand meets several of the larger (transposed, or the gradients of a strided one): up to one operand. What a
-    compiled operator keeps between its loops is no more than it reads and writes. Others keep small buffers for each
-    thread.
+    with the columns of its operand (im2col). In channels-last almost nothing is reordered, except where one place of
+    the smaller operand meets several of the larger (transposed, or the gradients of a strided one): up to one operand.
+    What a compiled operator keeps between its loops is no more than it reads and writes. Others keep small buffers for
+    each thread.
     """
     if op.operator.startswith(FUSED):
         return moved_bytes(graph, op)
@@ -114,13 +114,13 @@ def _reordered_bytes(source: Value, weight: Value) -> int:
 
 
 def _is_strided_backward(op: Op) -> bool:
-    """Whether these are the gradients of a convolution that skips places; stride follows the sizes of the bias."""
+    """Whether these are the gradients of a strided convolution; the strides follow the sizes of the bias."""
     strides = op.arguments[4] if "backward" in op.operator else ()
     return isinstance(strides, tuple) and any(isinstance(stride, int) and stride > 1 for stride in strides)
 
 
 _LIBRARY_SIZE = 20_480
-"""oneDNN convolves an operand of more values than this in all dimensions but the last; torch itself the others."""
+"""oneDNN convolves operands of more values than this in all dimensions except the last; torch itself the others."""
 
 
 def _columns_bytes(reads: Sequence[Value], result: Value, op: Op) -> int:
@@ -135,7 +135,7 @@ def _columns_bytes(reads: Sequence[Value], result: Value, op: Op) -> int:
 
 
 def _is_transposed(op: Op) -> bool:
-    """Whether a convolution is: of all arguments of its operators, `transposed` alone is a single bool."""
+    """Whether a convolution is transposed: of its arguments, only `transposed` is a single bool."""
     return True in [argument for argument in op.arguments if isinstance(argument, bool)]
 
 

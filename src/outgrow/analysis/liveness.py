@@ -73,8 +73,8 @@ def write_steps(graph: Graph) -> dict[str, list[int]]:
 def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> tuple[Gap, ...]:
     """Return every gap of a storage of at least `minimum_bytes` that may leave the device, in order of `begin`.
 
-    Storages that outlive the step stay on the device, but for those named in `leaving`; and all while they are in
-    flight (`ir.flight`).
+    Storages that outlive the step stay on the device, except those named in `leaving`; all storages stay while they
+    are in flight (`ir.flight`).
     """
     written, spans = graph.written_at, flights(graph)
     found: list[Gap] = []

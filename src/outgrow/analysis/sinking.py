@@ -1,8 +1,8 @@
 """Which storages go on to the tier below, where the next one has not the room for all that leaves the device?
 
-Those whose copies out and back are apart for the most instructions, until the others have room. What is born and dies
-in the step has room of its own in its tier (`passing`). What outlives the step is read between steps where it rests, so
-that it sinks only where the device reads the tier below (`lasting`).
+Those with the most instructions between their copies out and back, until the others have room. What is born and dies in
+the step has room of its own in its tier (`passing`). What outlives the step is read between steps where it rests, so it
+sinks only where the device reads the tier below (`lasting`).
 """
 
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ def homeless(graph: Graph, machine: Machine) -> frozenset[str]:
 
 
 def _beyond(graph: Graph, rooms: Mapping[str, int], tier_bytes: int) -> frozenset[str]:
-    """Return those that are apart for the longest, so many that the others have room."""
+    """Return the storages with the longest time between copies, as many as leave room for the others."""
     beyond, apart = sum(rooms.values()) - tier_bytes, _apart(graph)
     found: list[str] = []
     for name in sorted(rooms, key=lambda name: -apart[name]):

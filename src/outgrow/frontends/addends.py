@@ -1,8 +1,8 @@
 """What adds up to a gradient, and in which order? What autograd's nodes return for a leaf, in the order they run in.
 
-A tensor that is read several times has a sum for its gradient. Autograd adds up what arrives, one after the other, and
-floating point tells the order. Where it is read inside of a part of a loop and outside as well, a part that returned
-its own sum would set brackets of its own: `outside + (first + second)` for `(outside + first) + second`.
+The gradient of a tensor that is read several times is a sum. Autograd adds up what arrives, one after the other, and
+floating-point sums depend on the order. If a tensor is read both inside and outside of a part of a loop, a part that
+returned its own sum would change the brackets: `outside + (first + second)` for `(outside + first) + second`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
 _MOST = 4
-"""With more addends a tensor gets their sum, since each takes memory until the backward pass ends. Then the order tells
-where it is read elsewhere, too."""
+"""A tensor with more addends gets their sum, since each takes memory until the backward pass ends. If it is also read
+outside the part, its gradient is then summed in another order than in eager."""
 
 
 def addends(results: Sequence[Tensor], leaves: Sequence[Tensor], arriving: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -1,9 +1,9 @@
-"""Which gradients arrive for a part, and how do they lie? As the rest of the loop likes, which is known when they do.
+"""Which gradients arrive for a part, and how do they lie? The rest of the loop decides; it is known once they arrive.
 
-A part is captured as if a gradient arrived for each result, and lay as the result does. Eager mode takes some sums in
-another order where one lies otherwise, transposed or one number for all, and computes nothing where none arrives. So a
-run keeps with what it began; where gradients arrive otherwise, the part is captured for them, and its forward pass runs
-again from there (`frontends.parts`).
+A part is captured as if a gradient arrived for each result, laid out like the result. If one lies otherwise, transposed
+or one number for all, eager mode takes some sums in another order; if none arrives, it computes nothing. So a run keeps
+what it began with; if gradients arrive otherwise, the part is captured for them, and its forward pass runs again from
+that beginning (`frontends.parts`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,14 @@ Arrival: TypeAlias = tuple[Strides | None, ...]
 """The strides of the gradient for each result that can have one, a 1 along dimensions of size 1; None: none arrives."""
 
 _MOST_COPIED_BYTES = 16 << 20
-"""What inputs that are written may take in copies, once it is known how gradients arrive."""
+"""At most what copies of written inputs may take, once it is known how gradients arrive."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """With what a run begins: its inputs, of those that it writes copies, the state of generators, and autocast.
+    """What a run begins with: its inputs (copies of those that it writes), the state of generators, and autocast.
 
-    `reads` are the numbers of the inputs that it does not write, and `versions` theirs.
+    `reads` are the numbers of the inputs that it does not write, and `versions` are the versions of these.
     """
 
     inputs: list[object]
@@ -42,7 +42,7 @@ class Beginning:
 
     @staticmethod
     def of(args: Sequence[object], writes: Sequence[int], *, is_first: bool) -> "Beginning | None":
-        """Keep what a run begins with that writes some inputs; None if these are large, but for the first run."""
+        """Keep what a run begins with; None if the inputs that it writes are large, except for the first run."""
         written = [arg for arg in (args[at] for at in writes) if isinstance(arg, Tensor)]
         if not is_first and sum(arg.nbytes for arg in written) > _MOST_COPIED_BYTES:
             return None
@@ -82,7 +82,7 @@ class Beginning:
 
 
 def arrival_of(gradients: Sequence[Tensor | None]) -> Arrival:
-    """Return how gradients arrive; one that overlaps in another way than by being one number for all, as if it did not.
+    """Return how gradients arrive; one whose elements overlap, other than by strides of 0, counts as contiguous.
 
     >>> arrival_of([torch.ones(3, 1).T, None, torch.ones(()).expand(2, 3)])
     ((1, 1), None, (0, 0))
@@ -96,7 +96,7 @@ def _strides(gradient: Tensor) -> Strides:
 
 
 def normal(shape: Sequence[int], strides: Sequence[int]) -> Strides:
-    """Return strides with a 1 wherever they say nothing."""
+    """Return strides with a 1 for each dimension of size 1, where they say nothing."""
     return tuple(stride if size > 1 else 1 for size, stride in zip(shape, strides, strict=True))
 
 

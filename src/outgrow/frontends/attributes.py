@@ -1,11 +1,12 @@
 """What do modules keep in their attributes? What a step leaves there counts, since its Python does not run again.
 
-    numbers, flags, words   as they are after the step; they are part of the signature, so a call of the same one leaves
-                            the same behind, and they are set again after each
-    values of the step      which have no content while it is captured: put back as they were
+    numbers, flags, words   are part of the signature, so every call with one signature leaves the same ones: they are
+                            set after each call as the captured step left them
+    values of the step      have no content while it is captured: the attributes are put back as they were
 
-A mask that is made once is made in every step then. What depends on the batch or on weights, as a hidden state, must
-not be read in the next step: the step is traced again with something there that refuses.
+So a mask that a module would make only once is made in every step. What depends on the batch or on weights, such as a
+hidden state, must not be read by the next step: to find out, the step is traced again with an object in its place that
+refuses to be read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,11 +24,11 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.refusals import DROP_IN
 
 _HELD_ELSEWHERE = ("_parameters", "_buffers", "_modules")
-"""What of a module has tables of its own."""
+"""Attributes of a module that are its tables of tensors and modules."""
 _CONTAINERS = (list, dict, set)
 _PLAIN = (bool, int, float, str)
 _SHAPES_ALONE = ("_like", "new_", "empty", "sym_")
-"""What is in the names of operators whose results do not depend on the contents of their operands."""
+"""Parts of the names of operators whose results do not depend on the contents of their operands."""
 
 Container = list[object] | dict[object, object] | set[object]
 
@@ -56,7 +57,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """So many values that depend on what a step was given, in an attribute of a module."""
+    """An attribute of a module, in which `count` values depend on what a step was given."""
 
     module: nn.Module
     name: str
@@ -99,7 +100,7 @@ class Attributes:
             vars(module).update(copy)
 
     def numbers(self) -> tuple[Number, ...]:
-        """Return the numbers, flags and words that are other ones by now."""
+        """Return the numbers, flags and words that have changed."""
         pairs = zip(self.modules, self.before, strict=True)
         return tuple(
             Number(module, name, value)
@@ -109,7 +110,7 @@ class Attributes:
         )
 
     def kept(self) -> tuple[Kept, ...]:
-        """Return the values of the step that are kept by now."""
+        """Return the values of the step that attributes hold now."""
         found: list[Kept] = []
         for module in self.modules:
             for name in [name for name in vars(module) if name not in _HELD_ELSEWHERE]:
@@ -130,7 +131,7 @@ def attributes_kept(models: Iterable[nn.Module]) -> Iterator[Attributes]:
 
 
 def dependent(kept: Sequence[Kept], nodes: Sequence[object]) -> tuple[Left, ...]:
-    """Return what of the values kept depends on inputs or random numbers; the nodes are those of their tensors."""
+    """Return which kept values depend on inputs or random numbers; `nodes` are those of their tensors, in order."""
     rest = iter(nodes)
     found = [(item, [_depends(next(rest)) for _ in item.tensors]) for item in kept]
     return tuple(Left(item.module, item.name, len(depend)) for item, depend in found if any(depend))
@@ -156,7 +157,7 @@ def _draws(operator: torch._ops.OpOverload) -> bool:
 
 @contextmanager
 def not_to_be_read(left: Sequence[Left]) -> Iterator[None]:
-    """Let something that refuses be where values are kept, as in the next step; afterwards all is as it was."""
+    """Put objects that refuse to be read where values are kept, as the next step would see them; undo it at the end."""
     attributes = Attributes.of(item.module for item in left)
     for item in left:
         table, refusing = vars(item.module), _Refusing(f"{type(item.module).__name__}.{item.name}")

@@ -1,7 +1,8 @@
 """Where does what leaves a device go? To memory of the host, and where that is limited on to a file.
 
-Which tensors go where, the program says (`Program.stowed`, `sunk`). When another plan wants them elsewhere, what makes
-room goes first: home what is to be on the device, to the file what sinks, then the others to memory of the host.
+The program says which tensors go where (`Program.stowed`, `sunk`). When another plan wants them elsewhere, moves that
+make room come first: what is to be on the device comes home, what sinks goes to the file, then the others go to memory
+of the host.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,13 +27,13 @@ from outgrow.runtime.staged import BUFFERS_BYTES
 from outgrow.runtime.tiers import ALIGNMENT_BYTES
 
 _PIECES_BYTES = 8 << 20
-"""What host memory takes beyond what is asked for, since it is in pieces, about."""
+"""About how much more host memory is taken than is asked for, since it is in pieces."""
 
 
 class BesideDevice:
     """The tiers of one step on a device. Raises `TierFailure` if memory of the host is limited and there is no folder.
 
-    `spill` is memory of the host, and below it, where that is limited, a file, whose buffers are of the host too.
+    `spill` is memory of the host; where that is limited, a file lies below it, whose buffers are host memory too.
     """
 
     def __init__(self, device: Device, settings: Settings) -> None:
@@ -66,7 +67,9 @@ class BesideDevice:
     def ready(
         self, program: Program, tensors: Mapping[str, Tensor], make_way: Callable[[], None]
     ) -> tuple[Spill | None, bool]:
-        """Take the room that a program needs, and bring tensors to where it wants them; `make_way` for what comes home.
+        """Take the room that a program needs, and bring tensors to where it wants them.
+
+        `make_way` is called before anything comes home to the device.
 
         Returns the next tier, None if it moves nothing there, and whether something left the device. Raises
         `TierFailure`.
@@ -91,7 +94,7 @@ class BesideDevice:
         return spill, has_sunk or was_here
 
     def _sink(self, program: Program, tensors: Mapping[str, Tensor]) -> bool:
-        """Bring to the file what is to rest there; whether it was elsewhere."""
+        """Bring to the file what is to rest there; return whether any of it was elsewhere."""
         below = self.spill.below
         assert below is not None, "what sinks has a tier below"
         below.adopt(tensors.values())
@@ -102,7 +105,7 @@ class BesideDevice:
         return was_elsewhere
 
     def _cleared(self, program: Program, storages: Iterable[torch.UntypedStorage]) -> bool:
-        """Let what rests in memory of the host rest below it for now, if it may: what is left there is in pieces."""
+        """Let what rests in memory of the host rest below it for now, if it may, since free room there is in pieces."""
         below, resting = self.spill.below, [item for item in storages if self.spill.held(item)]
         if below is None or not resting or not self._device.reads_pages:
             return False
@@ -116,5 +119,5 @@ def _rooms(storages: Iterable[torch.UntypedStorage]) -> int:
 
 
 def _numbered(storages: Iterable[torch.UntypedStorage]) -> dict[str, torch.UntypedStorage]:
-    """Return storages by names that nobody asks for."""
+    """Return storages under arbitrary names."""
     return {str(number): storage for number, storage in enumerate(storages)}

@@ -1,14 +1,14 @@
 """What must stay as it is between a forward pass and its backward pass? What the rest of the program reads then.
 
-Between the two, others may write over an input of a part, or over a result that they were given. Autograd notices where
-it keeps a tensor itself: by its version, which each write raises. A part compares the versions of
+Between the two, others may write over an input of a part, or over a result that they were given. Autograd notices this
+for the tensors that it keeps itself, by their versions, which each write raises. A part compares the versions of
 
-    inputs     that the rest reads; of those that the part itself writes, as running statistics, those from which the
-               rest builds something again: other calls of the part write them too, and what the captured backward pass
-               reads of them does not matter then
-    results    that the rest reads, or that share memory: eager would know that one is a part of the other's history
+    inputs     that the rest of the program reads; of those that the part itself writes, such as running statistics,
+               only those from which the rest builds something again: other calls of the part write them too, and what
+               the captured backward pass reads of them does not matter
+    results    that the rest reads, or that share memory: eager would know that one is in the other's history
 
-A write of the part itself raises the version of an input too, since nobody else sees it.
+When the part itself writes an input, it also raises the version of the input, since nobody else sees that write.
 """
 
 from collections.abc import Sequence
@@ -89,7 +89,7 @@ def _results(
 
 
 def _dependence(graph: Graph, hole: Op) -> dict[str, frozenset[int]]:
-    """Return by storage on which results of the hole it depends, directly or not."""
+    """Return, by storage, the results of the hole that it depends on, directly or not."""
     arriving = [name for name in hole.results if name is not None]
     found = {graph.values[name].storage: frozenset((at,)) for at, name in enumerate(arriving)}
     names = [op.name for op in graph.ops]
@@ -107,7 +107,7 @@ def versions(tensors: Sequence[object], numbers: Sequence[int]) -> list[int]:
 
 
 def raise_versions(tensors: Sequence[object], numbers: Sequence[int]) -> None:
-    """Let everybody see that tensors were written, by their numbers."""
+    """Raise the versions of the tensors of these numbers, so that everybody sees that they were written."""
     for item in (tensors[at] for at in numbers):
         if isinstance(item, Tensor) and not item.is_inference():
             torch.autograd.graph.increment_version(item)

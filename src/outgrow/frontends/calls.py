@@ -5,10 +5,10 @@
     carried_out `runtime.execute`
     settle      results go where the captured step left them: new optimizer state, gradients, the return value
 
-A call that fails before the first update leaves everything as it was: buffers and the generator, which a forward
-pass changes, are copied before and put back; only gradients that the step replaces unread are gone, as after
-`zero_grad`, and to those that it adds to, some may have been added, as in eager mode. A failure after the first update
-leaves the state torn.
+A call that fails before the first update leaves everything but gradients as it was: buffers and the generators, which a
+forward pass changes, are copied before and put back. Gradients that the step replaces unread are gone, as after
+`zero_grad`; to gradients that it adds to, something may have been added, as in eager mode. A failure after the first
+update leaves the state torn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -124,7 +124,7 @@ def settle(call: Bound, outcome: Outcome) -> object:
 
 
 def _staying(call: Bound) -> list[str]:
-    """The storages that the user has on the device, or the host, between steps, but for the batch."""
+    """The storages that stay in memory of the device, or the host, between steps, except the batch."""
     slots, stowed = call.captured.slots, call.program.stowed
     return [name for name in call.tensors if name not in stowed and not isinstance(slots[name], BatchSlot)]
 

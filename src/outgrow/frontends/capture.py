@@ -1,7 +1,6 @@
 """How does a training step, as the user wrote it, become a graph?
 
-    step --trace--> nodes on fake tensors --convert--> Graph, and where its inputs come from and its results
-    go
+    step --trace--> nodes on fake tensors --convert--> Graph, where its inputs come from, where its results go
 
 The step is run once without contents (`frontends.trace`); its nodes become ops on storages
 (`frontends.convert`). A `Captured` step is the graph together with the slots (`frontends.state`) from which
@@ -84,7 +83,7 @@ class Hyper:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """After the step, result number `result` hangs in `slot`; nothing does if it is None."""
+    """After the step, result number `result` hangs in `slot`; if it is None, the slot is empty."""
 
     slot: StateSlot
     result: int | None
@@ -109,13 +108,12 @@ class Returned:
 class Captured:
     """A training step as a graph, and how it is fed and what becomes of its results.
 
-    Results of the graph that no `Put` and no leaf of `returned` names are gradients that were in place before
-    the step and stay there. `stale` gradients are replaced unread: a step that begins with `zero_grad` has them.
-    They are no inputs, and can go when the step begins. `schedulers` make a step of their own after every call, and
-    modules have `numbers` in their attributes then.
-    `guards` are conditions on the hyper-parameters, and then on `counters`. Tensors with `places` are spread over a
-    mesh, and this process has its part of them. The step runs on `device`; storages `elsewhere` are the host's, if that
-    is another one: small ones, which stay there.
+    Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step and
+    stay there. `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not
+    inputs, and can go when the step begins. `schedulers` make a step of their own after every call, and `numbers` are
+    then set in attributes of modules. `guards` are conditions on the hyper-parameters, followed by the `counters`.
+    Tensors with `places` are spread over a mesh, and this process has its part of them. The step runs on `device`; if
+    that is not the host, storages `elsewhere` are small ones of the host, which stay there.
     """
 
     graph: Graph
@@ -173,7 +171,7 @@ class Captured:
         return [float(value) for value in values if value is not None]
 
     def tensors(self, training: Training, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Tensor]:
-        """Return, by storage, the tensor that owns each input storage at this call."""
+        """Return, for each input storage, the tensor that owns it at this call."""
         leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
         held = state_tensors(training)
         found: dict[str, Tensor] = {}

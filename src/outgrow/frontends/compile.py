@@ -48,7 +48,7 @@ __all__ = ["Step", "compile", "compile_workload", "warm_up"]
 
 
 _MOST_LOSSES = 10_000
-"""So many are kept, the last ones."""
+"""How many losses are kept: the last ones."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,11 +7,10 @@ A traced node is in one of four cases:
     it writes a known storage (relu_, addcmul_, running statistics) an op that makes the next version
     anything else                                                   an op that brings new storages into being
 
-What a node means is a piece of geometry in a storage. Whoever reads it gets the value of that geometry at the
-version which the storage has then, so a view taken before a write sees the write, as in eager. Writes are
-read off the operator's schema and `operators.effects`; operators that draw random numbers write the storage
-"generator". Ops are kept in the traced order. An op is dropped if nothing that outlives the step depends on
-it.
+A node stands for a geometry in a storage. Whoever reads it gets the value of that geometry at the version that the
+storage has then, so a view taken before a write sees the write, as in eager. Writes are read off the operator's schema
+and `operators.effects`; operators that draw random numbers write the storage "generator". Ops are kept in the traced
+order. An op is dropped if nothing that outlives the step depends on it.
 """
 
 import operator
@@ -127,7 +126,7 @@ class Conversion:
     def _needed_ops(self, results: Sequence[str]) -> list[Op]:
         """Keep ops that write what is there before the step, draw random numbers, or lead to such an op.
 
-        And those that end an exchange, from which this worker may want nothing.
+        Ops that end an exchange are kept too, even if this worker wants nothing from it.
         """
         needed = {self.values[name].storage for name in results} | self.inputs | {GENERATOR}
         kept: list[Op] = []

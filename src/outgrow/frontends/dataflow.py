@@ -1,8 +1,8 @@
 """How does a traced step become calls on named tensors? Node by node, views included; see `operators.dataflow`.
 
 What a worker has of a view is memory of its own if the view is cut otherwise than what it views. So a tensor that is
-written while another view of the same memory is still to be read is whole, and all such views are: then they share
-memory with each worker as they do in the step itself.
+written while another view of the same memory is still to be read is whole, and so are all these views: then they share
+memory on each worker as they do in the step itself.
 """
 
 import operator
@@ -121,7 +121,7 @@ class _Reading:
         self._hold(self._nodes[-1])
 
     def _hold(self, node: Node) -> None:
-        """Mark what is made of one parameter that is held, and of tensors that are made of none, such as positions."""
+        """Mark what is made of one held parameter alone, not counting tensors made of nothing, such as positions."""
         made = [name for name in node.results if name is not None]
         sources = {self._tensors[name].held for name in node.operands if name not in self._numbers}
         if not sources:
@@ -132,7 +132,7 @@ class _Reading:
             self._tensors |= {name: replace(self._tensors[name], held=held) for name in made}
 
     def _result(self, node: fx.Node, at: int, found: object) -> str | None:
-        """Return the name of a result; one that an operand was written over has the operand's, if it has its shape."""
+        """Return the name of a result; one that is written over an operand of its shape has the operand's name."""
         if not isinstance(found, Tensor):
             return None
         assert isinstance(node.target, OpOverload), "a call of an operator"
@@ -179,7 +179,7 @@ class _Reading:
 def _with_shared_memory_whole(step: Dataflow) -> Dataflow:
     """Return a step in which whatever shares memory that is written while a view of it is in use is whole.
 
-    So is what lasts and shares memory.
+    Lasting tensors that share memory with each other are whole, too.
     """
     born: dict[str, int] = {}
     last = {name: len(step.nodes) for name, tensor in step.tensors.items() if tensor.lasting or name in step.outputs}

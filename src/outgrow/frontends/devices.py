@@ -23,11 +23,11 @@ from outgrow.units import format_bytes
 
 CPU = torch.device("cpu")
 _MOST_BYTES = 1 << 20
-"""What a step on a GPU may make in memory of the CPU at a time: numbers, not activations."""
+"""The largest tensor that a step on a GPU may make in memory of the CPU: numbers, not activations."""
 
 
 def check_devices(held: Mapping[StateSlot, Tensor], leaves: Sequence[object]) -> None:
-    """Raise `Uncapturable` for the first tensor of models, optimizers and arguments that is where none can be."""
+    """Raise `Uncapturable` for the first tensor of models, optimizers and arguments on a device that is not allowed."""
     batch = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     names = [(f"an argument of shape {tuple(leaf.shape)}", leaf.device) for leaf in batch]
     found = [(title(slot), tensor.device) for slot, tensor in held.items()]
@@ -43,12 +43,12 @@ def check_devices(held: Mapping[StateSlot, Tensor], leaves: Sequence[object]) ->
 
 
 def device_of(devices: Iterable[torch.device]) -> torch.device:
-    """Return the device of a step with tensors on these: the first that is no CPU, if there is one."""
+    """Return the device of a step whose tensors are on these devices: the first that is no CPU, if there is one."""
     return next((device for device in devices if device != CPU), CPU)
 
 
 def elsewhere_of(devices: Mapping[str, torch.device], home: torch.device, graph: Graph) -> frozenset[str]:
-    """Return the storages of a graph that are not on the device of the step, by the devices of all.
+    """Return the storages of a graph that are not on the device `home` of the step.
 
     Raises `Uncapturable` for one that can be neither there nor on the CPU, and for a large one that the step makes.
     """

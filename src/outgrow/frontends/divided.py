@@ -110,7 +110,7 @@ class _Worker(fx.Interpreter):
         return given if n.target is getitem else pytree.tree_map_only(Coming, Coming.here, given)
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run a node of the trace, once what is to be sent for before it is."""
+        """Run a node of the trace, after sending for what is to be fetched early."""
         for name in self._early.get(n.name, ()):
             given = _tensors(pytree.tree_leaves(self._given(self._calls[name])))
             for position, tensor in enumerate(given):
@@ -128,7 +128,7 @@ class _Worker(fx.Interpreter):
         return completed(n.target, *self.fetch_args_kwargs_from_env(n))
 
     def put_back(self, at: int, output: object, states: Mapping[StateSlot, tuple[int, ...]]) -> object:
-        """Return an output of the step, cut as what hangs in its slot."""
+        """Return an output of the step, cut as `states` say for its slot."""
         slot, name = self._slots[at], self._shares.step.outputs[at]
         if slot is None or isinstance(slot, Leaf) or name is None or not isinstance(output, Tensor):
             return output
@@ -173,7 +173,7 @@ class _Worker(fx.Interpreter):
         return own if several else own[0]
 
     def _fetched(self, node: Node, task: Task, position: int, tensor: Tensor, layout: tuple[int, ...] | None) -> Tensor:
-        """Return what the worker's call needs of an operand; one that is not read is as it is."""
+        """Return what the worker's call needs of an operand; for one that is not read, a tensor of the right shape."""
         early = self._sent_for.pop((node.name, position), None)
         coming = self._send_for(node, position, tensor) if early is None else early
         if self._wanted(task, position) is not None:
@@ -197,7 +197,7 @@ class _Worker(fx.Interpreter):
         return None if position in task.zeros else task.needed.get(position)
 
     def _handed_on(self, node: Node, task: Task, number: int, result: Tensor, given: list[Tensor]) -> Tensor | Coming:
-        """Return what this worker holds of a result; one that is an operand is written there."""
+        """Return what this worker holds of a result; if the result is an operand, it is written there."""
         name = node.results[number]
         assert name is not None, "a result has a name"
         scaled = result if task.divisor == 1 else result / task.divisor
@@ -228,7 +228,7 @@ class _Worker(fx.Interpreter):
 
 
 def _alone(found: Tensor, made: Tensor) -> Tensor:
-    """Return what was found in memory of its own, if it is a part of what was made."""
+    """Return what was found, copied to memory of its own if it is only a part of what was made."""
     return found.clone() if address(found) == address(made) and found.shape != made.shape else found
 
 

@@ -2,8 +2,8 @@
 
     autocast    its cache is off while make_fx traces: a weight that is used twice would be cast twice, and the two
                 gradients summed in 32 bits, where eager sums them in the lower precision
-    attention   in evaluation mode fused kernels are avoided where a tensor has functions of its own, as all seem to
-                have while modes of Python are active
+    attention   in evaluation mode fused kernels are avoided where a tensor has functions of its own, as every tensor
+                seems to have while Python modes are active
 
 While the step itself is traced, torch is told what it would find in eager.
 """

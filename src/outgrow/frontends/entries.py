@@ -46,9 +46,9 @@ _SURPRISE = 0.05
 _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
 _LOOKED_AT = 3
-"""After so many runs on a device that the host does not wait for, nobody asks any more when its operators ran."""
+"""How many runs are timed op by op on a device that the host does not wait for."""
 _MOST_ENTRIES = 32
-"""A step that is called with ever other shapes forgets the one that it was not called with for the longest."""
+"""A step keeps at most this many entries, and forgets the one that was not used for the longest."""
 _MANY = 5
 _ANEW = (
     "The step has been captured and planned {} times for batches of the same shapes, which takes time: something else "
@@ -56,19 +56,19 @@ _ANEW = (
     "or keep it in a buffer."
 )
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
-"""Room is short unless the capacity is this many times the peak, and as much more. Where it is not, the user's function
-is called as it is: Python may hold tensors longer than the graph, and the heap waste what it likes."""
+"""Room is ample if the capacity is at least twice the peak plus 64 MiB. Then the user's function is called as it is:
+Python may hold tensors longer than the graph, and the heap may waste what it likes."""
 
 
 @dataclass(eq=False)
 class Entry:
     """What is kept for one signature: the captured step, its plan and program, and how often it ran.
 
-    `shapes` are those of the batch, `new_floor_bytes` the floor before a run had shown the overhead, with what may
-    differ in another process, and `seconds` what capturing and planning took, all told. `last_call` is the number of
-    the call that it served last. `observed` says that a program of it has run, which shows what ops cost, `noted` is
-    what the program holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's
-    own function took more than the budget, and is not trusted again.
+    `shapes` are those of the batch, `new_floor_bytes` the floor before a run had shown the overhead, with a margin for
+    other processes, and `seconds` what capturing and planning took in all. `last_call` is the number of the call that
+    it served last. `observed` says that a program of it has run, which shows what ops cost, `noted` is what the program
+    holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's own function took
+    more than the budget, and is not trusted again.
     """
 
     captured: Captured
@@ -90,10 +90,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Ample:
-    """An entry whose step runs as it is written, in ample room; what would change how much it takes is looked at again.
+    """An entry whose step runs as it is written, in ample room, and what must not change for that.
 
     That is what is quickly seen (`glance`), which parameters are trained, and what the process held when the call
-    began: new layers and other types show there.
+    began, which shows new layers and other types.
     """
 
     entry: Entry
@@ -103,12 +103,12 @@ class Ample:
 
     @staticmethod
     def of(entry: Entry, seen: Hashable, training: Training, held_bytes: int) -> "Ample":
-        """Return what is to hold for later calls, from what is there at the first."""
+        """Return the record to compare later calls with, from the state at the first one."""
         parameters = (parameter for model in training.models for parameter in model.parameters())
         return Ample(entry, seen, tuple((item, item.requires_grad) for item in parameters), held_bytes)
 
     def still_holds(self, seen: Hashable, held_bytes: int) -> bool:
-        """Whether the entry is right for a call of which this is quickly seen."""
+        """Whether the entry is right for a call with this `glance`, before which the process holds `held_bytes`."""
         return (
             self.entry.runs_as_written
             and self.seen == seen
@@ -231,7 +231,7 @@ class Entries:
         return PlansReport(tuple(rows), self._dropped)
 
     def _drop_oldest(self) -> None:
-        """Forget the entry that was not asked for the longest, if there is one too many."""
+        """Forget the entry that was not used for the longest, if there is one too many."""
         entries = [(entry.last_call, key, entry) for key, found in self._by_signature.items() for entry in found]
         if len(entries) > _MOST_ENTRIES:
             _, key, entry = min(entries, key=itemgetter(0))
@@ -250,7 +250,7 @@ class Entries:
     def _served(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> Served | None:
         """Return an entry of the same signature if it is right for this call, and can move what it wants to move.
 
-        The user's own function is right for all; what other hyper-parameters may take more is little beside its room.
+        The user's own function is right for all calls: hyper-parameters change what it takes by little beside its room.
         """
         if entry.runs_as_written:
             return Served(entry)
@@ -302,7 +302,7 @@ class Entries:
         self._platform.come_home(self._training)
 
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Plan from observed costs; where these leave no plan, a plan that kept the budget stays."""
+        """Plan from observed costs; if there is no such plan, the old one stays if it kept the budget."""
         begin = perf_counter()
         may_run_as_written = not entry.has_exceeded
         try:
@@ -352,7 +352,7 @@ class Entries:
             entry.settled = entry.settled and process <= self._settings.budget_bytes
 
     def note_as_written(self, entry: Entry, process: int) -> None:
-        """Learn from a run of the user's own function: if it took more than the budget, it is planned from now on."""
+        """Learn from a run of the user's own function; once it takes more than the budget, planned steps replace it."""
         entry.runs += 1
         entry.process_bytes = process
         entry.settled = process <= self._settings.budget_bytes
@@ -376,8 +376,8 @@ class Entries:
 def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
     """Return what a run tells of costs, by signature: means over the ops that share one.
 
-    These are the ops that were observed. Where all were known already and the run took another time than planned,
-    they are all ops as they ran: what is known may be of another day, or of memory that was fresh.
+    Usually it tells of the ops that were observed. If all costs were known and the run still took another time than
+    predicted, it tells of all ops: known costs may be of another day, or of memory that was fresh.
     """
     known, seen = entry.prepared.costs, dict(outcome.observed)
     surprise = abs(outcome.trace.seconds - entry.prepared.plan.predicted.seconds) / outcome.trace.seconds
@@ -401,14 +401,14 @@ def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
 
 
 def _makes_state(graph: Graph) -> bool:
-    """Whether a step makes state of an optimizer: the next one finds it, and is another step."""
+    """Whether a step makes state of an optimizer: then the next step, which finds it, is another one."""
     return any(graph.storages[name].role is Role.OPTIMIZER for name in graph.kept & graph.born_at.keys())
 
 
 def _own_what_was_loaded(training: Training) -> bool:
-    """Give each large tensor of a training that `torch.load` made memory that can be moved; whether there was any.
+    """Give memory that can be moved to each large tensor that `torch.load` made; return whether there was any.
 
-    The tensor stays the same one. One that others see, by a view or an array of NumPy, is left alone.
+    The tensor object stays the same. A tensor whose memory others see, by a view or a NumPy array, is left alone.
     """
     found = False
     for tensor in map(local, held_tensors(training)):

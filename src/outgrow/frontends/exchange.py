@@ -26,7 +26,7 @@ from outgrow.operators.tdl import Reducer
 from outgrow.planning.shares import Moves, Part
 
 MOST_UNDER_WAY = 4
-"""So many exchanges are begun before the first of them is waited for: fetches, and results that are handed on."""
+"""At most this many exchanges are under way at once: fetches, and results that are handed on."""
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define(
     "exchange(Tensor packed, Tensor(a!) wire, int[] sent, int[] received, int[] begins, int worker, str group)"
@@ -34,9 +34,9 @@ _LIBRARY.define(
 )
 _LIBRARY.define("arrived(Tensor(a!) found, Tensor packed) -> Tensor(a!)")
 _MOST_NUMBERS = 1 << 30
-"""Messages are numbered anew behind so many: a tag is an int of C."""
+"""After this many messages their numbers start again: a tag is an int of C."""
 _works: dict[int, list[dist.Work]] = {}
-"""Exchanges that have begun, by the address of what they write; one that receives nothing ends where it begins."""
+"""Exchanges under way, by the address of what they write; one that receives nothing is waited for at once."""
 
 
 def _exchange(
@@ -48,10 +48,10 @@ def _exchange(
     worker: int,
     group: str,
 ) -> Tensor:
-    """Begin to send so many bytes to each worker of a group; return where what they send arrives, one after the other.
+    """Begin to send `sent` bytes to each worker of a group; return memory in which theirs arrive, worker by worker.
 
-    What each is sent begins somewhere in `packed`: the same bytes may go to several. What a worker sends to itself does
-    not count as received.
+    What each is sent starts at `begins` in `packed`: the same bytes may go to several. What a worker sends to itself
+    does not count as received.
     """
     found = packed.new_empty(sum(received))
     places = found.split(received)
@@ -143,7 +143,7 @@ class Coming:
 class Wire:
     """What a worker sends and receives by: its number, the name of the group, and the tensor that counts.
 
-    So many exchanges may be under way at once; with none, each is waited for where it begins.
+    At most `most_under_way` exchanges are under way at once; if that is 0, each is waited for where it begins.
     """
 
     def __init__(self, worker: int, group: str, counts: Tensor, most_under_way: int) -> None:
@@ -151,7 +151,7 @@ class Wire:
         self._under_way: list[Coming] = []
 
     def settle(self, memory: Tensor | None = None) -> None:
-        """Wait for all that is under way and sends this memory, which is about to change; None: any memory."""
+        """Wait for the exchanges under way that send this memory, which is about to change (None: any memory)."""
         for coming in self._under_way:
             if memory is None or address(coming.sent) == address(memory):
                 coming.here()
@@ -159,10 +159,10 @@ class Wire:
     def carried(
         self, tensor: Tensor, box: Region, wanted: Region | None, moves: Moves, by: Reducer, fill: float
     ) -> Tensor | Coming:
-        """Return the box that is wanted, of a tensor of which a box is here; all workers call this at once.
+        """Return the box `wanted` of a tensor of which `box` is here; all workers call this at once.
 
-        Parts of later turns are reduced with those before. What no part covers is `fill`. A view where that will do.
-        A worker that wants nothing only sends, and gets the tensor itself.
+        Parts of later turns are reduced with those before. What no part covers is `fill`. The result is a view where
+        that will do. A worker that wants nothing only sends, and gets the tensor itself.
         """
         mine = moves[self._worker] if wanted is not None else ()
         if _is_here(moves):
@@ -195,9 +195,9 @@ class Wire:
         return coming
 
     def _sent(self, tensor: Tensor, box: Region, moves: Moves, *, with_own: bool) -> tuple[Tensor, Tensor]:
-        """Begin an exchange: return what is sent, and where arrives, worker after worker, what others send.
+        """Begin an exchange; return what is sent, and the memory in which others' bytes arrive, worker by worker.
 
-        With what this worker has itself, or without.
+        With `with_own`, what this worker itself has of the box is copied there too.
         """
         sent = self._sending(moves, with_own=with_own)
         row, begins = _packed(tensor, [[_slice(tensor, box, part.box) for part in parts] for parts in sent])
@@ -236,7 +236,7 @@ def here(item: Tensor | Coming) -> Tensor:
 def _whole(
     tensor: Tensor, wanted: Region, parts: Sequence[Part], pieces: Sequence[Tensor], by: Reducer, fill: float
 ) -> Tensor:
-    """Return the box that is wanted, of a tensor of this kind, from pieces of it."""
+    """Return the box `wanted`, of the kind of `tensor`, put together from pieces."""
     if len(parts) == 1 and parts[0].box == wanted:
         return pieces[0]
     if len(parts) == 1:
@@ -281,7 +281,7 @@ def _put_together(
 ) -> None:
     """Write pieces into a box of a tensor; those of later turns are reduced with those before.
 
-    The first two of a part that comes in several turns are read once.
+    The first two pieces of a box are reduced straight from where they are, without copying the first.
     """
     alone = {part.box: piece for part, piece in zip(parts, pieces, strict=True) if part.turn == 0}
     if any(part.box not in alone for part in parts):
@@ -297,9 +297,10 @@ def _put_together(
 
 
 def _packed(tensor: Tensor, sent: Sequence[Sequence[Tensor]]) -> tuple[Tensor, list[int]]:
-    """Return elements in a row, and where in it begins what each worker is sent: parts of a tensor, in their order.
+    """Return a row of elements, and where in it the parts of a tensor begin that each worker is sent, in order.
 
-    The row is the tensor itself, where each finds its own in it, else a copy, of what is sent to several only once.
+    The row is the tensor itself if the parts of each worker lie in one stretch of it; else it is a copy, in which what
+    is sent to several occurs once.
     """
     begins = [begin for pieces in sent if (begin := _begin(tensor, pieces)) is not None]
     if len(begins) == len(sent) and any(sent):
@@ -313,7 +314,7 @@ def _packed(tensor: Tensor, sent: Sequence[Sequence[Tensor]]) -> tuple[Tensor, l
 
 
 def _begin(tensor: Tensor, pieces: Sequence[Tensor]) -> int | None:
-    """Return at which element of a tensor parts of it begin, which lie one after the other; None where they do not."""
+    """Return the element of a tensor at which parts of it begin; None if they do not lie one after the other."""
     if not pieces:
         return 0
     begins = [int(piece.storage_offset() - tensor.storage_offset()) for piece in pieces]
@@ -333,7 +334,7 @@ def _joined(tensor: Tensor, pieces: Sequence[Tensor]) -> Tensor:
 
 
 def _slice(tensor: Tensor, box: Region, wanted: Region) -> Tensor:
-    """Return the part of a tensor, which is a box of a larger one, that is another box of it; itself, if all."""
+    """Return the box `wanted` of a large tensor, of which `tensor` is the box `box`; itself if that is all of it."""
     for dim, ((begin, _), (low, high)) in enumerate(zip(box, wanted, strict=True)):
         if tensor.shape[dim] != high - low:
             tensor = tensor.narrow(dim, low - begin, high - low)

@@ -22,13 +22,13 @@ from outgrow.planning.footprint import peak_bytes
 from outgrow.planning.shares import Shares
 
 ITEM_BYTES = 4
-"""What an element is taken to have."""
+"""The bytes that every element is taken to have."""
 PATIENCE = 1.5
-"""An exchange is given so many times what it takes: boxes are packed before it, and put together after it."""
+"""An exchange counts as this many times what its bytes take: boxes are packed before it and put together after it."""
 WINDOWS = (512, 128, 64, 8)
-"""How far from the first call that is left calls are looked at: each of these, until there is the memory for it."""
+"""How many calls, from the first one left on, are looked at: the first of these that is quicker and has the memory."""
 MORE_MEMORY = 1.01
-"""How much more memory another order may take where workers take as little as can be; what is under way not counted."""
+"""Another order may always take this many times the memory of the given one, not counting what is under way."""
 
 _Memory: TypeAlias = int | str
 
@@ -44,20 +44,20 @@ class Pace:
 
     @classmethod
     def of(cls, machine: Machine, workers: int) -> "Pace":
-        """Return the pace of so many workers on a machine that is described, whose exchanges are all of its slowest."""
+        """Return the pace of `workers` on a described machine, all exchanges being as slow as the slowest."""
         device = machine.device
         rate = machine.between(0, workers - 1).bytes_per_second if workers > 1 else 1.0
         return cls(device.seconds_per_op, 2 / device.flops_per_second, 1 / device.bytes_per_second, 1 / rate)
 
 
 NOMINAL = Pace(1e-5, 1e-12, 4e-12, 8e-11)
-"""That of a graphics card. What counts is only how its numbers compare."""
+"""The pace of a graphics card; only the ratios of its numbers matter."""
 
 
 def in_order(graph: fx.Graph, shares: Shares, pace: Pace) -> tuple[fx.Graph, Mapping[str, tuple[str, ...]]]:
-    """Return a graph in a better order, and by node those whose fetches are to begin directly before it.
+    """Return a graph in a better order, and by node the others whose fetches are to begin directly before it.
 
-    Where workers have to swap, that is the given order: what is under way takes memory.
+    Where workers have to swap, the order stays as given, since what is under way takes memory.
     """
     if shares.partition.is_tight:
         return graph, {}
@@ -71,7 +71,7 @@ def in_order(graph: fx.Graph, shares: Shares, pace: Pace) -> tuple[fx.Graph, Map
 
 
 def _has_room(calls: Sequence[fx.Node], found: Agenda, shares: Shares) -> bool:
-    """Whether workers have the memory for another order: as much more as the whole step takes in it."""
+    """Whether workers have the memory for another order, if theirs grows as the peak of the whole step does."""
     nodes, part = shares.step.by_name, shares.partition
     names = (calls[at].name for at in found.order)
     other = replace(shares.step, nodes=tuple(nodes[name] for name in names if name in nodes))
@@ -142,7 +142,7 @@ def _written(call: fx.Node) -> Iterator[_Memory]:
 
 
 def _memory(node: fx.Node) -> Iterator[_Memory]:
-    """Yield what tensors of one memory have in common, and of a constant its name."""
+    """Yield a key for the memory of each tensor of a node, and of a constant its name."""
     if node.op == "get_attr":
         yield str(node.target)
     yield from (address(item) for item in pytree.tree_leaves(node.meta.get("val")) if isinstance(item, Tensor))

@@ -38,7 +38,7 @@ from outgrow.frontends.precision import RETYPED, TYPED, as_fakes_take, as_kernel
 from outgrow.frontends.reserves import KEEPING, SEEDED, with_reserve, with_seeds
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
-"""Up to here torch follows literals itself; not while we do: it takes a symbol for the number NaN (torch 2.13)."""
+"""Torch's limit for following literals itself; not used while we do: it takes a symbol for the number NaN (2.13)."""
 _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 _CORRECTIONS = (
     (TYPED, as_kernels_type),
@@ -54,7 +54,7 @@ class FakeMode(FakeTensorMode):
 
     literals: Literals | None = None
     counters: Counters | None = None
-    """What is known of the contents; while a step is traced."""
+    """While a step is traced, what is known of contents."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         if self.literals is None:

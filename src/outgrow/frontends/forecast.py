@@ -1,7 +1,7 @@
 """How long does a step take that is divided among the devices of a machine, and how long without dividing it?
 
 The graph of the first worker, whose parts are no smaller than others', is planned under the budget of one device and
-simulated on the machine as one of its workers sees it. All workers exchange at the same time, so that is the step.
+simulated on the machine as one of its workers sees it. All workers exchange at the same time, so all take as long.
 """
 
 from collections.abc import Callable

@@ -3,12 +3,12 @@
     fusion = fusible ops of which no other op stands between, connected by the storages that they touch
 
 An op is *fusible* if it computes element by element, normalises, or reduces; if it writes nothing but its results,
-draws no random numbers, and takes no number that is known at a call only, as a learning rate is. So an optimizer's
-update, in place and by such numbers, is none; nor is what a step on a GPU does in memory of the host.
+draws no random numbers, and takes no number that is only known at a call, such as a learning rate. So an optimizer's
+update, in place and by such numbers, is not fusible; nor is what a step on a GPU does in memory of the host.
 
-What two ops of a fusion have to do with each other passes a storage that both touch, so a path from a fusion through
-another op and back would make that op one of the fusion: a fusion can run in one piece, where its first op stood. It
-reads `operands` and gives `results`, which other ops want; what lies between is never born.
+Ops depend on each other only through storages that both touch, so an op on a path out of a fusion and back belongs to
+it: therefore a fusion can run in one piece, where its first op stood. It reads `operands` and gives `results`, which
+other ops want; what lies between is never born.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -48,7 +48,7 @@ _FUSIBLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Ops that become one: the values that they read and do not make, and those of theirs that others read."""
+    """Ops that become one; the values that they read and do not make; the values that they make for others."""
 
     ops: tuple[Op, ...]
     operands: tuple[str, ...]
@@ -71,7 +71,7 @@ def fusions(graph: Graph, elsewhere: Collection[str] = ()) -> list[Fusion]:
 
 
 def fused(graph: Graph, found: Sequence[Fusion], operator_of: Callable[[Fusion], str]) -> Graph:
-    """Return a captured graph in which each fusion is one op: `operator_of` it, of a list of tensors."""
+    """Return a captured graph in which each fusion is one op, which applies its `operator_of` to a list of tensors."""
     first = {fusion.ops[0].name: fusion for fusion in found}
     gone = {op.name for fusion in found for op in fusion.ops}
     items = [

@@ -44,7 +44,7 @@ def offer_gathers(traced: Traced) -> None:
 
 
 def _gathering(uses: list[fx.Node], parameter: Tensor) -> list[fx.Node]:
-    """Return the uses up to the last that is more than arithmetic on each element, as the decay of weights is."""
+    """Return the uses up to the last one that is more than arithmetic element by element (such as weight decay)."""
     while uses and _is_like(uses[-1], parameter):
         uses = uses[:-1]
     return uses

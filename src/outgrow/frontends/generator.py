@@ -2,9 +2,9 @@
 
 `torch.utils.checkpoint` draws the numbers of its region twice: it reads the state of torch's generator before the
 first run, and sets it before the second. Both go past torch's dispatcher, so a trace does not see them. While a step is
-captured `torch.get_rng_state` and `torch.set_rng_state` are these operators; like every draw they write the storage
-"generator", and so keep their places. So are those of `torch.cuda`, for the generator of a GPU, whose state is bytes of
-the host too.
+captured, `torch.get_rng_state` and `torch.set_rng_state` are such operators; like every draw they write the storage
+"generator", and so keep their places. So are the same functions of `torch.cuda`, for the generator of a GPU, whose
+state is bytes of the host too.
 """
 
 from collections.abc import Iterator

@@ -2,8 +2,8 @@
 
     Trainer(model=model, ..., callbacks=[BudgetCallback("8GiB")])
 
-The loop is the trainer's own. The model runs by parts (`frontends.dynamo`) while it is trained and evaluated there, and
-is an ordinary module again afterwards.
+The loop is the trainer's own. The model runs by parts (`frontends.dynamo`) while the trainer trains and evaluates it,
+and is an ordinary module again afterwards.
 """
 
 from collections.abc import Mapping

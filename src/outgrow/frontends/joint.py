@@ -40,7 +40,7 @@ _LIBRARY.define(
 
 
 def _elsewhere(results: Sequence[Tensor], differentiable: Sequence[int], strides: Sequence[int]) -> list[Tensor]:
-    """Return gradients without contents, laid out by the strides of one after the other; without these as results."""
+    """Return gradients without contents, with all their strides given in a row; without strides, like the results."""
     found = [results[at] for at in differentiable]
     if not strides:
         return [torch.empty_like(item) for item in found]
@@ -60,7 +60,7 @@ class Origin:
 
 
 class _Handed(torch.autograd.Function):
-    """What somebody else has made: no leaf, so that autocast does not keep its casts, and its version may rise."""
+    """A tensor that somebody else has made: no leaf, so autocast does not keep its casts, and its version may rise."""
 
     @staticmethod
     def forward(_ctx: Any, tensor: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class _Handed(torch.autograd.Function):
 
 
 def _primal(given: Tensor, arg: Tensor) -> Tensor:
-    """Return an input that wants a gradient, of which a part is captured: a leaf if the argument is one."""
+    """Return an input that wants a gradient, to capture a part with: a leaf if the argument is one."""
     leaf = given.detach().requires_grad_()
     return leaf if arg.is_leaf else _Handed.apply(leaf)
 
@@ -176,7 +176,7 @@ def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _checkpointed(region: Callable[..., object], *args: object) -> object:
-    """Run a region with what needs no gradient, buffers that it counts in for one, as a part of the region."""
+    """Run a region under a checkpoint, with arguments that need no gradient, such as counting buffers, built in."""
     wanted = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad]
 
     def inner(*given: object) -> object:

@@ -1,11 +1,11 @@
 """Which plans were made before? Their decisions are kept on the disk, so that a job that starts again need not search.
 
-A plan is kept under the fingerprint of its graph, the machine, the planner and the state of the planners' own text.
-Of a plan that was kept the decisions alone are used: they are derived, verified and simulated as if they had just been
-made. They are made anew
+A plan is kept under the fingerprint of its graph, the machine, the planner and the source text of the planners. Only
+the decisions of a kept plan are used: they are derived, verified and simulated as if they had just been made. They are
+made anew
 
     where they no longer fit the capacity, or move what may not be moved now,
-    where there is so much more room, or the costs are so different, that a better plan is to be expected.
+    where the room or the costs are so different that a better plan is to be expected.
 """
 
 import json
@@ -22,7 +22,7 @@ from outgrow.planning.problem import Problem
 from outgrow.report.planfile import plan_from_json, plan_to_data
 
 _MORE_ROOM, _OTHER_SECONDS = 0.03, 0.05
-"""A plan serves for this share more capacity, and while it is predicted to take as long as ever but for this share."""
+"""A plan serves while capacity and peak in core differ from its own by at most 3 %, and the seconds by at most 5 %."""
 _MOST_OF_A_GRAPH, _MOST_FILES = 8, 256
 
 
@@ -53,7 +53,7 @@ def _is_about(one: int, other: int) -> bool:
 
 
 def _again(plan: Plan, problem: Problem, *, prove: bool) -> Planned | None:
-    """Return what the decisions of a plan make of a problem; None if they do not fit, or room or time are others."""
+    """Return what the decisions of a plan make of a problem; None if they do not fit, or peak or seconds changed."""
     try:
         found = planned(problem, plan.planner, prove=prove, decisions=plan.decisions)
     except NotApplicable:

@@ -3,11 +3,11 @@
 Strides of such a dimension say nothing about bytes, but operators read the memory format off them: one odd stride, and
 `torch.cat` takes a channels-last volume for a contiguous one. Some abstract implementations (native_group_norm of
 torch 2.11 to 2.13) return odd strides where every kernel returns those of `torch.empty`. A fresh result that is
-channels-last but for dimensions of size 1 is given the strides of `torch.empty(..., memory_format=channels_last)`.
+channels-last except in dimensions of size 1 is given the strides of `torch.empty(..., memory_format=channels_last)`.
 
 Some kernels return contiguous results where their abstract implementations keep the operand's permutation
 (`as_kernels_lay_out`); batch normalisation keeps channels-last and nothing else. Where a part is put into a tensor that
-repeats numbers, as the gradient of a sum does, kernels write them all out; abstract torch 2.11 goes on repeating them.
+repeats numbers, such as the gradient of a sum, kernels write them all out; abstract torch 2.11 goes on repeating them.
 """
 
 from collections.abc import Sequence

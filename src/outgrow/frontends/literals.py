@@ -19,12 +19,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _SMALL_BYTES, _LARGER_BYTES = 1 << 16, 16 << 20
-"""Up to the former a tensor is followed; larger ones as long as they take no more than the latter together."""
+"""Tensors of at most 64 KiB are followed; larger ones as long as all of these together take at most 16 MiB."""
 _FILLED = frozenset(
     getattr(torch.ops.aten, name).default
     for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 )
-"""Operators that take a tensor for its kind alone, and fill another one with literals."""
+"""Operators that use only the kind of a tensor, and fill another one with literals."""
 
 Operator: TypeAlias = Callable[..., object]
 
@@ -42,7 +42,7 @@ class Literals:
     ) -> object:
         """Return what `run` returns, the fake result of `func`, and note what is known of it.
 
-        Where the result is a number, or its shape depends on known contents, it is the real one.
+        Where the result is a number, or its shape depends on known contents, the real result is returned.
         """
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = tensors_of(leaves)
@@ -67,7 +67,7 @@ class Literals:
         return None if real is None or real.numel() != 1 else real.item()
 
     def _has_room(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether companions of these tensors may be made; larger ones take of what is left for such."""
+        """Whether companions of these tensors may be made; larger ones use up what is left for them."""
         needed = sum(tensor.nbytes for tensor in tensors)
         if needed > _SMALL_BYTES:
             if needed > self._left_bytes:

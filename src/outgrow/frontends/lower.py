@@ -32,7 +32,7 @@ def lower(
     aims: Mapping[int, tuple[Aim, ...]] = _NO_AIMS,
     sunk: frozenset[str] = frozenset(),
 ) -> Program:
-    """Return the program of a derived graph; `unread` gives storages of so many bytes whose content does not matter.
+    """Return the program of a derived graph; `unread` gives storages, by size, whose content does not matter.
 
     With `addresses` it runs in an arena; `aims` say what its ops allocate there. Storages that are `sunk` go to the
     tier below the next one.
@@ -61,7 +61,7 @@ def lower(
 
 
 def call_of(graph: Graph, op: Op, stand_ins: Mapping[str, torch.Tensor]) -> Call:
-    """Return an op of a graph, ready to run; `stand_ins` are for the values that it asks for their layout alone."""
+    """Return an op of a graph, ready to run; `stand_ins` replace the values of which it asks only the layout."""
     arguments, keywords = tuple(enumerate(op.arguments)), op.keywords
     return Call(
         name=op.name,
@@ -100,7 +100,7 @@ def _result(graph: Graph, name: str | None) -> Result | None:
 
 
 def stand_ins(graph: Graph, unread: Callable[[int], torch.UntypedStorage]) -> dict[str, torch.Tensor]:
-    """Return a tensor for each value that an op asks for its layout alone."""
+    """Return a tensor for each value of which some op asks only the layout."""
     arguments = (argument for op in graph.ops for argument in (*op.arguments, *(item for _, item in op.keywords)))
     geometry = {name: geometry_of(graph, name) for argument in arguments for name in argument_layouts(argument)}
     if not geometry:
@@ -148,6 +148,6 @@ def geometry_of(graph: Graph, name: str) -> Geometry:
 
 
 def _extents(graph: Graph, rooms: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Give each storage bytes of the scratch of its own, one after the other; `rooms` are what each takes there."""
+    """Give each storage its own bytes of the scratch, one after the other; `rooms` are what each takes there."""
     begins = accumulate(rooms.values(), initial=0)
     return {name: (begin, graph.storages[name].size_bytes) for name, begin in zip(rooms, begins, strict=False)}

@@ -39,7 +39,7 @@ _TIMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Care:
-    """How long arithmetic and memory are measured, each, and how often a copy is repeated: medians are taken."""
+    """How long arithmetic and memory are each measured, and how often copies are repeated; medians are taken."""
 
     seconds: float = 0.0
     copies: int = 3
@@ -104,7 +104,7 @@ def measure_device(care: Care = Care()) -> Device:
 
 
 def machine_of(device: BesideHost, most_bytes: int | None = None) -> Machine:
-    """Return a device with streams with measured rates; takes a second or two, and at most so many of its bytes.
+    """Return the machine of a device with streams, its rates measured; takes a second or two, at most `most_bytes`.
 
     Raises `TierFailure` where the host has no memory for copies.
     """

@@ -3,7 +3,7 @@
 Ops are rehearsed before the first plan (`frontends.rehearsal`). What is on the device between steps is in memory of
 torch's own allocator; all else lies in the arena (`planning.addresses`), which is as large as the plan needs. Weights
 and optimizer state that rest in memory of the host between steps are tensors of the device all the same
-(`runtime.resting`): it reaches locked memory of the host, slowly.
+(`runtime.resting`): the device reaches locked memory of the host, slowly.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,13 +41,13 @@ from outgrow.runtime.resting import is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
 
 _SHARE_MEASURED = 4
-"""One in so many bytes of the budget is taken to measure rates."""
+"""Measuring rates takes at most one in four bytes of the budget."""
 _STAYS = (
     "The device has no room for all of the model and its optimizer state. The rest stays in memory of the host, where "
     "the device reads it, slowly. Save a checkpoint, or move the model to the host."
 )
 _TRIED_AT_ONCE = 2
-"""An op that is tried takes so many times the bytes that it touches: of two runs of it both have results."""
+"""Trying an op takes up to twice the bytes that it touches: of two runs both hold their results."""
 
 
 def platform_of(settings: Settings, home: torch.device, device: Device | None = None) -> Platform:
@@ -79,9 +79,9 @@ class OnDevice:
         self.last: Places | None = None
 
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
-        """The arena is given back; where that leaves little room, all state rests until the first step.
+        """Give the arena back; if there is still little room, let all state rest until the first step.
 
-        That brings back what its plan wants on the device.
+        The step brings back what its plan wants on the device.
         """
         graph = captured.graph
         if self._rehearsal.knows(graph):
@@ -182,7 +182,7 @@ class OnDevice:
         self._device.give_back()
 
     def come_home(self, training: Training) -> None:
-        """The arena makes room: nothing that is planned runs now. What has none all the same stays where it is."""
+        """Close the arena, since no planned step runs now. What still finds no room stays where it is."""
         self._arena.close()
         try:
             all_come_home(self._beside.spill, training)
@@ -197,13 +197,13 @@ class OnDevice:
         self._arena.close()
 
     def _taken_by(self, arena_bytes: int, addresses: Addresses) -> int:
-        """Return what an arena takes, and what lies beside it; pages are no tensor of torch's."""
+        """Return what an arena takes, and what lies beside it; an arena of pages is no tensor of torch's."""
         if self._arena.pages is not None:
             return arena_bytes + self._device.taken_by(addresses.beside)
         return self._device.taken_by([arena_bytes, *addresses.beside])
 
     def _unread(self, size_bytes: int) -> torch.UntypedStorage:
-        """Return a storage of which the layout alone is asked; some kernels read it all the same, and do not look."""
+        """Return a storage of which only the layout matters; some kernels read it, but ignore what they read."""
         return storage_on(self._device.torch_device, self._nothing.address(size_bytes), size_bytes)
 
 

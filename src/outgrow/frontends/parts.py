@@ -26,7 +26,7 @@ from outgrow.frontends.shared_budget import Ready, Shared, close, is_outdated, m
 from outgrow.frontends.signature import signature
 
 _MOST_KINDS = 32
-"""A part that sees ever other inputs forgets those that it has not seen for the longest."""
+"""A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
 
 
 class Part:
@@ -85,7 +85,7 @@ class Part:
         return by_kernels(captured, self._settings.kernels)
 
     def as_they_arrive(self, asked: "_Asked", waiting: Waiting, begun: Beginning, arrival: Arrival) -> Waiting:
-        """Return a run that waits for gradients as they arrive: begun anew, or the same if it would begin otherwise."""
+        """Return a run that waits for gradients as they arrive: a new one, or this one if a new one began otherwise."""
         key, shared, present = asked.key, asked.shared, self._ready.get(asked.key, asked.ready)
         found = present if present.arrival == arrival else self._others.pop((key, arrival), None)
         captured = self._captured_again(asked, begun, arrival) if found is None else found.captured
@@ -116,14 +116,14 @@ class Part:
         self._ready[key] = shared.plans[ready.number] = ready
 
     def _captured_again(self, asked: "_Asked", begun: Beginning, arrival: Arrival) -> Captured | None:
-        """Return the part captured for gradients that arrive so; None if it does something else before."""
+        """Return the part captured for gradients of this arrival; None if its forward pass is another one."""
         old = asked.ready.captured
         with begun.again():
             captured = self._captured(asked.args, arrival)
         return captured if begin_alike(old.graph, captured.graph) else None
 
     def _replan(self, shared: Shared, key: Hashable, args: Sequence[object], others: int) -> None:
-        """Plan what is outdated from what runs have shown; where that leaves no plan, one that will do stays."""
+        """If outdated, plan again from what runs have shown; if there is no such plan, the old one may stay."""
         ready = self._ready[key]
         if not is_outdated(shared, ready, others):
             return
@@ -211,9 +211,10 @@ class _Pair(torch.autograd.Function):
 def _in_place(
     found: Sequence[Sequence[Tensor | None]], places: Sequence[int], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Return addends in the places of the inputs of `_Pair`, of which each has so many: first ones, then others.
+    """Return addends in the order of the inputs of `_Pair`: the first addend of each, then all others.
 
-    A part that was captured again may have fewer, or more, of which the last ones are added up.
+    Each input has a number of `places` for them. A part that was captured again may have fewer addends, or more, of
+    which the last ones are added up.
     """
     fitted = [_so_many(addends, max(count, 1)) for addends, count in zip(found, places, strict=True)]
     firsts = iter([addends[0] for addends in fitted])
@@ -234,7 +235,7 @@ def _wanted(args: Sequence[object]) -> list[bool]:
 
 
 def _again(ready: Ready, args: Sequence[object]) -> list[object]:
-    """Return each input whose gradient has several addends once more for each but the first: autograd adds them up."""
+    """Return each input once more for each further addend of its gradient, so that autograd adds them up."""
     leaves = [arg for arg, is_wanted in zip(args, _wanted(args), strict=True) if is_wanted]
     return [leaf for leaf, count in zip(leaves, ready.places, strict=True) for _ in range(1, count)]
 

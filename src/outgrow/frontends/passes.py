@@ -30,11 +30,11 @@ from outgrow.runtime.repeated import again
 class Waiting:
     """A run, which waits between its forward and its backward pass.
 
-    If nobody wants the latter, the run ends with this object.
+    If nobody wants the backward pass, the run ends with this object.
     """
 
     def __init__(self, shared: Shared, ready: Ready, others_bytes: int, args: Sequence[object]) -> None:
-        """Begin the run of a part on its inputs, while others take so many bytes."""
+        """Begin the run of a part on its inputs, while others take `others_bytes`."""
         self.shared, self.ready, self._pause = shared, ready, Pause(others_bytes, 0)
         program, capacity = ready.program, ready.prepared.plan.budget.capacity_bytes
         call = calls.bind(ready.captured, program, NOBODY, [plain(arg) for arg in args], {})
@@ -92,14 +92,14 @@ class Waiting:
 
 
 def _staying(ready: Ready, args: Sequence[object], run: Run) -> dict[str, torch.UntypedStorage]:
-    """Return the storages of a run that lie where they lay: those of parameters."""
+    """Return the storages of a run that stay in place from run to run: those of parameters."""
     slots = ((item.storage, item.slot) for item in ready.captured.inputs)
     found = {name for name, slot in slots if isinstance(slot, BatchSlot) and isinstance(args[slot.leaf], nn.Parameter)}
     return {name: run.storages[name] for name in found & run.storages.keys()}
 
 
 def _end(shared: Shared, ready: Ready, platform: Platform, run: Run) -> None:
-    """Let others have the platform of a run, which is over, or lets go of everything."""
+    """Let others have the platform of a run; a run that is not over lets go of everything."""
     if run.position < len(run.program.instructions):
         run.abandon()
     if ready.is_closed:
@@ -108,7 +108,7 @@ def _end(shared: Shared, ready: Ready, platform: Platform, run: Run) -> None:
 
 
 def returned(ready: Ready, run: Run) -> tuple[list[object], list[list[Tensor]]]:
-    """Return the results of a part that are there by now, and the addends of gradients that are."""
+    """Return the results of a part and the addends of gradients, as far as they are there by now (else None)."""
     leaves, structure = ready.captured.returned.leaves, ready.captured.returned.structure
     results, addends = pytree.tree_unflatten([_leaf(leaf, ready, run) for leaf in leaves], structure)
     return results, addends
@@ -143,7 +143,7 @@ def gradients(waiting: Waiting, arriving: Mapping[int, Tensor | None]) -> list[l
 def _arrived(ready: Ready, run: Run, gradients: Mapping[int, Tensor | None]) -> list[Tensor]:
     """Return what the hole returns, laid out as was captured: gradients that the program may write over.
 
-    Those that have addresses are copied there by themselves; where none has arrived it is zero.
+    The run itself copies those with planned addresses there; a gradient that has not arrived is zero.
     """
     awaited, addresses = ready.awaited, run.program.addresses
     if any(gradient is not None for at, gradient in gradients.items() if at not in awaited):

@@ -29,12 +29,12 @@ class Platform(Protocol):
     """Whether ops are observed while a step runs; else their costs are known before the first plan."""
     cache: CostCache
     anchored: bool
-    """Whether a step has its memory apart, in which addresses leave holes (`planning.problem`)."""
+    """Whether a step has memory of its own, in which addresses may leave holes (`planning.problem`)."""
     slack_bytes: int
     """What it may take beyond the overhead that a run has shown."""
 
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
-        """Let there be room to measure rates, and what of a step is not known yet."""
+        """Make room to measure rates, and whatever is not known yet of a step."""
         ...
 
     def machine(self) -> Machine:
@@ -46,7 +46,7 @@ class Platform(Protocol):
         ...
 
     def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:
-        """Whether the storage that a graph knows by this name can be moved without anybody else's notice."""
+        """Whether the storage that a graph knows by this name can be moved without anybody noticing."""
         ...
 
     def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
@@ -54,7 +54,7 @@ class Platform(Protocol):
         ...
 
     def least_bytes(self) -> int:
-        """Return the size from which on a storage that dies makes room for any other."""
+        """Return the smallest size at which a storage that dies makes room for any other."""
         ...
 
     def program(self, captured: Captured, prepared: Prepared) -> Program:
@@ -101,11 +101,11 @@ class Platform(Protocol):
         ...
 
     def held_at_most(self, program: Program, recording: Recording) -> int:
-        """Return what a run of a program held at most of what was planned; what it took besides is overhead."""
+        """Return the most that a run of a program held of what was planned; what it took besides is overhead."""
         ...
 
     def resting_bytes(self) -> int:
-        """Return what is kept for the next step, of what the process takes."""
+        """Return how much of what the process takes is kept for the next step."""
         ...
 
     def held_bytes(self, tensors: list[Tensor]) -> int:

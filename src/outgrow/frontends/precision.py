@@ -1,9 +1,9 @@
 """Which type does a result really have, where the fake operator gives another one, or refuses?
 
 Normalisations in mixed precision: under autocast the input has 16 bits a number and the parameters 32. On the CPU the
-statistics then have 32, as the parameters, and the gradient of the input 16, as the input. Grouped products, of which
-mixtures of experts are made: the kernel of the CPU takes 32 bits as well, the fake one bfloat16 alone. Attention of
-the CPU: of numbers of 64 bits it sums to 64 bits, the fake one to 32 (torch 2.11).
+statistics then have 32 bits, like the parameters, and the gradient of the input 16, like the input. Grouped products,
+as in mixtures of experts: the kernel of the CPU also takes 32 bits, the fake operator only bfloat16. Attention on the
+CPU: for numbers of 64 bits its sums have 64 bits, those of the fake operator 32 (torch 2.11).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class _Mixed:
-    """Positions of the input, of the parameters, and of the results that are of the parameters' or the input's type."""
+    """Positions of the input and the parameters, and of the results that have the parameters' or the input's type."""
 
     input: int
     parameters: tuple[int, ...]
@@ -69,7 +69,7 @@ def _is_single(item: object) -> bool:
 
 
 def _retyped(item: object, dtype: torch.dtype) -> object:
-    """Return a fake tensor of the same layout in another type; what is none, as it is."""
+    """Return a fake tensor of the same layout in another type; what is no tensor is returned as it is."""
     if not isinstance(item, Tensor) or item.dtype is dtype:
         return item
     return torch.empty_strided(item.shape, item.stride(), dtype=dtype, device=item.device)

@@ -33,12 +33,12 @@ _UNSEEN_SHARE = 0.01
 _UNSEEN_BYTES = 24 << 20
 _HEAP_SHARE = 0.75
 _PACKED_BYTES = 32 << 20
-"""The library of matrix products keeps room for parts of an operand, up to this much."""
+"""What the library of matrix products keeps for parts of an operand, at most."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A captured graph with its costs, its plan, what each stage of that makes of it, and what is expected of it."""
+    """A captured graph with its costs, its plan, the graph after each stage of the plan, and what is expected of it."""
 
     graph: Graph
     costs: Mapping[str, Cost]
@@ -126,11 +126,11 @@ def prepare(
 ) -> Prepared:
     """Plan a captured graph and derive what will run; `known` are measured costs by signature.
 
-    Of the storages that outlive the step, those named in `fixed` stay on the device, and on an `anchored` one all that
-    do not rest in the next tier between steps. A storage of `least_bytes` makes room for any other when it dies (None:
-    as on this CPU). A `quick` plan is not searched for. Without `prove` the bound is the arithmetic alone, which takes
-    no time to find. With `keep` a plan of an earlier job serves (`frontends.kept`). Without `verify` the derivation is
-    yet to be verified (`Prepared.require_verified`).
+    Of the storages that outlive the step, those named in `fixed` stay on the device, and on an `anchored` device all
+    that do not rest in the next tier between steps. A storage of at least `least_bytes` makes room for any other when
+    it dies (None: as on this CPU). A `quick` plan is not searched for. Without `prove` the bound is the arithmetic
+    alone, which takes no time to find. With `keep` a plan of an earlier job may serve (`frontends.kept`). Without
+    `verify` the derivation is still to be verified (`Prepared.require_verified`).
     Raises `Infeasible` if the budget is below the floor.
     """
     costs = costs_of(graph, machine.device, known)

@@ -7,13 +7,13 @@ same operator, arguments and layouts) is tried alone, on operands of its own:
     watched      which of its allocations become results, and how much scratch the others need
     some times   between two marks on the stream: the seconds of one
 
-Of a convolution cuDNN knows several algorithms. Where the memory for one is refused, it takes another silently, with
-other bits, and for good; but what it takes it notes by thread. So a convolution is tried on a thread of its own first,
-and counts as one for which there is no memory where any was refused.
+For a convolution cuDNN knows several algorithms. If the memory for one is refused, it silently takes another one, with
+other bits, and for good, but only in that thread. So a convolution is first tried on a thread of its own, and if any
+memory was refused there, the device counts as having no memory for it.
 
-So the first plan knows all costs, and where each result is allocated. Operands are noise between a quarter and one,
-integers are 0: an index that every table has. What an op does with the contents, it does in about the same time; where
-rows are gathered or summed by index, all go to one place, which may be slower.
+So the first plan knows all costs, and where each result is allocated. Operands are noise between a quarter and one;
+integers are 0, an index that every table has. Most ops take about the same time whatever the contents; only where rows
+are gathered or summed by index do all go to one place, which may be slower.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -38,14 +38,14 @@ from outgrow.runtime.program import Call, Geometry, Item
 _ROUNDS, _TURNS = 3, 4
 _SCALARS: Mapping[str, Item] = {"float": 0.5, "int": 1, "bool": True}
 _OF_THE_HOST = ("operator", "math", "torch", "outgrow")
-"""Where functions come from that are not kernels of the device: on numbers, or on the state of a generator."""
+"""Namespaces of functions that are no kernels of the device: on numbers, or on the state of a generator."""
 _HOST_SECONDS = 1e-6
 _CHOOSES = "convolution"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one op was seen to do: its seconds, its scratch, and by the place of a result its (allocation, bytes)."""
+    """What one op was seen to do: its seconds, its scratch, and for each result, by place, its (allocation, bytes)."""
 
     seconds: float
     scratch_bytes: int = 0
@@ -71,7 +71,7 @@ class Rehearsal:
     def of(self, graph: Graph, elsewhere: Collection[str]) -> dict[str, Part]:
         """Return what each op of a graph does, by name; storages `elsewhere` are the host's.
 
-        An op that the device has no memory to try raises torch's own error.
+        Raises torch's `OutOfMemoryError` for an op that the device has no memory to try.
         """
         keys = {op.name: cost_signature(graph, op) for op in graph.ops}
         kinds = {keys[op.name]: op for op in graph.ops}
@@ -79,10 +79,10 @@ class Rehearsal:
         return {name: parts[key] for name, key in keys.items()}
 
     def costs(self, graph: Graph, elsewhere: Collection[str], tell: Callable[[float], None]) -> dict[str, Cost]:
-        """Return the costs of the ops of a graph, by signature, but for what the device has no memory to try.
+        """Return the costs of the ops of a graph, by signature, except of ops that the device has no memory to try.
 
-        That may be tried in parts once it is planned. Where allocations cannot be watched, the workspace is a bound,
-        and results count, which are copied.
+        Such an op may be tried in parts once it is planned. Where allocations cannot be watched, the workspace is a
+        bound, and includes the results, since they are copied.
         """
         kinds = {cost_signature(graph, op): op for op in graph.ops}
         parts = self._of_kinds(graph, kinds, elsewhere, tell, must=False)
@@ -103,7 +103,7 @@ class Rehearsal:
         *,
         must: bool,
     ) -> Mapping[str, Part]:
-        """Return what one op of each kind does, by signature; those are tried that were not before."""
+        """Return what one op of each kind does, by signature, trying the kinds that were not tried before."""
         parts = _KNOWN.setdefault((self.device.name, self.directed), {})
         new = {key: op for key, op in kinds.items() if key not in parts}
         if new:
@@ -217,7 +217,7 @@ def _born_bytes(graph: Graph, op: Op) -> int:
 
 
 def _alone(graph: Graph, op: Op) -> Graph:
-    """Return a graph of one op of another."""
+    """Return the graph with only this op."""
     return Graph(graph.storages, graph.values, (op,))
 
 

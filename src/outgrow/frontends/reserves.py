@@ -1,10 +1,10 @@
 """What does a library keep of a call for its backward pass, and where? The fake result does not say, so one asks.
 
-The library alone knows: it lays out what it keeps. So the operator runs once on memory without contents, and only the
-size of what it returns is used; that takes what the call takes anyway, and is remembered. cuDNN keeps something of a
-batch normalisation; oneDNN of a recurrent layer, where gradients are wanted, which it sees from the grad mode.
-Memory-efficient attention keeps two numbers from which its dropout can be drawn again: in memory of the host, where its
-backward pass reads them.
+Only the library knows how large what it keeps is. So the operator runs once on memory without contents, and only the
+size of what it returns is used; that takes as much memory as the call takes anyway, and is remembered. cuDNN keeps
+something of a batch normalisation; oneDNN of a recurrent layer, if gradients are wanted, which it sees from the grad
+mode. Memory-efficient attention keeps two numbers from which its dropout can be drawn again: in memory of the host,
+where its backward pass reads them.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,12 +25,12 @@ SEEDED = frozenset((_ATTENTION, torch.ops.aten._efficient_attention_forward.defa
 _SEEDS = slice(2, 4)
 """The places of the two numbers among the results."""
 _RESERVE = 3
-"""The place of what is kept among the results, of both."""
+"""The place, among the results of either operator, of what is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a kernel may look at in a tensor, but for its contents."""
+    """What a kernel may look at in a tensor, except its contents."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]

@@ -69,7 +69,7 @@ def _kinds(kind: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
 
 
 def _method(function):  # noqa: ANN001, ANN202 - of any signature
-    """Return a function that a class binds to its instances, as it does not do with a bound method."""
+    """Return a function, which a class binds to its instances; a bound method it would not."""
 
     def method(scheduler, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
         return function(scheduler, *args, **kwargs)

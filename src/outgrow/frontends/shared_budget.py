@@ -1,14 +1,14 @@
 """How do parts of a loop share one budget? Each is planned so that it leaves room for others.
 
-What a process holds besides a part's own inputs, what waits for the backward of other parts included, is overhead when
-the part is planned. Beyond that a first plan leaves most of what there is to others (`_SHARES`), and the second one
-what they were seen to take, other parts included, once a run has waited while nothing was planned:
+When a part is planned, all that the process holds besides the part's inputs is overhead, also what other parts keep for
+their backward passes. Beyond that, the first plan leaves most of the rest to others (`_SHARES`); the second leaves them
+what they, other parts included, were seen to take, once a run has waited while nothing was planned:
 
     on a CPU      while the part waits: memory that it does not hold then serves whoever wants it. It is the workspace
-                  of the hole. What is there when the part goes on, as other weights' gradients, is overhead too
+                  of the hole. What is there when the part goes on, such as gradients of other weights, is overhead too
     on a device   at all times: the arena of a part is its own for as long as it waits, and for the next step as well
 
-What others take anew, as an optimizer's state in the first step, is seen when it is there; parts make room for it then.
+What others take anew, such as optimizer state in the first step, is seen once it is there; parts make room for it then.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,14 +39,14 @@ from outgrow.simulation import replay
 _SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
 """Shares of what is left that a part leaves to others, tried in this order."""
 _SLACK_BYTES, _SLACK_SHARE = 16 << 20, 4
-"""What is left to others beyond what they were seen to take: so much, or on a device by this power of 2 of that, if it
-is more: an allocator that keeps what was freed takes a little more in the next steps."""
+"""Others are left 16 MiB beyond what they were seen to take, or on a device 1/16 of that if it is more: an allocator
+that keeps what was freed takes a little more in the next steps."""
 _NOISE_BYTES = 8 << 20
-"""By so much what others need while a part waits may differ from step to step."""
+"""What others need while a part waits may differ by this much from step to step."""
 _PATIENCE = 3
-"""After so many runs a part is planned again although it never waited while nothing was planned."""
+"""After this many runs a part is planned again, even if something was planned during each of its waits."""
 NOBODY = Training((), ())
-"""What a part trains: its parameters are inputs."""
+"""A part trains nothing of its own: its parameters are inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +141,10 @@ class Ready:
 
     `number` counts such parts, and `shapes` are those of the inputs that are no state. `hole` is the number of the
     instruction that stands for everything else, `open` are the results that can have gradients, `places` counts the
-    addends that autograd takes for each input that wants one, `own_bytes` is what the program needs, and `room` what
-    the plan leaves to others. These were seen to take `beside_bytes` while a run waited, and `staying_bytes` when it
-    went on. It is settled once it was planned from what a run has shown, and `is_known` once gradients have arrived for
-    it as it was captured for.
+    addends that autograd takes for each input that wants a gradient, `own_bytes` is what the program needs, and `room`
+    what the plan leaves to others. Others were seen to take `beside_bytes` while a run waited, and `staying_bytes` when
+    it went on. `is_settled` once planned from what runs have shown, `is_known` once gradients have arrived in the way
+    that the capture assumed.
     """
 
     number: int
@@ -186,7 +186,7 @@ class Ready:
         return self.hole is None or self.beside_bytes is not None or self.runs >= _PATIENCE
 
     def learn(self, pause: Pause, staying_bytes: int) -> None:
-        """Keep what a pause has shown, when the process holds so much more than when the pause began."""
+        """Keep what a pause has shown; at its end the process held `staying_bytes` more than when it began."""
         beside = pause.others_bytes + max(0, pause.highest_bytes - pause.held_bytes)
         self.beside_bytes = max(beside, self.beside_bytes or 0)
         self.staying_bytes = max(self.staying_bytes, pause.others_bytes + max(0, staying_bytes))
@@ -195,7 +195,7 @@ class Ready:
 def shown(shared: Shared, ready: Ready, now: int) -> int:
     """Return what others take: `now`, or where memory is apart the most that they took.
 
-    There the inputs of the part are reserved by now, and what its results had in the run before.
+    There the memory of the part's inputs and results, which is no part of its arena, counts as its own.
     """
     if not shared.is_apart:
         return now
@@ -209,9 +209,9 @@ def _arena_bytes(program: Program) -> int:
 
 
 def is_outdated(shared: Shared, ready: Ready, others: int) -> bool:
-    """Whether a part is to be planned again: others take more than is left to them, or a run has shown more of costs.
+    """Whether a part is to be planned again: others take more than is left to them, or runs have shown more.
 
-    Where memory is apart costs are known before, and what moves nothing has nothing to gain.
+    Where memory is apart, costs are known before, and a part whose plan is empty has nothing to gain.
     """
     is_new = ready.runs > 0 and not ready.is_settled
     if shared.is_apart:
@@ -262,14 +262,14 @@ def planned(
 
 
 def by_itself(ready: Ready) -> tuple[Trace, Trace]:
-    """Return a part in core and as planned, simulated: what others take while it waits is none of its workspace."""
+    """Return a part in core and as planned, simulated without what others take while it waits."""
     prepared, hole = ready.prepared, hole_of(ready.captured.graph)
     costs = prepared.costs if hole is None else {**prepared.costs, hole.name: Cost(0.0)}
     return replay(prepared.graph, costs, prepared.machine), replay(prepared.derived, costs, prepared.machine)
 
 
 def may_stay(shared: Shared, ready: Ready, others: int) -> bool:
-    """Whether a plan will do although there is no other for what others take by now; it counts as made for that."""
+    """Whether a plan may stay if none can be made for what others take now; then it counts as made for that."""
     always = max(others, ready.staying_bytes)
     own = ready.own_bytes if shared.is_apart else by_itself(ready)[1].peak_bytes
     if always + own > shared.settings.budget_bytes:
@@ -280,7 +280,7 @@ def may_stay(shared: Shared, ready: Ready, others: int) -> bool:
 
 
 def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None) -> list[Room]:
-    """Return what may be left to others who take so much by now, in the order in which it is to be tried."""
+    """Return what may be left to others, who take `others` bytes now, in the order in which to try it."""
     if shared.is_apart and before is not None and before.runs:
         return [Room(others + max(_SLACK_BYTES, others >> _SLACK_SHARE)), Room(others)]
     budget_bytes = shared.settings.budget_bytes
@@ -300,7 +300,7 @@ def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None
 def _fitted(
     shared: Shared, captured: Captured, tensors: dict[str, Tensor], room: Room, *, is_last: bool
 ) -> tuple[Prepared, Program]:
-    """Return a plan, and its program, that leaves so much to others. Raises `Infeasible` where there is none."""
+    """Return a plan that leaves `room` to others, and its program. Raises `Infeasible` where there is none."""
     graph, platform = captured.graph, shared.platform
     known = dict(platform.known(captured, silent))
     hole = hole_of(graph)

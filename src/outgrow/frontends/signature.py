@@ -1,14 +1,14 @@
 """For which calls is a captured step right? Those with the same signature.
 
-A signature is everything that shaped the capture and is not read anew at each call: shapes, dtypes, strides
-and devices of all tensors, which of them share memory and where they lie in it, which state and gradients exist,
-arguments that are not tensors, training and requires_grad flags, constants of the parameter groups, and the modes of
-torch. The floats of parameter groups are inputs of the graph and not part of it; see `Captured.guards_hold`. So are the
-types of modules, the numbers, flags, words, functions and tensors that they have as attributes, and all hooks.
+A signature is everything that shaped the capture and is not read anew at each call: shapes, dtypes and strides of all
+tensors, devices of parameters and arguments, which tensors share memory and where they lie in it, which state and
+gradients exist, arguments that are not tensors, requires_grad flags, the types of modules, the numbers, flags, words,
+functions and tensors in their attributes, all hooks, constants of the parameter groups, and the modes of torch. Only
+the floats of parameter groups are no part of it: they are inputs of the graph (see `Captured.guards_hold`).
 
-It walks modules by itself and takes about two microseconds a tensor, on every call but those of steps that have ample
-room, where a `glance` is enough. What it does not see: Python values that the step closes over, and changes inside of
-argument objects that are not tensors.
+It walks modules by itself and takes about two microseconds a tensor, on every call except where a step has ample room
+and a `glance` is enough. It does not see Python values that the step closes over, nor changes inside of argument
+objects that are not tensors.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -40,7 +40,7 @@ _HOOKS_OF_ALL: tuple[Mapping[int, object], ...] = (
     _global_optimizer_post_hooks,
 )
 Memory: TypeAlias = dict[int, tuple[int, int]]
-"""By storage its number, and where in it, in elements, the first tensor that was met begins."""
+"""For each storage its number, and the offset, in elements, of the first tensor met in it."""
 
 
 def signature(
@@ -66,14 +66,14 @@ def signature(
 def glance(
     models: Sequence[nn.Module], optimizers: Sequence[Optimizer], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Hashable:
-    """Return what of a signature is quickly seen: the call, which models train, and how many parameters have state."""
+    """Return what is quickly seen of a signature: the call, which models train, and how many parameters have state."""
     trains = tuple([model.training for model in models])
     given = (tuple([_seen(value) for value in args]), _seen(kwargs))
     return (given, _modes(), trains, tuple([len(optimizer.state) for optimizer in optimizers]))
 
 
 def _seen(value: object) -> Hashable:
-    """Describe an argument, and what plain containers hold by their order; whatever else there is as a call has it."""
+    """Describe an argument: tensors, numbers and plain containers directly, anything else as `_call` does."""
     if isinstance(value, Tensor):
         return _tensor(value)
     if type(value) is dict:
@@ -114,7 +114,7 @@ def _modes() -> Hashable:
 
 
 def _layout(tensor: Tensor, memory: Memory) -> Hashable:
-    """Describe a tensor of the state: how it lies, in memory of which number and size, and where there."""
+    """Describe a tensor of the state: its layout, the number and size of its memory, and its offset there."""
     storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
     number, _ = memory.setdefault(storage._cdata, (len(memory), offset))
     return (tensor.shape, tensor.dtype, tensor.stride(), number, offset, storage.nbytes())
@@ -125,7 +125,7 @@ def _tensor(tensor: Tensor) -> Hashable:
 
 
 def _argument(leaf: object, memory: Memory) -> Hashable:
-    """Describe an argument; of tensors also which of them, and of the state, share memory, and how far apart."""
+    """Describe an argument; for a tensor, also which other tensors share its memory, and how far apart they begin."""
     if isinstance(leaf, Tensor):
         offset = int(leaf.storage_offset())
         number, first = memory.setdefault(address(leaf), (len(memory), offset))

@@ -30,7 +30,7 @@ TOGETHER: Mapping[Reducer, Callable[..., Tensor]] = {
 }
 
 MOST_ELEMENTS = 1 << 25
-"""Calls on more are not tried."""
+"""Calls on more elements are not tried."""
 _SOME_NUMBER = 0.5
 """What stands for a number that is only known when the step runs."""
 
@@ -38,7 +38,7 @@ Results = Sequence[Tensor | None]
 
 
 def run(call: Call, operands: Sequence[Tensor]) -> list[Tensor | None]:
-    """Return the results of a call on tensors, None for those that it has not."""
+    """Return the results of a call on tensors, None for those that it does not have."""
     given = iter(operands)
     arguments = [filled(item, _SOME_NUMBER, given) for item in call.arguments]
     keywords = {name: filled(item, _SOME_NUMBER, given) for name, item in call.keywords}
@@ -49,9 +49,9 @@ def run(call: Call, operands: Sequence[Tensor]) -> list[Tensor | None]:
 
 
 def filled(argument: Argument, number: object, operands: Iterator[Tensor]) -> object:
-    """Return an argument as an operator takes it: operands in their order, and for a number of the step what is given.
+    """Return an argument as an operator takes it: `operands` in their order, and `number` for a number of the step.
 
-    For a tuple a number for each of its parts may be given.
+    For a tuple, `number` may be a tuple with a number for each of its parts.
     """
     match argument:
         case tuple():
@@ -126,7 +126,7 @@ class Checked:
 def checked(step: Dataflow, workers: int) -> Iterator[Checked]:
     """Run every different call of a step in all of its ways to be cut, on numbers drawn in double precision.
 
-    Operators that leave what they make as it happens to be are left out.
+    Operators that leave the content of their results undefined are left out.
     """
     seen: set[Call] = set()
     for node in step.nodes:

@@ -186,7 +186,7 @@ def plain_state(training: Training) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How a tensor of a shape is spread over a mesh."""
+    """How a tensor of this shape is spread over a mesh."""
 
     mesh: DeviceMesh
     placements: tuple[Placement, ...]
@@ -194,7 +194,7 @@ class Place:
 
     @staticmethod
     def of(tensor: DTensor) -> "Place":
-        """Return how a tensor is spread that is spread already."""
+        """Return how a DTensor is spread."""
         return Place(tensor.device_mesh, tuple(tensor.placements), tensor.shape)
 
     def around(self, part: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class Place:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return the memory that this process has of a tensor: its part of one that is spread over a mesh, else itself."""
+    """Return what this process has of a tensor: its part of one that is spread over a mesh, else the tensor itself."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 

@@ -63,7 +63,7 @@ from outgrow.frontends.state import (
 )
 
 _one_at_a_time = RLock()
-"""What is exchanged while a step is traced is exchanged for all threads."""
+"""Only one thread traces at a time: what is exchanged during a trace is exchanged for all threads."""
 _MAKE_SCALE = "_lazy_init_scale_growth_tracker"
 _make_scale = getattr(GradScaler, _MAKE_SCALE)
 _as_tensor: Callable[..., Tensor] = torch.as_tensor
@@ -84,7 +84,7 @@ _TRACEABLE: tuple[tuple[object, str, object], ...] = (
     (_adafactor, "min", torch.sym_min),
     (torch, "as_tensor", _traced_as_tensor),
 )
-"""Functions that optimizers call with numbers of unknown tensors, and what does the same without looking at them."""
+"""Functions that optimizers call on numbers of unknown content, and those that do the same without looking at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class Traced:
     `returned` are the leaves of what the step returns, with None for those that are outputs.
     `born` are tensors that are new in their slots, `emptied` the slots that lost theirs, `gradients` the tensors that
     were in `p.grad` when an optimizer made its step, and `schedulers` those whose steps are to follow every call.
-    `mode` is that of the fake tensors, if it was made for this run. `numbers` are what the step leaves in attributes of
-    modules, and `left` values there that depend on what it was given.
+    `mode` is the mode of the fake tensors, if it was made for this run. `numbers` are what the step leaves in
+    attributes of modules, and `left` are values left there that depend on what the step was given.
     """
 
     module: fx.GraphModule
@@ -227,7 +227,7 @@ def _trace(
 
 
 def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:
-    """Let a module return its first results alone; return what the others were made of."""
+    """Let a module return only its first `count` results; return what the others were made of."""
     output = next(iter(module.graph.find_nodes(op="output")))
     (results,) = output.args
     assert isinstance(results, list | tuple), "it returns a list"
@@ -243,7 +243,7 @@ def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch from logging errors that are raised, and told, anyway."""
+    """Keep torch from logging errors that are raised and reported anyway."""
     logger = logging.getLogger(fake_tensor.__name__)
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -351,7 +351,7 @@ def _side_effects_undone(training: Training, twins: Twins) -> Iterator[Attribute
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two states of NumPy's generator are one: a name, keys, and numbers."""
+    """Whether two states of NumPy's generator are equal: a name, keys, and numbers."""
     return np.array_equal(one[1], other[1]) and (one[0], *one[2:]) == (other[0], *other[2:])
 
 

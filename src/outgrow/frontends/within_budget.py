@@ -1,8 +1,8 @@
 """Which plan has a program within the budget? Where addresses leave holes, one that was made for less memory.
 
-There, a quick plan shows first how much less that is, or that the budget is below the floor: the one that `Infeasible`
-names is a budget for which there are plan and program. A thorough search takes long, so it is asked for few plans;
-where none of these has a program, or a quicker step, the quick one serves.
+There, a quick plan first shows how much less, or that the budget is below the floor; for a new step, the floor that
+`Infeasible` names has a plan and a program. A thorough search takes long, so few plans are searched for; if none of
+them has a program and a quicker step, the quick plan serves.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,13 +23,13 @@ from outgrow.runtime.program import Program
 from outgrow.units import format_bytes
 
 _HOLES = 8
-"""The first plan is made for less than the capacity, by this power of 2 of it, to leave room for holes."""
+"""The first plan is made for 1/256 (2 ** -8) less than the capacity, to leave room for holes."""
 _LEAST_LESS = 7
-"""If its program needs too much all the same, the next plan gets less by this power of 2 of the budget at least."""
+"""If its program still needs too much, the next plan gets at least 1/128 (2 ** -7) of the budget less."""
 _THOROUGH = 2
 """How many plans are searched for thoroughly."""
 _FLOORS = 8
-"""How often a floor is raised that has a plan and no program."""
+"""How often a floor that has a plan but no program is raised, at most."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,14 @@ class Demand:
     progress: Callable[[str, float], None]
 
     def capacity_bytes(self, limit_bytes: int) -> int:
-        """What is left of a budget beside the overhead; none if that is larger."""
+        """What the overhead leaves of a budget; 0 if the overhead is larger."""
         return max(0, limit_bytes - self.overhead_within(limit_bytes))
 
 
 def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool) -> tuple[Prepared, Program]:
     """Return a plan within a budget, and its program.
 
-    Raises `Infeasible` where there is none; the floor that it names is one for which there are both, if the step is
-    new.
+    Raises `Infeasible` where there is none; if the step is new, the floor that it names has both.
     """
     if not demand.platform.anchored:
         prepared = _prepared(demand, limit_bytes, 0, is_quick=not is_thorough)
@@ -92,9 +91,9 @@ def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool)
 
 
 def _floor(demand: Demand, floor_bytes: int) -> int:
-    """Return the first of ever larger floors, each named by the one before, for which there is a program.
+    """Return the floor, raised until it has a program; each refusal names the next floor to try.
 
-    Where the device itself has less, its ops cannot be tried: the floor is that of the plan then.
+    If the device itself has too little memory to try the ops of a plan, the floor of that plan is returned.
     """
     for _ in range(_FLOORS):
         try:
@@ -109,9 +108,9 @@ def _floor(demand: Demand, floor_bytes: int) -> int:
 
 
 def _quick(demand: Demand, limit_bytes: int) -> _Fitted:
-    """Return a plan that is found at once, and its program; it gets less memory, step by step, until that fits.
+    """Return a quick plan and its program; the plan gets less memory, step by step, until the program fits.
 
-    Raises `Infeasible` where the program needs more however little the plan takes.
+    Raises `Infeasible` where no plan has a program that fits.
     """
     less = usual = demand.capacity_bytes(limit_bytes) >> _HOLES
     while True:
@@ -129,7 +128,7 @@ def _quick(demand: Demand, limit_bytes: int) -> _Fitted:
 
 
 def _thorough(demand: Demand, limit_bytes: int, less_bytes: int) -> list[_Fitted]:
-    """Return the best plan, made for so much less memory, of which the program fits, if it is among the first ones."""
+    """Return the first of `_THOROUGH` plans whose program fits, if any; each is made for less memory than the last."""
     for _ in range(_THOROUGH):
         try:
             prepared = _prepared(demand, limit_bytes, less_bytes, is_quick=False)
@@ -149,9 +148,9 @@ def _program(demand: Demand, limit_bytes: int, prepared: Prepared) -> tuple[Prog
 
 
 def _prepared(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bool) -> Prepared:
-    """Return the plan within what the overhead leaves, less some bytes; a larger budget may have more overhead.
+    """Return the plan for what the overhead leaves of the budget, less `less_bytes`.
 
-    So where there is none, the floor that `Infeasible` names is one with the overhead of that much memory.
+    A larger budget may have more overhead, so the floor that `Infeasible` names includes the overhead at that floor.
     """
     overhead = demand.overhead_within(limit_bytes) + less_bytes
     while True:

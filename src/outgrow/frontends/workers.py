@@ -1,11 +1,11 @@
 """How do the workers of a mesh train together? Each cuts the state once, and runs its part of every step.
 
-At the first call all tensors of models and optimizers are cut, as the step that was captured then asks for it: a
-parameter becomes a `DTensor` of which this worker has its part, in the module and in the optimizer. Later steps take
-what lasts as it is cut. A division into several levels is one over a mesh of as many dimensions, since a tensor may be
-cut along another dimension at each.
+At the first call all tensors of models and optimizers are cut, as the captured step asks for it: a parameter becomes a
+`DTensor` of which this worker has its part, in the module and in the optimizer. Later steps take what lasts as it is
+cut. A division into several levels uses a mesh of as many dimensions, since a tensor may be cut along another dimension
+at each level.
 
-Workers that do not do the same would wait for each other for ever, so they compare what they are about to do first.
+Workers that do not do the same would wait for each other for ever, so they first compare what they are about to do.
 """
 
 import hashlib
@@ -114,7 +114,7 @@ class Workers:
         return divided(traced, shares, self.number, self._group.group_name, self.counts, self._states)
 
     def _fixed(self, outputs: Mapping[StateSlot, str]) -> dict[str, tuple[int, ...]]:
-        """Return how tensors of a step are cut that hang in slots which are cut already, before it or after it."""
+        """Return how tensors are cut that hang, before a step or after it, in slots that are cut already."""
         after = {name: self._states[slot] for slot, name in outputs.items() if slot in self._states}
         return after | {storage_name(slot): states for slot, states in self._states.items()}
 
@@ -130,9 +130,9 @@ class Workers:
             self._places[slot] = Place(*placed, shape)
 
     def _found(self, slot: StateSlot, tensor: DTensor) -> tuple[int, ...]:
-        """Return how a tensor is cut already, division by division.
+        """Return how a tensor that is cut already is cut, division by division.
 
-        Raises `Uncapturable` for one that is spread in a way, or over a mesh, that is not ours.
+        Raises `Uncapturable` for one that is spread in another way, or over another mesh, than ours.
         """
         dims = [item.dim if isinstance(item, Shard) else WHOLE for item in tensor.placements]
         levels = factors(self.count)
@@ -152,7 +152,7 @@ class Workers:
         return self._levels
 
     def cut(self, training: Training) -> None:
-        """Replace every tensor that is spread and whole yet by the part of it that this worker has, one by one."""
+        """Replace every tensor that is to be spread and is still whole by this worker's part of it, one by one."""
         whole = [slot for slot, tensor in state_tensors(training).items() if not isinstance(tensor, DTensor)]
         for slot in whole:
             if slot in self._places and not isinstance(slot, ParameterSlot):
@@ -181,7 +181,7 @@ class Workers:
         return place.around(part if part.shape == tensor.shape else part.clone(memory_format=torch.contiguous_format))
 
     def _agreed(self, step: Dataflow, training: Training, batch: Sequence[object], budget_bytes: int) -> int:
-        """Refuse to begin what workers would not end; return the smallest of their budgets."""
+        """Raise `Divided` where workers do not do the same; return the smallest of their budgets."""
         calls = repr([(node.call, node.operands, node.results) for node in step.nodes])
         mine = {
             "the operators of the step": hashlib.sha256(calls.encode()).hexdigest(),
@@ -203,7 +203,7 @@ class Workers:
 
 
 def _digest(items: Sequence[object]) -> str:
-    """Return a digest of the contents of tensors, as far as their sums show them, and those of their halves."""
+    """Return a digest of tensors: their shapes, their sums, and the sums of their first halves."""
     tensors = [item.detach() for item in items if isinstance(item, Tensor)]
     halves = ((item, item.flatten()[: item.numel() // 2]) for item in tensors)
     return repr([(tuple(x.shape), *(part.sum(dtype=torch.float64).item() for part in (x, half))) for x, half in halves])
@@ -239,7 +239,7 @@ def one_by_one(training: Training) -> Iterator[None]:
 def check_replaceable(training: Training) -> None:
     """Refuse to replace parameters that the script holds elsewhere, since it would go on with the old ones.
 
-    Raises `Uncapturable` for one in a list or dictionary that is no module's and no optimizer's, or with hooks.
+    Raises `Uncapturable` for one in a container that is no module's and no optimizer's, or with hooks.
     """
     items = [item for item in parameters(training).values() if not isinstance(item, DTensor)]
     known = {id(items), *map(id, _containers(training)), *(id(optimizer.state) for optimizer in training.optimizers)}

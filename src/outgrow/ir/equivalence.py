@@ -60,8 +60,8 @@ class _Call(NamedTuple):
 class _Write(NamedTuple):
     """One thing that an op writes: a result, or a storage changed without being returned (no layout).
 
-    `first` is the place of the first write to the same storage, `before` what that held (None: it is born
-    here), and `operands` are the places, among all that the op reads, of the values in it.
+    `first` is the place of the first write to the same storage, `before` what the storage held (None: it is born
+    here), and `operands` are the places, among all values that the op reads, of those in the storage.
     """
 
     layout: Layout | None
@@ -236,7 +236,7 @@ def _quieted(original: _Call, positions: Sequence[int]) -> _Call:
 
 
 def _asking_layouts(original: _Call, op: Op, layouts: Callable[[Op], Sequence[int]]) -> _Call:
-    """Return the call asking for the layout alone of those arguments of which `op` does, as far as it may."""
+    """Return the call with only the layout of each argument of which `op` asks only the layout, where that is right."""
     asked = [at for at, argument in enumerate(op.arguments) if isinstance(argument, Like)]
     if not asked:
         return original
@@ -279,7 +279,7 @@ def _difference(call: _Call, original: _Call, in_place: Forms) -> str | None:
 
 
 def _same_form(argument: Argument, expected: Argument) -> bool:
-    """Return whether two arguments are equal but for the names of values; 1, 1.0 and True differ."""
+    """Return whether two arguments are equal except for the names of values; 1, 1.0 and True differ."""
     if argument is expected:
         return True
     if isinstance(argument, tuple) and isinstance(expected, tuple):

@@ -11,7 +11,7 @@
 brings that storage into being; a result of version n+1 is a write in place onto version n. Storages that
 no op brings into being are there at version 0 when the step begins: its inputs. Views need no op: a value
 is a description of bytes in a storage, and any number of values may describe the same version. An op that
-asks a value for its layout alone (`Like`) reads no byte of it: the storage need not be there, nor yet or still exist.
+asks a value for its layout alone (`Like`) reads no byte of it: the storage need not be there, nor exist at that time.
 
 *Residence.* A storage is in device memory from its birth (inputs: from the beginning) until the last
 instruction that touches it, or until it is dropped; from then on its bytes are free. Persistent storages

@@ -50,7 +50,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Groups of devices that reach each other: how many, the bytes/s that each receives, and seconds to begin."""
+    """Groups of devices that reach each other: their number, the bytes/s that each receives, and seconds to begin."""
 
     count: int
     bytes_per_second: float
@@ -61,11 +61,11 @@ class Peers:
 class Machine:
     """A device, the link to its next tier, and the bytes of that tier (None: as much as is asked).
 
-    What the tier has no room for goes on through it, over a second link, to one `below`, if there is one. Where the
-    device `reads_below`, that is also for what outlives the step.
+    What the tier has no room for goes on through it, over a second link, to a tier `below`, if there is one. Where the
+    device `reads_below`, what outlives the step may go there too.
 
-    `peers` are the levels on which devices like this one reach each other, the slowest first: so many groups, of so
-    many groups each, and in the end single devices. Where `shares_link`, all of them use the one link.
+    `peers` are the levels on which devices like this one reach each other, the slowest first: groups, which consist of
+    groups of the next level, down to single devices. Where `shares_link`, all devices use the one link.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Machine:
         return prod(level.count for level in self.peers)
 
     def as_one_of(self, workers: int) -> "Machine":
-        """Return the machine as one of so many workers sees it that use it at once: each has its part of a link."""
+        """Return the machine as seen by one of `workers` that use it at once: each has its part of a shared link."""
         if not self.shares_link or workers == 1:
             return self
         out_rate, in_rate = self.link.out_bytes_per_second, self.link.in_bytes_per_second
@@ -91,7 +91,7 @@ class Machine:
         return replace(self, link=replace(self.link, **rates))
 
     def exchange_seconds(self, worker: int, sent: Sequence[int], received: Sequence[int]) -> float:
-        """Seconds in which a worker sends and receives so many bytes, to and from each worker.
+        """Seconds in which `worker` sends and receives these bytes, to and from each worker.
 
         On each level it does both at once, and one level comes after the other.
         """
@@ -104,7 +104,7 @@ class Machine:
         return sum(level.latency_seconds + max(sizes) / level.bytes_per_second for level, sizes in levels if any(sizes))
 
     def waiting_bytes(self, count: int) -> float:
-        """Return what each of the first so many devices could receive while an exchange of all of them begins."""
+        """Return what each of the first `count` devices could receive while an exchange of all of them begins."""
         level = self.between(0, count - 1)
         return level.latency_seconds * level.bytes_per_second
 

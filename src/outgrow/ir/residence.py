@@ -18,7 +18,7 @@ from outgrow.units import format_bytes
 
 @dataclass(slots=True)
 class _Place:
-    """Where the bytes of the present version of a storage are; what is `away` was dropped, and not asked back."""
+    """Where the bytes of the present version of a storage are; what is `away` was dropped and not yet asked back."""
 
     size_bytes: int
     is_born: bool = False
@@ -119,7 +119,7 @@ def _lend(op: str, step: Step, places: dict[str, _Place], begun: dict[str, str],
 
 
 def _return(op: str, step: Step, places: dict[str, _Place], begun: dict[str, str], at: int) -> None:
-    """End an exchange of which both are given."""
+    """End an exchange, given what it receives and what it sends."""
     there, *others = step.reads
     if [begun.pop(there.name, None)] != [value.name for value in others]:
         raise InvalidGraph(f"{op} waits for no exchange of what it is given", invariant=4, position=at)

@@ -25,7 +25,7 @@ class Tensor:
 
     `viewed` is the tensor whose memory it shares: itself, if it is no view. One that is `whole` is never cut: a batch,
     which every worker is given, what the step returns, and what is written while a view of it is in use. `trained` are
-    parameters; one that is `held` is made by that call of `GATHERED`, or of what it made alone.
+    parameters; `held` names the call of `GATHERED` that made the tensor, or from whose result alone it was made.
     """
 
     name: str

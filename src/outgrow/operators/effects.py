@@ -16,7 +16,7 @@ from outgrow.ir.graph import Op, leaving_out
 
 @dataclass(frozen=True, slots=True)
 class HiddenWrites:
-    """Positions of the arguments that are written, if the argument at `only_if` is true or there is none."""
+    """Positions of the arguments that are written: always, or only if the argument at `only_if` is true."""
 
     arguments: tuple[int, ...]
     only_if: int | None = None

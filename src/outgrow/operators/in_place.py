@@ -4,10 +4,10 @@ Elementwise operators of which torch has a form that runs the same kernel into g
 that takes its result as a keyword (`INTO`). Each result element depends on the operand elements at its own place alone,
 so it does not matter that they share memory.
 
-Of others the allocator gives the result the memory of an operand (`PLACED`). Elementwise ones are among them, and
+For others, the allocator gives the result the memory of an operand (`PLACED`): for some elementwise operators, and for
 normalisations and their backward, which first sum over the operands and then read and write place by place, in groups
-that do not share elements (channels, rows). The condition for both is that operands of the result's shape have its
-layout: other layouts run other kernels.
+that do not share elements (channels, rows). The condition for both kinds is that operands of the result's shape have
+its layout: other layouts run other kernels.
 """
 
 from collections.abc import Mapping

@@ -76,7 +76,7 @@ def _simplified(atom: Atom, box: Box) -> Place:
 def regions(description: Description, box: Box, cut: str) -> dict[int, Region]:
     """Return, by operand, the hull of all that is read where the variable `cut` is within its range of a box.
 
-    Of a dimension of which some place has nothing to do with `cut` it is all.
+    If some place along a dimension does not depend on `cut`, the whole dimension is needed.
     """
     found = dict(description.read)
     for operand, dim in description.depending.get(cut, ()):
@@ -99,7 +99,7 @@ def whole(shape: tuple[int, ...]) -> Region:
 
 
 def within(box: Region, shape: tuple[int, ...]) -> Region:
-    """Return what of a box lies within a shape."""
+    """Return the part of a box that lies within a shape."""
     return tuple((max(begin, 0), min(end, size)) for (begin, end), size in zip(box, shape, strict=True))
 
 

@@ -97,12 +97,12 @@ class Piece:
 
 @cache
 def description(call: Call) -> Description | None:
-    """Return what a call computes; None where the catalogue does not say so of every result, or of a keyword."""
+    """Return what a call computes; None where the catalogue does not describe each result, or a tensor is a keyword."""
     return _described(call)
 
 
 def _described(call: Call) -> Description | None:
-    """Return the description of a call that is looked at once, as those of most pieces are."""
+    """Return the description of a call without keeping it: most pieces are looked at only once."""
     entry = entry_of(call.operator)
     if entry is None or call.named_operands:
         return None
@@ -113,7 +113,7 @@ def _described(call: Call) -> Description | None:
 
 @cache
 def strategies(call: Call, workers: int = 2) -> tuple[Strategy, ...]:
-    """Return the ways to compute a call with so many workers, in the order in which its variables are named.
+    """Return the ways to compute a call with this many workers, in the order in which its variables are named.
 
     >>> x, y = Operand(0, (4, 6)), Operand(1, (6, 8))
     >>> for strategy in strategies(Call("aten.mm.default", (x, y), ((4, 8),))):
@@ -131,7 +131,7 @@ def strategies(call: Call, workers: int = 2) -> tuple[Strategy, ...]:
 
 @cache
 def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
-    """Return what each of so many workers does; equal calls are one object."""
+    """Return what each worker does; equal calls are one object."""
     found = description(call)
     entry = entry_of(call.operator)
     assert found is not None, "a strategy is one of a described call"
@@ -251,7 +251,7 @@ def _with_shapes(arguments: tuple[Argument, ...], sizes: Mapping[int, Shape]) ->
 def _is_right(call: Call, found: Description, strategy: Strategy, workers: int) -> bool:
     """Whether every worker has something to do, and its call reads what the whole call reads (condition 4).
 
-    Of equations of places that are the same, for several pieces or elements, one is checked.
+    An equation of places that several pieces or elements share is checked once.
     """
     if any(begin == end for begin, end in _ranges(found, strategy, workers)):
         return False
@@ -281,7 +281,7 @@ def _has_the_same(local: Description, found: Description) -> bool:
 
 
 class _Equation(NamedTuple):
-    """At all coordinates: a place of a part, plus where that begins, is one of the whole, the cut variable shifted."""
+    """At all coordinates, a place in a part, plus where the part begins, is one of the whole, with `cut` shifted."""
 
     local: Description
     place: Place | None

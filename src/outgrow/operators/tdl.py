@@ -167,7 +167,7 @@ def indices(names: str) -> tuple[Place, ...]:
 
 @cache
 def numbered(name: str, count: int) -> tuple[Place, ...]:
-    """Return so many variables, called by a name and a number.
+    """Return `count` variables, each called by the name and a number.
 
     >>> [place.variable for place in numbered("i", 2)]
     ['i0', 'i1']
@@ -179,7 +179,7 @@ def numbered(name: str, count: int) -> tuple[Place, ...]:
 
 
 class All:
-    """All of a dimension; there is one of it, `ALL`."""
+    """All of a dimension; there is one instance, `ALL`."""
 
 
 ALL = All()
@@ -191,7 +191,7 @@ class Expression:
     __slots__ = ()
 
     def __add__(self, other: "Expression") -> "Expression":
-        """Add values; the one is there without the other."""
+        """Add values, each of which can stand without the other."""
         return Added((self, other))
 
     def __mul__(self, other: "Expression") -> "Expression":
@@ -381,7 +381,7 @@ class Description:
 
     @cached_property
     def places(self) -> Mapping[int, tuple[tuple[Place | None, ...], ...]]:
-        """Where each operand is read, dimension by dimension; None: everywhere. What is one object is there once."""
+        """Where each operand is read, dimension by dimension; None: everywhere. One object is listed once."""
         read: dict[int, dict[int, Element]] = {}
         for element in self.elements:
             read.setdefault(element.operand, {})[id(element)] = element

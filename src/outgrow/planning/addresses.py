@@ -19,11 +19,11 @@ from outgrow.planning.placement import place
 from outgrow.planning.stitched import stitched
 
 ALIGNMENT_BYTES = 512
-"""As an allocator of a device aligns, so that kernels find what they find elsewhere."""
+"""The alignment of a device's allocator, so that kernels find addresses as they do elsewhere."""
 _FEWEST_ROUNDS, _ROUNDS, _PLACED = 150, 1500, 600_000
-"""How often a placement is improved: so many blocks are placed again, all told, which takes a second or two."""
+"""A placement is improved in 150 to 1500 rounds: as many as place 600 000 blocks, which takes a second or two."""
 _GOAL = 0.004
-"""An arena that is larger than what it holds by this share is good enough."""
+"""An arena that is at most this share larger than what it holds is good enough."""
 
 
 def outside(graph: Graph) -> frozenset[str]:
@@ -37,7 +37,7 @@ def outside(graph: Graph) -> frozenset[str]:
 def addresses_of(
     graph: Graph, scratch: Mapping[str, int], elsewhere: Collection[str], *, page_bytes: int = 0
 ) -> Addresses:
-    """Return the addresses of a derived graph but for the storages `elsewhere`; `scratch` is in bytes by op name.
+    """Return the addresses of a derived graph, except of storages `elsewhere`; `scratch` is in bytes by op name.
 
     With `page_bytes` the arena is made of such pages.
 
@@ -81,9 +81,9 @@ page_bytes=512)
 
 
 def in_pages(blocks: Sequence[Block], page_bytes: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Return the bytes of an arena of pages, the addresses of blocks in its window, and the pages that this shows.
+    """Return the bytes of an arena of pages, the addresses of blocks in its window, and the pages that it shows.
 
-    In one piece, or where that leaves holes, stitched; what takes less where neither is good.
+    Blocks lie in one piece, or stitched if that leaves holes; if neither is good enough, whichever takes less.
     """
     piece = place(blocks, alignment_bytes=ALIGNMENT_BYTES, rounds=0)
     enough = int(piece.live_bytes * (1 + _GOAL))
@@ -119,7 +119,7 @@ def overlap(
 ) -> str | None:
     """Return two blocks that hold one byte of the arena at the same instruction; None if there are none.
 
-    Page by page (without pages: all at once), the bytes that are held are looked at as each part of a block begins.
+    Page by page (without pages: all at once), whenever a part of a block begins, it is compared with what is held.
     """
     if not pages:
         pages, page_bytes = (0,), arena_bytes

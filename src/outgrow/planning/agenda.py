@@ -3,9 +3,9 @@
     job     a call of a divided step: what is fetched for it, its work, and what of its results travels on
     lane    where all that travels goes, one after the other
 
-The clock goes over the jobs. Whatever may be fetched is sent for, as long as few fetches are under way; then the first
-job runs, in the order of the step, that need not wait for anything. Only where all must wait does the clock. Jobs not
-too far from the first one that is left are looked at, so that the order, and with it the memory, stays near the given.
+A clock goes over the jobs. Whatever may be fetched is sent for, as long as few fetches are under way; then the first
+job in the order of the step runs that need not wait. Only if all must wait does the clock wait too. Only jobs close to
+the first one left are looked at, so that the order, and with it the memory, stays close to the given one.
 
 All workers follow one agenda, so the seconds must not be what one of them measured.
 
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from math import inf
 
 MOST_FETCHES = 2
-"""So many fetches are under way at once that are sent for before their call; each holds memory."""
+"""At most this many fetches that were sent for before their call are under way at once; each holds memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Which jobs must come before, and the seconds of its fetches, its arithmetic and its results on their way."""
+    """Which jobs must come before, and the seconds of its fetches, of its arithmetic, and of handing on its results."""
 
     before: tuple[int, ...]
     fetched: float
@@ -35,7 +35,7 @@ class Job:
 class Agenda:
     """The jobs in the order in which they run, and the seconds that all take.
 
-    What those fetch that are `early` for a job is sent for directly before that job.
+    `early` gives, for a job, the other jobs whose fetches are sent for directly before it.
     """
 
     order: tuple[int, ...]
@@ -44,7 +44,7 @@ class Agenda:
 
 
 def agenda(jobs: Sequence[Job], window: int) -> Agenda:
-    """Return the agenda of jobs, of which so many are looked at from the first that is left on; 1: in their order.
+    """Return the agenda of jobs; only the `window` jobs from the first one left on are looked at (1: in their order).
 
     >>> fetch, long, short = Job((), 9, 1, 0), Job((), 0, 5, 0), Job((), 0, 4, 0)
     >>> agenda((fetch, long, short), 1)
@@ -91,7 +91,7 @@ def agenda(jobs: Sequence[Job], window: int) -> Agenda:
 
 @dataclass
 class _Clock:
-    """The time, when each job is `given` the results that it needs, and what is under way."""
+    """The time; when each job has been `given` the results that it needs; and what is under way."""
 
     jobs: Sequence[Job]
     given: list[float]
@@ -110,7 +110,7 @@ class _Clock:
                 yield at
 
     def begin(self, at: int) -> float:
-        """Return when a job can run, or what it fetches can be sent for."""
+        """Return when a job can run, or be sent for; infinite while only the number of other fetches forbids it."""
         if not self.jobs[at].fetched or at in self.fetching:
             return self.fetching.get(at, self.given[at])
         return self.given[at] if self.given[at] > self.now else inf

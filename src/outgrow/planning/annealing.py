@@ -1,9 +1,9 @@
-"""What does a policy cost, and which policies near it cost less? Compiled, for the search asks it thousands of times.
+"""What does a policy cost, and which policies near it cost less? Compiled, since the search asks thousands of times.
 
 A *trial* is a policy with the habits by which gaps are chosen: the share of the capacity that is left free, the rule,
 and how early copies may come back, as a share of the step. From a policy follow the ops that run (`sequence`), what
 they hold (`residence`), the gaps to swap and the transfers in time (`transfers`), and so its seconds; where the
-capacity does not hold, they are infinite and the trial says by how many bytes it fails.
+capacity is exceeded, they are infinite, and the trial says by how many bytes.
 
 Simulated annealing goes from trial to trial by `changes`: a change is taken if the step is quicker, or hardly slower
 while the search is still warm.
@@ -109,7 +109,8 @@ def annealed(
 ) -> tuple[Trial, Trial]:  # fmt: skip
     """Make changes `begin` to `end` of a run of `trials`; return where it stands then, and the best trial so far.
 
-    `warm` and `cold` are its temperatures at both ends, as shares of the step; `enough` are seconds that end it.
+    `warm` and `cold` are its temperatures at both ends, as shares of the step; it ends early once a trial takes at most
+    `enough` seconds.
     """
     found = _annealed_plainly(costs, alike, now, best, random, begin, end, trials, warm, cold, enough)
     return Trial(*found[:6]), Trial(*found[6:])

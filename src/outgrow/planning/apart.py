@@ -2,10 +2,10 @@
 
     need(k) > floor / 2          (`planning.floor`)
 
-The parts of an op together touch what it touches, so one of them needs at least half of what it needs. An op that
-needs half of the floor or less is therefore no more in the way than what is left of the ops that are taken apart.
-It pays only where each part does without storages that are large enough to move. The parts take as long as the whole;
-the limits are there to keep the program short.
+An op has two parts, which together touch what it touches, so one of them needs at least half of what it needs. An op
+that needs half of the floor or less therefore needs no more than the parts of an op that sets the floor. It pays only
+where each part does without at least `minimum_bytes` of what the op touches. The parts together take as long as the
+whole; these limits only keep the program short.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ def all_apart(problem: Problem, graph: Graph) -> Graph:
 
 
 def _spared_bytes(graph: Graph, op: Op) -> int:
-    """The bytes of what `op` touches that each of its parts does without."""
+    """The bytes of what `op` touches that every one of its parts does without, at least."""
     whole = [name for name in graph.touched(op) if not graph.storages[name].is_persistent]
     touched = [graph.touched(asking_layouts(part, layout_only(part))) for part in parts(op)]
     spared = [[graph.storages[name].size_bytes for name in whole if name not in own] for own in touched]

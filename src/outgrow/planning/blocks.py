@@ -3,10 +3,9 @@
     block = one stay of a storage on the device, or the workspace of one op
     part  = bytes low:high of a block, counted from its address, which it holds at the instructions begin:end
 
-A storage that is dropped whole and swapped in again stays twice, and may lie elsewhere the second time; one of which a
-part is dropped stays where it is. Where bytes come back in pieces, each piece is a part: it holds its bytes from its
-own swap_in on, at one address with the others. Positions count instructions, transfers among them, as `ir.graph`
-defines residence.
+A storage that is dropped whole and swapped in again has two stays, and may lie elsewhere in the second; one of which
+only a part is dropped stays where it is. Where bytes come back in pieces, each piece is a part of one block: it holds
+its bytes from its own swap_in on. Positions count instructions, transfers among them, as `ir.graph` defines residence.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -127,7 +126,7 @@ def _parts(pieces: Sequence[tuple[int, int, int]], end: int) -> list[Part]:
 
 
 def _cut(pieces: Sequence[tuple[int, int, int]], begin: int, end: int) -> list[tuple[int, int, int]]:
-    """The pieces, of which none reaches over bytes `begin` or `end`."""
+    """The pieces, cut so that none reaches across byte `begin` or byte `end`."""
     for edge in (begin, end):
         pieces = [
             part
@@ -140,8 +139,8 @@ def _cut(pieces: Sequence[tuple[int, int, int]], begin: int, end: int) -> list[t
 def comings_and_goings(blocks: Sequence[Block]) -> Iterator[tuple[int, int | None]]:
     """Yield (number of a block, its size) when it comes and (number, None) when it goes, in the order of the graph.
 
-    What goes before an instruction goes before anything comes. An allocator gets a whole block at once: one that comes
-    back in pieces takes all its bytes with the first.
+    Blocks that go before an instruction are yielded before those that come. An allocator gives a whole block at once:
+    one that comes back in pieces takes all its bytes with the first piece.
     """
     begins: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}

@@ -9,7 +9,7 @@ block has to differ from the others.
     two          two rests, or all of their kinds, each in its own way
     exchange     two rests change places
     follow       some rests in a row of one pattern become like their neighbour: a border between two choices moves
-    block        rests in a row, of whatever pattern, become like those as far ahead or behind in their patterns
+    block        rests in a row, of whatever pattern, become like the rests equally far away in their patterns
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from outgrow.planning.compiled import compiled
 from outgrow.planning.sequence import DISCARD
 
 _LONGEST_BLOCK = 24
-"""Rests of one block that are changed together at most."""
+"""How many rests one change of a block edits, at most."""
 
 Integers = NDArray[np.int64]
 Policy = NDArray[np.int8]

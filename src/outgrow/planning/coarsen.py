@@ -18,15 +18,15 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
     D. A result may share the memory of an operand that the op has a form to write over. If all such operands are used
        again, one was built again.
     E. A storage is built again by one run of the dearest op that wrote it; all results of an op come from one run.
-       What that op reads has to be there, if it is a storage that is written once; so storages may be held beyond
-       their last use for it. This alone needs more than the captured uses: the tail of a storage.
-    F. Storages of the same rests are one (`merged`), as cheap a byte as the cheapest among them, and E's condition on
-       what is read is waived, as are H's on what has rests.
+       What that op reads has to be there, if it is written only once; so a storage may be held beyond its last use to
+       build others again. Only this rest, the *tail* of a storage, goes beyond the captured uses.
+    F. Where storages with the same rests are taken as one (`merged`), its price a byte is the lowest among them. Then
+       no operand has to be built again (D) or be there (E), and state that has rests is left out (H).
 
     G. Ops that can be taken apart are, and no op reads an operand of which only the layout matters (`free.loosest`).
-    H. What may be stowed between steps (`leaving`) is in the tier when the step begins, for nothing, and on the device
-       as far as a plan likes; when the step ends, it may be wherever it is. What updates write of it went out at any
-       time in the step, unless it was on the device throughout; and came in, if nothing but updates uses it.
+    H. What may be stowed between steps (`leaving`) is in the tier when the step begins, at no cost, and on the device
+       as far as a plan likes; when the step ends, it may be wherever it is. If updates write it, it goes out at some
+       time in the step, unless it is on the device throughout; if only updates use it, it comes in as well.
 
 Other persistent storages stay on the device, and storages below the problem's `minimum_bytes` are built again or stay,
 as everywhere in planning. Storages whose home is not the device, and inputs of one step that no op uses, are not
@@ -57,9 +57,10 @@ _NEGLECTED_SHARE = 0.005
 class Study:
     """What all outlines of one problem share. Steps count ops; the captured ops before the first update are `ops`.
 
-    `points` are the steps at which a storage has to be there: -1 where it is an input of the step, `len(ops)` where
-    it stays to the end. `stowing` may rest in the tier between steps, `updated` are those of them that are there before
-    the step and that updates write. `releases` are (step after which it may run, seconds) of each op that may wait.
+    `points` are the steps at which a storage has to be there: -1 where it is an input of the step, `len(ops)` where it
+    stays to the end. Storages in `stowing` may rest in the tier between steps; those among them that exist before the
+    step and that updates write are `updated`. `releases` has (step after which it may run, seconds) of each op that may
+    wait.
     """
 
     problem: Problem
@@ -159,7 +160,7 @@ def _needs(
 
 
 def _releases(graph: Graph, free: Sequence[int]) -> list[int]:
-    """For each free step, the last step before it that is not free and that it conflicts with, even through others."""
+    """For each free step, the last step before it, itself not free, that it conflicts with, maybe through others."""
     is_free = frozenset(free)
     touched: dict[str, int] = {}
     written: dict[str, int] = {}
@@ -178,9 +179,9 @@ def _releases(graph: Graph, free: Sequence[int]) -> list[int]:
 def choose_moments(found: Study, count: int) -> tuple[int, ...]:
     """Return moments for `count` groups of ops: 2 k is the begin of op k, 2 k + 1 its end.
 
-    Where every op is a group, begin and end of each. Else groups are runs of ops of about equal weight, where an op
-    weighs its seconds and as much again as the mean op, and the moment of a group is the begin of the op with the
-    largest need: twice as many groups bound a step better than both moments of each.
+    Where every op is a group, they are the begin and end of each. Else groups are runs of ops of about equal weight,
+    where an op weighs its own seconds plus those of the mean op, and the moment of a group is the begin of the op with
+    the largest need: twice as many groups bound a step better than both moments of each.
     """
     if count >= len(found.ops):
         return tuple(range(2 * len(found.ops)))
@@ -210,11 +211,11 @@ class _Drawing:
         self.held: dict[str, None] = {}
 
     def slot_after(self, step: int) -> int:
-        """The slot that an op's end begins or lies in; step -1 is the begin of the whole."""
+        """The slot that begins with an op's end, or in which it lies; step -1 is the begin of the whole."""
         return bisect_right(self.moments, 2 * step + 1)
 
     def slot_before(self, step: int) -> int:
-        """The slot that an op's begin ends or lies in."""
+        """The slot that ends with an op's begin, or in which it lies."""
         return bisect_left(self.moments, 2 * step)
 
     def gaps(self) -> None:
@@ -279,13 +280,13 @@ class _Drawing:
                     self.rest(name, last, begin, wanted[name], repeat, needed=False)
 
     def read_once(self, op: Op) -> list[str]:
-        """The outlined storages that `op` reads and that have one version, so that it is the one that it read."""
+        """The outlined storages that `op` reads and that have only one version, the one that it read."""
         names = [name for name in self.study.problem.graph.reads(op) if name in self.outlined]
         made = [name for name in names if len(self.study.writers[name]) + (self.study.points[name][0] < 0) == 1]
         return [name for name in made if name not in self.held]
 
     def overwrites(self) -> tuple[Overwrite, ...]:
-        """Where a moment's op may write over its operand: for nothing if that dies, else it has to be built again."""
+        """Where a moment's op may write over its operand: at no cost if that dies, else it has to be built again."""
         found: list[Overwrite] = []
         for at, moment in enumerate(self.moments):
             step = moment // 2
@@ -302,7 +303,7 @@ class _Drawing:
         return tuple(found)
 
     def state(self) -> tuple[State, ...]:
-        """What is stowed and written by updates: each storage that rests here, and all that only updates use."""
+        """What is stowed and written by updates: each storage that has rests, and all that only updates use, as one."""
         updated, link = self.study.updated, self.study.problem.machine.link
         found: list[State] = []
         left = 0

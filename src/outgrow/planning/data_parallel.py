@@ -1,4 +1,4 @@
-"""What does data parallelism receive and hold? The rival that every division has, where it is feasible."""
+"""What does data parallelism receive and hold? Where it is feasible, it is the rival of every division."""
 
 from dataclasses import replace
 from math import prod
@@ -8,10 +8,10 @@ from outgrow.planning.footprint import peak_bytes
 
 
 def data_parallel_bytes(step: Dataflow, workers: int) -> int | None:
-    """Return what workers receive that have all parameters and a part of the batch each, and add gradients in a ring.
+    """Return the bytes received if each worker has all parameters and a part of the batch, and a ring adds gradients.
 
-    Of what the step returns, a mean over the batch, each is sent a sum and a count by all others.
-    None where the first dimension of the batch is too short for so many.
+    What the step returns is a mean over the batch, for which each worker is sent a sum and a count by all others.
+    None if the first dimension of the batch is shorter than the number of workers.
     """
     made = {name for node in step.nodes for name in node.results}
     batch = (item for name, item in step.tensors.items() if item.whole and not item.lasting and name not in made)

@@ -56,7 +56,7 @@ def _place(draft: Draft, op: Op) -> Place:
 
 
 def _scalars(graph: Graph, ops: Sequence[Op]) -> tuple[list[Op], list[Op]]:
-    """Return the arithmetic on host scalars that follows from no other of the ops, and the others."""
+    """Return the ops that are arithmetic on host scalars and need none of the others, and the others."""
     scalars: list[Op] = []
     others: list[Op] = []
     made: set[str] = set()

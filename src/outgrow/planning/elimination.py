@@ -2,16 +2,16 @@
 
     minimise  sum over edges (u, v) of cost[u, v][choice of u, choice of v]  +  sum over v of cost[v][choice of v]
 
-A variable that few others depend on is eliminated: for each combination of what its neighbours choose, what its best
-choice costs becomes a table over the neighbours, so an edge of several ends. When all are eliminated, they are chosen
-in the opposite order. This is bucket elimination (R. Dechter, "Bucket Elimination: A Unifying Framework for
-Reasoning", Artificial Intelligence 1999), with the fewest entries of the next table first (`elimination_order`): each
-cost waits in the bucket of the first of its variables, which is its first axis.
+To eliminate a variable, the cost of its best choice is tabulated for each combination of its neighbours' choices: the
+table is one edge between all of them. When all are eliminated, they are chosen in the opposite order. This is bucket
+elimination (R. Dechter, "Bucket Elimination: A Unifying Framework for Reasoning", Artificial Intelligence 1999), with
+the fewest entries of the next table first (`elimination_order`): each cost waits in the bucket of the first of its
+variables, which is its first axis.
 
-Tables are known by identity, so what is added as one array many times is joined once.
+Tables are known by identity, so an array that is added many times is joined only once.
 
-The result is the optimum, unless a table would have more than `most_entries`: then the variable of most neighbours is
-given the choice that costs least by itself and beside each neighbour's best, and the result says that it is not exact.
+The result is the optimum, unless a table would have more than `most_entries`: then the variable with most neighbours is
+fixed to the choice that is cheapest if every neighbour chose in its favour, and the result says that it is not exact.
 """
 
 from collections.abc import Sequence
@@ -43,16 +43,16 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The costs of one variable, the first axis of each; the other axes are its neighbours, by their number.
+    """The costs of one variable: the first axis of each table is its own, the others are neighbours', by number.
 
-    `best` are its best choices for those of neighbours that were asked for.
+    `best` has its best choice for each combination of neighbours' choices that was asked for.
     """
 
     costs: tuple[_Cost, ...]
     best: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
 
     def least(self, sizes: Sequence[int]) -> Table:
-        """Return what the best choice costs for all choices of neighbours, if there are so many of each."""
+        """Return the cost of the best choice for every combination of neighbours' choices, `sizes` of each."""
         total: Table = np.zeros([1] * (1 + len(sizes)))
         for axes, table in sorted(self.costs, key=lambda cost: cost[1].size):
             shape = [1] * len(sizes)
@@ -62,7 +62,7 @@ class Bucket:
         return np.minimum.reduce(total, axis=0)
 
     def choice(self, around: tuple[int, ...]) -> int:
-        """Return the best choice for one of each neighbour."""
+        """Return the best choice if the neighbours choose `around`."""
         if around not in self.best:
             total: Table = np.zeros(1)
             for axes, table in self.costs:
@@ -89,7 +89,7 @@ class _Sweep:
             self.cost += float(table)
 
     def eliminate(self, variable: int, around: tuple[int, ...]) -> None:
-        """Take the next variable; what its best choice costs for each of its neighbours' becomes a cost of theirs.
+        """Eliminate the next variable: what its best choice costs, given its neighbours' choices, becomes their cost.
 
         Where the same tables meet in the same way, as in a layer that is repeated, that is known already.
         """
@@ -104,7 +104,7 @@ class _Sweep:
         self.add(around, least)
 
     def fix(self, variable: int) -> None:
-        """Leave one choice to the next variable: the cheapest by itself, where others choose what suits it."""
+        """Fix the next variable to the one choice that is cheapest if every neighbour chose in its favour."""
         alone = np.zeros(self.sizes[variable])
         for _, table in self.waiting[variable]:
             alone += table.reshape(len(alone), -1).min(axis=1)
@@ -114,7 +114,7 @@ class _Sweep:
             self.add(scope[1:], table[best])
 
     def choices(self) -> list[int]:
-        """Return the choices of all variables, once they are eliminated: each the best for those after it."""
+        """Return the choices of all variables, once they are eliminated: each the best, given those of later ones."""
         found = [0] * len(self.sizes)
         for variable in reversed(range(len(found))):
             bucket, around = self._solved[variable]
@@ -133,13 +133,13 @@ class Choices:
     )
 
     def add_variable(self, size: int) -> int:
-        """Add a variable of so many choices; return its number."""
+        """Add a variable with `size` choices; return its number."""
         assert size > 0, "a variable has a choice"
         self.sizes.append(size)
         return len(self.sizes) - 1
 
     def add_cost(self, variables: tuple[int, ...], table: Table) -> None:
-        """Add costs of the choices of some different variables, an axis each; one choice is none."""
+        """Add a table of costs, with an axis for each of some distinct variables; those with one choice drop out."""
         sizes = tuple([self.sizes[variable] for variable in variables])
         assert table.shape == sizes, f"the axes are the choices of {variables}"
         if 1 in sizes:
@@ -168,7 +168,7 @@ class Choices:
         )
 
     def _with(self, table: Table, axes: tuple[int, ...]) -> Table:
-        """Return a table with some of its axes, in this order, where others have one choice; once the same array."""
+        """Return a table with only `axes`, in this order, the others being of size 1; the same array each time."""
         key = (id(table), *axes)
         if key not in self._turned:
             others = (axis for axis in range(table.ndim) if axis not in axes)

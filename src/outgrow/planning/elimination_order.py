@@ -1,8 +1,8 @@
 """In which order are variables eliminated? The one next whose elimination makes the table of fewest entries.
 
-Variables that a cost depends on together are neighbours. One that is eliminated makes all of its neighbours each
-other's, since what it costs depends on all of them; one that is fixed only leaves them. What this costs follows from
-who is whose neighbour, not from any cost, so the order is known before the first table is made.
+Variables that a cost depends on together are neighbours. Eliminating one makes all of its neighbours each other's
+neighbours, since its cost depends on all of them; fixing one only removes it. The sizes of the tables follow from who
+is whose neighbour, not from any cost, so the order is known before the first table is made.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The variables, first to last; by variable its neighbours when its turn comes; those that are fixed in theirs."""
+    """The variables, first to last; `beside`, each one's neighbours at its turn; which are fixed, not eliminated."""
 
     variables: tuple[int, ...]
     beside: tuple[frozenset[int] | set[int], ...]
@@ -21,9 +21,9 @@ class Order:
 
 
 def elimination_order(sizes: Sequence[int], scopes: Iterable[Sequence[int]], most_entries: int) -> Order:
-    """Return the order for variables of so many choices each, and costs that depend on some of them together.
+    """Return the order for variables with `sizes` choices, and costs that depend on the variables of each scope.
 
-    Where each that is left would make a table of more than `most_entries`, the one of most neighbours is fixed.
+    Where each variable left would make a table of more than `most_entries`, the one with most neighbours is fixed.
     """
     beside: list[set[int]] = [set() for _ in sizes]
     for scope in scopes:
@@ -56,7 +56,7 @@ def elimination_order(sizes: Sequence[int], scopes: Iterable[Sequence[int]], mos
 def _left(
     variable: int, beside: Sequence[set[int]], entries: list[int], sizes: Sequence[int], *, is_fixed: bool
 ) -> list[int]:
-    """Take a variable from its neighbours, and make them each other's, but if it is fixed; return those with less."""
+    """Remove a variable; unless it is fixed, make its neighbours each other's. Return those whose table got smaller."""
     around, size = beside[variable], sizes[variable]
     fewer: list[int] = []
     for other in around:

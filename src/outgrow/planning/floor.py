@@ -5,9 +5,9 @@
               those that will live on when the step ends
     floor   = max over ops k of need(k)
 
-Storages that may never leave are those that `leaving` does not name, and none does in flight. Of the others, what is on
-the device when the step begins, and is not stowed, may not leave before its first use (to the end, if no op uses it),
-nor may what is there when it ends, after its last use.
+Storages that `leaving` does not name never leave, and no storage leaves while it is in flight. Of the others, what is
+on the device when the step begins, and is not stowed, may not leave before its first use (to the end, if no op uses
+it), and what is there when the step ends may not leave after its last use.
 Any budget at or above the floor has a plan: everything that op k does not touch is away while it runs.
 """
 
@@ -56,7 +56,7 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
 
 
 def floor_of(problem: Problem, graph: Graph) -> tuple[int, Op | None]:
-    """Return the floor in bytes and the op that sets it: None without ops, where it is what the step is given."""
+    """Return the floor in bytes and the op that sets it; without ops, the bytes that the step is given, and None."""
     found = needs(problem, graph)
     if not found:
         return peak_bytes(graph, problem.workspace), None

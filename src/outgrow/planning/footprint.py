@@ -6,7 +6,7 @@ from outgrow.operators.dataflow import Dataflow
 
 
 def peak_bytes(step: Dataflow, received: Mapping[str, float]) -> int:
-    """Return the most bytes that are live at once where a step is run, with those that are `received` for a node.
+    """Return the most bytes that are live at once while a step runs, including those `received` for each node.
 
     A view takes memory of its own where it had to be received, since it is cut otherwise than what it views.
     """
@@ -31,7 +31,7 @@ def peak_bytes(step: Dataflow, received: Mapping[str, float]) -> int:
 
 
 def owners(step: Dataflow, received: Mapping[str, float]) -> dict[str, str]:
-    """Return whose memory each tensor has: its own, or for a view whose node receives nothing that of its operand."""
+    """Return whose memory each tensor uses: its own, or its operand's if it is a view whose node receives nothing."""
     found = {name: item.viewed if item.viewed in step.tensors else name for name, item in step.tensors.items()}
     is_made: set[str] = set()
     for node in step.nodes:

@@ -1,7 +1,7 @@
 """Which is the largest of the numbers in a stretch, where stretches are raised again and again?
 
-Numbers are taken together in blocks. Of each block is known the largest number, and by how much all of it was raised
-as a whole: so neither question nor change looks at every number. Compiled, like what asks.
+Numbers are taken together in blocks. For each block the largest number is known, and by how much the whole block was
+raised: so neither asking nor raising looks at every number. Compiled, like its callers.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ _LEAST = -(1 << 62)
 
 
 class Heights(NamedTuple):
-    """`numbers` without what their blocks were `raised` by, and the largest of each block with it."""
+    """`numbers` without what their blocks were `raised` by, and the `highest` of each block, which includes it."""
 
     numbers: Integers
     highest: Integers
@@ -27,7 +27,7 @@ class Heights(NamedTuple):
 
 @compiled
 def heights_of(numbers: Integers) -> Heights:
-    """Return the heights of numbers, which belong to them from then on."""
+    """Return the heights of numbers; the array belongs to the heights from then on."""
     highest = np.empty(-(-len(numbers) // _BLOCK), np.int64)
     for block in range(len(highest)):
         highest[block] = numbers[block * _BLOCK : (block + 1) * _BLOCK].max()
@@ -42,7 +42,7 @@ def height(heights: Heights, at: int) -> int:
 
 @compiled
 def highest(heights: Heights, begin: int, end: int) -> int:
-    """Return the largest of the numbers from `begin` to `end`; where there is none, one below all."""
+    """Return the largest of the numbers from `begin` to `end`; of an empty stretch, a number below all others."""
     found, at = _LEAST, begin
     while at < end:
         if at % _BLOCK == 0 and at + _BLOCK <= end:
@@ -56,7 +56,7 @@ def highest(heights: Heights, begin: int, end: int) -> int:
 
 @compiled
 def lift(heights: Heights, begin: int, end: int, by: int) -> None:
-    """Raise the numbers from `begin` to `end` by something that is not below 0."""
+    """Raise the numbers from `begin` to `end` by `by`, which is not negative."""
     at = begin
     while at < end:
         block = at // _BLOCK

@@ -90,7 +90,7 @@ def search_ideals(jobs: Packed, limit_bytes: int, width: int, work: int, *, by_p
 
 
 class _States(NamedTuple):
-    """Two levels of states, of which one is read while the other is written; the first index tells them apart.
+    """Two levels of states, one of which is read while the other is written; the first index says which.
 
     Each state has what its jobs still wait for, the uses left of its storages, and the jobs that are ready.
     """
@@ -144,7 +144,7 @@ def _search(jobs: Packed, limit: int, width: int, work: int, by_peak: bool) -> t
 
 @compiled
 def _first_state(jobs: Packed, width: int) -> _States:
-    """Return room for the states, and the one before any job."""
+    """Return arrays for the states, with the state before any job in them."""
     count = len(jobs.born)
     waits = np.empty((2, width, count), np.int32)
     left = np.empty((2, width, len(jobs.size)), np.int32)

@@ -175,7 +175,7 @@ def _touches(jobs: Jobs, inside: Iterable[int]) -> Counter[int]:
 def alone(jobs: Jobs, begin: int, end: int) -> Jobs:
     """Return the jobs from `begin` to `end`, in their order, as if nothing but what they bring into being took room.
 
-    A storage dies with the last of them that touches it, also if others do later.
+    A storage dies with the last of these jobs that touches it, even if later jobs touch it too.
     """
     inside = range(begin, end)
     counts = _touches(jobs, inside)

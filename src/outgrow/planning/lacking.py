@@ -1,11 +1,11 @@
 """How much do workers lack of a tensor, for each way to run a call on it, and each state that it may have?
 
     an operand    the region that a worker's piece of the call needs, without what it has of it
-    a result      the part that it is to have, without what its piece makes of it; from all others, where it is a sum
+    a result      the part that it is to have, without what its piece makes of it; of a sum, the addends of all others
 
-Workers of a division after the first belong to a group, which has a part of the tensor (`own`), and whose call is a
-piece of the whole one. Both begin at the same place with the first group, after which all are judged. What its workers
-lack includes what the group lacks, once for each that needs it.
+From the second division on, workers belong to groups: a group has a part of the tensor (`own`), and its call is a piece
+of the whole one. All groups are judged by the first, in which both begin at the same place. What its workers lack
+includes what the group lacks, counted for each worker that needs it.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ WHOLE = -1
 
 
 class Use(NamedTuple):
-    """Into how many a call is divided; whether it must be whole, and whether it may run on addends."""
+    """Into how many pieces a call is divided; whether it must be whole, and whether it may run on addends."""
 
     ways: int
     is_whole: bool
@@ -61,9 +61,9 @@ def lacking(
 ) -> tuple[Table, ...]:
     """Return for each of some tensors a table: the bytes that are lacking for each way to run a call, and each state.
 
-    `numbers` say which tensor each operand and result of the call is, and `addends` of how many they are sums already;
-    `places` have the shape of what a group has of each tensor, the bytes of an element, and its states. An operand that
-    is needed twice in the same way is fetched once.
+    `numbers` say which tensor each operand and result is, and `addends` of how many addends it is already the sum;
+    `places` have, for each tensor, the shape of a group's part, the bytes of an element, and the states. An operand
+    that is needed twice in the same way is fetched once.
     """
     operands, contents = call.operands, read(call)
     ways = [(way, _pieces(call, way, use.ways)) for way in strategies_of(call, use)]
@@ -133,8 +133,8 @@ def fetched(
 ) -> tuple[float, ...]:
     """Return, for each state, how many elements of an operand all workers together have to receive.
 
-    Worker w needs the region `needed[w]` (None: all of it). The operand is the sum of so many `addends` already, of
-    which each worker has one.
+    Worker w needs the region `needed[w]` (None: all of it). The operand is already a sum of `addends` addends, of which
+    each worker has one.
     """
     found = [0.0] * len(states)
     for worker in range(ways):
@@ -156,10 +156,9 @@ def handed_on(
     addends: int,
     ways: int,
 ) -> tuple[float, ...]:
-    """Return how many elements workers lack of a result that they computed somehow, for each state.
+    """Return, for each state, how many elements workers lack of a result that their pieces gave with this outcome.
 
-    Each addend lacks so many other `addends` already. Infinite, if what they computed are no addends and the state is
-    to be one of addends.
+    It is already a sum of `addends` addends. A state of addends costs infinitely much if the pieces gave none.
     """
     sums = ways if isinstance(outcome, Partial) else 1
     found = [inf if state == ADDENDS and outcome != Partial(Reducer.SUM) else 0.0 for state in states]
@@ -173,7 +172,7 @@ def handed_on(
 
 
 def _held(own: Shape, states: tuple[int, ...], box: Region, worker: int, ways: int) -> Iterator[tuple[int, int]]:
-    """Yield how many elements a worker has of what a group has of a tensor, in each state, and how many in a box."""
+    """Yield, for each state, how many elements a worker has of its group's part, and how many of these are in a box."""
     spans = [max(0, min(high, size) - max(low, 0)) for (low, high), size in zip(box, own, strict=True)]
     size, both = prod(own), prod(spans)
     for state in states:

@@ -1,15 +1,15 @@
-"""Which order of the ops asks for least, were everything away that is not used now?
+"""Which order of the ops needs the least memory, if everything that is not in use may be away?
 
-Under a small budget what waits for the backward pass is away, or not built yet. What fills the memory then is what the
-ops of one half of the step, before or after the moment of most bytes, hold for each other. So in each half the order of
-least peak (`reorder`) is looked for as if storages of the other half took no room:
+Under a small budget, what waits for the backward pass is away, or not built yet. Memory is then filled by what the ops
+of one half of the step hold for each other; the halves meet at the moment of most bytes. So each half is put into the
+order of least peak (`reorder`), as if the storages of the other half took no room:
 
-    forward     a storage lives from its birth to its last use before that moment
-    backward    what was born before it does not count
+    forward     a storage lives from its birth to its last use in this half
+    backward    what was born before this half does not count
 
-A step that forms no gradients has one half. Updates keep their places, since they come early by themselves (`order`).
-In a chain of layers the captured order is the best, which is seen at once; where branches cross, as in cells wired at
-random, another one may be far better.
+A step without updates and gradients has one half. Updates keep their places, since they move forward anyway
+(`early_updates`). In a chain of layers the captured order is the best, which is seen at once; where branches cross,
+such as in randomly wired cells, another order may be far better.
 """
 
 from collections.abc import Iterator
@@ -26,9 +26,9 @@ from outgrow.planning.reorder import Effort, lowered
 from outgrow.rewriting.derive import apply_laws
 
 _SECONDS = 0.5
-"""What each half may take, on a machine of 2020."""
+"""How long ordering one half may take, on a machine of 2020."""
 _MOST_OPS = 10_000
-"""Larger steps are in the captured order: of many layers, and a chain."""
+"""Steps of more ops keep the captured order: they have many layers, in a chain."""
 
 
 def orders(problem: Problem) -> Iterator[tuple[Graph, tuple[Move, ...]]]:
@@ -41,7 +41,7 @@ def orders(problem: Problem) -> Iterator[tuple[Graph, tuple[Move, ...]]]:
 
 
 def least_seconds(problem: Problem) -> float:
-    """Return seconds below which no plan can come that keeps one of the `orders`."""
+    """Return seconds that no plan in one of the `orders` can beat."""
     return min(bound_seconds(replace(problem, graph=graph)) for graph, _ in orders(problem))
 
 

@@ -3,7 +3,7 @@
     leaves(s)   iff s has at least `minimum_bytes`, and
                     it dies in the step, or holds a gradient that outlives it, or is a parameter, optimizer state or an
                     input that is not among the problem's `fixed`
-    stows(s)    iff s leaves, outlives the step, and is no input: those come from the caller, and stay the caller's
+    stows(s)    iff s leaves, outlives the step, is used by an op, and is no input (inputs stay the caller's)
 
 A storage that leaves may be away whenever no op uses it. One that outlives the step and is not stowed is on the device
 when the step begins, and when it ends; on an anchored device it does not leave at all.
@@ -29,7 +29,7 @@ def leaving(problem: Problem, graph: Graph) -> frozenset[str]:
 
 
 def stowing(graph: Graph, may_leave: Iterable[str]) -> frozenset[str]:
-    """Return those of the storages that may leave between two uses that may rest in the next tier between steps."""
+    """Return which of the storages in `may_leave` may rest in the next tier between steps."""
     used = {name for touched in graph.touched_at for name in touched}
     lasting = [name for name in may_leave if graph.storages[name].is_persistent or name in graph.kept]
     return frozenset(name for name in lasting if name in used and graph.storages[name].role in _LASTING)

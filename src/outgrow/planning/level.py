@@ -1,8 +1,8 @@
 """How is a step divided once, with the least communication? Each worker, or group of them, has a part of each tensor.
 
-Costs of a call are sums over its tensors, so each depends on one strategy and one state (`planning.options`): the
-cheapest choice of all is found exactly (`planning.elimination`). Where that is too entangled, as over many time steps,
-it is the cheapest in which calls that are alike are cut alike (`planning.likeness`).
+Costs of a call are sums over its tensors, and each term depends on one strategy and one state (`planning.options`): the
+cheapest choice of all is found exactly (`planning.elimination`). Where calls are too entangled for that, such as over
+many time steps, it is the cheapest choice in which calls that are alike are cut alike (`planning.likeness`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ from outgrow.planning.options import Options, Terms, Used, options_of_nodes, sta
 from outgrow.planning.room import ADDED, ADDENDS
 
 MOST_CALLS = 1 << 12
-"""Up to so many calls are chosen for one by one."""
+"""In steps of at most this many calls, each call is chosen for by itself."""
 ROUNDS, MOST_ENTRIES_ALIKE = 2, 1 << 18
-"""How far calls that are chosen for at once are alike, at most, and how large tables may be then."""
+"""Up to how many calls around them calls must be alike to be chosen for at once, and how large tables may be then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Level:
     """One division: into how many, the state of each tensor, the strategy of each node (None: whole), and the bytes.
 
     `received` are the bytes that one worker receives for each node, in this division and those before it;
-    `communicated_bytes` are those of all workers for all nodes that this one adds.
+    `communicated_bytes` are the bytes that this division adds, for all workers and nodes.
     """
 
     ways: int
@@ -89,7 +89,7 @@ def divided_once(step: Dataflow, used: Mapping[str, Used], before: Sequence[Leve
 
 
 def _addends(step: Dataflow, before: Sequence[Level]) -> dict[str, tuple[int, ...]]:
-    """Return, for each node with a sum left by earlier divisions, of how many addends its operands and results are."""
+    """Return, for each node with a sum left by earlier divisions, how many addends each operand and result sums up."""
     found: dict[str, list[int]] = {}
     for level in before:
         have_addends = ADDENDS in level.states.values()
@@ -111,7 +111,7 @@ def _addends(step: Dataflow, before: Sequence[Level]) -> dict[str, tuple[int, ..
 
 
 def _cheapest(step: Dataflow, problem: _Problem) -> _Chosen:
-    """Choose for each call by itself, if there are not too many; where that is not exact, for those alike at once, too.
+    """Choose for each call by itself if there are not too many; unless that is exact, also for all calls alike at once.
 
     Of choices that are not exact the cheapest is returned.
     """
@@ -132,7 +132,7 @@ def _cheapest(step: Dataflow, problem: _Problem) -> _Chosen:
 def _for_each(problem: _Problem) -> _Chosen:
     """Choose a state for each tensor, and a way to run each node.
 
-    What is chosen together is the states of tensors that several nodes use, and the ways of nodes that use many.
+    Chosen together are the states of tensors that several nodes use, and the ways of nodes that use many of these.
     """
     choices = Choices()
     shared = dict.fromkeys(tensor for own in problem.used.values() for tensor in own.shared)
@@ -180,7 +180,7 @@ def _for_those_alike(problem: _Problem, nodes: Mapping[str, int], tensors: Mappi
 
 
 def _costs(problem: _Problem, nodes: Mapping[str, int], tensors: Mapping[str, int]) -> Iterator[tuple[int, int, Table]]:
-    """Yield a kind of nodes, one of tensors, and a table of their costs, times as often as they meet in it."""
+    """Yield a kind of nodes, a kind of tensors, and a table of their costs, multiplied by how often they meet so."""
     tables = {id(table): table for own in problem.options.values() for table in own.costs}
     counts: dict[tuple[int, int, int], int] = {}
     for name, own in problem.options.items():

@@ -17,8 +17,8 @@ Kinds = tuple[Mapping[str, int], Mapping[str, int]]
 def kinds(step: Dataflow, states: Mapping[str, Sequence[int]], options: Mapping[str, int]) -> Iterator[Kinds]:
     """Yield which nodes and tensors are alike if one looks no further, one call far, two calls, and so on.
 
-    Those of one kind have the same `states`, or the number of the same `options`, to choose from; nodes of which that
-    number is the same have equal calls.
+    Tensors of one kind have the same `states` to choose from, and nodes of one kind the same number in `options`, which
+    only nodes with equal calls share.
     """
     missing = {node.name: tuple(name is None for name in node.results) for node in step.nodes}
     nodes = _numbered({name: (options[name], found) for name, found in missing.items()})

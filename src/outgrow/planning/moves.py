@@ -1,4 +1,4 @@
-"""Which moves turn one order of the ops into another? As few runs as the law of order carries out one by one.
+"""Which moves turn one order of the ops into another? Moves of whole runs of ops, one after the other.
 
 The target is built from its front. Where the next op of the target is next anyway, nothing is done. Otherwise a run is
 moved to the end of what is built: the next op, and those after it in the target for as long as they follow each other

@@ -16,4 +16,4 @@ KERNELS = ("eager", "inductor")
 """What runs a step's arithmetic: torch's own operators, or what Inductor makes of those that it can join."""
 
 SOLVER_SECONDS = 60.0
-"""How long a planner's solver may take, where nothing else is said."""
+"""How long a planner's solver may take by default."""

@@ -21,14 +21,14 @@ from outgrow.planning.room import ADDENDS, Room
 SMALL_BYTES = 64 << 10
 """A tensor of at most this size may be whole."""
 MOST_STATES = 1 << 8
-"""For up to so many combinations of states of its tensors the best way to run a node is found beforehand."""
+"""The best way to run a node is found beforehand if its tensors have at most this many combinations of states."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On what a step is divided: into how many, the states of tensors that are cut already, and what may be held.
+    """On what terms a step is divided: into how many, the states of tensors that are cut already, what may be held.
 
-    An exchange costs `waiting_bytes` besides those that are sent.
+    Beginning an exchange costs as much as `waiting_bytes` more to receive.
     """
 
     ways: int
@@ -39,7 +39,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The tensors of a node, each once; those that other nodes use, too; and which of them operands and results are."""
+    """The tensors of a node, each once; those that other nodes use too; by operand and result, the tensor's number."""
 
     tensors: tuple[str, ...]
     shared: tuple[str, ...]
@@ -50,9 +50,9 @@ class Used:
 class Options:
     """The ways to run nodes that are alike, and of each of their tensors a table: a row for each way, a column a state.
 
-    The entries are the bytes that workers lack, in `costs` with what it costs besides to begin an exchange. A way is
-    the `best` for the states of tensors that other nodes use, too, where the others are as suits it; what it costs for
-    all these states is `least`, None where they are too many.
+    The entries are the bytes that workers lack, in `costs` with the cost of beginning an exchange. `best` finds the
+    best way for given states of the tensors that other nodes use too, the other tensors being as suits it; `least` is
+    what it costs for all these states, None where they are too many.
     """
 
     ways: tuple[Strategy | None, ...]

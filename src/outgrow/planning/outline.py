@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import floor, log
 
 _SAME_PRICE = log(1.2)
-"""Prices a byte that differ by less are the same."""
+"""The logarithm of the factor within which prices a byte count as the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One version of a storage in the next tier, and the seconds to move all of it; it is of use in these slots."""
+    """A version of a storage in the next tier, the seconds to move all of it, and the slots in which it is of use."""
 
     out_seconds: float
     in_seconds: float
@@ -49,7 +49,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """At a moment, an op may write over these bytes, which then come back by repeating alone; room leaves them out."""
+    """At a moment, an op may write over these bytes, which then come back only by repeating; `room` assumes that."""
 
     moment: int
     size_bytes: int
@@ -60,8 +60,8 @@ class Overwrite:
 class State:
     """Bytes that outlive the step and may be stowed: what is not held throughout moves within it.
 
-    What is not held at every moment of `rests` goes out once (`out_seconds` for all), since the step writes it. Without
-    rests, as only updates use it, it also comes in once; what is held throughout takes room at every moment.
+    What is not held at every moment of `rests` goes out once (`out_seconds` for all), since the step writes it. State
+    without `rests`, which only updates use, also comes in once. What is held throughout takes room at every moment.
     """
 
     size_bytes: int

@@ -13,7 +13,7 @@ from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 
 _CLOSE = 0.01
-"""Two budgets that differ by this share of the peak in core are the same."""
+"""Two budgets that differ by less than this share of the peak in core count as the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@
     cost                   bytes that workers receive: what a strategy needs of an operand and its state has elsewhere,
                            and what a state needs of a result and the strategy gives elsewhere (`planning.lacking`)
 
-With k = k1 * k2 * ..., largest factor first, workers are divided k1 ways, then each group of them k2 ways: on what one
-worker of the division before does, once for all groups, since they are alike. Each division by itself is the cheapest
-(`planning.level`).
+With k = k1 * k2 * ..., largest factor first, workers are divided k1 ways, then each group of them k2 ways: the later
+division divides what one worker of the earlier one does, once for all groups, since they are alike. Each division by
+itself is the cheapest (`planning.level`).
 
 An operator that is not described is whole, and named (`Partition.whole`). Source: Tofu (M. Wang, C. Huang, J. Li,
 EuroSys 2019, section 5). Instead of its dynamic programme over a coarsened chain the elimination takes the graph as it
@@ -31,7 +31,7 @@ from outgrow.planning.room import ADDED, ADDENDS, NO_ROOM, Room, room_of
 from outgrow.planning.uncollected import uncollected
 
 FINENESS = 16
-"""What fits of the things that may be held is found but for one of so many parts."""
+"""How many of the things that may be held fit is found to 1/16 of their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Partition:
 
     @property
     def workers(self) -> int:
-        """Among how many the step is divided."""
+        """The number of workers that the step is divided among."""
         return prod(level.ways for level in self.levels)
 
     @property
@@ -73,9 +73,9 @@ def partition(
 ) -> Partition:
     """Return the cheapest division of a step among workers; raises `ValueError` for less than one.
 
-    The states of tensors that are cut already are `fixed`, division by division. Where each worker has so much memory,
-    as much as fits of what there may be (`planning.room`) is held, to receive less; None: as little as can be. On a
-    machine to begin an exchange counts, too, as the bytes that could be received meanwhile.
+    The states of tensors that are cut already are `fixed`, division by division. As much is held of what may be held
+    (`planning.room`) as fits into the `memory_bytes` of each worker, to receive less; None: as little as can be. On a
+    machine, beginning an exchange counts too, as the bytes that could be received meanwhile.
     """
     if workers < 1:
         raise ValueError(f"{workers} workers: give one at least")
@@ -104,7 +104,7 @@ def partition(
 def _divided(
     step: Dataflow, workers: int, fixed: Mapping[str, Sequence[int]], room: Room, machine: Machine | None
 ) -> Partition:
-    """Return the cheapest division in which workers may hold so much."""
+    """Return the cheapest division in which workers may hold what `room` allows."""
     levels: list[Level] = []
     part = _without_gathers(step, room)
     used = used_by_nodes(part)
@@ -143,7 +143,7 @@ def _with(node: Node, call: Call, operands: tuple[str, ...]) -> Node:
 
 
 def _with_gathers(level: Level, step: Dataflow, room: Room) -> Level:
-    """Return a division that says of parameters that may not be held, too, that they are as they are cut."""
+    """Return a division that also has the results of gathers that are not allowed: cut like their parameters."""
     states, ways_of = dict(level.states), dict(level.strategies)
     calls = {name: node for node in step.nodes for name in node.results}
     for name, parameter in _not_held(step, room):
@@ -183,7 +183,7 @@ def factors(number: int) -> tuple[int, ...]:
 def _of_one_worker(step: Dataflow, level: Level) -> Dataflow:
     """Return what the first worker of a division holds and does, whose parts are no smaller than any other's.
 
-    Equal calls, which are one object, become equal ones.
+    Equal calls stay one object.
     """
     tensors = {name: _part(tensor, level.states[name], level.ways) for name, tensor in step.tensors.items()}
     calls: dict[tuple[int, int], Call] = {}

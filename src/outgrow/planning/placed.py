@@ -1,9 +1,9 @@
 """How quickly would a step run if each op were placed on one of several devices, as a rival of dividing all of them?
 
-Parameters are given to devices in the order of their use, as many bytes to each. An op runs where its parameter is,
-or else where its largest operand was made; each device takes its ops in their order, and waits for operands that come
-from others. Source: the operator placement that Tofu is compared with (EuroSys 2019, section 7.1): layers in turn, so
-that steps in time run as in a pipeline.
+Parameters are given to devices in the order of their use, about equally many bytes to each. An op runs where its
+parameter is, or else where its largest operand was made; each device takes its ops in their order, and waits for
+operands that come from others. Source: the operator placement that Tofu is compared with (EuroSys 2019, section 7.1):
+layers in turn, so that steps in time run as in a pipeline.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from outgrow.ir.machine import Machine
 
 
 def placed_seconds(graph: Graph, costs: Mapping[str, Cost], machine: Machine, devices: int) -> float:
-    """Return the seconds of a captured step of which each device runs some ops; memory is not looked at."""
+    """Return the seconds of a captured step if each device runs some of its ops; memory is ignored."""
     size_of = {name: storage.size_bytes for name, storage in graph.storages.items()}
     homes = _homes(graph, devices)
     free = [0.0] * devices

@@ -94,9 +94,9 @@ def planned(
 def _searched(problem: Problem, rewritten: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Return the decisions of the search, for which there is room below the device.
 
-    A search knows one link, and no end of room. So where there is a tier below, it searches once more without letting
-    leave what outlives the step and found no room, and once as if all went on to that tier, if some does; what is
-    better then is taken.
+    A search knows one link and assumes endless room. So where there is a tier below, it searches once more in which, of
+    what outlives the step, only what found room may leave; and if something goes on to the tier below, once as if
+    everything did. The quicker result is taken.
     """
     decisions, machine = search(problem, rewritten, free), problem.machine
     if machine.below is None:
@@ -125,7 +125,7 @@ def _derived(problem: Problem, decisions: tuple[Decision, ...]) -> Graph:
 def _with_a_plan(problem: Problem) -> tuple[Problem, Graph, tuple[Decision, ...]]:
     """Return a problem with the graph after all free rewrites; small storages move if there is no plan otherwise.
 
-    Then other rewrites may be free, and those of the two are taken that have the lower floor.
+    Then other rewrites may be free; of the two graphs, the one with the lower floor is taken.
     """
     rewritten, free = free_rewrites(problem)
     finest = _finest(problem)

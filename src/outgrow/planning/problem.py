@@ -4,9 +4,9 @@ A storage below `minimum_bytes` is not moved: a transfer of it costs more in boo
 no plan otherwise, those from `least_bytes` on are moved too. Of the storages that outlive the step, those named in
 `fixed` are never moved (`leaving` says which others may leave the device). On an *anchored* device what outlives the
 step is not where the step has its memory: unless it rests in the next tier between steps, it has room of its own from
-the beginning of the step to its end, and does not move. A plan that is *quick* is the best of those that come to mind
-at once, and is not searched for. A solver that a planner asks is stopped after `solver_seconds`. What a planner has to
-say of its plan, such as that a solver was stopped, it tells `remark`.
+the beginning of the step to its end, and does not move. A *quick* plan is the best one of a scan (`search`), without
+the search that follows. A solver that a planner asks is stopped after `solver_seconds`. What a planner has to say of
+its plan, such as that a solver was stopped, it tells `remark`.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ class Problem:
 
     @property
     def part_bytes(self) -> int:
-        """What moves of a storage that does not move whole is a multiple of so many bytes."""
+        """Where a storage may move in part, what moves grows and shrinks by multiples of this."""
         return min(self.piece_bytes, _PART_BYTES)
 
     @property

@@ -1,8 +1,8 @@
 """Which recomputations and re-uses does a sequence mean? From arrays to decisions, and the names of what they make.
 
-The law of recomputation repeats one chain directly before one op. Applied from the end of the sequence to its
-beginning, each decision finds the op before which its chain has to stand: everything behind it is there already. Then
-results are written over operands that die now, from the beginning to the end.
+The law of recomputation repeats one chain directly before one op. Decisions are applied from the end of the sequence to
+its beginning, so each finds the op before which its chain has to stand: what comes later is there already. Then results
+are written over operands that now die, from the beginning to the end.
 """
 
 from collections.abc import Iterator, Sequence

@@ -33,7 +33,7 @@ _WIDTHS = (4, 32, 256, 2048, 16384)
 _WINDOWS = (24, 96, 384)
 _WINDOW_WIDTH = 256
 _PATIENCE = 4
-"""The share of all work after which a search that has found nothing ends."""
+"""A search that has found nothing better ends after 1/4 of all work."""
 
 
 def least_peak_order(
@@ -106,7 +106,7 @@ def jobs_with_early_updates(problem: Problem, graph: Graph) -> tuple[Graph, Jobs
 
 @dataclass
 class Effort:
-    """Work that may be done in all, that was done, and that was done when something better was found last."""
+    """How much work may be done in all, was done, and had been done when something better was last found."""
 
     limit: int
     done: int = 0
@@ -158,7 +158,7 @@ def _by_segments(jobs: Jobs, order: list[int], effort: Effort) -> list[int]:
 
 
 def _by_bisection(jobs: Jobs, effort: Effort) -> tuple[int, ...] | None:
-    """Return an order of a lower peak than that of 0, 1, 2, ..., the lowest that was found, or None."""
+    """Return the order of the lowest peak found if it is lower than that of the order 0, 1, 2, ..., else None."""
     arrays = packed(jobs)
     proved, best = unavoidable_bytes(jobs), None
     peak = max(profile(jobs, range(len(jobs))))

@@ -3,8 +3,8 @@
 The live bytes of each op of the sequence, workspace included, and every gap between two uses of an instance that may
 leave the device, which none does in flight (`ir.flight`). An instance that outlives the step, or that no op uses, stays
 to the end; one that is anchored holds its room from the first op on, and has no gaps. One that is stowed, by the policy
-of the rest after its last use, has two gaps more: from before the first op (-1) to its first use, if it is there then,
-and from its last use to behind the last op.
+of the rest after its last use, has two gaps more: from before the first op (-1) to its first use, if it exists before
+the step, and from its last use to behind the last op.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ class Residence(NamedTuple):
 
 
 def residence_of(tables: Tables, sequence: OpSequence, policy: NDArray[np.int8]) -> Residence:
-    """Return what the instances of a sequence hold under the policy that it comes of."""
+    """Return what the instances of a sequence hold under the policy that the sequence comes from."""
     live, one, begin, end, size, dirty, whole, over = residence(
         policy, sequence.op, sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.anchors,
         tables.stow_rest, tables.birth, tables.over, tables.lends, sequence.use_instance, sequence.use_at,
@@ -53,7 +53,7 @@ def residence(
 ) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags, Flags, Integers]:  # fmt: skip
     """Live bytes without workspace, then the fields of `Gaps`, in order, and what is written over.
 
-    Of a storage that stays, the first instance does; others are made beside a rebuilt storage.
+    Of a storage that stays, only the first instance does; others are by-products of building another storage again.
     """
     ops, count, uses = len(op), len(storage), len(use_at)
     first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
@@ -120,7 +120,7 @@ def residence(
 
 @compiled
 def _outliving(storage: Integers, count: int) -> Flags:
-    """Whether each instance is the first of its storage: if the storage outlives the step, it does."""
+    """Whether each instance is the first of its storage: the one that outlives the step, if the storage does."""
     outliving = np.zeros(len(storage), np.bool_)
     seen = np.zeros(count, np.bool_)
     for one in range(len(storage)):

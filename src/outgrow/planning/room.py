@@ -26,7 +26,7 @@ _VIEWS = ("aten.t.default", "aten.transpose.int", "aten.view.default", "aten.per
 class Room:
     """What may be held: by tensor and by node the name of the parameter or sum to which it belongs; and these names.
 
-    Those for the shortest time come first.
+    Of `names`, those that would be held for the shortest time come first.
     """
 
     held: Mapping[str, str]
@@ -35,7 +35,7 @@ class Room:
     names: tuple[str, ...]
 
     def allowing(self, count: int) -> "Room":
-        """Return what may be held of the first so many alone."""
+        """Return what may be held if only the first `count` names are allowed."""
         names = self.names[:count]
         allowed = frozenset(names)
         held, sums, adding = (

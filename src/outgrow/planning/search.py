@@ -41,11 +41,11 @@ from outgrow.planning.transfers import FARTHEST, PARTLY, WIDEST, choose, transfe
 
 _PRICES = 24
 _SHORTEST = 1e-3
-"""What a rest lasts at least when its price is by the second, as a share of the longest."""
+"""Where prices are by the second, a rest counts as lasting at least this share of the longest one."""
 _WORK = 60_000_000
-"""Ops walked over in one search: what some seconds allow, where an op of a large step takes longer."""
+"""Ops walked over in one search, as some seconds allow; fewer in a large step, where each takes longer."""
 _LARGE = 16_000
-"""In a step of so many ops each takes twice as long: more gaps are open when it runs."""
+"""In a step of this many ops, walking over each takes twice as long: more gaps are open at a time."""
 _MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 100_000, 400, 250
 _SHORT_RUNS = 4
 _WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5
@@ -53,7 +53,7 @@ _WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5
 _AT_ONCE = 256
 """Trials between two reports of progress."""
 _SMALL = 4_000
-"""Ops up to which every way of choosing gaps is tried."""
+"""In steps of at most this many ops every rule for choosing gaps is tried."""
 ENOUGH = 1e-4
 """A stall of less than this share of the step is not worth a search."""
 
@@ -72,7 +72,7 @@ class _Board:
 
     @property
     def enough(self) -> float:
-        """Seconds of a step that is not worth a search."""
+        """A step that takes at most these seconds is not worth a search."""
         return self.space.arithmetic_seconds * (1 + ENOUGH)
 
     @property
@@ -210,7 +210,7 @@ def _cheap(space: Space, start: Policy) -> Iterator[Policy]:
 
 
 def _kind_by_kind(board: _Board, best: Trial) -> Trial:
-    """Give each kind of rest the choice that suits it best, as the others stand; as often as that pays."""
+    """Give each kind of rest the choice that suits it best while the others stay; repeat this as long as it pays."""
     before, kinds, left = float("inf"), list(board.space.kinds), board.affordable // 3
     while len(kinds) * 3 <= left and best.seconds < before * (1 - 1e-3):
         before = best.seconds
@@ -242,7 +242,7 @@ def _settled(board: _Board, trial: Trial) -> Trial:
 
 @dataclass(frozen=True)
 class _Run:
-    """One run of simulated annealing: where it begins, its seed, its trials, and how warm it is then."""
+    """One run of simulated annealing: where it begins, its seed, its trials, and how warm it is at first."""
 
     origin: _Found
     seed: int
@@ -303,7 +303,7 @@ def _seconds(found: _Found) -> float:
 
 
 def _beside_each_other(runs: Sequence[_Run], report: Callable[[float], None]) -> list[_Found]:
-    """Return the results of runs, two at a time; this thread takes every second one, and tells how far it is."""
+    """Return the results of runs, two at a time; this thread takes every second run and reports its progress."""
     mine = runs[::2]
     with ThreadPoolExecutor(1) as pool:
         others = [pool.submit(run.result, _ignore) for run in runs[1::2]]

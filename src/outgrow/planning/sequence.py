@@ -35,7 +35,7 @@ _LONGEST = 6
 class OpSequence(NamedTuple):
     """What runs under a policy: ops by number, the rebuilding that each belongs to (-1: none), and the instances.
 
-    `culprit` is the storage that could not be built again, or -1; then the rest means nothing.
+    `culprit` is -1, or the storage that could not be built again; in that case the other fields mean nothing.
     """
 
     culprit: int

@@ -3,12 +3,12 @@
 All of it is boxes in the coordinates of the whole tensor. A worker has one digit for each division, the first division
 first, and what it does follows from its digits: it takes one piece of a call, of that piece one piece again, and so on.
 
-    spread      what each worker has of a tensor, and how it stands to what others have: other parts, the same, addends
+    spread      what each worker has of a tensor, and whether others have other parts of it, the same, or addends
     moves       from which workers, and which parts, each receives what it needs
 
-Workers that have the same serve those whose digits are as theirs there, so the nearest one serves, and none twice.
-Groups may be of unequal size, so a piece is cut anew by the variable that was chosen for the largest. Where that cannot
-be, the workers of the group all do the same.
+If several workers have the same, the one serves whose digits there equal the receiver's: the nearest, and only one.
+Pieces of groups may differ in size, so each is cut anew, along the variable that was chosen for the largest. Where that
+is impossible, the workers of the group all do the same.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ Digits: TypeAlias = tuple[int, ...]
 
 
 class Standing(StrEnum):
-    """How what workers of a division have of a tensor stands to each other."""
+    """Whether workers of a division have different parts of a tensor, or all of them the same."""
 
     APART = "apart"
     ALIKE = "alike"
@@ -42,7 +42,7 @@ Kind: TypeAlias = Standing | Reducer
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The box that each worker has, and for each worker and division how it stands to the others; addends reduce."""
+    """The box of each worker; by worker and division, whether others have other parts, the same, or addends."""
 
     boxes: tuple[Region, ...]
     kinds: tuple[tuple[Kind, ...], ...]
@@ -59,10 +59,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker runs for a node: a call, from a box of each operand, which may reach beyond it and is `fill` there.
+    """What a worker runs for a node: a call on a box of each operand; where a box reaches beyond it, it is `fill`.
 
-    Operands in `zeros` are taken as zeros. What the call gives is divided by `divisor`; when all is put together,
-    results of a `quotient` are divided.
+    Operands in `zeros` are taken as zeros. What the call gives is divided by `divisor`; once all is put together, the
+    first result named by `quotient` is divided by the second.
     """
 
     call: Call
@@ -101,7 +101,7 @@ class Shares:
         return tasks(node.call, tuple(None if item is None else item.cut for item in chosen), self.partition.workers)
 
     def source(self, node: Node, position: int) -> int:
-        """Return the first position at which a node has the same operand, and workers need the same of it."""
+        """Return the first position at which the node has the same operand and workers need the same of it."""
         own = self._needed(node, position)
         same = (at for at, name in enumerate(node.operands[:position]) if name == node.operands[position])
         return next((at for at in same if self._needed(node, at) == own), position)
@@ -143,7 +143,7 @@ class Shares:
         return tuple(self._received(moved for node in nodes for moved in (*self._coming(node), *self._going(node))))
 
     def received_for(self, node: Node) -> tuple[int, int]:
-        """Return the bytes that a worker receives of a node's operands, and of its results: the one that gets most."""
+        """Return the most bytes that any worker receives of a node's operands, and of its results."""
         return max(self._received(self._coming(node))), max(self._received(self._going(node)))
 
     def _received(self, moved: Iterable[tuple[Tensor, Moves]]) -> list[int]:
@@ -184,7 +184,7 @@ def digits(workers: int) -> tuple[Digits, ...]:
 
 @cache
 def held(shape: Shape, states: tuple[int, ...], workers: int) -> Spread:
-    """Return what each worker has of a tensor that is cut so, division by division.
+    """Return what each worker has of a tensor with these states, division by division.
 
     >>> [box[0] for box in held((6,), (0, 0), 4).boxes]
     [(0, 2), (2, 3), (3, 5), (5, 6)]
@@ -201,14 +201,13 @@ def held(shape: Shape, states: tuple[int, ...], workers: int) -> Spread:
 
 
 _KINDS: Mapping[int, Kind] = {WHOLE: Standing.ALIKE, ADDENDS: Reducer.SUM}
-"""How what workers have stands to each other, of a tensor that is not cut."""
+"""The kind of what workers have of a tensor in a state in which it is not cut."""
 
 
 def with_addends(spread: Spread, stay: tuple[bool, ...], workers: int) -> Spread:
-    """Return what each worker has, where at these divisions each goes on with its own addend.
+    """Return what each worker has if, at the divisions in `stay`, it goes on with its own addend.
 
-    Workers of a group that have too little to cut all do the same. Then what the first has is the addend, and the
-    others have none.
+    Where a group had too little to cut, its workers all did the same: the first has the addend, the others have none.
     """
     if not any(stay):
         return spread
@@ -232,7 +231,7 @@ def tasks(call: Call, cuts: tuple[str | None, ...], workers: int) -> tuple[Task,
 
 
 def _task(call: Call, cuts: Sequence[str | None], places: Sequence[tuple[int, int]]) -> Task:
-    """Return what the worker does that has these digits, of so many ways each."""
+    """Return what the worker at these `places` does: for each division, into how many ways it cuts, and the digit."""
     present = call
     needed: dict[int, Region] = {}
     boxes: dict[int, Region] = {item.position: whole(item.shape) for item in call.operands}
@@ -288,7 +287,7 @@ def _kind(outcome: Outcome) -> Kind:
 
 @cache
 def moves(spread: Spread, wanted: tuple[Region | None, ...], workers: int) -> Moves:
-    """Return from whom each worker receives the box that it wants of a spread tensor; None: nothing."""
+    """Return from whom each worker receives the box of a spread tensor that it wants (None: it wants nothing)."""
     return tuple(_received(spread, box, worker, digits(workers)) for worker, box in enumerate(wanted))
 
 

@@ -1,8 +1,8 @@
 """What is there to decide? The rests of storages that may be built again or stowed, and which of them are alike.
 
 Two rests are of one *kind* if the same operators made the storage, used it last and use it next, and its size is the
-same: what repeats in a network can be decided together. They are of one *pattern* if all that holds but for the size:
-the same place in blocks of other widths.
+same: what repeats in a network can be decided together. They are of one *pattern* if all this holds except for the
+size: the same place in blocks of other widths.
 
 For a storage that may rest in the next tier between steps, the rest after its last use stands for that: any policy but
 KEEP stows it.

@@ -2,7 +2,7 @@
 
 A device's driver maps pages of memory (2 MiB) to addresses, each page to as many as one likes. So a block needs no hole
 of its size: pages that are free, wherever they are, are shown side by side. What a step needs is known beforehand, so
-all is mapped once, and nothing while it runs.
+everything is mapped once, and nothing while the step runs.
 
     window   the pages as a program sees them: page k of it shows page `pages[k]` of the memory. First come all pages
              in their order, then each run of pages that do not follow each other there
@@ -45,9 +45,9 @@ class Stitched:
 
 @dataclass(frozen=True, slots=True)
 class _Want:
-    """Pages that a block needs from `begin` to `end`: so many whole ones, from its page `first` on, and a rest.
+    """Pages that a block needs from `begin` to `end`: `whole` ones, from its page `first` on, and `rest` bytes.
 
-    They hold nothing in the `gaps`, and others may have them then.
+    In the `gaps` they hold nothing, and other blocks may use them.
     """
 
     begin: int
@@ -61,18 +61,18 @@ class _Want:
 
 @dataclass(slots=True)
 class _Shelf:
-    """A page for rests: from when to when it is taken, and what bytes are, as (low, high, begin, end)."""
+    """A page for rests: when it is in use, and which bytes are taken when, as (low, high, begin, end)."""
 
     begin: int
     end: int
     items: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
 
     def longer_for(self, want: _Want) -> int:
-        """Return for how much longer the page would be taken."""
+        """Return for how many more instructions the page would be in use if it took the rest of `want`."""
         return max(0, self.begin - want.begin) + max(0, want.end - self.end)
 
     def room(self, want: _Want, page_bytes: int) -> int | None:
-        """Return where in the page there is room; for what has whole pages too, at its begin or at its end."""
+        """Return where in the page there is room; if the block has whole pages too, only at the page's begin or end."""
         end, size = 0, want.rest
         beside = sorted(item[:2] for item in self.items if item[2] < want.end and want.begin < item[3])
         for low, high in (*beside, (page_bytes, page_bytes)):
@@ -98,9 +98,10 @@ class _Memory:
     changes: list[tuple[int, bool, int, int]] = field(default_factory=list[tuple[int, bool, int, int]])
 
     def take(self, number: int, begin: int, end: int, gaps: Sequence[Range] = ()) -> list[int]:
-        """Take so many pages but in some gaps; what is taken later begins later.
+        """Take `number` pages from `begin` to `end`, except in `gaps`; calls come in the order of `begin`.
 
-        First those that are free just long enough; then one run if there is one, else of the shortest runs; then new.
+        First come pages that others leave free until `end` or later; then pages that are not taken for later, in one
+        run if one is long enough, else of the shortest runs; then new ones.
         """
         while self.changes and self.changes[0][0] <= begin:
             _, _, page, until = heappop(self.changes)
@@ -120,7 +121,7 @@ class _Memory:
 
 
 def _tightest(is_free: NDArray[np.bool_], number: int) -> list[int]:
-    """Return so many free pages, or all: the shortest run that is long enough, or else of the shortest ones."""
+    """Return `number` free pages, or all there are: of the shortest run that is long enough, else of the shortest."""
     edges = np.flatnonzero(np.diff(is_free, prepend=False, append=False))
     begins, lengths = edges[::2], edges[1::2] - edges[::2]
     fitting = np.flatnonzero(lengths >= number)
@@ -132,7 +133,7 @@ def _tightest(is_free: NDArray[np.bool_], number: int) -> list[int]:
 
 
 def stitched(blocks: Sequence[Block], *, page_bytes: int, alignment_bytes: int) -> Stitched:
-    """Return pages for all blocks; what begins at an address that is no multiple of the page is at one of this."""
+    """Return pages for all blocks; a block that does not begin with a page begins at a multiple of the alignment."""
     wants = [want for at, block in enumerate(blocks) for want in _wants(at, block, page_bytes, alignment_bytes)]
     shelves, places = _shelved([want for want in wants if want.rest], page_bytes)
     memory = _Memory()
@@ -168,7 +169,7 @@ def _shown(runs: Sequence[Sequence[int]], offsets: Sequence[int], page_bytes: in
 
 
 def _shelved(wants: Iterable[_Want], page_bytes: int) -> tuple[list[_Shelf], dict[int, tuple[int, int]]]:
-    """Return the pages for rests, and by block in which of them its rest lies, and where."""
+    """Return the pages for rests; and by block, the number of the page with its rest, and where in it the rest lies."""
     shelves: list[_Shelf] = []
     places: dict[int, tuple[int, int]] = {}
     for want in sorted(wants, key=lambda want: (want.begin - want.end, not want.whole, -want.rest, want.block)):

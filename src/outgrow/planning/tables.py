@@ -33,7 +33,7 @@ from outgrow.planning.reuse import ways
 from outgrow.rewriting.reuse import misfit
 
 _OPERANDS = 2
-"""Operands at most that an op may write over."""
+"""How many operands of an op are considered for writing over, at most."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ def _overs(
 ) -> NDArray[np.int64]:
     """For each op the storage of its first result, then up to two operands that it may be written over; else -1.
 
-    Two cases are left out, as the operand would have to stay too: what may be stowed after its birth is not written
-    over what is there before the step, and what may never leave, such as a result, not over what may. On an anchored
-    device what outlives the step is not written over what dies in it.
+    Two cases are left out, since the operand would then have to stay like the result: a result that may be stowed over
+    a storage that exists before the step, and a result that may never leave over a storage that may. On an anchored
+    device a result that outlives the step is written over nothing.
     """
     found = np.full((len(graph.ops), 1 + _OPERANDS), -1, dtype=np.int64)
     for at, op in enumerate(graph.ops):
@@ -153,7 +153,7 @@ def _overs(
 
 
 def _in_flight(graph: Graph, use_start: NDArray[np.int64], uses: list[list[int]], number: dict[str, int]) -> list[int]:
-    """Return the uses after which a storage is in flight: it stays until it has arrived."""
+    """Return the uses after which a storage is in flight, so that it stays until the exchange has ended."""
     return [
         int(use_start[number[name]]) + at
         for name, spans in flights(graph).items()
@@ -177,7 +177,7 @@ def _counts(
     number: dict[str, int],
     use_start: NDArray[np.int64],
 ) -> tuple[list[int], list[int]]:
-    """How often its storage has been written as of each use, and the use of each touch."""
+    """Return, for each use, how often its storage was written up to then; and for each touch, the use that it is."""
     writes = [0] * int(use_start[-1])
     touch_use: list[int] = []
     seen = [0] * len(number)

@@ -15,7 +15,7 @@ The schedule walks over the ops once, with a clock, both lanes of the link and t
       4. op k waits for its pieces (a stall), and runs
     after op k, every gap that begins there is copied out, unless the tier already holds that version
 
-Of a gap may move as much as room is lacking: the first bytes of a storage leave, the others stay.
+A gap may move in part, as much as room is lacking: the first bytes of the storage leave, the others stay.
 
 A gap that begins before op 0 is away from the start, and the tier holds its version; one that ends behind the last op
 is copied out before the step ends. Both are gaps of storages that are stowed between steps, and always chosen.
@@ -83,7 +83,7 @@ def transfers(
     lead_seconds: float,
     piece_bytes: int,
 ) -> Transfers:
-    """Return the transfers in time that move so many bytes of each gap, for ops of these seconds and live bytes."""
+    """Return the transfers in time that move `moved` bytes of each gap, for ops of these seconds and live bytes."""
     found = walk(
         seconds, live, gaps.instance, gaps.begin, gaps.end, gaps.dirty, moved, capacity_bytes, *rates(link),
         lead_seconds, piece_bytes,
@@ -104,8 +104,8 @@ def walk(  # noqa: C901, PLR0912, PLR0915
 ) -> tuple[float, int, Integers, Flags, Integers, Integers, Integers, Integers]:  # fmt: skip
     """The walk of the module's docstring, where `size` is what moves of each gap; returns the fields of `Transfers`.
 
-    One function, since its steps share a dozen arrays: handing these to others counts their users at every op, which
-    takes ten times as long as all the rest.
+    One function, since its steps share a dozen arrays: passing these on would count references at every op, which takes
+    ten times as long as all the rest.
     """
     ops, gaps = len(seconds), len(begin)
     dropped = np.full(gaps, -1, np.int64)
@@ -134,7 +134,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     copied = np.zeros(instances, np.int64)  # bytes of the present version that the tier holds
     held = np.empty(gaps, np.int64)
     away = np.empty(gaps, np.int64)  # from the last use to the next
-    helds = aways = ready = 0  # ready: so many of those away, the soonest used, are back in full
+    helds = aways = ready = 0  # ready: how many of those away, the soonest used first, are back in full
     missing = 0  # bytes of the storages that are away
     clock = out_free = in_free = 0.0
     following = 0
@@ -281,7 +281,7 @@ def _without(live: Integers, begin: Integers, end: Integers, moved: Integers) ->
 
 
 WIDEST, FARTHEST, PARTLY = 0, 1, 2
-"""Rules by which gaps are chosen: `widest`, `farthest`, and the latter with as much of a gap as room is lacking."""
+"""Rules by which gaps are chosen: `widest`; `farthest`, whole gaps; and `farthest`, only as much as room is lacking."""
 
 
 @compiled
@@ -289,10 +289,10 @@ def choose(
     live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, whole: Flags, capacity: int,
     headroom: float, rule: int, part: int,
 ) -> Integers:  # fmt: skip
-    """Choose how many bytes of each gap to swap by one of the rules, so that this share of the capacity stays free.
+    """Choose how many bytes of each gap to swap by a rule, so that the share `headroom` of the capacity stays free.
 
-    Those of storages that are stowed between steps move whole, whatever the rule says of the others. `part` divides
-    what moves of a gap where that is not all.
+    Gaps of storages that are stowed between steps move whole, whatever the rule. What moves of a gap that may move in
+    part grows and shrinks by multiples of `part`.
     """
     target = int(capacity * (1 - headroom))
     is_stowed = (begin < 0) | (end == len(live))
@@ -312,9 +312,9 @@ def choose(
 def farthest(
     live: Integers, begin: Integers, end: Integers, size: Integers, whole: Flags, target: int, part: int
 ) -> Integers:
-    """Choose gaps to swap: at the first op over the target the storage whose next use is farthest (Belady 1966).
+    """Choose gaps to swap: at each op over the target, the storage whose next use is farthest (Belady 1966).
 
-    Of several with the same next use the largest. What the target holds without as well is given back.
+    Of several with the same next use the largest is taken. Gaps that the target has room for in the end are given back.
     """
     gaps, ops = len(begin), len(live)
     moved = np.zeros(gaps, np.int64)
@@ -400,7 +400,7 @@ def _covered(over: Integers, weight: Reals, begin: int, end: int, size: int) -> 
 
 @compiled
 def _give_back(over: Integers, begin: Integers, end: Integers, moved: Integers, whole: Flags, part: int) -> None:
-    """Keep what of the chosen gaps, the shortest first, the target holds without."""
+    """Take back, of the chosen gaps, what the target has room for, the shortest gaps first."""
     heights, length = heights_of(over), end - begin
     for gap in np.argsort(length, kind="mergesort"):
         first, last, spare = int(begin[gap] + 1), int(end[gap]), int(moved[gap])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Generator[None]:
-    """Leave out cyclic garbage collection, if it is on; objects without cycles go as ever."""
+    """Switch cyclic garbage collection off, if it is on; objects without cycles are freed as ever."""
     is_on = gc.isenabled()
     gc.disable()
     try:

@@ -18,7 +18,7 @@ _HEADER = ("planner", "peak", "step", "x in core", "moved", "recomputed", "plann
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one planner found: the figures of its plan with what is to be known of it, or why there is none."""
+    """What one planner found: the figures of its plan, with notes, or why there is none."""
 
     planner: str
     found: Summary | Infeasible
@@ -62,7 +62,7 @@ class Row:
 
 
 def comparison(workload: str, budget_bytes: int, rows: Sequence[Row]) -> str:
-    """Return the table of all planners, predicted, and below it what is to be known of them."""
+    """Return the table of all planners, predicted, and below it the bound and the notes."""
     title = f"{workload} under {format_bytes(budget_bytes)}, predicted"
     header, *lines = aligned([_HEADER, *(row.cells() for row in rows)], numbers_from=1).splitlines()
     width = max(len(name) for name in (_HEADER[0], *(row.planner for row in rows)))
@@ -80,7 +80,7 @@ def _refused(row: Row, width: int) -> str:
 
 
 def _bound(rows: Sequence[Row]) -> str:
-    """Of what the bound is; where no planner has a plan, the whole of the first refusal."""
+    """Return the line about the bound; if no planner has a plan, the whole first refusal."""
     bounds = [row.found.bound_seconds for row in rows if isinstance(row.found, Summary)]
     if not bounds:
         return str(rows[0].found)

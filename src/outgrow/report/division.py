@@ -1,4 +1,4 @@
-"""How is a step divided among workers? A table of what each of them holds and receives, and the same as data."""
+"""How is a step divided among workers? A table of what each worker holds and receives, and the same as data."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from outgrow.units import format_bytes, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Seconds of a step on a machine: divided, of these those in which a worker waits for others; and of the rivals.
+    """Seconds of a step on a machine: divided (`waiting_seconds` of it for other workers), and as rivals run it.
 
-    None where a rival is impossible. `ideal_seconds` are those of one device with all the memory it needs, over the
-    number of workers. A worker's peak is that of its own plan. Data parallel is taken to send all of its gradients
-    beside arithmetic, and operator placement does not look at memory: both are as quick as they could be.
+    A rival that is impossible has None. `ideal_seconds` are those of one device with enough memory, divided by the
+    number of workers. `planned_peak_bytes` is the peak of one worker's plan. Data parallelism is taken to send all
+    gradients beside arithmetic, and operator placement ignores memory: both are as quick as they could be.
     """
 
     machine: str
@@ -36,12 +36,12 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The figures of a division. Bytes communicated are those that all workers receive in a step.
+    """The figures of a division. `communicated_bytes` is what all workers together receive in a step.
 
-    Those of data parallel are None where the batch is too small for it; `searched_bytes` is what the search added up,
-    in which halves of halves count as equal.
+    `data_parallel_bytes` is the same for data parallelism, None where the batch is too small for it. `searched_bytes`
+    is the sum that the search made small: it counts every group of workers as the first one, which has the most.
 
-    `whole_operators` are those of which nothing is known, so that every worker runs them on all of their operands.
+    `whole_operators` are not in the catalogue, so every worker runs them on whole operands.
     """
 
     workload: str
@@ -137,7 +137,7 @@ def _proof(is_exact: bool) -> str:
 
 
 def _ways(levels: Sequence[Level]) -> str:
-    """Return how often which variable was cut, division by division."""
+    """Return, for each division, its bytes and the variables along which most calls are cut."""
     rows = [("division", "communicated", "calls cut along")]
     for level in levels:
         cuts = Counter("whole" if strategy is None else strategy.cut for strategy in level.strategies.values())

@@ -33,7 +33,7 @@ class Fields:
         return None if self.item(key) is None else self.text(key)
 
     def newer_integer(self, key: str) -> int:
-        """Return an integer that older files do not have, which say 0 by that."""
+        """Return an integer that older files lack; there it is 0."""
         return self.integer(key) if key in self.data else 0
 
     def integer(self, key: str) -> int:
@@ -53,7 +53,7 @@ class Fields:
         return tuple(items)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """Return a list of numbers; null is one that JSON cannot say."""
+        """Return a list of numbers; null stands for one that JSON cannot express."""
         items = self._of_type(key, list, "a list")
         for at, item in enumerate(items):
             if item is not None and (not isinstance(item, int | float) or isinstance(item, bool)):

@@ -85,7 +85,7 @@ def description_from_toml(text: str, file: str) -> Description:
 
 
 def description_to_toml(description: Description, comments: Mapping[str, str] = _NO_COMMENTS) -> str:
-    """Return a description as TOML, from which `description_from_toml` makes an equal one, but for digits.
+    """Return a description as TOML, from which `description_from_toml` makes an equal one, up to digits.
 
     Numbers are written with four digits, since a measurement has no more. `comments` are put above the keys that they
     are given for.

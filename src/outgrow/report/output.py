@@ -13,7 +13,7 @@ from pathlib import Path
 STDOUT = Path("-")
 """The path that means the standard output."""
 _UNSPEAKABLE = "backslashreplace"
-"""How names of files are written that are no text."""
+"""How the names of files that are not valid text are written."""
 
 
 def speak_plainly() -> None:
@@ -47,7 +47,7 @@ def write_data(path: Path | None, data: object) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file at once: a reader sees the old content, or the whole of the new. `STDOUT` is no file.
+    """Write a text file at once: a reader sees the old content, or all of the new. `STDOUT` is simply written to.
 
     Raises `OSError` if the disk refuses.
     """

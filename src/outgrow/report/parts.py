@@ -12,7 +12,7 @@ from outgrow.units import format_bytes, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """One part: where it begins in the user's code, shapes of its inputs but state, ops, runs, and its plan.
+    """One part: where it begins in the user's code, shapes of its inputs except state, ops, runs, and its plan.
 
     Bytes and seconds are those of both passes, as captured and as planned; `left_bytes` is what the plan leaves to
     everything else while the part waits between the two.

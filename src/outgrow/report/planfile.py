@@ -37,7 +37,7 @@ _KINDS: Mapping[type[Decision], str] = {
 }
 
 _VERSION = 1
-"""Raised when a plan that is written now could not be read, or would mean something else, before."""
+"""Raised when earlier versions could not read a plan that is written now, or would understand it otherwise."""
 
 
 def plan_to_data(plan: Plan) -> dict[str, object]:

@@ -159,7 +159,7 @@ class Summary:
 
 
 def without_nan(item: object) -> object:
-    """Return JSON data in which numbers that JSON cannot say (NaN, infinity) are null."""
+    """Return JSON data in which numbers that JSON cannot express (NaN, infinity) are null."""
     match item:
         case float() if not math.isfinite(item):
             return None

@@ -48,7 +48,7 @@ def by_layout(draft: Draft, decision: Decision) -> None:
 def layout_positions(draft: Draft, place: Place) -> list[int]:
     """Return the positions of the operands that the op at a place may be given by layout.
 
-    An input that no op uses stays to the end of the step, so an operand that no op of the step writes is left.
+    An input that no op uses stays to the end of the step, so an operand that no other op writes is left as it is.
     """
     op = draft.op(place)
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""A graph while laws edit it: the same content, arranged so that a law costs what it touches, not what there is.
+"""A graph while laws edit it: the same content, arranged so that a law costs what it touches, not all there is.
 
     order     instructions are a linked list of places; labels say which of two places comes first
     indexes   the places of the ops by name, the places that touch or write a storage, the values in a storage
@@ -89,11 +89,11 @@ class Draft:
         return sorted(places, key=self._label.__getitem__)
 
     def following(self, place: Place) -> Place:
-        """Return the place behind."""
+        """Return the place directly behind this one."""
         return self._next[place]
 
     def preceding(self, place: Place) -> Place:
-        """Return the place before."""
+        """Return the place directly before this one."""
         return self._previous[place]
 
     def has_transfer_between(self, place: Place, other: Place) -> bool:

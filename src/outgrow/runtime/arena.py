@@ -55,7 +55,7 @@ def resting_bytes() -> int:
 
 
 def rise_bytes() -> int:
-    """Return by how much the bytes of live tensors rose at most since the last call; 0 where it is not installed."""
+    """Return the most by which the bytes of live tensors rose since the last call; 0 where it is not installed."""
     return _ready().arena_rise_bytes() if _installed else 0
 
 
@@ -66,7 +66,7 @@ def keep_at_most(size_bytes: int) -> None:
 
 
 def expect(size_bytes: int, idle: int, address: int | None) -> None:
-    """Say what tensors of exactly this size this thread makes next; a size of 0 takes back what was said before.
+    """Announce the tensors of exactly this size that this thread makes next; a size of 0 withdraws what was announced.
 
     The first `idle` of them take no memory until they are touched. The one after them lies at `address`, whose owner
     keeps it; None: anywhere.
@@ -80,17 +80,17 @@ def is_available() -> bool:
 
 
 def fill(address: int, size_bytes: int) -> bool:
-    """Make reserved bytes usable, with resting memory first; `address` lies on a chunk. Whether it could be done."""
+    """Make reserved bytes usable, with resting memory first; `address` begins a chunk. Return whether it worked."""
     return _ready().arena_fill(address, size_bytes) == 0
 
 
 def lend(address: int, size_bytes: int) -> bool:
-    """Keep the memory of whole chunks in use for others; their addresses stay, for `fill`. Whether it could be done."""
+    """Let others have the memory of whole chunks; the addresses stay, for `fill`. Return whether it was possible."""
     return _ready().arena_lend(address, size_bytes) == 0
 
 
 def adopt(address: int, size_bytes: int) -> None:
-    """Keep bytes that were filled, whole, for later."""
+    """Take over the memory of bytes that were filled as a whole, for later use."""
     _ready().arena_adopt(address, size_bytes)
 
 
@@ -101,13 +101,13 @@ def exchange(one: torch.UntypedStorage, other: torch.UntypedStorage) -> None:
 
 
 def reach_from(storage: torch.UntypedStorage, device: torch.device) -> None:
-    """Let a storage say that its memory is on a device, which can reach it."""
+    """Let a storage say that its memory is on a device; the device can reach it."""
     if storage.device != device:
         _ready().arena_reach_from(storage._cdata, _CUDA, device.index or 0)  # noqa: SLF001 - the C++ object
 
 
 def is_loaded(storage: torch.UntypedStorage) -> bool:
-    """Whether a storage is of `torch.load`, which torch marks as it marks one whose address it gave to NumPy."""
+    """Whether a storage comes from `torch.load`; torch marks it like one whose address it gave to NumPy."""
     return _ready().arena_is_loaded(storage._cdata)  # noqa: SLF001 - the C++ object that tensors refer to
 
 

@@ -1,8 +1,8 @@
-"""What is a file to a device that comes to it by way of the host? Bytes that it reads, slowly, where they rest.
+"""What is a file to a device that reaches it only through the host? Bytes that it reads, slowly, where they rest.
 
-A device that reads pages of the host which nobody has locked (on CUDA: pageable memory access, of which the driver
-tells) reads a mapping of a file too. So what outlives the step can rest there between steps, as a tensor of the device.
-While a step runs, bytes pass through locked buffers (`runtime.staged`).
+A device that reads unlocked pages of the host (on CUDA, where the driver reports pageable memory access) also reads a
+mapping of a file. So what outlives the step can rest there between steps, as a tensor of the device. While a step runs,
+bytes pass through locked buffers (`runtime.staged`).
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class FileBelow:
 
     @property
     def capacity_bytes(self) -> int:
-        """What there is of it."""
+        """The bytes of the file."""
         return self.file.capacity_bytes
 
     @property
@@ -49,11 +49,11 @@ class FileBelow:
         self.file.grow(capacity_bytes)
 
     def taken_for(self, size_bytes: int) -> int:
-        """Return what so many bytes more take of the disk."""
+        """Return what `size_bytes` more take of the disk."""
         return self.file.taken_for(size_bytes)
 
     def release(self, is_free: Callable[[int, int], bool]) -> None:
-        """A file is one piece."""
+        """Give nothing back: a file is one piece."""
 
     def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
         """Return a storage of the device over bytes of the file; they and `keep` live as long as it does."""
@@ -68,11 +68,11 @@ class FileBelow:
             self.file.write(offset + begin, piece.data_ptr(), piece.nbytes)
 
     def home(self, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        """Return memory of the device for the bytes of a storage that is mapped at `offset`, with them."""
+        """Return memory of the device with the bytes of a storage that is mapped at `offset`."""
         content = torch.empty(0, dtype=torch.uint8).set_(self.file.mapped(offset, storage.nbytes(), None))
         room = torch.empty(storage.nbytes(), dtype=torch.uint8, device=self._device)
         return room.copy_(content).untyped_storage()
 
     def forget(self, storage: torch.UntypedStorage) -> None:
-        """Give back the memory of the host that reading a storage took that is mapped here."""
+        """Give back the memory of the host that was taken by reading a storage that is mapped here."""
         self.file.forget(storage)

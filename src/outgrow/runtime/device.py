@@ -1,6 +1,6 @@
 """What is a device beside the host? Streams, memory that is counted, and a driver that locks pages of the host.
 
-`Cuda` is one. The tests have another, of which the memory is the host's own and the streams are threads.
+`Cuda` is one. The tests have another, whose memory is the host's own and whose streams are threads.
 """
 
 import threading
@@ -27,7 +27,7 @@ class Device(Protocol):
 
     torch_device: torch.device
     unseen_bytes: int
-    """What it takes for itself beside the tensors of a step, about, before a run has shown it."""
+    """About what it takes for itself beside the tensors of a step, until a run has shown it."""
     slack_bytes: int
     """What it may take beyond what a run has shown."""
 
@@ -67,7 +67,7 @@ class Device(Protocol):
         ...
 
     def give_back(self) -> None:
-        """Give back what is taken and not in use; the host waits for the device. What libraries keep may be anew."""
+        """Give back what is taken and not in use; the host waits for the device. Libraries may take theirs anew."""
         ...
 
     def settle_libraries(self) -> None:
@@ -75,7 +75,7 @@ class Device(Protocol):
         ...
 
     def refusals(self) -> int:
-        """Return how often the device had not as much memory as was asked for, so far; a library may have asked."""
+        """Return how often the device has refused to give as much memory as was asked for, also by libraries."""
         ...
 
     def taken_by(self, sizes_bytes: Iterable[int]) -> int:
@@ -83,29 +83,29 @@ class Device(Protocol):
         ...
 
     def room(self, size_bytes: int) -> torch.Tensor:
-        """Return so many bytes, uint8[size_bytes]. Raises `DeviceFull`."""
+        """Return new memory, uint8[size_bytes]. Raises `DeviceFull`."""
         ...
 
     def pages(self) -> Pages | None:
-        """Return pages that can be shown in any order, none yet; None where there are no such."""
+        """Return pages that can be shown in any order, none taken yet; None where the driver cannot do this."""
         ...
 
     def full(self, size_bytes: int) -> DeviceFull:
-        """Return the error that so many bytes are needed and not there."""
+        """Return the error that says that `size_bytes` are needed and not free."""
         ...
 
 
 class Cuda:
     """A GPU. What the process takes of it is what torch's allocator has reserved, and pages: a context is not counted.
 
-    Beside tensors that are the ends of segments, and workspaces of matrix products (32 MiB on Hopper), which live on
-    for each thread and stream. One that is made amid other work may split a large segment, which is never given back
-    then: so they are made where nothing else is cached, and before a step, which would not know where they belong.
+    Besides tensors that includes the unused ends of segments, and workspaces of matrix products (32 MiB on Hopper),
+    which live on for each thread and stream. A workspace that is made amid other work may split a large segment, which
+    then is never given back: so they are made while nothing else is cached, before a step, which has no place for them.
     """
 
     unseen_bytes = 64 << 20
     slack_bytes = _SEGMENT_BYTES + _SMALL_SEGMENT_BYTES
-    """A segment of each kind, of which a tensor beside the arena needs a little."""
+    """One segment of each size: a tensor beside the arena may need a little of a new one."""
     _settled: ClassVar[set[tuple[int, int]]] = set()
     """The threads and streams that have their workspaces."""
 

@@ -16,7 +16,7 @@ from outgrow.runtime.score import Score
 
 
 class DeviceMemory(Protocol):
-    """The memory of one run. A storage is told by its name; bytes are counted from its first one."""
+    """The memory of one run. Storages are given by name; bytes are counted from the first one of the storage."""
 
     is_timed: bool
     """Whether `moment` tells when operators run."""
@@ -27,7 +27,7 @@ class DeviceMemory(Protocol):
         ...
 
     def begin(self, free_bytes: int) -> Moment:
-        """Begin to measure, with room for so many bytes more than are there; return the moment."""
+        """Begin to measure, with room for `free_bytes` beyond what is there; return the moment."""
         ...
 
     def moment(self) -> Moment:
@@ -35,19 +35,19 @@ class DeviceMemory(Protocol):
         ...
 
     def end(self) -> Moment:
-        """Return the moment when all that was asked for will have been done."""
+        """Return the moment when everything asked for so far will have been done."""
         ...
 
     def leave_free(self, free_bytes: int) -> None:
-        """Keep no more memory for later than leaves so many bytes."""
+        """Keep only so much memory for later that `free_bytes` stay free."""
         ...
 
     def before(self, position: int) -> None:
-        """This instruction comes next."""
+        """Note that this instruction comes next."""
         ...
 
     def after(self) -> None:
-        """The operator of this instruction has returned, and nobody holds what it made but those who are to."""
+        """Note that the operator of this instruction has returned, and that what it made for itself is gone."""
         ...
 
     def born(self, storage: str, item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
@@ -55,7 +55,7 @@ class DeviceMemory(Protocol):
         ...
 
     def reserve(self, storage: str, begin: int, end: int, size: int, there: torch.UntypedStorage | None) -> int:
-        """Let bytes begin:end of a storage of `size` bytes be copied to, and return the address of its first byte.
+        """Make room for a copy of bytes begin:end of a storage of `size` bytes; return the address of its first byte.
 
         `there` is the storage if other bytes of it stayed.
         """
@@ -66,11 +66,11 @@ class DeviceMemory(Protocol):
         ...
 
     def lend(self, storage: str, there: torch.UntypedStorage, begin: int, end: int) -> None:
-        """Give up bytes begin:end of a storage of which others stay."""
+        """Give up bytes begin:end of a storage whose other bytes stay."""
         ...
 
     def freed(self, size_bytes: int, address: int) -> None:
-        """A storage of this size at this address is gone."""
+        """Note that a storage of this size at this address is gone."""
         ...
 
     def score(self, there: Mapping[str, torch.UntypedStorage]) -> Score | None:
@@ -82,7 +82,7 @@ class DeviceMemory(Protocol):
         ...
 
     def watched(self, born_bytes: int) -> int:
-        """Return the workspace of the call, of which so many bytes were born."""
+        """Return the workspace of the watched call, which brought `born_bytes` into being."""
         ...
 
     def abandon(

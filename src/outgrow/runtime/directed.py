@@ -6,7 +6,7 @@ site's scratch range: at the lowest offset, in multiples of 512 bytes, where it 
 fit). What does not fit there, what other threads allocate, and what is allocated outside of a site is served by the
 allocator that was there before. Allocations of zero bytes are too, and do not count.
 
-A named place owns nothing: whose memory it is keeps it. Scratch is given back as a tensor dies, on whichever thread.
+A named place owns nothing: the owner of the memory keeps it. Scratch is given back when a tensor dies, on any thread.
 
 What an operator allocates, and when that dies, is learnt by watching it once (`watched`). How much scratch it needs
 follows (`scratch_needed`).
@@ -64,7 +64,7 @@ class _Entry(ctypes.Structure):
 class Site:
     """What a plan says of one instruction: its scratch range, and (number, bytes, address) of allocations.
 
-    One whose address is 0 is forwarded.
+    Allocations with the address 0 are forwarded to the allocator that was there before.
     """
 
     scratch_address: int
@@ -74,9 +74,9 @@ class Site:
 
 @final
 class Directions:
-    """The sites of a program, by position; None: everything is forwarded there. They hold while this object lives.
+    """The sites of a program, by position (None: everything is forwarded there). They hold while this object lives.
 
-    Each thread is directed by its own calls. The allocator is installed, if it is not, or lies below another by now.
+    Each thread is directed by its own calls. The allocator is installed if it is not, or if another now lies over it.
     """
 
     def __init__(self, device: torch.device, sites: Sequence[Site | None]) -> None:
@@ -90,7 +90,10 @@ class Directions:
         self._sites = tuple(None if site is None else _added(library, table, site) for site in sites)
 
     def at(self, position: int) -> bool:
-        """From now on this thread's allocations go where the site at `position` says, from 0 on; return if it does."""
+        """From now on, counted from 0, this thread's allocations go where the site at `position` says, if there is one.
+
+        Returns whether there is one.
+        """
         site = self._sites[position]
         self._go(site)
         return site is not None
@@ -100,9 +103,9 @@ class Directions:
         self._go(None)
 
     def strays(self) -> int:
-        """Return how many pieces of scratch lived on when a thread left their site, since the last call.
+        """Return how many pieces of scratch were still alive when a thread left their site, since the last call.
 
-        Their bytes may have been given out again by then: a result that the site does not name is among them.
+        Their bytes may have been given out again since. A result that the site does not name is one of them.
         """
         return self._count_strays(self._table)
 
@@ -118,9 +121,9 @@ class Allocation:
 
 
 def install(device: torch.device) -> bool:
-    """Direct this device type's allocations from now on, where a thread is at a site; returns whether that can be.
+    """Direct this device type's allocations from now on, where a thread is at a site; return whether that is possible.
 
-    May be called again. It has to be, or `Directions` made, after another allocator was laid over this one.
+    May be called again. After another allocator was laid over this one, it has to be called, or `Directions` made.
     """
     library = _library(device.type)
     if library is not None:
@@ -152,7 +155,7 @@ def scratch_needed(allocations: Sequence[Allocation], results: Collection[int]) 
 
 
 def first_fit(taken: Iterable[tuple[int, int]], size_bytes: int) -> int:
-    """Return the lowest offset with room for so many bytes among ranges that are taken, each (begin, end)."""
+    """Return the lowest offset with room for `size_bytes` among ranges that are taken, each (begin, end)."""
     offset = 0
     for begin, end in sorted(taken):
         if begin - offset >= size_bytes:

@@ -57,10 +57,10 @@ class Progress:
 class Run:
     """The tables of one run of a program; `extents` are those of lasting storages.
 
-    `values` are what was computed or looked at already, and `made_of` the names of those over each storage.
+    `values` are those that were computed or looked at already, and `made_of` their names by storage.
 
-    An op is taken to last from when the thread was free for it (`free_since`): what Python does between two ops, the
-    transfers that it begins among that, is part of what the next one costs.
+    An op counts from the time when the thread was free for it (`free_since`): what Python does between two ops, such as
+    beginning transfers, is part of what the next one costs.
     """
 
     program: Program
@@ -119,7 +119,7 @@ class Run:
         return tuple(self._lookup(name) for name in names)
 
     def receive(self, returned: Sequence[torch.Tensor]) -> None:
-        """Go past the call that comes next with what somebody else says that it returns."""
+        """Skip the call that comes next, taking what somebody else gives as its results."""
         call = self.program.instructions[self.position]
         assert isinstance(call, Call), "only a call returns something"
         now = self.free_since = self.memory.moment()
@@ -154,7 +154,7 @@ class Run:
         self.recording.memory.append((self.memory.moment(), size_bytes, tier_bytes))
 
     def _make_room(self, size_bytes: int = 0) -> None:
-        """Let no more memory rest than leaves room for what is held, and for so many bytes more."""
+        """Let only so much memory rest that there is room for what is held and for `size_bytes` more."""
         self.memory.leave_free(self.capacity_bytes - self.held - size_bytes)
 
     def _lookup(self, name: str) -> Item:
@@ -311,7 +311,7 @@ class Run:
             self.storages[storage] = arrived
 
     def _drop(self, storage: str, begin: int, end: int) -> None:
-        """Free device bytes of a storage whose content rests in the tier; the caller's stay readable there."""
+        """Free device bytes of a storage whose content rests in the tier; the caller's storages stay readable there."""
         if end - begin < self.program.extents.get(storage, (0, 0))[1]:
             self.memory.lend(storage, self.storages[storage], begin, end)
             self._hold(begin - end)
@@ -340,7 +340,7 @@ class Run:
 
 
 def require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:
-    """The op returned what the capture foresaw; otherwise views of it would be wrong."""
+    """Raise `ReplayMismatch` unless the op returned what the capture foresaw: views of it would be wrong."""
     if is_as_captured(item, geometry):
         return
     found = Geometry(geometry.storage, item.dtype, tuple(item.shape), item.stride(), int(item.storage_offset()))
@@ -363,7 +363,7 @@ def is_as_captured(item: torch.Tensor, geometry: Geometry) -> bool:
 
 
 def _essence(geometry: Geometry) -> tuple[object, ...]:
-    """What a layout says about bytes: the stride of a dimension of size 1 says nothing."""
+    """What of a layout matters for bytes: the stride of a dimension of size 1 does not."""
     if 0 in geometry.shape:
         return (geometry.dtype, geometry.shape)
     sized = zip(geometry.shape, geometry.strides, strict=True)

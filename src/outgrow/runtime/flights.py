@@ -34,7 +34,7 @@ _MOST_KNOWN = 16_384
 class Flight:
     """A copy of `size` bytes of a storage that was given to a stream; its seconds count from `origin`.
 
-    It has times if its link did, when it was given.
+    It has times if its link was timed when the copy was submitted.
     """
 
     lane: Lane
@@ -59,7 +59,7 @@ class StreamLink:
     """The two directions between memory of `device` and a pool of host memory. Use it from one thread."""
 
     failure: TierFailure | None = None
-    """A stream does not fail by itself: what goes wrong there, the device's next call raises."""
+    """A stream does not fail by itself: if something goes wrong there, the next call of the device raises it."""
 
     def __init__(self, streams: Streams, device: torch.device, pool: HostPool) -> None:
         self._streams, self._device, self._pool = streams, device, pool

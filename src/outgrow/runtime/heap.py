@@ -1,11 +1,11 @@
 """What is the memory of a run on a CPU? What torch's allocator gives for results, and blocks for what comes back.
 
 Storages that come back whole are tensors of the arena; a `Block` holds one that comes back in pieces. Where a part of a
-storage is dropped, its memory is lent until that comes back.
+storage is dropped, its memory is lent until the part comes back.
 
-While an op is watched, nothing rests in the arena, and the process's high-water mark is taken around it: what it, or
-the arena, rose above the results is the op's workspace. Otherwise what rests makes room for the workspace of the next
-op, and for what does not come from there: small tensors, which the heap serves.
+While an op is watched, nothing rests in the arena, and the process's high-water mark is taken around it: by how much
+the process, or the arena, rose above the results is the op's workspace. Otherwise what rests makes room for the
+workspace of the next op, and for small tensors, which the heap serves.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Heap:
         return self._high_water
 
     def begin(self, free_bytes: int) -> float:
-        """What was moved to the disk just now leaves no more resting memory than there is room."""
+        """Give back resting memory that there is no room for, such as that of what was just moved to the disk."""
         self.leave_free(free_bytes)
         reset_high_water()
         return perf_counter()
@@ -86,12 +86,12 @@ class Heap:
         self.lent.add(storage)
 
     def freed(self, size_bytes: int, address: int) -> None:
-        """Memory of the caller, or all where there is no arena, may have been on the heap, which keeps it."""
+        """The caller's memory, or any where there is no arena, may have been on the heap, which keeps freed memory."""
         if size_bytes >= arena.LEAST_BYTES and is_on_heap(address):
             trim()
 
     def score(self, there: Mapping[str, torch.UntypedStorage]) -> None:
-        """Addresses are other ones in every run."""
+        """There is no score: addresses differ from run to run."""
 
     def watch(self) -> None:
         arena.keep_at_most(0)
@@ -119,7 +119,7 @@ class Heap:
 
 
 def compact(item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
-    """Return a result that holds no more memory than was planned: a loss may keep that of all it was summed from."""
+    """Return a result that holds no more memory than was planned: a loss may keep all that it was summed from."""
     if not is_loose(item, size_bytes):
         return item
     room = torch.empty(size_bytes, dtype=torch.uint8, device=item.device)
@@ -138,7 +138,7 @@ def copied_to(storage: torch.UntypedStorage, item: torch.Tensor, geometry: Geome
 
 
 def fill(tensor: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
-    """Copy an item into a tensor that lies like it: along a stride of 0 there is but one number."""
+    """Copy an item into a tensor that lies like it: along a stride of 0 there is only one number."""
     if 0 not in tensor.stride():
         return tensor.copy_(item)
     firsts = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())

@@ -69,7 +69,7 @@ class Store(Protocol):
 
 
 def _held_lock() -> LockType:
-    """A lock that is released when a copy ends: made in a tenth of the time of an event."""
+    """A lock that is released when a copy ends; making one takes a tenth of the time of an event."""
     lock = Lock()
     lock.acquire()
     return lock
@@ -264,7 +264,7 @@ _switching = _Switching()
 
 @contextmanager
 def handing_over() -> Iterator[None]:
-    """Let threads get the interpreter's lock quickly; behind it, the interval is what it was, unless someone set it."""
+    """Let threads get the interpreter's lock quickly; afterwards the interval is as before, unless someone set it."""
     state = _switching
     with state.lock:
         state.users += 1

@@ -68,7 +68,7 @@ class _Extent:
     committed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def give_back(self) -> None:
-        """Leave the memory to the arena, if all of it is there, else to the kernel."""
+        """Leave the memory to the arena if all of it was committed, else to the kernel."""
         is_whole = sum(end - begin for begin, end in self.committed) == self.size_bytes
         if is_whole and arena.is_installed():
             arena.adopt(self.address, self.size_bytes)
@@ -179,7 +179,7 @@ def unread(size_bytes: int) -> torch.UntypedStorage:
 
 
 def fresh(size_bytes: int) -> tuple[torch.Tensor, list[Callable[[], None]]]:
-    """Return memory of a mapping of its own, uint8[size_bytes], and a list of what is to be called before its end."""
+    """Return memory of a mapping of its own, uint8[size_bytes], and a list: its functions are called before the end."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     if address == ctypes.c_void_p(-1).value:
@@ -198,7 +198,7 @@ def _end(address: int, size_bytes: int, ends: list[Callable[[], None]]) -> None:
 def mapped(descriptor: int, offset: int, size_bytes: int, keep: object) -> torch.UntypedStorage:
     """Return a storage whose bytes are those of a file from `offset` on, a multiple of the page size.
 
-    They take memory only when touched, which the kernel takes back when it needs it. `keep` lives as long as they do.
+    They take memory only when touched, and the kernel takes it back when it needs it. `keep` lives as long as they do.
     """
     address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
     if address == ctypes.c_void_p(-1).value:
@@ -281,7 +281,7 @@ def fix_mmap_threshold(size_bytes: int) -> None:
 
 
 def least_bytes() -> int:
-    """Return the size from which on a tensor that dies makes room for any other; one on the heap may leave a hole."""
+    """Return the smallest size at which a tensor that dies makes room for any other; on the heap it may leave holes."""
     return arena.LEAST_BYTES if arena.is_available() else MAPPED_BYTES
 
 

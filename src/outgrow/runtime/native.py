@@ -1,7 +1,7 @@
 """How does C++ of ours come into the process? It is compiled when it is first needed, and kept in the cache folder.
 
-A source is compiled against torch's headers, which takes seconds, once for each text, torch and kind of machine. What
-to do where there is no compiler, or not all that a source includes, is up to who asks.
+A source is compiled against torch's headers, which takes seconds, once for each text, torch and kind of machine. If
+there is no compiler, or a header is missing, the caller decides what to do.
 """
 
 import ctypes

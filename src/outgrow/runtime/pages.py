@@ -26,15 +26,15 @@ class Mapper(Protocol):
     page_bytes: int
 
     def take(self, number: int) -> list[int]:
-        """Take so many pages and return their names. Raises `MemoryError`, and takes none, where there are fewer."""
+        """Take `number` pages and return their names. Raises `MemoryError`, and takes none, where there are fewer."""
         ...
 
     def give_back(self, pages: Sequence[int]) -> None:
-        """Give pages back; whoever shows them goes on to."""
+        """Give pages back; where they are still shown, they stay."""
         ...
 
     def reserve(self, size_bytes: int) -> int:
-        """Return where so many addresses begin that nobody uses."""
+        """Return the begin of `size_bytes` of addresses that nobody uses."""
         ...
 
     def show(self, address: int, pages: Sequence[int]) -> None:
@@ -67,7 +67,7 @@ class Pages:
         return len(self._pages) * self.page_bytes
 
     def have(self, size_bytes: int) -> None:
-        """Have so many bytes at least. Raises `MemoryError`, and takes none then."""
+        """Have at least `size_bytes`. Raises `MemoryError`, and takes none then."""
         missing = -(-(size_bytes - self.size_bytes) // self.page_bytes)
         if missing > 0:
             self._pages += self._mapper.take(missing)
@@ -76,7 +76,7 @@ class Pages:
     def show(self, pages: Sequence[int]) -> int:
         """Return where a window begins that shows pages, by their numbers from 0 on, one after the other.
 
-        One that shows none begins nowhere.
+        Without pages there is no window, and 0 is returned.
         """
         if not pages:
             return 0
@@ -87,7 +87,7 @@ class Pages:
         return address
 
     def hide(self, address: int) -> None:
-        """Let a window be no more."""
+        """Remove a window, once the device has done with it."""
         if address:
             self._mapper.settle()
             self._mapper.free(address, self._windows.pop(address))
@@ -103,9 +103,9 @@ class Pages:
 
 @final
 class Unread:
-    """Memory of a device of which nobody looks at the contents: one page, shown over and over.
+    """Memory of a device whose contents nobody looks at: one page, shown over and over.
 
-    Where there are no pages it is a single byte: nobody may read beyond it.
+    Where there are no pages it is a single byte, beyond which nobody may read.
     """
 
     def __init__(self, pages: Pages | None, device: torch.device) -> None:
@@ -114,7 +114,7 @@ class Unread:
         self._known: dict[int, int] = {}
 
     def address(self, size_bytes: int) -> int:
-        """Return where so many bytes begin; they are there for as long as this object."""
+        """Return where `size_bytes` of such memory begin; they are there for as long as this object."""
         size = 1 << max(0, size_bytes - 1).bit_length()
         if size not in self._known:
             self._known[size] = self._made(size)

@@ -1,8 +1,8 @@
-"""What is the memory of a run whose addresses were planned? One arena, of which every byte has its turns.
+"""What is the memory of a run whose addresses were planned? One arena, in which storages take turns at each byte.
 
 A result is born at its address where the allocator can be directed (`runtime.directed`), and is copied there otherwise.
-What comes back from the next tier is copied to its address; what leaves, or dies, needs nothing: whoever has the bytes
-next is ordered behind it (`runtime.flights`). Results of the step, which outlive it, are the allocator's.
+What comes back from the next tier is copied to its address; for what leaves, or dies, nothing is done: whoever has the
+bytes next is ordered behind it (`runtime.flights`). Results of the step, which outlive it, are the allocator's.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class Arena:
         return 0 if self.pages is None else self.pages.page_bytes
 
     def reserve(self, size_bytes: int, most_bytes: int) -> None:
-        """Have so many bytes, and not too many, as another program may have wanted. Raises `DeviceFull`."""
+        """Have at least `size_bytes`, and not more than `most_bytes` left from another program. Raises `DeviceFull`."""
         if size_bytes <= self.size_bytes <= most_bytes:
             return
         if self.pages is None or self.size_bytes > most_bytes:
@@ -81,7 +81,7 @@ class Arena:
         if self.pages is None:
             assert self._room is not None, "the arena was reserved for the program"
             return self._room.data_ptr()
-        if id(program) not in self._windows:  # which keeps the program, so that no other one has its identity
+        if id(program) not in self._windows:  # its value keeps the program, so that no other one has its identity
             self._windows[id(program)] = program, self.pages.show(program.addresses.pages)
         return self._windows[id(program)][1]
 
@@ -90,7 +90,7 @@ class Arena:
         return Places(self, program, self._directed(program), is_timed)
 
     def score(self, program: Program, there: Mapping[str, torch.UntypedStorage]) -> Score:
-        """Return what is the same in every run of a program, while the user's storages lie where they lay."""
+        """Return what is the same in every run of a program while the user's storages stay where they are."""
         known = self._scores.get(id(program))
         if known is None or known[1].there != {name: storage.data_ptr() for name, storage in there.items()}:
             found = scored(program, self.address(program), self.device.torch_device, there)
@@ -139,7 +139,7 @@ class Arena:
             offset, size = addresses.scratch.get(at, (0, 0))
             stays = addresses.stays.get(at, _NOWHERE)
             aims = program.aims.get(at, ())
-            # 0: the allocator that was there before has it, since it outlives the step
+            # 0: it outlives the step, so the allocator that was there before serves it
             found = (base + stays[aim.storage] if aim.storage in stays else 0 for aim in aims)
             placed = tuple((aim.number, aim.size_bytes, place) for aim, place in zip(aims, found, strict=True))
             sites.append(Site(base + offset, size, placed) if size or placed else None)
@@ -161,7 +161,7 @@ class Places:
     _arriving: dict[str, torch.UntypedStorage] = field(default_factory=dict[str, torch.UntypedStorage])
 
     def __post_init__(self) -> None:
-        """What is asked for at every result is at hand."""
+        """Keep at hand what is asked for at every result."""
         self._address, self._kind = self.arena.address(self.program), self.arena.device.torch_device.type
         assert self.program.addresses is not None, "a program that runs in an arena has addresses"
         self._stays = self.program.addresses.stays
@@ -176,7 +176,7 @@ class Places:
         return self._begin
 
     def moment(self) -> Moment:
-        """A mark, or where nobody asks for the times of operators the beginning: each mark costs some time."""
+        """A mark; where nobody asks for the times of operators, the beginning, since each mark costs some time."""
         return self._mark() if self.is_timed else self._begin
 
     def end(self) -> Moment:
@@ -210,7 +210,7 @@ class Places:
         offset = None if stays is None else stays.get(storage)
         if offset is None or item.device.type != self._kind:
             if is_loose(item, size_bytes):
-                self.after()  # what it is copied to outlives the step, so it is no scratch
+                self.after()  # the copy outlives the step, so it is no scratch
             return compact(item, geometry, size_bytes)
         address = self._address + offset
         if item.untyped_storage().data_ptr() == address or not size_bytes:
@@ -235,7 +235,7 @@ class Places:
         """Others have been planned to lie there."""
 
     def score(self, there: Mapping[str, torch.UntypedStorage]) -> Score | None:
-        """There is one where nobody asks for the times of operators."""
+        """A run has a score if nobody asks for the times of operators."""
         return None if self.is_timed else self.arena.score(self.program, there)
 
     def watch(self) -> None:
@@ -250,7 +250,7 @@ class Places:
         sizes: Mapping[str, int],  # noqa: ARG002
         extents: Mapping[str, Extent],
     ) -> None:
-        """What outlives the run and is in the arena goes to its extent: others will have its place."""
+        """What outlives the run and lies in the arena goes to its extent: others will have its place in the arena."""
         self.after()
         self._arriving.clear()
         for name in extents.keys() & storages.keys():

@@ -37,7 +37,7 @@ _PAGEABLE = (
 
 
 class HostPool:
-    """Host memory beside a device, in pieces of which each is locked as a whole: no copy reaches from one to the next.
+    """Host memory beside a device, in pieces, each locked as a whole: no copy reaches from one piece to the next.
 
     Offsets go on from piece to piece, with a gap of `seam_bytes` between two of them.
     """
@@ -61,7 +61,7 @@ class HostPool:
         return os.getpid() != self._process
 
     def grow(self, capacity_bytes: int) -> None:
-        """Take one piece more, up to this offset. Raises `TierFailure` if the host does not have as much free."""
+        """Take one more piece, which ends at this offset. Raises `TierFailure` if the host has too little free."""
         begin = self.capacity_bytes + self.seam_bytes
         size = self.taken_for(capacity_bytes - begin)
         _require_free(size)
@@ -84,11 +84,11 @@ class HostPool:
         return sum(piece.nbytes for piece in self._pieces)
 
     def taken_for(self, size_bytes: int) -> int:
-        """Return what a piece of so many bytes takes of the host."""
+        """Return what a piece of `size_bytes` takes of the host."""
         return round_up(size_bytes, HUGE_PAGE_BYTES)
 
     def release(self, is_free: Callable[[int, int], bool]) -> None:
-        """Give pieces back of which nobody has any byte, as `is_free` says of offsets from begin to end."""
+        """Give back pieces of which nobody has any byte; `is_free(begin, end)` says so of a piece, by its offsets."""
         kept = [
             (begin, end, piece)
             for begin, end, piece in zip(self._begins, self._ends, self._pieces, strict=True)
@@ -120,12 +120,12 @@ class HostPool:
         self.bytes(offset, size).copy_(bytes_on(self.device, address, size))
 
     def home(self, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        """Return memory of the device for the bytes of a storage that is mapped at `offset`, with them."""
+        """Return memory of the device with the bytes of a storage that is mapped at `offset`."""
         room = torch.empty(storage.nbytes(), dtype=torch.uint8, device=self.device)
         return room.copy_(self.bytes(offset, storage.nbytes())).untyped_storage()
 
     def forget(self, storage: torch.UntypedStorage) -> None:
-        """What rests here has no other place."""
+        """Do nothing: what rests here has no other place."""
 
     def _piece(self, offset: int, size: int) -> tuple[int, torch.Tensor]:
         at = bisect_right(self._begins, offset) - 1
@@ -136,7 +136,7 @@ class HostPool:
 
 
 def _let_go(_piece: torch.Tensor, _keep: object) -> None:
-    """Nobody needs bytes of the pool any more."""
+    """Hold on to a piece, and whatever else is to be kept, until nobody needs its bytes any more."""
 
 
 def unlocked(_address: int, _size_bytes: int) -> Callable[[], None]:
@@ -159,7 +159,7 @@ def locked_by_cuda(address: int, size_bytes: int) -> Callable[[], None] | str:
 
 
 def available_bytes() -> int:
-    """Return what the kernel says that could be taken without swapping."""
+    """Return the bytes that could be taken without swapping, as the kernel says."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 

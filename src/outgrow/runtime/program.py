@@ -33,7 +33,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result of a call: the value that it defines, how it lies, and the storage that is born with it, with its bytes.
+    """A result of a call: the value that it defines, how it lies, the storage born with it, and the bytes of that.
 
     No storage is born where the result is written in place.
     """
@@ -48,9 +48,9 @@ class Result:
 class Call:
     """One op, ready to run. `results` are None where nobody reads them.
 
-    Arguments are as in `constants`, but for those that are `values`, by their position, and those of which a part is
-    one, which their slots find; so it is with `keywords`. `updates` says that it writes a parameter or optimizer state,
-    so that the step can no longer be undone.
+    Arguments are as in `constants`, except those that are `values`, by position, and those that contain one, which
+    `slots` find; likewise for `keywords`. `updates` says that it writes a parameter or optimizer state, so that the
+    step can no longer be undone.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """Which allocation of an op becomes a storage: the one of this number, counted from 0, of so many bytes."""
+    """Which allocation of an op becomes a storage: its number, counted from 0, and its bytes."""
 
     number: int
     size_bytes: int
@@ -93,10 +93,10 @@ Instruction = Call | SwapOut | SwapIn | Wait | Drop
 class Program:
     """Instructions in order, what dies after each, and how every value lies in its storage.
 
-    `extents` gives each swapped storage that the step alone knows its place in the scratch: (offset, bytes). Storages
-    that are `sunk` go to the tier below, and have their places in the scratch there. Those of the caller that leave the
-    device are `lasting`, and `stowed` are those of them that rest in the tier between steps. Where addresses matter,
-    `addresses` are those of an arena, and `aims` say by instruction what is allocated there.
+    `extents` gives each swapped storage that does not outlive the step its place in the scratch: (offset, bytes).
+    Storages that are `sunk` go to the tier below, and have their places in the scratch there. Storages that outlive the
+    step and leave the device are `lasting`; of these, `stowed` ones rest in the tier between steps. Where addresses
+    matter, `addresses` are those of an arena, and `aims` say by instruction what is allocated there.
     """
 
     instructions: tuple[Instruction, ...]

@@ -54,12 +54,12 @@ class Recording:
 
     @cached_property
     def held(self) -> Held:
-        """The memory of another run that does the same."""
+        """What another run that does the same takes and frees."""
         return [(None, device, tier) for _, device, tier in self.memory]
 
     @cached_property
     def trace(self) -> Trace:
-        """What happened, once it has; ask after the run has been given out to the end."""
+        """What happened; this waits for it, and is asked for after the end of the run."""
         assert self.end is not None, "a trace is made of a whole run"
         since = self._since
         spans = [Span(Lane.COMPUTE, name, since(begin), since(end)) for name, begin, end in self.ops]

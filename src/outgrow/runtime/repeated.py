@@ -1,7 +1,7 @@
-"""How does a program run again whose addresses were planned? From its score: op after op, with tensors that are there.
+"""How does a program with planned addresses run again? From its score: op after op, with tensors that are there.
 
-What a run notes and frees is the same every time, so nothing is noted or freed but what is loose. Of the user's
-storages those that rest in the next tier between steps stay there, as the user sees them; ops see their turns in the
+What a run notes and frees is the same every time, so only loose storages are freed, and nothing is noted. The user's
+storages that rest in the next tier between steps stay there, as the user sees them; ops see them at their places in the
 arena. A run that fails leaves them as the last copies out have made them.
 """
 
@@ -53,7 +53,7 @@ class Repeated(Run):
         self.position += 1
 
     def receive(self, returned: Sequence[torch.Tensor]) -> None:
-        """Go past the call that comes next with what somebody else says that it returns."""
+        """Skip the call that comes next, taking what somebody else gives as its results."""
         part = self.score.parts[self.position]
         assert isinstance(part, Part), "only a call returns something"
         self.memory.before(self.position)
@@ -101,7 +101,7 @@ class Repeated(Run):
         return part.call.function(*arguments, **keywords)
 
     def _settle(self, call: Call, placed: Placed, item: torch.Tensor) -> None:
-        """See to it that a result is as it was captured, and where it is looked for."""
+        """Check that a result is as it was captured, and bring it to where it is looked for."""
         require_as_captured(call, item, placed.result.geometry)
         if item.data_ptr() != placed.address:
             self.memory.born(placed.born, item, placed.result.geometry, placed.result.size_bytes)
@@ -113,7 +113,7 @@ class Repeated(Run):
         self._submit(lane, copy.storage, copy.end - copy.begin, offset + copy.begin, part.address)
 
     def _freed(self, size: int, address: int) -> None:
-        """That was noted before."""
+        """Note nothing: an earlier run has."""
 
     def _wait(self, storage: str) -> None:
         for flight in self.in_flight.pop(storage, ()):
@@ -126,7 +126,7 @@ def _result(returned: Any, at: int) -> Any:
 
 
 def again(run: Run, noted: Held, there: Mapping[str, torch.UntypedStorage]) -> Run:
-    """Return a run from a score in place of one that has not begun, or that one if there is no score.
+    """Return a run from a score, in place of a run that has not begun; if there is no score, return that run.
 
     An earlier run of the program has `noted` what it held. The user's storages `there` stay where they are.
     """

@@ -28,7 +28,7 @@ from outgrow.units import format_bytes
 
 @dataclass(frozen=True, eq=False)
 class Extent:
-    """Bytes of a spill file that belong to one storage for as long as someone holds this."""
+    """Bytes of a spill file that belong to one storage for as long as somebody holds this object."""
 
     file: "SpillFile"
     offset: int
@@ -62,7 +62,7 @@ def is_exchangeable(storage: torch.UntypedStorage) -> bool:
 
 
 def is_loaded(storage: torch.UntypedStorage) -> bool:
-    """Whether a storage cannot be exchanged only because `torch.load` made it; one tensor alone is over it."""
+    """Whether a storage cannot be exchanged only because `torch.load` made it, and only one tensor is over it."""
     is_other = storage.device.type != "cpu" or storage.resizable() or storage.is_shared()
     return not is_other and _users(storage) == 1 and arena.is_available() and arena.is_loaded(storage)
 
@@ -81,12 +81,12 @@ def rest(storage: torch.UntypedStorage, extent: Extent) -> None:
 
 
 def settle(storage: torch.UntypedStorage, arrived: torch.UntypedStorage) -> None:
-    """Let a storage lie where its bytes have arrived."""
+    """Let a storage change places with the memory in which its bytes have arrived."""
     arena.exchange(storage, arrived)
 
 
 def forget(storage: torch.UntypedStorage) -> None:
-    """Give back the memory that reading a storage took where it rests on the disk."""
+    """Give back the memory that was taken by reading a storage that rests on the disk."""
     extent = extent_of(storage)
     if extent is not None:
         extent.file.tier.forget(storage)
@@ -121,7 +121,7 @@ class _Space:
         return sum(last - begin for begin, last in self.free if last == end)
 
     def take(self, size_bytes: int) -> int | None:
-        """Return where a free range of this size begins, the first that there is."""
+        """Take this many bytes from the first free range that has them, and return where they begin."""
         for at, (begin, end) in enumerate(self.free):
             if end - begin >= size_bytes:
                 self.free[at : at + 1] = [(begin + size_bytes, end)] if end - begin > size_bytes else []
@@ -139,7 +139,7 @@ class _Space:
         self.free = joined
 
     def remove(self, begin: int, end: int) -> bool:
-        """Forget a range that is free as a whole, by itself; whether there is one."""
+        """Forget exactly this free range; return whether there is one."""
         is_there = (begin, end) in self.free
         if is_there:
             self.free.remove((begin, end))
@@ -148,7 +148,7 @@ class _Space:
 
 @dataclass(eq=False)
 class SpillFile:
-    """A tier that grows to what is taken of it, up to `limit_bytes`; it goes with the last who holds it."""
+    """A tier that grows with what is taken of it, up to `limit_bytes`; it is freed with its last holder."""
 
     medium: Medium
     limit_bytes: int | None = None
@@ -176,7 +176,7 @@ class SpillFile:
         return extent
 
     def make_room(self, size_bytes: int) -> None:
-        """Let so much be free, in ranges of whatever size. Raises `TierFailure` as `take` does."""
+        """Let `size_bytes` be free, in ranges of whatever size. Raises `TierFailure` as `take` does."""
         missing = size_bytes - self._space.free_bytes
         if missing > 0:
             self._grow(missing)

@@ -1,13 +1,13 @@
-"""What of a program whose addresses were planned is the same in every run? Almost all, so it is prepared once.
+"""What stays the same in every run of a program with planned addresses? Almost everything, so it is prepared once.
 
 Where a storage lies is known at every instruction, and so are the tensors over it: they are made once, and are put into
 the arguments of the ops that read them. Nothing has to be looked up, viewed or freed while such an op runs.
 
     fixed    what lies in the arena, or is the user's and stays where it is
-    loose    what the next run has elsewhere: the batch, numbers, what the step takes of the host's memory, and what
+    loose    what lies elsewhere in the next run: the batch, numbers, what the step takes of the host's memory, and what
              outlives the step, which torch's allocator places. It is looked up as in any run (`runtime.execute`)
 
-Tensors of a score own nothing. It holds for as long as the user's storages lie where they lay.
+Tensors of a score own nothing. A score holds for as long as the user's storages stay where they were.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _NOWHERE: Mapping[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A result, by its place among the others, with which a storage is born whose first element is at an address."""
+    """Result number `at` of an op: the storage `born` comes into being with it; its first element is at `address`."""
 
     at: int
     address: int
@@ -35,11 +35,11 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Part:
-    """One op with its arguments, but for those that are `loose`, by place or keyword the names of values.
+    """One op with its arguments; `loose` and `loose_keywords` name the values that are looked up when it runs.
 
-    Where a list has loose ones in it, the op is `nested`, and `fixed` are the other values that it reads. Of its
-    results some are `placed`, some are `numbers`, and others are `born` loose, by their places. One that `is_placing`
-    allocates where the plan says.
+    If a loose argument stands inside a list, the op is `nested`; `fixed` are the values it reads that are not loose.
+    Its results, by number, are `placed` at known addresses, `numbers`, or `born` loose. An op that `is_placing` makes
+    results or scratch, so the memory is told when it begins and ends.
     """
 
     call: Call
@@ -67,7 +67,7 @@ class Moved:
 class Score:
     """By instruction an op, a copy, or the storage that is waited for; None for a drop, which frees nothing here.
 
-    `dies` are the loose storages that are not needed behind an instruction, `there` where the user's lay.
+    `dies` has the loose storages that die with each instruction, `there` the addresses of the user's storages.
     """
 
     parts: tuple[Part | Moved | str | None, ...]
@@ -100,7 +100,7 @@ class _Scoring:
         self._made: dict[tuple[str, int], torch.Tensor] = {}
 
     def is_loose(self, storage: str) -> bool:
-        """Whether a storage has had no place that is known, so far."""
+        """Whether no address of a storage is known so far."""
         return storage not in self._where
 
     def part(self, position: int, item: Call | SwapOut | SwapIn | Wait | Drop) -> Part | Moved | str | None:
@@ -156,7 +156,7 @@ class _Scoring:
         return tuple(placed), tuple(numbers), tuple(born)
 
     def _tensor(self, name: str) -> torch.Tensor | None:
-        """Return the tensor of a value where its storage is now; None if that is loose."""
+        """Return the tensor of a value where its storage is now; None for a number, or if the storage is loose."""
         geometry = self._program.geometry[name]
         if geometry.dtype is None or geometry.storage not in self._where:
             return None

@@ -48,7 +48,7 @@ class Spill:
                 return
 
     def reserve(self, scratch_bytes: int, lasting_bytes: int) -> None:
-        """Make room for so much scratch, and so much more for storages that outlive the step; and a link that works.
+        """Make room for scratch, and for `lasting_bytes` more of storages that outlive the step; have a working link.
 
         Raises `TierFailure` if the budget of the tier, or what there is of it, is too small.
         """
@@ -64,13 +64,13 @@ class Spill:
         except TierFailure:
             if taken <= scratch_bytes:
                 raise
-            self._take_scratch(self.file, scratch_bytes)  # another program wanted more of it
+            self._take_scratch(self.file, scratch_bytes)  # another program had wanted more scratch
             self.file.make_room(lasting_bytes)
         self.link = self.link or self.medium.link(self.file.tier)
 
     def _take_scratch(self, file: SpillFile, size_bytes: int) -> None:
         self.scratch = None
-        if self.link is not None and file.tier.seam_bytes:  # it knows bytes that may be given back
+        if self.link is not None and file.tier.seam_bytes:  # the link knows bytes that may be given back
             self.link.close()
             self.link = None
         self.scratch = file.take(size_bytes) if size_bytes else None
@@ -99,10 +99,10 @@ class Spill:
         lasting: Mapping[str, int],
         sunk: Collection[str] = (),
     ) -> dict[str, Extent]:
-        """Bring storages to where a step wants them: those `stowed` to this file, or below, the others to memory.
+        """Bring storages to where a step wants them: `stowed` ones to this file, or below, the others to memory.
 
-        Returns the extents of those stowed, and new ones for the others that are `lasting`, by their bytes: they may
-        leave in the step. Raises `TierFailure` if the disk fails, or has no room for all of them.
+        Returns the extents of the stowed ones, and new ones for the others that are `lasting` (sizes by name), which
+        may leave during the step. Raises `TierFailure` if the disk fails, or has no room for all of them.
         """
         assert self.file is not None, "the file was made when room was reserved"
         found, leaves_holes = self.stow({name: storages[name] for name in stowed & storages.keys()}, sunk)
@@ -152,7 +152,7 @@ class Spill:
         return extent if extent is not None and extent.file is self.file else None
 
     def close(self) -> None:
-        """Stop the link and give the space back: at once, or when what rests there is needed no more."""
+        """Stop the link and give the space back: at once, or when what rests there is no longer needed."""
         if self.below is not None:
             self.below.close()
         if self.link is not None:

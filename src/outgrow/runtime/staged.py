@@ -6,8 +6,8 @@ piece moves between the device and one of them, the disk has the other.
     out    behind all work that operators were given when the copy was submitted; over once the disk has all of it
     in     over once the last piece was given to the stream, behind which operators go on that are called from then on
 
-Other copies are ordered by the same marks as those of `runtime.flights`, so what is said there of bytes holds here. The
-host waits at the `wait` of a program for the disk, as the device would.
+Copies are ordered by the same marks as those of `runtime.flights`, so what is said there of bytes holds here. At a
+`wait` of the program the host waits for the disk, as the device would.
 """
 
 from contextlib import AbstractContextManager

@@ -6,8 +6,8 @@
     mark       a point behind everything that a stream was given so far
     wait       what a stream is given from now on runs behind a mark
 
-Nothing else orders the work of two streams. A mark is made before it is waited for: to wait for one that a stream has
-not been given yet would order nothing.
+Nothing else orders the work of two streams. A mark has to be made before it is waited for: waiting for one that no
+stream was given yet would order nothing.
 """
 
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ class CudaStreams:
                 target.copy_(source, non_blocking=True)
             return
         before = self._stream(Lane.COMPUTE)
-        torch.cuda.set_stream(self._stream(lane))  # what the context above does, but for what is known here
+        torch.cuda.set_stream(self._stream(lane))  # what the context above does, except what is known here
         try:
             target.copy_(source, non_blocking=True)
         finally:

@@ -78,7 +78,7 @@ class DiskTier:
     """
 
     seam_bytes = 0
-    """What it grows by goes on where it ended."""
+    """When it grows, new bytes follow the old ones without a gap."""
     budget_name = "disk budget"
 
     def __init__(self, folder: Path, capacity_bytes: int) -> None:
@@ -116,11 +116,11 @@ class DiskTier:
         return self.capacity_bytes
 
     def taken_for(self, size_bytes: int) -> int:
-        """Return what so many bytes more take of the disk."""
+        """Return what `size_bytes` more take of the disk."""
         return size_bytes
 
     def release(self, is_free: Callable[[int, int], bool]) -> None:
-        """A file is one piece."""
+        """Give nothing back: a file is one piece."""
 
     def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
         """Return a storage over bytes of the tier; they and `keep` live as long as it does, even if the tier closes."""
@@ -163,7 +163,7 @@ class DiskTier:
         return room
 
     def forget(self, storage: torch.UntypedStorage) -> None:
-        """Give back the memory that reading a storage took that is mapped here."""
+        """Give back the memory that was taken by reading a storage that is mapped here."""
         give_back(storage)
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ def whole_number(argument: Argument) -> int:
 
 
 def whole_numbers(argument: Argument, count: int) -> tuple[int, ...]:
-    """Return an argument that is a whole number for each of so many dimensions, or one for all."""
+    """Return an argument that is a whole number for each of `count` dimensions, or one for all of them."""
     found = argument if isinstance(argument, tuple) else (argument,)
     numbers = tuple(whole_number(item) for item in found)
     return numbers * count if len(numbers) == 1 else numbers

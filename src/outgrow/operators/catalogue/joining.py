@@ -10,7 +10,7 @@ from outgrow.operators.tdl import ALL, All, Argument, Call, Element, Place, Resu
 
 
 def cat(call: Call) -> list[Result | None]:
-    """Operands one behind the other. Nothing is said where one is the empty tensor that fits to all."""
+    """Operands one behind the other. Not described where one is the empty tensor that fits to any other."""
     first = call.operands[0]
     if any(len(operand.shape) != len(first.shape) for operand in call.operands):
         return [None]
@@ -28,7 +28,7 @@ def stack(call: Call) -> list[Result | None]:
 
 
 def apart(call: Call) -> list[Result | None]:
-    """Parts of the operand that lie behind each other, as long as they may be."""
+    """Parts of the operand that lie behind each other, of whatever lengths."""
     (x,) = call.operands
     at = _but(_axis(_argument(call, 2), len(x.shape)), len(x.shape))
     return [None if shape is None else Result.at(at, x[at]) for shape in call.shapes]
@@ -52,7 +52,7 @@ def _without(call: Call, value: Element) -> list[Result | None]:
 
 
 def slice_tensor(call: Call) -> list[Result | None]:
-    """Elements from a place on, every so many."""
+    """Every element from a place on, at multiples of a step."""
     (x,) = call.operands
     axis, start, step = _axis(_argument(call, 1), len(x.shape)), _start(call), whole_number(_argument(call, 4, 1))
     i = numbered("i", len(x.shape))
@@ -76,7 +76,7 @@ def _sliced(call: Call, cut: str) -> Call:
 
 
 def of_a_part(axis_at: int) -> Callable[[Call], list[Result | None]]:
-    """Return the description of a gradient that is zero but for a part; the axis is at a position."""
+    """Return the description of a gradient that is zero except in a part; the axis is argument number `axis_at`."""
 
     def describe(call: Call) -> list[Result | None]:
         (y,) = call.operands

@@ -19,7 +19,7 @@ _OF_CLASSES = 3
 
 
 def nll_loss(call: Call) -> list[Result | None]:
-    """The losses, or their sum, and the sum of their weights. Nothing is said of a single example."""
+    """The losses, or their sum, and the sum of their weights. A single example is not described."""
     x, target, *weight = call.operands
     if len(x.shape) == 1:
         return [None for _ in call.shapes]

@@ -1,7 +1,7 @@
 """Operators that make a tensor of nothing but its shape, and those that draw random numbers.
 
 What is made of one number is cut like anything else. Random numbers are not: all workers draw all of them, so that each
-has those that it would have alone. What a tensor that is drawn into held before is not read.
+has those that it would have alone. Where numbers are drawn into a tensor, what it held before is not read.
 """
 
 from collections.abc import Mapping

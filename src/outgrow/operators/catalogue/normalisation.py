@@ -104,7 +104,7 @@ def sums_of_channels(call: Call) -> list[Result | None]:
 
 
 def of_channels(call: Call) -> list[Result | None]:
-    """Each element from those at its place, and from what belongs to its channel; and that of the last operand."""
+    """Each element, from those at its place and what belongs to its channel; other results, from the last operand."""
     at = _of_images(call)
     found = Result.at(at, applied(*_read(call, at)))
     return [found, *(Result.at((c,), applied(call.operands[-1][c])) for _ in call.shapes[1:])]

@@ -4,7 +4,7 @@
     pools        up to 1 MiB: small, in segments of 2 MiB; larger: large, in segments of 20 MiB, or, from 10 MiB on, of
                  the request rounded up to 2 MiB
     best fit     of the free blocks of the pool the smallest that is large enough, the lowest address on a tie
-    split        what is left of it stays free, if it is at least 512 bytes (small) or more than 1 MiB (large)
+    split        what is left of that block stays free, if it is at least 512 bytes (small) or more than 1 MiB (large)
     merge        a freed block joins free neighbours in its segment; segments are not given back
 
 The storages come and go as the graph says; nothing is planned. What is reserved from the device at the end is the sum

@@ -13,8 +13,8 @@ ASPLOS, https://doi.org/10.1145/3373376.3378505. From the trace of accesses of o
        less overhead, and bring the seconds of all other recomputations up to date: one whose source has gone must
        rebuild that as well, and a source of what is recomputed already is rebuilt once more for each
     3. a copy back is triggered by the latest access before the begin of its slot on the link (`lanes`), one transfer
-       at a time in each direction; while an access still waits for its copy, that is triggered earlier by 5 % of its
-       seconds, and the step is run again
+       at a time in each direction; while an access still waits for its copy, the copy is triggered earlier by 5 % of
+       its seconds, and the step is run again
 
 Departures: what is needed is known for each op, so a choice stops where no op is over capacity any more, not at a sum
 of bytes; overheads are compared for each byte, since the two tensors differ in size; runs to learn from are runs of
@@ -107,7 +107,7 @@ def _chosen_to_recompute(problem: Problem, profile: Profile) -> Regeneration:
 
 
 def _swapped(problem: Problem, graph: Graph) -> Schedule | None:
-    """Parts 1 to 3 but for recomputation, on a graph with what is recomputed; None if that does not fit."""
+    """Parts 1 to 3 without recomputation, on a graph with what is recomputed; None if the step does not fit."""
     profile = profile_of(problem, graph)
     ledger = _Ledger(problem, profile)
     for gap in _swap_for_nothing(ledger, profile):

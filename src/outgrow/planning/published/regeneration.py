@@ -4,8 +4,8 @@
                  + once more for each chosen recomputation that ends within the gap and has the storage as a source
 
 A storage is at hand at a step if it outlives the step, is too small to move, or is live there and not within a gap that
-is closed by recomputation. The lineage of the others is repeated with them (`lineage`). Choosing a gap changes what is
-at hand, hence the seconds of the gaps that end within it and have its storage as a source.
+is closed by recomputation. What is not at hand is built again together with its lineage (`lineage`). Choosing a gap
+changes what is at hand, hence the seconds of the gaps that end within it and have its storage as a source.
 """
 
 from collections.abc import Sequence

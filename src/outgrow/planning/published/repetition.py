@@ -1,8 +1,8 @@
 """How many bytes does a step hold if some storages are built again? Counted without rewriting the graph.
 
 A method that compares many ways to repeat work asks this of each. It is what `analysis.liveness.live_bytes` says of
-the graph that the law of recomputation gives: each time that a chain is repeated, what it makes are new storages
-(instances); the one that was asked for stands from then on for the captured one, the others live as long as the chain.
+the graph that the law of recomputation gives: each repetition of a chain makes new storages (instances); the one that
+was asked for replaces the captured one from then on, the others live as long as the chain.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ scheduling", https://arxiv.org/abs/2010.14109, section on virtual addressing.
     exact     a cached range of the same size is used as it is
     grow      else the largest smaller one is grown, by loose chunks, then by those of the smallest cached range that
               has enough, then by those of the largest cached ranges, then by new ones
-    shrink    else (all cached ranges are larger) the smallest is stripped, and what it has too much is loose
+    shrink    else (all cached ranges are larger) the smallest is stripped, and the chunks it has too many become loose
     create    with no cached range at all, loose chunks and then new ones are mapped
 
 Chunks serve any range, so nothing is lost between ranges: what is lost is the rest of the last chunk of each. The price
