@@ -110,7 +110,7 @@ def test_numbers_are_left_as_the_step_leaves_them() -> None:
     model = Counting()
     found = captured(model)
     assert {(item.name, item.value) for item in found.numbers} == {("is_odd", True), ("calls", 1)}
-    model.is_odd, model.calls = False, 0
+    assert (model.is_odd, model.calls) == (False, 0)
     for item in found.numbers:
         item.leave()
     assert (model.is_odd, model.calls) == (True, 1)

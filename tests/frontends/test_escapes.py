@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -71,14 +70,6 @@ def test_a_loss_in_a_list_is_refused() -> None:
 def test_what_is_returned_is_not_kept() -> None:
     """A step may return numbers and tensors in whatever it likes."""
     captured(lambda x, model: {"loss": model(x), "number": model(x).item()})
-
-
-def test_random_numbers_of_numpy_are_refused() -> None:
-    """They would be drawn once, and be the same ever after; the generator is as it was."""
-    before = repr(np.random.get_state())  # noqa: NPY002 - what users have
-    with pytest.raises(Uncapturable, match="NumPy's random numbers"):
-        captured(lambda x, model: model(x) * float(np.random.rand()))  # noqa: NPY002
-    assert repr(np.random.get_state()) == before  # noqa: NPY002
 
 
 def test_an_argument_that_is_a_weight_is_refused_where_that_is_written() -> None:

@@ -1,7 +1,10 @@
 """A call that another capture would be right for has another signature, and only such a call."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +21,21 @@ class Scaled(nn.Sequential):
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
         self.sizes, self.scale, self.activation = (1, (2, 3)), torch.ones(()), torch.tanh
+        self.widths, self.rates = [1, 2], {"warm": 0.1}
+        self.config, self.options = SimpleNamespace(scale=1.0), Options([3])
+        self.kind, self.way = torch.float32, partial(torch.add, alpha=1)
+        self.first, self.second, self.third = None, True, 1
+
+
+@dataclass
+class Options:
+    """A configuration that may be changed."""
+
+    depths: list[int]
+
+
+def swap(model: Any) -> None:
+    model.first, model.second = model.second, model.first
 
 
 def model_with_a_number() -> nn.Sequential:
@@ -49,6 +67,15 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "sizes": lambda model: setattr(model, "sizes", (1, (2, 4))),
     "a tensor": lambda model: setattr(model, "scale", torch.ones(())),
     "a function": lambda model: setattr(model, "activation", torch.relu),
+    "an entry of a list": lambda model: model.widths.append(3),
+    "an entry of a dictionary": lambda model: model.rates.update(warm=0.2),
+    "a configuration": lambda model: setattr(model, "config", SimpleNamespace(scale=2.0)),
+    "a value of a configuration": lambda model: setattr(model.config, "scale", 2.0),
+    "a list of a configuration": lambda model: model.options.depths.append(4),
+    "a type": lambda model: setattr(model, "kind", torch.float64),
+    "a partial function": lambda model: setattr(model, "way", partial(torch.add, alpha=2)),
+    "which of two is a flag": swap,
+    "a number that is a flag now": lambda model: setattr(model, "third", True),
     "weights of one memory": tie,
     "places in memory": flatten,
     "a shared buffer": lambda model: setattr(model[1], "running_var", model[1].running_mean),
@@ -70,7 +97,7 @@ def test_what_a_forward_pass_may_look_at_is_signed(change: Callable[[nn.Sequenti
 
 
 def test_what_an_optimizer_may_look_at_is_signed() -> None:
-    """Hooks, and whether groups share a rate."""
+    """Hooks, numbers of its own, and whether groups share a rate; what schedulers mark there does not count."""
     model, rate = model_with_a_number(), torch.tensor(0.1)
     weight, bias, *_ = model.parameters()
     groups = [{"params": [weight]}, {"params": [bias]}]
@@ -82,6 +109,10 @@ def test_what_an_optimizer_may_look_at_is_signed() -> None:
     found = [signed()]
     optimizer.param_groups[1]["lr"] = torch.tensor(0.1)
     found.append(signed())
+    optimizer.every = 2  # pyright: ignore[reportAttributeAccessIssue]
+    found.append(signed())
+    optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
+    assert signed() == found[-1]
     optimizer.register_step_pre_hook(lambda *_: None)
     found.append(signed())
     optimizer.register_step_post_hook(lambda *_: None)

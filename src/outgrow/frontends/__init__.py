@@ -1,7 +1,7 @@
 """How does what a user wrote become a plan, and how does that run? By what follows, module by module.
 
-capture       capture, trace, convert, names, arguments, state, signature, guards, counters, literals, escapes,
-              attributes, refusals
+capture       capture, trace, convert, names, arguments, state, signature, configuration, guards, counters, literals,
+              escapes, attributes, unseen, drawn, refusals
 fake tensors  fakes, layouts, precision, reserves, eager_ways, generator, schedules, containers
 the loop      compile, one_thread, entries, calls, within_budget, prepare, kept, settings, warmup
 platforms     platform, on_cpu, on_device, beside_device, devices, rehearsal, measure, machines, lower

@@ -1,7 +1,7 @@
-"""What do modules keep in their attributes? What a step leaves there counts, since its Python does not run again.
+"""What do modules and optimizers keep in their attributes? What a step leaves there counts: its Python runs once.
 
     numbers, flags, words   are part of the signature, so every call with one signature leaves the same ones: they are
-                            set after each call as the captured step left them
+                            put back after the capture, and set after each call as the captured step left them
     values of the step      have no content while it is captured: the attributes are put back as they were
 
 So a mask that a module would make only once is made in every step. What depends on the batch or on weights, such as a
@@ -12,19 +12,19 @@ refuses to be read.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.refusals import DROP_IN
 
-_HELD_ELSEWHERE = ("_parameters", "_buffers", "_modules")
-"""Attributes of a module that are its tables of tensors and modules."""
+_HELD_ELSEWHERE = ("_parameters", "_buffers", "_modules", "state", "param_groups")
+"""Attributes that are a module's tables of tensors and modules, or an optimizer's."""
 _CONTAINERS = (list, dict, set)
 _PLAIN = (bool, int, float, str)
 _SHAPES_ALONE = ("_like", "new_", "empty", "sym_")
@@ -35,95 +35,95 @@ Container = list[object] | dict[object, object] | set[object]
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number, flag or word in an attribute of a module, as a step leaves it there."""
+    """A number, flag or word in an attribute of a module or an optimizer, as a step leaves it there."""
 
-    module: nn.Module
+    owner: object
     name: str
     value: bool | float | str
 
     def leave(self) -> None:
         """Set it as the step does."""
-        vars(self.module)[self.name] = self.value
+        vars(self.owner)[self.name] = self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Values of a step that a module keeps in an attribute: these tensors."""
+    """Values of a step that a module or an optimizer keeps in an attribute: these tensors."""
 
-    module: nn.Module
+    owner: object
     name: str
     tensors: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """An attribute of a module, in which `count` values depend on what a step was given."""
+    """An attribute of a module or an optimizer in which `count` values depend on what a step was given."""
 
-    module: nn.Module
+    owner: object
     name: str
     count: int
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """The attributes of modules before a step, copies of the containers among them, and tensors without content."""
+    """The attributes of objects before a step, copies of the containers among them, and tensors without content."""
 
-    modules: tuple[nn.Module, ...]
+    owners: tuple[object, ...]
     before: tuple[dict[str, object], ...]
     containers: tuple[tuple[Container, Container], ...]
     known: frozenset[int]
 
     @staticmethod
-    def of(models: Iterable[nn.Module]) -> "Attributes":
+    def of(owners: Iterable[object]) -> "Attributes":
         """Note what is there."""
-        modules = tuple(dict.fromkeys(module for model in models for module in model.modules()))
-        before = tuple(dict(vars(module)) for module in modules)
-        held = [item for copy in before for item in copy.values() if isinstance(item, _CONTAINERS)]
+        each = tuple({id(owner): owner for owner in owners}.values())
+        before = tuple(dict(vars(owner)) for owner in each)
+        named = [pair for copy in before for pair in copy.items() if pair[0] not in _HELD_ELSEWHERE]
+        held = [item for _, item in named if isinstance(item, _CONTAINERS)]
         copies = tuple((item, item.copy()) for item in held if type(item) in _CONTAINERS)
         known = frozenset(id(leaf) for copy in before for leaf in _leaves(copy) if isinstance(leaf, FakeTensor))
-        return Attributes(modules, before, copies, known)
+        return Attributes(each, before, copies, known)
 
     def put_back(self) -> None:
-        """Put back what has no content, and nothing else."""
+        """Put back what has no content, and numbers; nothing else."""
         for container, copy in self.containers:
             if _has_fresh(container, copy):
                 _fill(container, copy)
-        for module, copy in zip(self.modules, self.before, strict=True):
-            _put_back_attributes(vars(module), copy)
+        for owner, copy in zip(self.owners, self.before, strict=True):
+            _put_back_attributes(vars(owner), copy)
 
     def put_back_all(self) -> None:
         """Put back everything."""
         for container, copy in self.containers:
             _fill(container, copy)
-        for module, copy in zip(self.modules, self.before, strict=True):
-            vars(module).clear()
-            vars(module).update(copy)
+        for owner, copy in zip(self.owners, self.before, strict=True):
+            vars(owner).clear()
+            vars(owner).update(copy)
 
     def numbers(self) -> tuple[Number, ...]:
         """Return the numbers, flags and words that have changed."""
-        pairs = zip(self.modules, self.before, strict=True)
         return tuple(
-            Number(module, name, value)
-            for module, copy in pairs
-            for name, value in vars(module).items()
-            if isinstance(value, _PLAIN) and type(value) in _PLAIN and copy.get(name) is not value
+            Number(owner, name, value)
+            for owner, copy in zip(self.owners, self.before, strict=True)
+            for name, value in vars(owner).items()
+            if _is_plain(value) and copy.get(name) is not value
         )
 
     def kept(self) -> tuple[Kept, ...]:
         """Return the values of the step that attributes hold now."""
         found: list[Kept] = []
-        for module in self.modules:
-            for name in [name for name in vars(module) if name not in _HELD_ELSEWHERE]:
-                tensors = [leaf for leaf in _leaves(vars(module)[name]) if isinstance(leaf, FakeTensor)]
+        for owner in self.owners:
+            for name in [name for name in vars(owner) if name not in _HELD_ELSEWHERE]:
+                tensors = [leaf for leaf in _leaves(vars(owner)[name]) if isinstance(leaf, FakeTensor)]
                 fresh = tuple(tensor for tensor in tensors if id(tensor) not in self.known)
-                found += [Kept(module, name, fresh)] if fresh else []
+                found += [Kept(owner, name, fresh)] if fresh else []
         return tuple(found)
 
 
 @contextmanager
-def attributes_kept(models: Iterable[nn.Module]) -> Iterator[Attributes]:
-    """Put attributes of modules that have no content at the end back as they were."""
-    attributes = Attributes.of(models)
+def attributes_kept(owners: Iterable[object]) -> Iterator[Attributes]:
+    """Put attributes back that have no content at the end, or are numbers: `settle` leaves these after each call."""
+    attributes = Attributes.of(owners)
     try:
         yield attributes
     finally:
@@ -134,7 +134,7 @@ def dependent(kept: Sequence[Kept], nodes: Sequence[object]) -> tuple[Left, ...]
     """Return which kept values depend on inputs or random numbers; `nodes` are those of their tensors, in order."""
     rest = iter(nodes)
     found = [(item, [_depends(next(rest)) for _ in item.tensors]) for item in kept]
-    return tuple(Left(item.module, item.name, len(depend)) for item, depend in found if any(depend))
+    return tuple(Left(item.owner, item.name, len(depend)) for item, depend in found if any(depend))
 
 
 def _depends(node: object) -> bool:
@@ -158,9 +158,9 @@ def _draws(operator: torch._ops.OpOverload) -> bool:
 @contextmanager
 def not_to_be_read(left: Sequence[Left]) -> Iterator[None]:
     """Put objects that refuse to be read where values are kept, as the next step would see them; undo it at the end."""
-    attributes = Attributes.of(item.module for item in left)
+    attributes = Attributes.of(item.owner for item in left)
     for item in left:
-        table, refusing = vars(item.module), _Refusing(f"{type(item.module).__name__}.{item.name}")
+        table, refusing = vars(item.owner), _Refusing(f"{type(item.owner).__name__}.{item.name}")
         match table.get(item.name):
             case list():
                 table[item.name] = [refusing] * item.count
@@ -218,7 +218,7 @@ def _fill(container: Any, copy: Any) -> None:
 def _put_back_attributes(attributes: dict[str, object], copy: Mapping[str, object]) -> None:
     for name, value in list(attributes.items()):
         is_new = name not in copy or copy[name] is not value
-        if is_new and name not in _HELD_ELSEWHERE and any(map(_is_empty, _leaves(value))):
+        if is_new and name not in _HELD_ELSEWHERE and (_is_plain(value) or any(map(_is_empty, _leaves(value)))):
             del attributes[name]
             if name in copy:
                 attributes[name] = copy[name]
@@ -226,6 +226,10 @@ def _put_back_attributes(attributes: dict[str, object], copy: Mapping[str, objec
 
 def _leaves(value: object) -> list[object]:
     return pytree.tree_leaves(list(value) if isinstance(value, set) else value)
+
+
+def _is_plain(value: object) -> TypeGuard[bool | float | str]:
+    return type(value) in _PLAIN
 
 
 def _is_empty(value: object) -> bool:

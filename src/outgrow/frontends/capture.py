@@ -27,7 +27,7 @@ from outgrow.frontends.attributes import Number, not_to_be_read
 from outgrow.frontends.convert import Conversion, address
 from outgrow.frontends.counters import Counted
 from outgrow.frontends.devices import CPU, device_of, elsewhere_of, title
-from outgrow.frontends.escapes import check_nothing_is_kept
+from outgrow.frontends.escapes import check_nothing_is_kept, older_objects_apart
 from outgrow.frontends.guards import Guards, asked, guards
 from outgrow.frontends.refusals import NOT_HELD
 from outgrow.frontends.state import (
@@ -205,12 +205,13 @@ def capture(
     Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
     it does something that a graph could not repeat. An error of the step itself is raised as it is.
     """
-    traced = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
-    captured = captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
-    mode, environment, left = traced.mode, traced.shape_env, traced.left
-    del traced
-    if mode is not None:
-        check_nothing_is_kept(mode, environment, step)
+    with older_objects_apart():
+        traced = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
+        captured = captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
+        mode, environment, left = traced.mode, traced.shape_env, traced.left
+        del traced
+        if mode is not None:
+            check_nothing_is_kept(mode, environment, step)
     if left:
         with not_to_be_read(left):
             trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})

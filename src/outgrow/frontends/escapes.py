@@ -7,7 +7,8 @@ does not run again, so nobody would ever fill it in.
 
 import gc
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CellType, FunctionType
 
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -18,6 +19,22 @@ from torch.types import py_sym_types
 from outgrow.errors import Uncapturable
 
 
+@contextmanager
+def older_objects_apart() -> Iterator[None]:
+    """Let the garbage collector look past what is there when the block begins; it is long, and no trace made it.
+
+    So it costs nothing to look for what a trace has left. A program that has frozen objects itself keeps them frozen.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def check_nothing_is_kept(mode: FakeTensorMode, environment: ShapeEnv, step: Callable[..., object]) -> None:
     """Raise `Uncapturable` if a tensor of a mode, or a number of its environment, is held by anybody.
 
@@ -25,7 +42,10 @@ def check_nothing_is_kept(mode: FakeTensorMode, environment: ShapeEnv, step: Cal
     """
     if not _kept(mode, environment):
         return
-    gc.collect()
+    gc.collect()  # the garbage of the trace
+    if _kept(mode, environment):
+        gc.unfreeze()
+        gc.collect()  # and that of what was there before
     found = _kept(mode, environment)
     if found:
         item = found[0]

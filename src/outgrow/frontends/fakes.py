@@ -36,6 +36,7 @@ from outgrow.frontends.layouts import LAID_OUT, as_kernels_lay_out, like_a_kerne
 from outgrow.frontends.literals import LIFTS, Literals
 from outgrow.frontends.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
 from outgrow.frontends.reserves import KEEPING, SEEDED, with_reserve, with_seeds
+from outgrow.frontends.unseen import OBSERVING, with_room
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
 """Torch's limit for following literals itself; not used while we do: it takes a symbol for the number NaN (2.13)."""
@@ -45,6 +46,7 @@ _CORRECTIONS = (
     (LAID_OUT, as_kernels_lay_out),
     (KEEPING, with_reserve),
     (SEEDED, with_seeds),
+    (OBSERVING, with_room),
 )
 """Operators, and what turns their fake results into what their kernels give, in this order."""
 
@@ -139,7 +141,10 @@ def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
     """Return a fake tensor of the same kind with a storage of its own that begins at its first element."""
     _check_plain(tensor, "an argument of the step")
     if tensor.requires_grad:
-        raise Uncapturable("an argument of the step requires grad; call requires_grad_() on it inside of the step")
+        raise Uncapturable(
+            "an argument of the step requires grad; pass x.detach(), and begin the step with "
+            "x = x.detach().requires_grad_()"
+        )
     with mode:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 

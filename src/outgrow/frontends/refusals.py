@@ -75,14 +75,14 @@ def refusals() -> Iterator[None]:
     """Turn torch's errors about missing contents into `Uncapturable`; let every other error pass."""
     try:
         yield
-    except (RuntimeError, TypeError, AssertionError) as error:
+    except (RuntimeError, TypeError, AssertionError, ZeroDivisionError) as error:
         reason = _reason(error)
         if reason is None:
             raise
         raise Uncapturable(f"{user_line(error.__traceback__) or 'the step'}: {reason}{DROP_IN}") from error
 
 
-def _reason(error: RuntimeError | TypeError | AssertionError) -> str | None:
+def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError) -> str | None:
     match error:
         case GuardOnDataDependentSymNode() | DataDependentOutputException():
             return _CONTENT
@@ -98,7 +98,7 @@ def _reason(error: RuntimeError | TypeError | AssertionError) -> str | None:
             return _NESTED
         case NotImplementedError() if "torch._C.Generator" in str(error):  # later than 2.11, torch traces it
             return _GENERATOR
-        case AssertionError() | NotImplementedError() if _is_of_torch(error.__traceback__):
+        case AssertionError() | NotImplementedError() | ZeroDivisionError() if _is_of_torch(error.__traceback__):
             return _UNTRACEABLE
         case _:
             return None

@@ -2,8 +2,8 @@
 
 A signature is everything that shaped the capture and is not read anew at each call: shapes, dtypes and strides of all
 tensors, devices of parameters and arguments, which tensors share memory and where they lie in it, which state and
-gradients exist, arguments that are not tensors, requires_grad flags, the types of modules, the numbers, flags, words,
-functions and tensors in their attributes, all hooks, constants of the parameter groups, and the modes of torch. Only
+gradients exist, arguments that are not tensors, requires_grad flags, the types of modules, what they and optimizers
+have in their attributes (`configuration`), all hooks, constants of the parameter groups, and the modes of torch. Only
 the floats of parameter groups are no part of it: they are inputs of the graph (see `Captured.guards_hold`).
 
 It walks modules by itself and takes about two microseconds a tensor, on every call except where a step has ample room
@@ -12,7 +12,6 @@ objects that are not tensors.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import BuiltinFunctionType, FunctionType
 from typing import TypeAlias
 
 import torch
@@ -26,11 +25,11 @@ from torch.optim.optimizer import (
 )
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.configuration import of_module, of_optimizer
 from outgrow.frontends.containers import open_dataclasses
 from outgrow.frontends.convert import address
 
 _PLAIN = (bool, int, float, str)
-_SIGNED = frozenset((*_PLAIN, tuple, Tensor, FunctionType, BuiltinFunctionType))
 _HOOKS_OF_ALL: tuple[Mapping[int, object], ...] = (
     module_hooks._global_forward_hooks,
     module_hooks._global_forward_pre_hooks,
@@ -149,6 +148,7 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory)
     It is one flat list, since most of a signature's time goes here.
     """
     found: list[Hashable] = []
+    known: dict[int, int] = {}
     seen: set[nn.Module] = set()
     waiting = list(models)
     while waiting:
@@ -157,7 +157,7 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory)
             continue
         seen.add(module)
         parameters, buffers = module._parameters, module._buffers
-        found += (type(module), len(parameters), len(buffers), _attributes(module), _hooks(module))
+        found += (type(module), len(parameters), len(buffers), of_module(module, known), _hooks(module))
         for parameter in parameters.values():
             if parameter is None or id(parameter) in order:
                 found.append(None if parameter is None else order[id(parameter)])
@@ -172,18 +172,6 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory)
     return tuple(found)
 
 
-def _attributes(module: nn.Module) -> Hashable:
-    """Describe what a module has of its own: a dropout's probability, a convolution's padding, an activation."""
-    return tuple([_attribute(value) for value in vars(module).values() if type(value) in _SIGNED])
-
-
-def _attribute(value: object) -> Hashable:
-    """Return a number, a flag, a word, a function, a tuple of these; of a tensor, which one it is."""
-    if type(value) is tuple:
-        return tuple([_attribute(item) for item in value if type(item) in _SIGNED])
-    return id(value) if type(value) is Tensor else value if isinstance(value, Hashable) else None
-
-
 def _hooks(module: nn.Module) -> Hashable:
     """Name the hooks of a module; each has a number of its own."""
     tables = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
@@ -192,7 +180,7 @@ def _hooks(module: nn.Module) -> Hashable:
 
 def _optimizer(optimizer: Optimizer, order: dict[int, int], memory: Memory) -> Hashable:
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    groups: list[Hashable] = [type(optimizer), tuple([tuple(table) for table in hooks])]
+    groups: list[Hashable] = [type(optimizer), of_optimizer(optimizer, {}), tuple([tuple(table) for table in hooks])]
     for group in optimizer.param_groups:
         groups.append(tuple([order.get(id(parameter), -1) for parameter in group["params"]]))
         groups.append(tuple([(key, _plain(value, memory)) for key, value in group.items() if key != "params"]))

@@ -117,6 +117,11 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
             held |= {GroupSlot(index, at, k): v for k, v in group.items() if isinstance(v, Tensor)}
         for parameter, entries in optimizer.state.items():
             for key, value in _entries(entries).items():
+                if isinstance(value, Tensor) and id(parameter) not in slots:
+                    raise Uncapturable(
+                        f"{type(optimizer).__name__} keeps a tensor in state[{parameter!r:.40}][{key!r}], which is the "
+                        "state of no parameter; keep it in the state of a parameter, or in a parameter group"
+                    )
                 if isinstance(value, Tensor):
                     held[OptimizerSlot(index, slots[id(parameter)], key)] = value
                 elif any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):

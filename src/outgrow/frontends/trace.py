@@ -10,8 +10,6 @@ prints or appends to a list happens once, at the capture.
 """
 
 import logging
-import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,11 +17,10 @@ from threading import RLock, get_ident
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-import numpy as np
 import sympy
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.amp.grad_scaler import GradScaler
@@ -36,10 +33,11 @@ from torch.types import py_sym_types
 from torch.utils._python_dispatch import _disable_current_modes
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.attributes import Attributes, Kept, Left, Number, attributes_kept, dependent
+from outgrow.frontends.attributes import Kept, Left, Number, attributes_kept, dependent
 from outgrow.frontends.containers import check_open, open_dataclasses
 from outgrow.frontends.counters import Counted, Counters
-from outgrow.frontends.devices import check_devices, title
+from outgrow.frontends.devices import check_devices
+from outgrow.frontends.drawn import nothing_drawn
 from outgrow.frontends.eager_ways import as_in_eager
 from outgrow.frontends.fakes import FakeMode, Twins, fake_mode, stand_in
 from outgrow.frontends.generator import generator_traced
@@ -61,6 +59,7 @@ from outgrow.frontends.state import (
     set_hyper_parameters,
     state_tensors,
 )
+from outgrow.frontends.unseen import check_geometries, geometries, nothing_unseen
 
 _one_at_a_time = RLock()
 """Only one thread traces at a time: what is exchanged during a trace is exchanged for all threads."""
@@ -188,8 +187,11 @@ def _trace(
             run.numbers, run.kept = attributes.numbers(), attributes.kept()
             return [*found, *(tensor.detach() for item in run.kept for tensor in item.tensors)]
 
-        attributes = stack.enter_context(_side_effects_undone(training, twins))
-        stack.enter_context(_contents_kept(before))
+        owners = [module for model in training.models for module in model.modules()]
+        attributes = stack.enter_context(attributes_kept([*owners, *training.optimizers]))
+        stack.enter_context(nothing_drawn(step, [*owners, *training.optimizers]))
+        stack.enter_context(_side_effects_undone(training, twins))
+        stack.enter_context(nothing_unseen(before))
         stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
         set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
@@ -201,7 +203,9 @@ def _trace(
         for context in (_quiet(), refusals(), mode, twins, torch.autograd.set_multithreading_enabled(False)):
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
+        lying = geometries(tensors)
         module = tracer([*tensors.values(), *symbols])
+        check_geometries(lying, tensors)
         left = dependent(run.kept, _taken_from(module, len(run.outputs)))
         _check_unchanged(plain, plain_state(training))
         assert run.structure is not None, "the step ran"
@@ -318,27 +322,14 @@ def _gradients_noted(training: Training, run: _Run) -> Iterator[None]:
 
 
 @contextmanager
-def _side_effects_undone(training: Training, twins: Twins) -> Iterator[Attributes]:
-    """Take away what the run leaves in models, optimizers, tensors, autocast cache and Python's generator."""
-    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the one of users
+def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
+    """Take away what the run leaves in models, optimizers, tensors and the autocast cache."""
     known = {id(parameter) for model in training.models for parameter in model.parameters()}
     torch.clear_autocast_cache()
     try:
-        with preserved(training), attributes_kept(training.models) as attributes:
-            yield attributes
-        if random.getstate() != drawn:
-            raise Uncapturable(
-                "the step draws from Python's random module, which the captured step would not repeat; "
-                "draw with torch, or outside of the step and pass the number as a tensor"
-            )
-        if not _is_same(np.random.get_state(), drawn_by_numpy):  # noqa: NPY002
-            raise Uncapturable(
-                "the step draws from NumPy's random numbers, which the captured step would not repeat; draw with "
-                "torch, or outside of the step and pass the number as a tensor"
-            )
+        with preserved(training):
+            yield
     finally:
-        random.setstate(drawn)
-        np.random.set_state(drawn_by_numpy)  # noqa: NPY002
         torch.clear_autocast_cache()
         strays = [t for t in twins.originals.values() if id(t) not in known and _has_fake_gradient(t)]
         for tensor in strays:
@@ -348,39 +339,6 @@ def _side_effects_undone(training: Training, twins: Twins) -> Iterator[Attribute
             f"the step computes the gradient of a tensor of shape {tuple(strays[0].shape)} that no model "
             "owns; name every module that is trained: model=[model, loss_module]"
         )
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two states of NumPy's generator are equal: a name, keys, and numbers."""
-    return np.array_equal(one[1], other[1]) and (one[0], *one[2:]) == (other[0], *other[2:])
-
-
-@contextmanager
-def _contents_kept(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
-    """Give tensors their contents back if the step exchanges them by `tensor.data = ...`, and refuse such a step.
-
-    This goes past everything that sees what a step does.
-    """
-    plain = [(slot, tensor) for slot, tensor in held.items() if type(tensor) in (Tensor, nn.Parameter)]
-    contents = [(slot, tensor, tensor.detach()) for slot, tensor in plain]
-    try:
-        yield
-    finally:
-        exchanged = [slot for slot, tensor, content in contents if _exchanged(tensor, content)]
-        if exchanged:
-            raise Uncapturable(
-                f"the step sets the .data of {title(exchanged[0])}, which the captured step would not see; "
-                "write into the tensor (under torch.no_grad(), with copy_), or do this outside of the step"
-            ) from sys.exception()
-
-
-def _exchanged(tensor: Tensor, content: Tensor) -> bool:
-    """Give a tensor its content back; whether it had another one."""
-    is_other = tensor.device != content.device or tensor.data_ptr() != content.data_ptr()
-    if is_other:
-        with torch._C.DisableTorchFunction():
-            tensor.data = content
-    return is_other
 
 
 def _made_for_good(scaler: GradScaler, device: torch.device) -> None:

@@ -1,0 +1,113 @@
+"""What in the attributes of a module or an optimizer tells its Python what to do? All that looks like configuration.
+
+    numbers, words      by their type and value: `True`, `1` and `1.0` may lead to different steps
+    tensors, functions, by which one it is; likewise types, dtypes, devices, members of enumerations, modules
+    containers          by their entries, in order, but those of a great many entries by which one and how many
+    configurations      data classes, namespaces, and objects of a type called ...Config: by their own attributes
+    anything else       by its type: it may be a trainer, or a logger, that changes with every step
+
+So an attribute that is set to another number, or a configuration that is changed in place, makes another step.
+"""
+
+from argparse import Namespace
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache, partial
+from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+Known: TypeAlias = dict[int, int]
+"""For each container and configuration met before its number, so that each is described once."""
+_Describe: TypeAlias = Callable[[Any, Known], Hashable]
+
+_OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
+_OF_OPTIMIZERS = frozenset(vars(SGD([nn.Parameter(torch.empty(0))]))) | {"_opt_called", "step"}
+"""Torch's own attributes: tables that a signature describes by themselves, and marks that schedulers make."""
+_MOST_ENTRIES = 256
+_NUMBERS = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_QUICKLY_KNOWN = frozenset(_NUMBERS)
+_SINGLE = (
+    *(nn.Module, type, Enum, torch.dtype, torch.device, torch.layout, torch.memory_format),
+    *(FunctionType, BuiltinFunctionType, BuiltinMethodType, MethodType, partial),
+)
+
+
+def of_module(module: nn.Module, known: Known) -> Hashable:
+    """Describe what a module has of its own: a dropout's probability, a convolution's padding, a configuration."""
+    return _described(vars(module), known, _OF_MODULES)
+
+
+def of_optimizer(optimizer: Optimizer, known: Known) -> Hashable:
+    """Describe what an optimizer has of its own, beside groups and state."""
+    return _described(vars(optimizer), known, _OF_OPTIMIZERS)
+
+
+def _described(attributes: Mapping[str, object], known: Known, without: frozenset[str] = frozenset()) -> Hashable:
+    found: list[Hashable] = []
+    for name, value in attributes.items():
+        if name not in without:
+            found += (name, type(value), _value(value, known))
+    return tuple(found)
+
+
+def _value(value: Any, known: Known) -> Hashable:
+    kind = type(value)
+    if kind in _QUICKLY_KNOWN:
+        return value
+    describe = _way(kind)
+    return None if describe is None else describe(value, known)
+
+
+@cache
+def _way(kind: type) -> _Describe | None:
+    """Return how values of a type are described; None if by their type alone."""
+    if issubclass(kind, (*_NUMBERS, *_SINGLE)):
+        return _itself
+    if issubclass(kind, Tensor):
+        return _which
+    if issubclass(kind, dict):
+        return _entries
+    if issubclass(kind, list | tuple | deque | set | frozenset):
+        return _items
+    if is_dataclass(kind) or issubclass(kind, SimpleNamespace | Namespace) or kind.__name__.endswith("Config"):
+        return _configuration
+    return None
+
+
+def _itself(value: Hashable, _known: Known) -> Hashable:
+    return value
+
+
+def _which(value: object, _known: Known) -> Hashable:
+    return id(value)
+
+
+def _entries(value: dict[Hashable, object], known: Known) -> Hashable:
+    if id(value) in known or len(value) > _MOST_ENTRIES:
+        return (known.get(id(value)), id(value), len(value))
+    known[id(value)] = len(known)
+    return tuple([(key, type(item), _value(item, known)) for key, item in value.items()])
+
+
+def _items(value: Collection[object], known: Known) -> Hashable:
+    if id(value) in known or len(value) > _MOST_ENTRIES:
+        return (known.get(id(value)), id(value), len(value))
+    known[id(value)] = len(known)
+    return tuple([(type(item), _value(item, known)) for item in value])
+
+
+def _configuration(value: object, known: Known) -> Hashable:
+    if id(value) in known:
+        return known[id(value)]
+    known[id(value)] = len(known)
+    if hasattr(value, "__dict__"):
+        return _described(vars(value), known)
+    names = [field.name for field in fields(value)] if is_dataclass(value) else []
+    return tuple([(name, _value(getattr(value, name), known)) for name in names if hasattr(value, name)])
