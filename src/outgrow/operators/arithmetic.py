@@ -13,19 +13,16 @@ room, or waits, moves none.
 from math import prod
 
 from outgrow.ir.graph import Graph, Op, Ref, Value, read_values
+from outgrow.ir.layout import ITEM_BYTES
 
-_BYTES = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
-}  # fmt: skip
 PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
 """Matrix products, and the position of the first factor."""
 _MOVING_NOTHING = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "arrived"})
 
 
 def value_bytes(value: Value) -> int:
-    """Return the bytes of the elements of a value; 0 for a host scalar."""
-    return prod(value.shape) * _BYTES.get(value.dtype, 4) if value.dtype not in {"float", "int"} else 0
+    """Return the bytes of the elements of a value; 0 for a host scalar, 4 for each of a dtype of unknown size."""
+    return prod(value.shape) * ITEM_BYTES.get(value.dtype, 4)
 
 
 def moved_bytes(graph: Graph, op: Op) -> int:
