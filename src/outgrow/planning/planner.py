@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.analysis.timeline import Trace
-from outgrow.errors import Infeasible
+from outgrow.errors import Infeasible, InvalidPlan
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
@@ -54,21 +54,27 @@ def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True) 
     return planned(problem, planner, prove=prove).plan
 
 
-def planned(
-    problem: Problem, planner: str = "search", *, prove: bool = True, decisions: tuple[Decision, ...] | None = None
-) -> Planned:
+def planned(problem: Problem, planner: str = "search", *, prove: bool = True, earlier: Plan | None = None) -> Planned:
     """Return what `make_plan` returns, with the graphs and the simulation that it rests on.
 
-    Where `decisions` are given, none are looked for; raises `NotApplicable` where these do not suit the graph.
+    The decisions are those of an `earlier` plan, if there is one: raises `InvalidPlan` for a plan of another graph, and
+    `NotApplicable` where a law's condition fails.
     """
     begin = time.perf_counter()
     notes: list[str] = []
     problem, rewritten, free = _with_a_plan(replace(problem, remark=notes.append))
     if planner != PLANNERS[0]:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
-    if decisions is None:
+    own = fingerprint(problem.graph)
+    if earlier is None:
         found = _PUBLISHED.get(planner)
         decisions = found(problem) if found else _searched(problem, rewritten, free)
+    elif earlier.fingerprint == own:
+        decisions = earlier.decisions
+    else:
+        raise InvalidPlan(
+            f"The plan was made for graph {earlier.fingerprint}, but this graph is {own}. Plan again for this step."
+        )
     stages = carried_out(problem.graph, decisions)
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
@@ -77,7 +83,7 @@ def planned(
     planning_seconds = time.perf_counter() - begin
     plan = Plan(
         planner=planner,
-        fingerprint=fingerprint(problem.graph),
+        fingerprint=own,
         budget=problem.budget,
         decisions=decisions,
         predicted=Estimate(simulated.peak_bytes, simulated.seconds),
