@@ -275,7 +275,7 @@ def test_an_unknown_machine_is_wrong_usage_and_lists_the_known(outgrow: Command,
             "name = ",
             "is not TOML: Invalid value (at end of document). `outgrow machine --out FILE` writes a file of this form",
         ),
-        ("", "is not valid: the file has no device. Give a table"),
+        ("", "is not valid: machine has no 'device'."),
     ],
 )
 def test_a_file_that_is_no_machine_is_refused(
