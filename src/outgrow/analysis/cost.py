@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 
-from outgrow.ir.graph import Argument, Graph, Op, Ref, Value, read_values
+from outgrow.ir.graph import Argument, Graph, Op, Ref, Value
 from outgrow.ir.machine import Device
 from outgrow.operators.arithmetic import flops, moved_bytes, value_bytes
 from outgrow.operators.parts import parts
@@ -146,7 +146,7 @@ def _is_channels_last(value: Value) -> bool:
 def signature(graph: Graph, op: Op) -> str:
     """Return a key under which ops of equal cost are known: operator, arguments and all layouts."""
     names: dict[str, str] = {}
-    for name in (*read_values(op), *(result for result in op.results if result is not None)):
+    for name in (*op.operands, *(result for result in op.results if result is not None)):
         value = graph.values[name]
         names[name] = f"{value.dtype}{list(value.shape)}:{list(value.strides)}"
     arguments = [_spelled(argument, names) for argument in op.arguments]

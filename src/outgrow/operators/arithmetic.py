@@ -12,7 +12,7 @@ room, or waits, moves none.
 
 from math import prod
 
-from outgrow.ir.graph import Graph, Op, Ref, Value, read_values
+from outgrow.ir.graph import Graph, Op, Ref, Value
 from outgrow.ir.layout import ITEM_BYTES
 
 PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
@@ -29,7 +29,7 @@ def moved_bytes(graph: Graph, op: Op) -> int:
     """Return the bytes that `op` reads and writes."""
     if _MOVING_NOTHING.intersection(op.operator.split(".")):
         return 0
-    names = (*read_values(op), *(name for name in op.results if name is not None))
+    names = (*op.operands, *(name for name in op.results if name is not None))
     return sum(value_bytes(graph.values[name]) for name in names)
 
 

@@ -111,8 +111,7 @@ def _searched(problem: Problem, rewritten: Graph, free: tuple[Decision, ...]) ->
     without = homeless(graph, machine)
     if without:
         moving = lasting(graph) - without
-        outliving = {name for name, item in graph.storages.items() if item.is_persistent or name in graph.kept}
-        problem = replace(problem, fixed=problem.fixed | (outliving - moving))
+        problem = replace(problem, fixed=problem.fixed | (graph.outliving - moving))
         try:
             decisions = search(problem, rewritten, free)
         except Infeasible:  # whoever asks the tier for room hears how much there is

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from outgrow.ir.flight import ARRIVED
-from outgrow.ir.graph import Op, Value, read_values, result_values
+from outgrow.ir.graph import Op, Value, result_values
 from outgrow.operators.effects import quiet
 from outgrow.plan import Decision, Recompute
 from outgrow.rewriting.draft import Draft, Place
@@ -79,7 +79,7 @@ def why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> s
         if any(draft.storages[name].is_persistent for name in written) or not made.issuperset(written):
             return f"{op.name} cannot be repeated"
     for op in repeated:
-        for name in read_values(op):
+        for name in op.operands:
             value = draft.values[name]
             if value.storage not in made and draft.version(value.storage, before) != value.version:
                 return f"{value.storage} has been overwritten since {op.name} read it"
@@ -119,7 +119,7 @@ def _copy(draft: Draft, chain: Sequence[Op]) -> _Copy:
     suffix = unused_suffix(
         [op.name for op in repeated], made, lambda name: draft.place_of(name) is not None, draft.storages.__contains__
     )
-    own = dict.fromkeys(name for op in repeated for name in (*read_values(op), *result_values(op)))
+    own = dict.fromkeys(name for op in repeated for name in (*op.operands, *result_values(op)))
     names = {name: name + suffix for name in own if draft.values[name].storage in made}
     values = tuple(_moved(draft.values[old], suffix) for old in names)
     ops = tuple(
@@ -148,7 +148,7 @@ def _redirect(draft: Draft, later: Sequence[Place], storage: str, suffix: str) -
     for place in later:
         op = draft.op(place)
         names.update(
-            {name: name + suffix for name in (*read_values(op), *result_values(op)) if _lies(draft, name, storage)}
+            {name: name + suffix for name in (*op.operands, *result_values(op)) if _lies(draft, name, storage)}
         )
     names.update({name: name + suffix for name in draft.results if _lies(draft, name, storage)})
     for name in names:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from outgrow.ir.graph import Op, Ref, Storage, Value, read_values
+from outgrow.ir.graph import Op, Ref, Storage, Value
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Decision, Reuse
 from outgrow.rewriting.draft import Draft, Place
@@ -78,7 +78,7 @@ def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op,
         return f"{old.storage} and {new.storage} differ in size"
     if (old.shape, old.offset) != (new.shape, new.offset):
         return f"{old.name} and {new.name} differ in layout"
-    for name in read_values(op):
+    for name in op.operands:
         other = values[name]
         if other.shape == new.shape and (other.strides, other.dtype) != (new.strides, new.dtype):
             return f"{name} and {new.name} differ in layout"
