@@ -21,6 +21,7 @@ from outgrow.planning.addresses import outside
 from outgrow.planning.blocks import blocks_of, live_peak_bytes
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
+from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.planner import make_plan, planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws, verified
@@ -157,6 +158,15 @@ def test_recomputation_replaces_a_transfer_that_cannot_hide() -> None:
     assert "Recompute" in kinds
 
 
+@pytest.mark.parametrize("planner", PLANNER_NAMES)
+def test_every_planner_that_is_named_can_be_asked(planner: str) -> None:
+    """The names are told without importing the planners; one that is not told is none."""
+    problem = problem_of(chain(4), 1 << 20)
+    assert make_plan(problem, planner).planner == planner
+    with pytest.raises(KeyError, match=f"not_{planner}"):
+        make_plan(problem, f"not_{planner}")
+
+
 def test_planning_is_deterministic() -> None:
     """The same problem gives the same plan."""
     problem = problem_of(chain(9), 1500)
@@ -188,6 +198,7 @@ INTERRUPTED = """
 import os, random, signal, threading
 from outgrow.plan import Budget
 from outgrow.analysis.liveness import peak_bytes
+from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.planner import planned
 from tests.planning.irregular import irregular
 from tests.planning.test_planners import problem_of

@@ -13,7 +13,6 @@ from outgrow.plan import Decision, Estimate, Plan
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
 from outgrow.planning.lean import least_seconds
-from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
 from outgrow.planning.published.meng import meng
@@ -27,12 +26,17 @@ from outgrow.planning.search import search
 from outgrow.rewriting.derive import Stage, carried_out
 from outgrow.simulation import replay
 
-_FUNCTIONS = (nnabla_window, tflms_v1, tflms_v2, meng, capuchin, sqrt_checkpoint, serenity, olla)
-_PUBLISHED: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = dict(
-    zip(PLANNER_NAMES[1:], _FUNCTIONS, strict=True)
-)
-PLANNERS = PLANNER_NAMES
-"""Every planner, by name: the search, then the published ones."""
+_PUBLISHED: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = {
+    "nnabla_window": nnabla_window,
+    "tflms_v1": tflms_v1,
+    "tflms_v2": tflms_v2,
+    "meng": meng,
+    "capuchin": capuchin,
+    "sqrt_checkpoint": sqrt_checkpoint,
+    "serenity": serenity,
+    "olla": olla,
+}
+"""The planners of papers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +67,12 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True, ea
     begin = time.perf_counter()
     notes: list[str] = []
     problem, rewritten, free = _with_a_plan(replace(problem, remark=notes.append))
-    if planner != PLANNERS[0]:  # in the papers, what outlives the step stays on the device
+    published = None if planner == "search" else _PUBLISHED[planner]
+    if published is not None:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
     own = fingerprint(problem.graph)
     if earlier is None:
-        found = _PUBLISHED.get(planner)
-        decisions = found(problem) if found else _searched(problem, rewritten, free)
+        decisions = published(problem) if published is not None else _searched(problem, rewritten, free)
     elif earlier.fingerprint == own:
         decisions = earlier.decisions
     else:
