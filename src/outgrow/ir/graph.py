@@ -48,14 +48,14 @@ class Role(StrEnum):
 
 
 DEVICE, TIER = "device", "tier"
-"""Homes of a storage: the device, and the next tier."""
+"""The homes that a storage may have: the device, and the next tier."""
 
 PERSISTENT = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER, Role.INPUT, Role.GENERATOR})
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A block of `size_bytes` bytes; `home` is the memory where it rests between steps."""
+    """A block of `size_bytes` bytes; `home` is where it rests between steps: `DEVICE` or `TIER`."""
 
     name: str
     size_bytes: int
