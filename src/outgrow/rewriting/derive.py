@@ -63,7 +63,7 @@ class Derivation:
 
 def carry_out(draft: Draft, decision: Decision) -> None:
     """Apply the law of one decision to a draft; raises `NotApplicable` where its condition fails."""
-    LAWS[type(decision)].apply(draft, decision)
+    LAWS[type(decision)].carry_out(draft, decision)
 
 
 def apply_laws(graph: Graph, decisions: Iterable[Decision]) -> Graph:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Op, Value, result_values
 from outgrow.operators.effects import quiet
-from outgrow.plan import Decision, Recompute
+from outgrow.plan import Recompute
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import place_of, reading, require, returning
+from outgrow.rewriting.rule import reading, require, required_place, returning
 
 
-def recompute(draft: Draft, decision: Decision) -> None:
+def recompute(draft: Draft, decision: Recompute) -> None:
     """Build a storage again directly before an op, by repeating the writes that made its version.
 
     rewrite:
@@ -45,16 +45,15 @@ def recompute(draft: Draft, decision: Decision) -> None:
         %c: c@0 f32[2] = aten.add.Tensor(%b, %a$1)
         return %c
     """
-    assert isinstance(decision, Recompute), "the law of recomputation takes a Recompute"
     storage = decision.storage
-    before = place_of(draft, decision.before, "recompute")
-    require(storage in draft.storages, "recompute", f"the graph has no storage {storage}")
+    before = required_place(draft, decision.before)
+    require(storage in draft.storages, f"the graph has no storage {storage}")
     chain = [draft.op(place) for place in draft.writers(storage, before)]
     reason = why_not(draft, storage, chain, before)
-    require(reason is None, "recompute", reason or "")
+    require(reason is None, reason or "")
     later = [place for place in draft.touching(storage) if not draft.precedes(place, before)]
     moved = any(not isinstance(draft.item(place), Op) for place in later)
-    require(not moved, "recompute", f"{storage} is moved by a transfer later")
+    require(not moved, f"{storage} is moved by a transfer later")
     copy = _copy(draft, chain)
     for name in copy.storages:
         draft.storages[name + copy.suffix] = replace(draft.storages[name], name=name + copy.suffix)
