@@ -19,14 +19,15 @@ from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.plan import Budget, Plan
 from outgrow.planning.lean import least_seconds
-from outgrow.planning.planner import PLANNERS, make_plan
+from outgrow.planning.names import PLANNER_NAMES
+from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 
 PATIENCE_SECONDS = 300.0
 RIVAL_SECONDS = 120.0
 WITHOUT_BUDGET = 1 << 60
 OURS = "search"
-PUBLISHED = tuple(name for name in PLANNERS if name != OURS)
+PUBLISHED = tuple(name for name in PLANNER_NAMES if name != OURS)
 
 _V100 = described_machine("v100-pcie3")
 _V100_NVLINK = described_machine("v100-nvlink2")

@@ -89,7 +89,7 @@ def _placed(problem: Problem) -> Row:
         "refusal": "",
         "blocks": len(blocks),
         "live_bytes": ours.live_bytes,
-        "ours": ours.fragmentation,
+        "ours": ours.arena_bytes / ours.live_bytes - 1,
         "placing_seconds": placed - begin,
         "pages": arena_bytes / ours.live_bytes - 1,
         "stitching_seconds": shown - placed,

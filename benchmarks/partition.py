@@ -13,9 +13,14 @@ nothing remembered of earlier ones.
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
 
 from rows import Goal, Row, of_all, spelled, told_by_a_process, workload_function, write_rows
+
+if TYPE_CHECKING:
+    from outgrow.operators.dataflow import Dataflow
 
 MOST_SHARE = 1.05
 WORKERS = 8
@@ -67,7 +72,6 @@ def served(workload: str, settings: Mapping[str, object], workers: int) -> Row:
     import time
 
     from outgrow.frontends.divisible import divisible
-    from outgrow.planning.data_parallel import data_parallel_peak_bytes
     from outgrow.planning.partition import partition
     from outgrow.planning.shares import Shares
     from outgrow.report.division import division_of
@@ -87,6 +91,23 @@ def served(workload: str, settings: Mapping[str, object], workers: int) -> Row:
         "share": division.share,
         "lasting_share": found.lasting_bytes_per_worker * workers / lasting,
     }
+
+
+def data_parallel_peak_bytes(step: "Dataflow", workers: int) -> int:
+    """Return the most bytes that a worker of data parallel has at once: what lasts, gradients, its part of all else.
+
+    A tensor of as many elements as a parameter is taken for a gradient. The batch is whole: every worker is given it.
+    """
+    from outgrow.planning.footprint import peak_bytes
+
+    sizes = {prod(tensor.shape) for tensor in step.tensors.values() if tensor.trained}
+    tensors = {
+        name: tensor
+        if tensor.lasting or tensor.whole or prod(tensor.shape) in sizes
+        else replace(tensor, shape=(-(-prod(tensor.shape) // workers),))
+        for name, tensor in step.tensors.items()
+    }
+    return peak_bytes(replace(step, tensors=tensors), {})
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:

@@ -22,7 +22,7 @@ from outgrow.frontends import loading, measure
 from outgrow.frontends.capture import Captured
 from outgrow.frontends.machines import described_machine, machine_names
 from outgrow.frontends.prepare import capture_workload
-from outgrow.planning.planner import PLANNERS
+from outgrow.planning.names import PLANNER_NAMES
 from outgrow.runtime import device, flights
 from outgrow.units import format_bytes, format_seconds
 from tests.runtime.stand_in import StandIn
@@ -134,8 +134,8 @@ def test_planning_explaining_and_comparing(outgrow: Command, toy: Path, tmp_path
     said = outgrow("compare", *asked, "--json", rows)
     assert said.status == 0
     compared = json.loads(rows.read_text())
-    assert [row["planner"] for row in compared] == list(PLANNERS)
-    assert all(f"\n{planner} " in said.out for planner in PLANNERS)
+    assert [row["planner"] for row in compared] == list(PLANNER_NAMES)
+    assert all(f"\n{planner} " in said.out for planner in PLANNER_NAMES)
     assert {row["bound_seconds"] for row in compared if "bound_seconds" in row} == {found["bound_seconds"]}
     for row in compared[-2:]:
         assert row["because"] == "it chooses the order alone"
@@ -149,7 +149,7 @@ def test_a_planner_without_a_plan_has_a_row_that_says_so(outgrow: Command, toy: 
     assert said.status == 0
     *others, _, _ = rows = json.loads(said.out)
     assert all(row["because"] == "below the floor of every plan" for row in others)
-    assert said.err.count("  no plan below ") == len(PLANNERS)
+    assert said.err.count("  no plan below ") == len(PLANNER_NAMES)
     assert f"no plan below {format_bytes(rows[0]['needs_bytes'])}: below the floor of every plan (" in said.err
     assert "Raise the budget to" in said.err.splitlines()[-1]
 
@@ -275,7 +275,7 @@ def test_an_unknown_machine_is_wrong_usage_and_lists_the_known(outgrow: Command,
             "name = ",
             "is not TOML: Invalid value (at end of document). `outgrow machine --out FILE` writes a file of this form",
         ),
-        ("", "is not valid: the file has no device. Give a table"),
+        ("", "is not valid: machine has no 'device'."),
     ],
 )
 def test_a_file_that_is_no_machine_is_refused(
@@ -407,7 +407,7 @@ def test_an_invalid_graph_is_shown_around_the_fault(
     assert said.err.count("\n") > 3
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("planner", PLANNER_NAMES)
 def test_an_impossible_budget_names_the_floor(outgrow: Command, toy: Path, planner: str) -> None:
     """Whatever the planner: how much would do, which op says so, and what to do."""
     asked = (f"{toy}:perceptron", *BIG, "--memory-budget=40MiB", "--machine=v100-pcie3", "--planner", planner)

@@ -1,13 +1,15 @@
 """Do the errors carry what a caller needs to go on?"""
 
+import outgrow
 from outgrow import errors
 from outgrow.errors import GraphSyntaxError, Infeasible, InvalidGraph, OutgrowError
 
 
 def test_every_error_is_a_refusal_of_the_package() -> None:
-    """One except clause catches all of them."""
+    """One except clause catches all of them, and each can be had from the package."""
     found = [item for item in vars(errors).values() if isinstance(item, type)]
     assert all(issubclass(item, OutgrowError) for item in found)
+    assert {item.__name__ for item in found} <= set(outgrow.__all__)
 
 
 def test_errors_carry_their_figures() -> None:

@@ -14,6 +14,7 @@ from outgrow.allocator import prefer_huge_pages
 from outgrow.errors import (
     DeviceFull,
     Divided,
+    GraphSyntaxError,
     Infeasible,
     InvalidGraph,
     InvalidMachine,
@@ -27,6 +28,7 @@ from outgrow.errors import (
     TierFailure,
     TornState,
     Uncapturable,
+    WrongInPieces,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DeviceFull",
     "Divided",
+    "GraphSyntaxError",
     "Infeasible",
     "InvalidGraph",
     "InvalidMachine",
@@ -55,6 +58,7 @@ __all__ = [
     "TornState",
     "Uncapturable",
     "Workload",
+    "WrongInPieces",
     "__version__",
     "build",
     "compile",

@@ -17,8 +17,7 @@ from outgrow.frontends.loading import blamed_on, build, load_workload_function
 from outgrow.frontends.prepare import KnownMachine, capture_workload, known_machine, plan_captured
 from outgrow.frontends.workload import Workload
 from outgrow.ir.machine import Machine
-from outgrow.planning.names import SOLVER_SECONDS
-from outgrow.planning.planner import PLANNERS
+from outgrow.planning.names import PLANNER_NAMES, SOLVER_SECONDS
 from outgrow.report.account import account_of
 from outgrow.report.chrome_trace import chrome_trace
 from outgrow.report.comparison import Row, comparison
@@ -131,7 +130,7 @@ def compare(job: Job, narrator: Narrator) -> None:
     captured, target = _captured(job, narrator)
     rows: list[Row] = []
     bound: float | None = None
-    for planner in PLANNERS:
+    for planner in PLANNER_NAMES:
         narrator.stage(f"planning by {planner}")
         try:
             prepared = plan_captured(

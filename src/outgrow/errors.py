@@ -89,7 +89,7 @@ class TornState(OutgrowError):
 
 
 class ReplayMismatch(OutgrowError):
-    """A replayed derivation or program does not give what was recorded."""
+    """A program that is replayed does not give what was recorded."""
 
 
 class InvalidWorkload(OutgrowError):

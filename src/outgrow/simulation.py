@@ -28,13 +28,15 @@ FREE = Cost(0.0)
 def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
     """Return what happens when `graph` runs on `machine`; `costs` are by captured op name."""
     clock = _Clock(machine.link, machine.below, sunk(graph, machine))
-    births = _births(graph)
-    for name in births.get(-1, ()):
-        clock.rest(name, graph.storages[name])
+    for name, storage in graph.storages.items():
+        if name not in graph.born_at:
+            clock.rest(name, storage)
     for at, item in enumerate(graph.instructions):
         match item:
             case Op():
-                born = sum(graph.storages[name].size_bytes for name in births.get(at, ()))
+                born = sum(
+                    graph.storages[name].size_bytes for name in graph.written(item) if graph.born_at.get(name) == at
+                )
                 clock.run(item.name, costs.get(item.captured, FREE), born)
             case SwapOut(storage, begin, end):
                 clock.copy_out(storage, end - begin)
@@ -47,14 +49,6 @@ def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
         for name in graph.dying_at.get(at, ()):
             clock.forget(name, graph.storages[name].size_bytes)
     return Trace(clock.now, tuple(clock.spans), tuple(clock.events))
-
-
-def _births(graph: Graph) -> dict[int, list[str]]:
-    """Return the storages born at each position; inputs are born at -1."""
-    births: dict[int, list[str]] = {}
-    for name in graph.storages:
-        births.setdefault(graph.born_at.get(name, -1), []).append(name)
-    return births
 
 
 def _free_lanes() -> dict[Lane, float]:

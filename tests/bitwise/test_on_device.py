@@ -93,7 +93,7 @@ def _misplaced(step: Step) -> int:
 
 def _lasting_bytes(step: Step) -> int:
     graph = step.derived
-    return sum(item.size_bytes for name, item in graph.storages.items() if item.is_persistent or name in graph.kept)
+    return sum(graph.storages[name].size_bytes for name in graph.outliving)
 
 
 def test_without_a_directed_allocator_results_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ import pytest
 from outgrow.analysis.cost import Cost
 from outgrow.frontends import kept
 from outgrow.frontends.kept import planned_or_kept, serves
-from outgrow.plan import Budget, Decision, Piece, Plan, Stow, Swap
+from outgrow.ir.text import fingerprint
+from outgrow.plan import Budget, Piece, Plan, Stow, Swap
 from outgrow.planning.planner import Planned
 from outgrow.planning.problem import Problem
 from tests.report.findings import MACHINE, chain
@@ -24,10 +25,10 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searched:
     found: Searched = []
     original = kept.planned
 
-    def noted(problem: Problem, planner: str, *, prove: bool, decisions: tuple[Decision, ...] | None = None) -> Planned:
-        if decisions is None:
+    def noted(problem: Problem, planner: str, *, prove: bool, earlier: Plan | None = None) -> Planned:
+        if earlier is None:
             found.append(problem.budget.capacity_bytes)
-        return original(problem, planner, prove=prove, decisions=decisions)
+        return original(problem, planner, prove=prove, earlier=earlier)
 
     monkeypatch.setattr(kept, "planned", noted)
     return found
@@ -89,6 +90,15 @@ def test_a_damaged_file_is_written_anew(text: str, searched: Searched, tmp_path:
     (file,) = tmp_path.rglob("plans/*.jsonl")
     file.write_text(text)
     plan(problem())
+    plan(problem())
+    assert len(searched) == 2
+
+
+def test_a_plan_of_another_graph_is_not_taken(searched: Searched, tmp_path: Path) -> None:
+    """Though its names are there and its decisions fit, it was made for something else."""
+    plan(problem())
+    (file,) = tmp_path.rglob("plans/*.jsonl")
+    file.write_text(file.read_text().replace(fingerprint(problem().graph), "0123"))
     plan(problem())
     assert len(searched) == 2
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outgrow.ir.graph import Op, Ref, Role, Storage, Symbol, Wait, argument_values, read_values
+from outgrow.ir.graph import Op, Ref, Role, Storage, Symbol, Wait, argument_values
 from outgrow.ir.layout import contiguous_strides, end_bytes
 from outgrow.ir.machine import Link
 from outgrow.ir.steps import births, steps_of
@@ -47,7 +47,7 @@ def test_steps_agree_with_the_graph() -> None:
 def test_an_op_reads_the_values_among_its_arguments() -> None:
     """Nested arguments and keywords count, and a value counts once unless every mention is asked for."""
     op = Op("f", "f", (1, Ref("a"), (Ref("b"), (Ref("a"),))), (("c", Ref("c")), ("d", Symbol("e"))))
-    assert read_values(op) == ("a", "b", "c")
+    assert op.operands == ("a", "b", "c")
     assert op.references == ("a", "b", "a", "c")
     assert list(argument_values("text")) == []
 

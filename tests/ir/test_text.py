@@ -27,7 +27,7 @@ from tests.graphs import graphs, mutated, swapped
 
 EVERYTHING = """\
 storage w parameter 64
-storage m optimizer 64 at disk
+storage m optimizer 64 at tier
 storage g generator 16
 storage x input 64
 storage y 64

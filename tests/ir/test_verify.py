@@ -211,7 +211,7 @@ def test_invariant_5_nothing_is_lost(body: str, reason: str) -> None:
 
 def test_invariant_5_a_storage_whose_home_is_a_tier_is_fetched_and_put_back() -> None:
     """It starts without device bytes, is swapped in before use, and ends in the tier."""
-    head = "storage m optimizer 16 at disk\nstorage b input 8\nvalue %m: m@0 f32[4]\n"
+    head = "storage m optimizer 16 at tier\nstorage b input 8\nvalue %m: m@0 f32[4]\n"
     fetch, update = "swap_in m 0:16\nwait m\n", "%m1: m@1 f32[4] = relu_(%m)\n"
     verify(parse_graph(head), capacity_bytes=8)
     verify(parse_graph(head + fetch + update + "swap_out m\nwait m\ndrop m"), capacity_bytes=24)

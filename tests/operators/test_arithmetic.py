@@ -57,3 +57,10 @@ def test_bytes_count_every_operand_and_result_once() -> None:
     """An elementwise op moves its operand and its result."""
     graph = parse_graph(SHAPES + "%y: y@0 f32[4,6] = aten.add.Tensor(%left, %left)")
     assert moved_bytes(graph, graph.ops[0]) == 2 * 4 * 24
+
+
+def test_bytes_are_those_of_the_dtype() -> None:
+    """A cast from 1 byte an element to 8 moves 9 for each; a host scalar moves none."""
+    cast = "value %small: x@0 f8e4m3fn[4,6]\n%y: y@0 u64[4,6], %n: z@0 int[] = aten.both.default(%small)"
+    graph = parse_graph(SHAPES + cast)
+    assert moved_bytes(graph, graph.ops[0]) == 9 * 24

@@ -1,6 +1,6 @@
-"""Every order of a few jobs, for comparison with what a planner finds."""
+"""What may an order be? Every one of a few jobs, for comparison with what a planner finds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from outgrow.ir.graph import Graph
 from outgrow.planning.jobs import Jobs, profile
@@ -22,6 +22,12 @@ def orders(jobs: Jobs) -> Iterator[tuple[int, ...]]:
                 yield from extended((*order, job))
 
     return extended(())
+
+
+def keeps(waits: Sequence[Sequence[int]], order: Sequence[int]) -> bool:
+    """Whether no job of an order comes before one that it waits for."""
+    position = {job: at for at, job in enumerate(order)}
+    return all(position[earlier] < position[job] for job in order for earlier in waits[job])
 
 
 def least_peak(jobs: Jobs) -> int:

@@ -25,8 +25,9 @@ from outgrow.planning.early_updates import early_updates
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
 from outgrow.planning.leaving import leaving, stowing
+from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.outline import merged
-from outgrow.planning.planner import PLANNERS, make_plan
+from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.planning.reuse import reuses
 from outgrow.rewriting.derive import apply_laws, verify_derived
@@ -37,7 +38,7 @@ from tests.planning.crowded import crowded
 from tests.planning.test_planners import HALF_DUPLEX, MACHINE, chain, problem_of
 
 DEVICE = Device("toy", 1e9, 1e9)
-IN_ORDER = [planner for planner in PLANNERS if planner not in {"serenity", "olla"}]
+IN_ORDER = [planner for planner in PLANNER_NAMES if planner not in {"serenity", "olla"}]
 """The planners that keep the captured order, of which the bound is; updates may come early."""
 SLOW = Machine("slow", DEVICE, Link(10.0, 20.0))
 SLOW_HALF_DUPLEX = Machine("slow", DEVICE, Link(10.0, 20.0, half_duplex=True))

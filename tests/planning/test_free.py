@@ -8,8 +8,8 @@ from outgrow.analysis.liveness import live_bytes
 from outgrow.plan import Budget, ByLayout, TakeApart
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites, loosest
-from outgrow.planning.planner import make_plan
-from outgrow.rewriting.derive import derive, verify_derived
+from outgrow.planning.planner import planned
+from outgrow.rewriting.derive import verified, verify_derived
 from tests.planning.convolutional import convolutional
 from tests.planning.test_planners import MACHINE, problem_of
 
@@ -73,8 +73,9 @@ def test_a_plan_with_free_rewrites_is_valid_and_not_below_the_bound(tightness: f
     floor, _ = floor_of(PROBLEM, free_rewrites(PROBLEM)[0])
     peak = max(live_bytes(PROBLEM.graph, PROBLEM.workspace))
     problem = replace(PROBLEM, budget=Budget(int(floor + tightness * (peak - floor))), machine=MACHINE)
-    plan = make_plan(problem)
+    found = planned(problem)
+    plan = found.plan
     assert any(isinstance(decision, TakeApart) for decision in plan.decisions)
-    derive(problem.graph, plan, problem.workspace)
+    verified(problem.graph, plan, found.stages, problem.workspace)
     assert plan.predicted.peak_bytes <= problem.budget.capacity_bytes
     assert plan.predicted.seconds >= plan.bound_seconds * (1 - 1e-9)

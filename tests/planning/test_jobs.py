@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outgrow.analysis.liveness import live_bytes
-from outgrow.analysis.precedence import first_violation, predecessors
+from outgrow.analysis.precedence import predecessors
 from outgrow.ir.graph import Graph
 from outgrow.ir.verify import verify
 from outgrow.planning.jobs import Jobs, alone, jobs_of, profile, segments, window
 from outgrow.planning.unavoidable import unavoidable_bytes
 from tests.graphs import graphs
-from tests.planning.orders import least_peak, orders, workspace_of
+from tests.planning.orders import keeps, least_peak, orders, workspace_of
 
 
 def in_order(graph: Graph, order: list[int]) -> Graph:
@@ -46,7 +46,7 @@ def test_the_edges_are_all_that_has_to_be_kept(graph: Graph) -> None:
             or not set(graph.touched(graph.ops[earlier])).isdisjoint(graph.written(graph.ops[later]))
         )
         is_kept = all(position[earlier] < position[later] for earlier, later in conflicts)
-        assert (first_violation(waits, order) is None) == is_kept
+        assert keeps(waits, order) == is_kept
 
 
 @given(graphs(), st.integers(0, 12), st.integers(0, 12))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outgrow.analysis.cost import Cost, with_parts
 from outgrow.analysis.sinking import homeless, lasting, sunk
-from outgrow.errors import Infeasible
+from outgrow.errors import Infeasible, InvalidPlan
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
@@ -21,9 +21,10 @@ from outgrow.planning.addresses import outside
 from outgrow.planning.blocks import blocks_of, live_peak_bytes
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
-from outgrow.planning.planner import make_plan
+from outgrow.planning.names import PLANNER_NAMES
+from outgrow.planning.planner import make_plan, planned
 from outgrow.planning.problem import Problem
-from outgrow.rewriting.derive import derive, replay_derivation
+from outgrow.rewriting.derive import apply_laws, verified
 from outgrow.simulation import replay
 from tests.graphs import graphs
 
@@ -84,7 +85,7 @@ def test_the_floor_that_is_named_has_a_plan(graph: Graph, minimum_bytes: int, an
     plan = make_plan(replace(problem, budget=Budget(floor)))
     assert plan.predicted.peak_bytes <= floor
     if anchored:
-        derived = derive(graph, plan, problem.workspace).graph
+        derived = apply_laws(graph, plan.decisions)
         beside = outside(derived)
         inside = [block for block in blocks_of(derived, problem.workspace) if block.label not in beside]
         assert live_peak_bytes(inside) + sum(derived.storages[name].size_bytes for name in beside) <= floor
@@ -106,13 +107,12 @@ def test_every_plan_is_valid_and_within_its_budget(
     in_core = replay(graph, problem.costs, machine).peak_bytes
     capacity = max(1, int(floor + tightness * max(0, in_core - floor)))
     problem = replace(problem, budget=Budget(capacity))
-    plan = make_plan(problem, planner)
-    derivation = derive(graph, plan, problem.workspace)
-    trace = replay(derivation.graph, problem.costs, machine)
+    found = planned(problem, planner)
+    plan = found.plan
+    trace = replay(verified(graph, plan, found.stages, problem.workspace).graph, problem.costs, machine)
     assert trace.peak_bytes <= capacity
     assert (trace.peak_bytes, trace.seconds) == (plan.predicted.peak_bytes, pytest.approx(plan.predicted.seconds))
     assert plan.predicted.seconds >= plan.bound_seconds * (1 - 1e-9)
-    assert replay_derivation(graph, derivation) == derivation.graph
 
 
 @pytest.mark.parametrize("planner", ALWAYS)
@@ -158,17 +158,36 @@ def test_recomputation_replaces_a_transfer_that_cannot_hide() -> None:
     assert "Recompute" in kinds
 
 
+@pytest.mark.parametrize("planner", PLANNER_NAMES)
+def test_every_planner_that_is_named_can_be_asked(planner: str) -> None:
+    """The names are told without importing the planners; one that is not told is none."""
+    problem = problem_of(chain(4), 1 << 20)
+    assert make_plan(problem, planner).planner == planner
+    with pytest.raises(KeyError, match=f"not_{planner}"):
+        make_plan(problem, f"not_{planner}")
+
+
 def test_planning_is_deterministic() -> None:
     """The same problem gives the same plan."""
     problem = problem_of(chain(9), 1500)
     assert make_plan(problem).decisions == make_plan(problem).decisions
 
 
+def test_an_earlier_plan_is_carried_out_for_its_own_graph_alone() -> None:
+    """Its decisions are taken as they are; the names in it mean nothing in another graph, so the refusal names both."""
+    problem, other = problem_of(chain(9), 1500), problem_of(chain(8), 1500)
+    plan = make_plan(problem)
+    again = planned(problem, earlier=replace(plan, decisions=()))
+    assert again.plan.is_empty
+    with pytest.raises(InvalidPlan, match=f"made for graph {plan.fingerprint}, but this graph is .*Plan again"):
+        planned(other, earlier=plan)
+
+
 def test_a_verifier_that_knows_nothing_of_the_planner_agrees_on_memory() -> None:
     """The capacity invariant holds for the derived graph and fails one byte below its peak."""
     problem = problem_of(chain(9), 1500)
     plan = make_plan(problem)
-    graph = derive(problem.graph, plan, problem.workspace).graph
+    graph = apply_laws(problem.graph, plan.decisions)
     peak = plan.predicted.peak_bytes
     verify(graph, captured=problem.graph, in_place=IN_PLACE, capacity_bytes=peak, workspace=problem.workspace)
     with pytest.raises(Exception, match=r"capacity|memory|bytes"):
@@ -179,6 +198,7 @@ INTERRUPTED = """
 import os, random, signal, threading
 from outgrow.plan import Budget
 from outgrow.analysis.liveness import peak_bytes
+from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.planner import planned
 from tests.planning.irregular import irregular
 from tests.planning.test_planners import problem_of
@@ -221,7 +241,7 @@ def test_state_that_has_no_room_in_the_next_tier_stays() -> None:
     alone = replace(problem_of(graph, 20_600, quick), minimum_bytes=4, anchored=True)
     for machine, rests in ((quick, 2), (replace(quick, tier_bytes=4096, below=Link(1e9, 1e9)), 1)):
         problem = replace(alone, machine=machine)
-        derived = derive(graph, make_plan(problem), problem.workspace).graph
+        derived = apply_laws(graph, make_plan(problem).decisions)
         assert len(lasting(derived)) <= rests
         assert not homeless(derived, machine)
 
@@ -232,7 +252,7 @@ def test_a_plan_through_a_slow_tier_is_no_worse_than_one_that_does_not_know_of_i
     alone = problem_of(graph, 1600, replace(MACHINE, link=Link(2000.0, 2000.0)))
     machine = replace(alone.machine, tier_bytes=4096, below=Link(100.0, 100.0))
     unaware, aware = make_plan(alone), make_plan(replace(alone, machine=machine))
-    derived = derive(graph, unaware, alone.workspace).graph
+    derived = apply_laws(graph, unaware.decisions)
     assert sunk(derived, machine)
     as_it_would_run = replay(derived, alone.costs, machine).seconds
     assert unaware.predicted.seconds < aware.predicted.seconds < as_it_would_run

@@ -49,7 +49,7 @@ def test_a_sequence_is_what_the_laws_derive(
     stowed = {tables.names[at] for at, rest in enumerate(tables.stow_rest) if rest >= 0 and choices[rest] != KEEP}
     held = live_bytes(derived, problem.workspace)
     if anchored:  # what outlives the step and is not stowed has its room from the beginning, and stays in it
-        staying = {name for name, storage in derived.storages.items() if storage.is_persistent} | derived.kept
+        staying = derived.outliving
         leaves -= staying - stowed
         for name in staying - stowed:
             for at in range(lifetimes(derived)[name].birth):

@@ -6,12 +6,12 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Estimate
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.report.account import account_of
 from outgrow.report.findings import Findings
 from outgrow.report.summary import Measured, Summary, Traces
-from outgrow.rewriting.derive import derive
+from outgrow.rewriting.derive import verified
 from outgrow.simulation import replay
 
 MACHINE = Machine("toy <machine>", Device("toy", 1e9, 1e9), Link(300.0, 300.0))
@@ -42,8 +42,8 @@ def findings(
     machine = Machine(MACHINE.name, MACHINE.device, link)
     costs = {op.name: Cost(1.0) for op in graph.ops}
     problem = Problem(graph, costs, machine, Budget(capacity_bytes), minimum_bytes=4, piece_bytes=128)
-    plan = make_plan(problem)
-    derivation = derive(graph, plan, problem.workspace)
+    found = planned(problem)
+    plan, derivation = found.plan, verified(graph, found.plan, found.stages, problem.workspace)
     in_core, simulated = replay(graph, costs, machine), replay(derivation.graph, costs, machine)
     measured = Trace(simulated.seconds * 1.01, simulated.spans, simulated.events)
     summary = Summary(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outgrow.errors import InvalidPlan
 from outgrow.plan import Budget, ByLayout, Estimate, Move, Piece, Plan, Recompute, Reuse, Swap, TakeApart
-from outgrow.report.planfile import plan_from_json, plan_to_json
+from outgrow.report.planfile import plan_from_json, plan_to_data
 
 NAMES = st.text(min_size=1, max_size=8)
 SIZES = st.integers(0, 1 << 50)
@@ -44,7 +44,7 @@ PLAN = Plan("search", "0123", Budget(128), (SWAP, Reuse("g")), Estimate(96, 1.5)
 @given(plan=PLANS)
 def test_reading_is_the_inverse_of_writing(plan: Plan) -> None:
     """Every plan, with names of any letters, comes back equal."""
-    assert plan_from_json(plan_to_json(plan)) == plan
+    assert plan_from_json(json.dumps(plan_to_data(plan))) == plan
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_reading_is_the_inverse_of_writing(plan: Plan) -> None:
 )
 def test_a_wrong_field_is_named_with_its_path(path: tuple[str | int, ...], value: object, reason: str) -> None:
     """The refusal says where in the file the damage is and what stands there."""
-    data = json.loads(plan_to_json(PLAN))
+    data = json.loads(json.dumps(plan_to_data(PLAN)))
     place = data
     for key in path[:-1]:
         place = place[key]
@@ -77,7 +77,7 @@ def test_a_wrong_field_is_named_with_its_path(path: tuple[str | int, ...], value
 
 def test_a_plan_without_a_version_is_an_old_one() -> None:
     """Before the first version, files did not say any."""
-    data = json.loads(plan_to_json(PLAN))
+    data = json.loads(json.dumps(plan_to_data(PLAN)))
     del data["version"]
     with pytest.raises(InvalidPlan, match="written in version 0 of its form, and this outgrow reads version 1"):
         plan_from_json(json.dumps(data))
@@ -85,7 +85,7 @@ def test_a_plan_without_a_version_is_an_old_one() -> None:
 
 def test_a_missing_field_is_named() -> None:
     """What is not there is named as well."""
-    data = json.loads(plan_to_json(PLAN))
+    data = json.loads(json.dumps(plan_to_data(PLAN)))
     del data["decisions"][0]["before"]
     with pytest.raises(InvalidPlan, match=r"plan.decisions\[0\] has no 'before'"):
         plan_from_json(json.dumps(data))
@@ -94,4 +94,4 @@ def test_a_missing_field_is_named() -> None:
 def test_a_truncated_file_is_no_json() -> None:
     """The refusal says in which line the text ends."""
     with pytest.raises(InvalidPlan, match=r"The plan is not JSON: .* in line \d+, column \d+"):
-        plan_from_json(plan_to_json(PLAN)[:100])
+        plan_from_json(json.dumps(plan_to_data(PLAN), indent=2)[:100])

@@ -10,7 +10,7 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.text import parse_graph, print_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
-from outgrow.plan import ByLayout, Decision, Move, Piece, Recompute, Reuse, Swap, TakeApart
+from outgrow.plan import ByLayout, Decision, Move, Piece, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.rewriting.derive import apply_laws, verify_derived
 from outgrow.rewriting.laws import LAWS
 from outgrow.rewriting.rule import Law
@@ -27,7 +27,7 @@ class Statement:
     right: Graph
 
 
-def statement_of(law: Law) -> Statement:
+def statement_of(law: Law[Decision]) -> Statement:
     """Read the blocks of a law's docstring."""
     text = textwrap.dedent((law.apply.__doc__ or "").partition("\n")[2])
     left, _, rest = text.partition("rewrite:\n")[2].partition("with:\n")
@@ -37,7 +37,7 @@ def statement_of(law: Law) -> Statement:
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
-def test_a_law_does_what_it_states(law: Law) -> None:
+def test_a_law_does_what_it_states(law: Law[Decision]) -> None:
     """Applied to the left side of its docstring, a law gives the right side, and both are valid."""
     statement = statement_of(law)
     verify(statement.left)
@@ -47,7 +47,7 @@ def test_a_law_does_what_it_states(law: Law) -> None:
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
-def test_a_law_states_its_condition_and_reason(law: Law) -> None:
+def test_a_law_states_its_condition_and_reason(law: Law[Decision]) -> None:
     """Every law says in words under which condition it holds, and why."""
     text = law.apply.__doc__ or ""
     assert all(block in text for block in ("rewrite:", "with:", "provided:", "because:", "->"))
@@ -91,6 +91,7 @@ REFUSED: tuple[tuple[Decision, str], ...] = (
     (Swap("a", "neg", "dropout", (Piece(0, 8, "exp"),), "mul"), "outside its gap"),
     (Swap("a", "mul", "dropout", (Piece(0, 8, "mul"),), "mul"), "out of order"),
     (Swap("nothing", "neg", "dropout", (), "mul"), "no storage nothing"),
+    (Stow("w", (Piece(0, 8, "nothing"),), "add_", "add_", None), "stow does not apply: the graph has no op nothing."),
 )
 
 

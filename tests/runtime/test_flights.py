@@ -19,7 +19,7 @@ from outgrow.runtime.flights import StreamLink, measure_streams
 from outgrow.runtime.links import Link
 from outgrow.runtime.medium import AnyLink, Copy
 from outgrow.runtime.memory import Block, bytes_on
-from outgrow.runtime.pool import HostPool, Lock, unlocked
+from outgrow.runtime.pool import HostPool, Lock
 from outgrow.runtime.staged import StagedLink
 from outgrow.runtime.tiers import DiskTier
 from tests.runtime.memory import is_mapped
@@ -31,6 +31,11 @@ MOVED = SIZE - 96
 CPU = torch.device("cpu")
 PLACES = 6
 """How many storages there is room for."""
+
+
+def unlocked(_address: int, _size_bytes: int) -> Callable[[], None]:
+    """Leave memory as it is: where the device is the host, there is nothing to lock."""
+    return lambda: None
 
 
 def pool_of(size_bytes: int, lock: Lock, device: torch.device = CPU) -> HostPool:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 
-from outgrow.ir.graph import Argument, Graph, Op, Ref, Value, read_values
+from outgrow.ir.graph import Argument, Graph, Op, Ref, Value
 from outgrow.ir.machine import Device
 from outgrow.operators.arithmetic import flops, moved_bytes, value_bytes
+from outgrow.operators.convolutions import BACKWARD, CONVOLUTION_BACKWARD, GRADIENT, POSITIONS
 from outgrow.operators.parts import parts
 
 
@@ -66,7 +67,6 @@ def from_parts(costs: Sequence[Cost]) -> Cost:
 _OF_NUMBERS = ("operator", "math", "torch")
 """The namespaces of functions on host scalars."""
 
-_GRADIENTS = "aten.convolution_backward.default"
 FUSED = "outgrow.fused_"
 """The begin of the name of each operator that a compiler made of several."""
 
@@ -78,8 +78,8 @@ def modelled(graph: Graph, op: Op, device: Device) -> Cost:
     arithmetic = flops(graph, op) / device.flops_per_second
     movement = moved_bytes(graph, op) / device.bytes_per_second
     workspace = workspace_bound(graph, op) if device.needs_workspace else 0
-    if device.needs_workspace and device.reorders_gradients and op.operator == _GRADIENTS:
-        workspace += _reordered_bytes(*(graph.values[name] for name in op.references[1:3]))
+    if device.needs_workspace and device.reorders_gradients and op.operator == CONVOLUTION_BACKWARD:
+        workspace += _reordered_bytes(*[graph.values[op.references[at]] for at in (BACKWARD.source, BACKWARD.weight)])
     return Cost(device.seconds_per_op + max(arithmetic, movement), workspace)
 
 
@@ -95,7 +95,7 @@ def workspace_bound(graph: Graph, op: Op) -> int:
     """
     if op.operator.startswith(FUSED):
         return moved_bytes(graph, op)
-    if "convolution" not in op.operator:
+    if op.operator not in POSITIONS:
         return min(moved_bytes(graph, op) // 16, 32 << 20)
     reads = [graph.values[name] for name in op.references]
     values = [*reads, *(graph.values[name] for name in op.results if name is not None)]
@@ -114,8 +114,8 @@ def _reordered_bytes(source: Value, weight: Value) -> int:
 
 
 def _is_strided_backward(op: Op) -> bool:
-    """Whether these are the gradients of a strided convolution; the strides follow the sizes of the bias."""
-    strides = op.arguments[4] if "backward" in op.operator else ()
+    """Whether these are the gradients of a strided convolution."""
+    strides = op.arguments[BACKWARD.strides] if op.operator == CONVOLUTION_BACKWARD else ()
     return isinstance(strides, tuple) and any(isinstance(stride, int) and stride > 1 for stride in strides)
 
 
@@ -125,9 +125,9 @@ _LIBRARY_SIZE = 20_480
 
 def _columns_bytes(reads: Sequence[Value], result: Value, op: Op) -> int:
     """Return the bytes of the columns of a small convolution: a kernel's worth of values for each place it stands."""
-    is_backward = "backward" in op.operator
-    source, weight = (reads[1], reads[2]) if is_backward else (reads[0], reads[1])
-    target = reads[0] if is_backward else result
+    at = POSITIONS[op.operator]
+    source, weight = reads[at.source], reads[at.weight]
+    target = reads[GRADIENT] if op.operator == CONVOLUTION_BACKWARD else result
     if prod(source.shape[:-1]) > _LIBRARY_SIZE:
         return 0
     places = source if _is_transposed(op) else target
@@ -135,8 +135,7 @@ def _columns_bytes(reads: Sequence[Value], result: Value, op: Op) -> int:
 
 
 def _is_transposed(op: Op) -> bool:
-    """Whether a convolution is transposed: of its arguments, only `transposed` is a single bool."""
-    return True in [argument for argument in op.arguments if isinstance(argument, bool)]
+    return op.arguments[POSITIONS[op.operator].transposed] is True
 
 
 def _is_channels_last(value: Value) -> bool:
@@ -146,7 +145,7 @@ def _is_channels_last(value: Value) -> bool:
 def signature(graph: Graph, op: Op) -> str:
     """Return a key under which ops of equal cost are known: operator, arguments and all layouts."""
     names: dict[str, str] = {}
-    for name in (*read_values(op), *(result for result in op.results if result is not None)):
+    for name in (*op.operands, *(result for result in op.results if result is not None)):
         value = graph.values[name]
         names[name] = f"{value.dtype}{list(value.shape)}:{list(value.strides)}"
     arguments = [_spelled(argument, names) for argument in op.arguments]

@@ -52,9 +52,9 @@ def lifetimes(graph: Graph) -> dict[str, Lifetime]:
                 births.setdefault(graph.values[name].storage, step)
     end = len(graph.ops)
     found: dict[str, Lifetime] = {}
-    for name, storage in graph.storages.items():
+    for name in graph.storages:
         steps = uses.get(name, [])
-        stays = storage.is_persistent or name in graph.kept
+        stays = name in graph.outliving
         birth = births.get(name, -1)
         death = end if stays or not steps else steps[-1]
         found[name] = Lifetime(birth, death, tuple(steps))
@@ -80,7 +80,7 @@ def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> 
     found: list[Gap] = []
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
-        stays = (storage.is_persistent or name in graph.kept) and name not in leaving
+        stays = name in graph.outliving and name not in leaving
         if storage.size_bytes < minimum_bytes or stays:
             continue
         rested = False

@@ -5,8 +5,6 @@ read waits for the write before it. Two ops conflict only if a path of such edge
 ops keeps all conflicts iff it keeps every edge. The graph itself is one such order: edges point forward.
 """
 
-from collections.abc import Sequence
-
 from outgrow.ir.graph import Graph
 
 
@@ -43,14 +41,3 @@ def predecessors(graph: Graph) -> tuple[tuple[int, ...], ...]:
                 readers.setdefault(name, []).append(number)
         found.append(tuple(sorted(waits)))
     return tuple(found)
-
-
-def first_violation(waits: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[int, int] | None:
-    """Return the first op of `order` that comes before one it waits for, and that one; None if there is none."""
-    done = [False] * len(waits)
-    for number in order:
-        for earlier in waits[number]:
-            if not done[earlier]:
-                return number, earlier
-        done[number] = True
-    return None

@@ -17,7 +17,7 @@ PAGE_BYTES = 4096
 def lasting(graph: Graph) -> frozenset[str]:
     """Return the storages of a derived graph that outlive the step and leave the device."""
     dropped = {item.storage for item in graph.instructions if isinstance(item, Drop)}
-    return frozenset(name for name in dropped if graph.storages[name].is_persistent or name in graph.kept)
+    return graph.outliving & dropped
 
 
 def passing(graph: Graph) -> dict[str, int]:

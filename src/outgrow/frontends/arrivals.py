@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outgrow.frontends.between import versions
-from outgrow.frontends.devices import device_of
+from outgrow.frontends.devices import device_of, generators_of
 from outgrow.frontends.joint import hole_of
 from outgrow.ir.graph import Graph, Op
 
@@ -51,10 +51,7 @@ class Beginning:
         ]
         reads = [at for at in range(len(args)) if at not in writes]
         device = device_of(arg.device for arg in args if isinstance(arg, Tensor))
-        generators = [torch.default_generator]
-        if device.type == "cuda":
-            generators.append(torch.cuda.default_generators[device.index or 0])
-        states = [(generator, generator.get_state()) for generator in generators]
+        states = [(generator, generator.get_state()) for generator in generators_of(device)]
         autocasts = [
             (kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
         ]

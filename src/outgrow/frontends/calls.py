@@ -19,6 +19,7 @@ from torch import Tensor
 
 from outgrow.analysis.cost import Cost
 from outgrow.frontends.capture import Captured
+from outgrow.frontends.devices import generators_of
 from outgrow.frontends.state import BatchSlot, Training, put
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Progress, Run
@@ -92,7 +93,7 @@ def made_ready(
 def carried_out(call: Bound, run: Run) -> Outcome:
     """Carry out a run of the call; if it fails before the first update, put buffers and generator back as they were."""
     before = _written_forward(call)
-    generators = _generators(call)
+    generators = [(generator, generator.get_state()) for generator in generators_of(call.captured.device)]
     completed = False
     try:
         outcome = run.execute()
@@ -104,8 +105,8 @@ def carried_out(call: Bound, run: Run) -> Outcome:
             for name, copy in before.items():
                 with torch.no_grad():
                     call.tensors[name].copy_(copy)
-            for device, state in generators.items():
-                _set_generator(device, state)
+            for generator, state in generators:
+                generator.set_state(state)
     return outcome
 
 
@@ -136,21 +137,6 @@ def _storage(call: Bound, name: str, tensor: Tensor) -> torch.UntypedStorage:
     if isinstance(call.captured.slots[name], BatchSlot) and storage.nbytes() != size:
         return storage[begin : begin + size]
     return storage
-
-
-def _generators(call: Bound) -> dict[torch.device, Tensor]:
-    """The states of the generators from which the step may draw."""
-    states = {torch.device("cpu"): torch.get_rng_state()}
-    if call.captured.device.type == "cuda":
-        states[call.captured.device] = torch.cuda.get_rng_state(call.captured.device)
-    return states
-
-
-def _set_generator(device: torch.device, state: Tensor) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
 
 
 def _written_forward(call: Bound) -> dict[str, Tensor]:

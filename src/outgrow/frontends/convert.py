@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from outgrow.errors import Uncapturable
 from outgrow.frontends.names import operator_name, symbol_name
 from outgrow.ir.flight import ARRIVED
-from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value, read_values
+from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value
 from outgrow.operators.effects import hidden_writes
 
 GENERATOR = "generator"
@@ -235,4 +235,4 @@ def draws(node: fx.Node) -> bool:
 
 def _mentioned(op: Op) -> set[str]:
     """The values that an op reads or defines."""
-    return {*read_values(op), *(name for name in op.results if name is not None)}
+    return {*op.operands, *(name for name in op.results if name is not None)}

@@ -79,6 +79,13 @@ def _check(device: torch.device, name: str) -> None:
         )
 
 
+def generators_of(device: torch.device) -> tuple[torch.Generator, ...]:
+    """Return the generators from which a step on a device may draw: that of the CPU, and that of a GPU."""
+    if device.type == "cuda":
+        return (torch.default_generator, torch.cuda.default_generators[device.index or 0])
+    return (torch.default_generator,)
+
+
 def title(slot: StateSlot) -> str:
     """Return what a tensor of models and optimizers is called in a message."""
     match slot:

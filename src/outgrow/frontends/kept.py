@@ -55,8 +55,8 @@ def _is_about(one: int, other: int) -> bool:
 def _again(plan: Plan, problem: Problem, *, prove: bool) -> Planned | None:
     """Return what the decisions of a plan make of a problem; None if they do not fit, or peak or seconds changed."""
     try:
-        found = planned(problem, plan.planner, prove=prove, decisions=plan.decisions)
-    except NotApplicable:
+        found = planned(problem, plan.planner, prove=prove, earlier=plan)
+    except (InvalidPlan, NotApplicable):
         return None
     before, now = plan.predicted.seconds, found.plan.predicted
     is_as_ever = abs(now.seconds - before) <= _OTHER_SECONDS * before

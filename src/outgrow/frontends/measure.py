@@ -18,6 +18,7 @@ from time import perf_counter
 
 import torch
 
+from outgrow.allocator import VARIABLE
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import Lane
 from outgrow.files import cache_folder, write_to_cache
@@ -192,7 +193,7 @@ class CostCache:
 
 def open_cost_cache(name: str | None = None) -> CostCache:
     """Return the cache of the costs observed on the machine of this name (None: this one, on its CPU)."""
-    setting = os.environ.get("THP_MEM_ALLOC_ENABLE", "0")
+    setting = os.environ.get(VARIABLE, "0")
     digest = sha256(f"{name or machine_name()} {setting}".encode()).hexdigest()[:16]
     path = cache_folder("costs") / f"{digest}.json"
     try:

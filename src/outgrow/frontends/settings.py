@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from outgrow.planning.names import KERNELS
-from outgrow.planning.planner import PLANNERS
+from outgrow.planning.names import KERNELS, PLANNER_NAMES
 from outgrow.runtime.tiers import DiskTier, offload_folder
 from outgrow.units import parse_bytes
 
@@ -34,8 +33,8 @@ class Settings:
 
         Raises `InvalidQuantity` for a size that is none, and `ValueError` for an unknown planner or unknown kernels.
         """
-        if planner not in PLANNERS:
-            raise ValueError(f"planner {planner!r} is unknown. Choose one of: {', '.join(sorted(PLANNERS))}.")
+        if planner not in PLANNER_NAMES:
+            raise ValueError(f"planner {planner!r} is unknown. Choose one of: {', '.join(sorted(PLANNER_NAMES))}.")
         if kernels not in KERNELS:
             raise ValueError(f"kernels {kernels!r} are unknown. Choose one of: {', '.join(KERNELS)}.")
         budget_bytes = parse_bytes(memory_budget)

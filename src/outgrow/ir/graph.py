@@ -48,14 +48,14 @@ class Role(StrEnum):
 
 
 DEVICE, TIER = "device", "tier"
-"""Homes of a storage: the device, and the next tier."""
+"""The homes that a storage may have: the device, and the next tier."""
 
 PERSISTENT = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER, Role.INPUT, Role.GENERATOR})
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A block of `size_bytes` bytes; `home` is the memory where it rests between steps."""
+    """A block of `size_bytes` bytes; `home` is where it rests between steps: `DEVICE` or `TIER`."""
 
     name: str
     size_bytes: int
@@ -205,11 +205,6 @@ def argument_layouts(argument: Argument) -> Iterator[str]:
             yield from argument_layouts(item)
 
 
-def read_values(op: Op) -> tuple[str, ...]:
-    """Return the names of the values that `op` reads, each once, in order."""
-    return op.operands
-
-
 def leaving_out(op: Op, positions: Sequence[int]) -> Op:
     """Return `op` with None for the arguments at `positions`, and without hidden writes."""
     arguments = tuple(None if at in positions else argument for at, argument in enumerate(op.arguments))
@@ -262,6 +257,11 @@ class Graph:
         return frozenset(self.values[name].storage for name in self.results)
 
     @cached_property
+    def outliving(self) -> frozenset[str]:
+        """The storages that outlive the step: persistent ones, and those that hold results."""
+        return self.kept | {name for name, storage in self.storages.items() if storage.is_persistent}
+
+    @cached_property
     def dying_at(self) -> Mapping[int, tuple[str, ...]]:
         """The storages that each position is the last to touch, without those that stay to the end of the step."""
         of_ops = iter(self.touched_at)
@@ -269,7 +269,7 @@ class Graph:
         last = {name: at for at, names in enumerate(touched) for name in names}
         dying: dict[int, list[str]] = {}
         for name, at in last.items():
-            if not self.storages[name].is_persistent and name not in self.kept:
+            if name not in self.outliving:
                 dying.setdefault(at, []).append(name)
         return {at: tuple(names) for at, names in dying.items()}
 

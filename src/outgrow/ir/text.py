@@ -1,7 +1,7 @@
 """How is a graph written down? One statement a line, printed and parsed by exact inverses.
 
     storage w parameter 64                         name, role (if not activation), bytes (also "453MiB")
-    storage m optimizer 64 at disk                 ... and home, if that is not the device
+    storage m optimizer 64 at tier                 ... and home, if that is not the device
     storage x input 64
     storage y 64
     value %w: w@0 f32[4,4]                         a value that no op defines: an input or a view

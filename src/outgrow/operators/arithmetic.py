@@ -12,27 +12,25 @@ room, or waits, moves none.
 
 from math import prod
 
-from outgrow.ir.graph import Graph, Op, Ref, Value, read_values
+from outgrow.ir.graph import Graph, Op, Ref, Value
+from outgrow.ir.layout import ITEM_BYTES
+from outgrow.operators.convolutions import BACKWARD, CONVOLUTION, CONVOLUTION_BACKWARD, FORWARD, GRADIENT, MASK
 
-_BYTES = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
-}  # fmt: skip
 PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
 """Matrix products, and the position of the first factor."""
 _MOVING_NOTHING = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "arrived"})
 
 
 def value_bytes(value: Value) -> int:
-    """Return the bytes of the elements of a value; 0 for a host scalar."""
-    return prod(value.shape) * _BYTES.get(value.dtype, 4) if value.dtype not in {"float", "int"} else 0
+    """Return the bytes of the elements of a value; 0 for a host scalar, 4 for each of a dtype of unknown size."""
+    return prod(value.shape) * ITEM_BYTES.get(value.dtype, 4)
 
 
 def moved_bytes(graph: Graph, op: Op) -> int:
     """Return the bytes that `op` reads and writes."""
     if _MOVING_NOTHING.intersection(op.operator.split(".")):
         return 0
-    names = (*read_values(op), *(name for name in op.results if name is not None))
+    names = (*op.operands, *(name for name in op.results if name is not None))
     return sum(value_bytes(graph.values[name]) for name in names)
 
 
@@ -40,14 +38,14 @@ def flops(graph: Graph, op: Op) -> float:
     """Return the floating point operations of `op`; 0 where bytes decide."""
     operands = [graph.values[item.value] if isinstance(item, Ref) else None for item in op.arguments]
     results = [graph.values[name] if name else None for name in op.results]
-    if op.operator == "aten.convolution.default" and operands[1] and results[0]:
-        spread = operands[0] if op.arguments[6] is True else results[0]
-        return _convolution(spread or results[0], operands[1])
-    if op.operator == "aten.convolution_backward.default" and operands[0] and operands[1] and operands[2]:
-        mask = op.arguments[10] if len(op.arguments) > 10 else (True, True, False)
-        asked = sum(1 for flag in mask[:2] if flag) if isinstance(mask, tuple) else 2
-        spread = operands[1] if op.arguments[7:8] == (True,) else operands[0]
-        return asked * _convolution(spread, operands[2])
+    if op.operator == CONVOLUTION:
+        spread = operands[FORWARD.source] if op.arguments[FORWARD.transposed] is True else results[0]
+        return _convolution(spread, operands[FORWARD.weight])
+    if op.operator == CONVOLUTION_BACKWARD:
+        mask = op.arguments[MASK]
+        asked = sum(flag is True for flag in mask[:2]) if isinstance(mask, tuple) else 2
+        spread = operands[BACKWARD.source if op.arguments[BACKWARD.transposed] is True else GRADIENT]
+        return asked * _convolution(spread, operands[BACKWARD.weight])
     if op.operator in PRODUCTS:
         left = operands[PRODUCTS[op.operator]]
         return 2.0 * prod(results[0].shape) * left.shape[-1] if left and results[0] else 0.0
@@ -56,8 +54,10 @@ def flops(graph: Graph, op: Op) -> float:
     return 0.0
 
 
-def _convolution(spread: Value, weight: Value) -> float:
+def _convolution(spread: Value | None, weight: Value | None) -> float:
     """`spread` is the side on which the weight is applied at every position: (batch, channels, positions...)."""
+    if spread is None or weight is None:
+        return 0.0
     return 2.0 * spread.shape[0] * prod(spread.shape[2:]) * prod(weight.shape)
 
 

@@ -10,10 +10,7 @@ kernels), so it has to be readable.
 from collections.abc import Mapping
 
 from outgrow.ir.graph import Op
-
-CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
-MASK = 10
-"""The position at which a convolution's backward is told which gradients to return: input, weight, bias."""
+from outgrow.operators.convolutions import BACKWARD, CONVOLUTION_BACKWARD, MASK
 
 _POSITIONS: Mapping[str, tuple[int, ...]] = {
     f"aten.{name}.default": (1,)
@@ -48,9 +45,9 @@ def layout_only(op: Op) -> tuple[int, ...]:
     if op.operator == CONVOLUTION_BACKWARD and len(op.arguments) > MASK:
         match op.arguments[MASK]:
             case (True, False, False):
-                return (1,)
+                return (BACKWARD.source,)
             case (False, True, bool()):
-                return (2,)
+                return (BACKWARD.weight,)
             case _:
                 return ()
     return _POSITIONS.get(op.operator, ())

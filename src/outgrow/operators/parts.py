@@ -11,7 +11,7 @@ input may be gone before the gradient of the same size is born. In the other ord
 from dataclasses import replace
 
 from outgrow.ir.graph import Op, Ref
-from outgrow.operators.layouts import CONVOLUTION_BACKWARD, MASK
+from outgrow.operators.convolutions import CONVOLUTION_BACKWARD, MASK
 
 
 def parts(op: Op) -> tuple[Op, ...]:

@@ -28,10 +28,7 @@ _GOAL = 0.004
 
 def outside(graph: Graph) -> frozenset[str]:
     """Return the storages of a derived graph that do not lie in the arena."""
-    storages = graph.storages.items()
-    return frozenset(
-        name for name, item in storages if (item.is_persistent or name in graph.kept) and item.home == DEVICE
-    )
+    return frozenset(name for name in graph.outliving if graph.storages[name].home == DEVICE)
 
 
 def addresses_of(

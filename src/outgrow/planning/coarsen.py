@@ -109,7 +109,7 @@ def study(problem: Problem) -> Study:
         is_fixed = storage.is_persistent and name not in may_leave
         if is_fixed or is_elsewhere or storage.size_bytes == 0 or life[name].birth >= end:
             continue
-        lasts = (storage.is_persistent or name in graph.kept) and name not in may_stow
+        lasts = name in graph.outliving and name not in may_stow
         stays = lasts and len(before) == len(uses)
         points[name] = (*([-1] if life[name].birth < 0 else []), *before, *([end] if stays else []))
     writers = write_steps(graph)

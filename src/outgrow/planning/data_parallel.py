@@ -1,10 +1,6 @@
-"""What does data parallelism receive and hold? Where it is feasible, it is the rival of every division."""
+"""What does data parallelism receive? The rival that every division has, where it is feasible."""
 
-from dataclasses import replace
-from math import prod
-
-from outgrow.operators.dataflow import Dataflow, Tensor
-from outgrow.planning.footprint import peak_bytes
+from outgrow.operators.dataflow import Dataflow
 
 
 def data_parallel_bytes(step: Dataflow, workers: int) -> int | None:
@@ -22,19 +18,3 @@ def data_parallel_bytes(step: Dataflow, workers: int) -> int | None:
     returned = {name for name in step.outputs if name in made and step.tensors[name or ""].whole}
     losses = sum(step.tensors[name].size_bytes for name in returned if name is not None)
     return 2 * (workers - 1) * (sum(trained) + workers * losses)
-
-
-def data_parallel_peak_bytes(step: Dataflow, workers: int) -> int:
-    """Return the most bytes that one of these workers has at once: what lasts, gradients, its part of all else.
-
-    A tensor of as many elements as a parameter is taken for a gradient. The batch is whole: every worker is given it.
-    """
-    sizes = {prod(tensor.shape) for tensor in step.tensors.values() if tensor.trained}
-
-    def own(tensor: Tensor) -> Tensor:
-        size = prod(tensor.shape)
-        return (
-            tensor if tensor.lasting or tensor.whole or size in sizes else replace(tensor, shape=(-(-size // workers),))
-        )
-
-    return peak_bytes(replace(step, tensors={name: own(tensor) for name, tensor in step.tensors.items()}), {})

@@ -21,7 +21,7 @@ def leaving(problem: Problem, graph: Graph) -> frozenset[str]:
     """Return the storages of a graph, a rewriting of the problem's, that may leave between two uses."""
     found: list[str] = []
     for name, storage in graph.storages.items():
-        is_mortal = not storage.is_persistent and name not in graph.kept
+        is_mortal = name not in graph.outliving
         is_loose = storage.role in _LASTING or (storage.role is Role.INPUT and not problem.anchored)
         if storage.size_bytes >= problem.minimum_bytes and (is_mortal or (is_loose and name not in problem.fixed)):
             found.append(name)
@@ -31,5 +31,5 @@ def leaving(problem: Problem, graph: Graph) -> frozenset[str]:
 def stowing(graph: Graph, may_leave: Iterable[str]) -> frozenset[str]:
     """Return which of the storages in `may_leave` may rest in the next tier between steps."""
     used = {name for touched in graph.touched_at for name in touched}
-    lasting = [name for name in may_leave if graph.storages[name].is_persistent or name in graph.kept]
-    return frozenset(name for name in lasting if name in used and graph.storages[name].role in _LASTING)
+    lasting = graph.outliving.intersection(may_leave, used)
+    return frozenset(name for name in lasting if graph.storages[name].role in _LASTING)

@@ -11,6 +11,7 @@ PLANNER_NAMES = (
     "serenity",
     "olla",
 )
+"""The search, then the planners of papers."""
 
 KERNELS = ("eager", "inductor")
 """What runs a step's arithmetic: torch's own operators, or what Inductor makes of those that it can join."""

@@ -204,17 +204,7 @@ def _part(tensor: Tensor, state: int, ways: int) -> Tensor:
         return tensor
     size = -(-tensor.shape[state] // ways)
     shape = (*tensor.shape[:state], size, *tensor.shape[state + 1 :])
-    return Tensor(
-        tensor.name,
-        shape,
-        tensor.item_bytes,
-        tensor.viewed,
-        tensor.lasting,
-        tensor.whole,
-        tensor.trained,
-        tensor.held,
-        tensor.dtype,
-    )
+    return replace(tensor, shape=shape)
 
 
 def _local(call: Call, strategy: Strategy | None, ways: int) -> Call:

@@ -9,7 +9,7 @@ layers in turn, so that steps in time run as in a pipeline.
 from collections.abc import Mapping
 
 from outgrow.analysis.cost import Cost
-from outgrow.ir.graph import Graph, Role, read_values, result_values
+from outgrow.ir.graph import Graph, Role, result_values
 from outgrow.ir.machine import Machine
 
 
@@ -21,7 +21,7 @@ def placed_seconds(graph: Graph, costs: Mapping[str, Cost], machine: Machine, de
     made: dict[str, tuple[int, float]] = {}
     there: dict[tuple[str, int], float] = {}
     for op in graph.ops:
-        read = tuple(dict.fromkeys(graph.values[name].storage for name in read_values(op)))
+        read = tuple(dict.fromkeys(graph.values[name].storage for name in op.operands))
         written = tuple(graph.values[name].storage for name in result_values(op))
         place = next((homes[name] for name in (*read, *written) if name in homes), None)
         if place is None:
@@ -48,7 +48,7 @@ def _homes(graph: Graph, devices: int) -> dict[str, int]:
     sizes = {name: item.size_bytes for name, item in graph.storages.items() if item.role is Role.PARAMETER}
     total, before = max(1, sum(sizes.values())), 0
     for op in graph.ops:
-        for name in (graph.values[item].storage for item in read_values(op)):
+        for name in (graph.values[item].storage for item in op.operands):
             if name in sizes and name not in found:
                 found[name] = min(devices - 1, before * devices // total)
                 before += sizes[name]

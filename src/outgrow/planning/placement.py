@@ -51,11 +51,6 @@ class Placement:
     arena_bytes: int
     live_bytes: int
 
-    @property
-    def fragmentation(self) -> float:
-        """The share by which the arena is larger than what is held at once."""
-        return self.arena_bytes / self.live_bytes - 1 if self.live_bytes else 0.0
-
 
 class _Table(NamedTuple):
     """Blocks as arrays; the parts of block b are `part_start[b]:part_start[b + 1]`."""

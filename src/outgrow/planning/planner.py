@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 
 from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.analysis.timeline import Trace
-from outgrow.errors import Infeasible
+from outgrow.errors import Infeasible, InvalidPlan
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free import free_rewrites
 from outgrow.planning.lean import least_seconds
-from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
 from outgrow.planning.published.meng import meng
@@ -27,12 +26,17 @@ from outgrow.planning.search import search
 from outgrow.rewriting.derive import Stage, carried_out
 from outgrow.simulation import replay
 
-_FUNCTIONS = (nnabla_window, tflms_v1, tflms_v2, meng, capuchin, sqrt_checkpoint, serenity, olla)
-_PUBLISHED: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = dict(
-    zip(PLANNER_NAMES[1:], _FUNCTIONS, strict=True)
-)
-PLANNERS = PLANNER_NAMES
-"""Every planner, by name: the search, then the published ones."""
+_PUBLISHED: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = {
+    "nnabla_window": nnabla_window,
+    "tflms_v1": tflms_v1,
+    "tflms_v2": tflms_v2,
+    "meng": meng,
+    "capuchin": capuchin,
+    "sqrt_checkpoint": sqrt_checkpoint,
+    "serenity": serenity,
+    "olla": olla,
+}
+"""The planners of papers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +58,27 @@ def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True) 
     return planned(problem, planner, prove=prove).plan
 
 
-def planned(
-    problem: Problem, planner: str = "search", *, prove: bool = True, decisions: tuple[Decision, ...] | None = None
-) -> Planned:
+def planned(problem: Problem, planner: str = "search", *, prove: bool = True, earlier: Plan | None = None) -> Planned:
     """Return what `make_plan` returns, with the graphs and the simulation that it rests on.
 
-    Where `decisions` are given, none are looked for; raises `NotApplicable` where these do not suit the graph.
+    The decisions are those of an `earlier` plan, if there is one: raises `InvalidPlan` for a plan of another graph, and
+    `NotApplicable` where a law's condition fails.
     """
     begin = time.perf_counter()
     notes: list[str] = []
     problem, rewritten, free = _with_a_plan(replace(problem, remark=notes.append))
-    if planner != PLANNERS[0]:  # in the papers, what outlives the step stays on the device
+    published = None if planner == "search" else _PUBLISHED[planner]
+    if published is not None:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
-    if decisions is None:
-        found = _PUBLISHED.get(planner)
-        decisions = found(problem) if found else _searched(problem, rewritten, free)
+    own = fingerprint(problem.graph)
+    if earlier is None:
+        decisions = published(problem) if published is not None else _searched(problem, rewritten, free)
+    elif earlier.fingerprint == own:
+        decisions = earlier.decisions
+    else:
+        raise InvalidPlan(
+            f"The plan was made for graph {earlier.fingerprint}, but this graph is {own}. Plan again for this step."
+        )
     stages = carried_out(problem.graph, decisions)
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
@@ -77,7 +87,7 @@ def planned(
     planning_seconds = time.perf_counter() - begin
     plan = Plan(
         planner=planner,
-        fingerprint=fingerprint(problem.graph),
+        fingerprint=own,
         budget=problem.budget,
         decisions=decisions,
         predicted=Estimate(simulated.peak_bytes, simulated.seconds),
@@ -105,8 +115,7 @@ def _searched(problem: Problem, rewritten: Graph, free: tuple[Decision, ...]) ->
     without = homeless(graph, machine)
     if without:
         moving = lasting(graph) - without
-        outliving = {name for name, item in graph.storages.items() if item.is_persistent or name in graph.kept}
-        problem = replace(problem, fixed=problem.fixed | (outliving - moving))
+        problem = replace(problem, fixed=problem.fixed | (graph.outliving - moving))
         try:
             decisions = search(problem, rewritten, free)
         except Infeasible:  # whoever asks the tier for room hears how much there is

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from outgrow.analysis.dependence import is_repeatable
 from outgrow.ir.flight import flights, is_in_flight, lends
-from outgrow.ir.graph import Graph, Op, result_values
+from outgrow.ir.graph import Graph
 from outgrow.operators.effects import quiet
 from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
@@ -84,14 +84,11 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     write_start = _starts([len(steps) for steps in writers])
     writes, touch_use = _counts(touched, written, number, use_start)
     storages = list(graph.storages.values())
-    stays = [
-        storage.is_persistent or storage.name in graph.kept or not uses[number[storage.name]] for storage in storages
-    ]
+    stays = [name in graph.outliving or not uses[number[name]] for name in names]
     limit = _limits(graph, writers, writes, use_start, number)
     limit[np.repeat(stays, np.diff(use_start))] = -1
     limit[_in_flight(graph, use_start, uses, number)] = -1
     seconds, workspace = np.array([problem.seconds_of(op) for op in ops]), problem.workspace
-    born = {name: at for at, op in reversed(list(enumerate(ops))) for name in _created(graph, op)}
     return Tables(
         graph=graph,
         op_seconds=seconds,
@@ -104,7 +101,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
         ),
         names=names,
         size=np.array([storage.size_bytes for storage in storages], dtype=np.int64),
-        birth=np.array([born.get(name, -1) for name in names], dtype=np.int64),
+        birth=np.array([graph.born_at.get(name, -1) for name in names], dtype=np.int64),
         stays=np.array(stays, dtype=np.bool_),
         moves=np.array([name in may_leave for name in names], dtype=np.bool_),
         anchors=np.array(stays, dtype=np.bool_) & problem.anchored,
@@ -166,11 +163,6 @@ def _starts(counts: list[int]) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
-def _created(graph: Graph, op: Op) -> list[str]:
-    """The storages that `op` brings into being."""
-    return [graph.values[name].storage for name in result_values(op) if graph.values[name].version == 0]
-
-
 def _counts(
     touched: Sequence[Sequence[str]],
     written: Sequence[Sequence[str]],
@@ -215,7 +207,7 @@ def _chain_limits(graph: Graph, storage: str, writers: list[list[int]], number: 
     for step in writers[number[storage]]:
         op = graph.ops[step]
         repeated = quiet(op)
-        made.update(_created(graph, op))
+        made.update(name for name in graph.written_at[step] if graph.born_at.get(name) == step)
         if limit >= 0 and not (is_repeatable(graph, op) and made.issuperset(graph.written(repeated))):
             limit = -1
         for name in repeated.operands if limit >= 0 else ():

@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from outgrow.errors import InvalidMachine
 from outgrow.ir.machine import Device, Link, Machine, Peers
+from outgrow.report.fields import Fields
 
 _DIGITS = 4
 _NO_COMMENTS: Mapping[str, str] = MappingProxyType({})
@@ -43,45 +44,88 @@ def description_from_toml(text: str, file: str) -> Description:
         data: dict[str, object] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidMachine(f"The machine file {file} is not TOML: {error}. {_EXAMPLE}") from error
-    top = _Table(file, "the file", data)
-    top.require_known(("name", "device", "link", "peers", "shares_link"))
-    device, link, peers = top.table("device"), top.table("link"), top.tables("peers")
-    for level in peers:
-        level.require_known(_keys(Peers))
-    device.require_known(_keys(Device))
-    link.require_known(_keys(Link))
+    try:
+        return _description(Fields(data, "machine", InvalidMachine))
+    except InvalidMachine as error:
+        raise InvalidMachine(f"The machine file {file} is not valid: {error} {_EXAMPLE}") from None
+
+
+def _description(file: Fields) -> Description:
+    top = _completed(file, {"name": MISSING, "device": MISSING, "link": MISSING, "peers": [], "shares_link": False})
+    device, link = _of(Device, top.fields("device")), _of(Link, top.fields("link"))
+    peers = top.each("peers", lambda level: _of(Peers, level))
     return Description(
         Machine(
-            top.text("name"),
+            _name(top),
             Device(
-                device.text("name"),
-                device.rate("flops_per_second"),
-                device.rate("bytes_per_second"),
-                device.seconds("seconds_per_op", _default(Device, "seconds_per_op")),
-                needs_workspace=device.flag("needs_workspace", default=True),
-                places_results=device.flag("places_results", default=True),
-                reorders_gradients=device.flag("reorders_gradients", default=False),
+                _name(device),
+                _rate(device, "flops_per_second"),
+                _rate(device, "bytes_per_second"),
+                _seconds(device, "seconds_per_op"),
+                needs_workspace=device.flag("needs_workspace"),
+                places_results=device.flag("places_results"),
+                reorders_gradients=device.flag("reorders_gradients"),
             ),
             Link(
-                link.rate("out_bytes_per_second"),
-                link.rate("in_bytes_per_second"),
-                link.seconds("latency_seconds", _default(Link, "latency_seconds")),
-                half_duplex=link.flag("half_duplex", default=False),
+                _rate(link, "out_bytes_per_second"),
+                _rate(link, "in_bytes_per_second"),
+                _seconds(link, "latency_seconds"),
+                half_duplex=link.flag("half_duplex"),
             ),
             peers=tuple(
-                Peers(
-                    level.count("count"),
-                    level.rate("bytes_per_second"),
-                    level.seconds("latency_seconds", _default(Peers, "latency_seconds")),
-                )
+                Peers(_count(level), _rate(level, "bytes_per_second"), _seconds(level, "latency_seconds"))
                 for level in peers
             ),
-            shares_link=top.flag("shares_link", default=False),
+            shares_link=top.flag("shares_link"),
         ),
-        device.source(),
-        link.source(),
-        tuple(level.source() for level in peers),
+        device.text("source").strip(),
+        link.text("source").strip(),
+        tuple(level.text("source").strip() for level in peers),
     )
+
+
+def _of(record: type[Device | Link | Peers], table: Fields) -> Fields:
+    """Return the table of a record, completed."""
+    return _completed(table, {field.name: field.default for field in fields(record)} | {"source": ""})
+
+
+def _completed(table: Fields, defaults: Mapping[str, object]) -> Fields:
+    """Return a table with the defaults of what it leaves out; raises for a key that is none of theirs."""
+    for key in map(str, table.data):
+        if key not in defaults:
+            close = get_close_matches(key, defaults, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise table.error(f"{table.path} has an unknown key {key!r}.{hint} Known are: {', '.join(defaults)}.")
+    left_out = {key: value for key, value in defaults.items() if value is not MISSING}
+    return Fields(left_out | table.data, table.path, table.error)
+
+
+def _name(table: Fields) -> str:
+    name = table.text("name")
+    if not name.strip():
+        raise table.wrong("name", "a name")
+    return name
+
+
+def _count(table: Fields) -> int:
+    count = table.integer("count")
+    if count < 2:
+        raise table.wrong("count", "a number of 2 or more")
+    return count
+
+
+def _rate(table: Fields, key: str) -> float:
+    rate = table.number(key)
+    if not 0 < rate < math.inf:
+        raise table.wrong(key, "a finite number above 0")
+    return rate
+
+
+def _seconds(table: Fields, key: str) -> float:
+    seconds = table.number(key)
+    if not 0 <= seconds < math.inf:
+        raise table.wrong(key, "a finite number of seconds, 0 or more")
+    return seconds
 
 
 def description_to_toml(description: Description, comments: Mapping[str, str] = _NO_COMMENTS) -> str:
@@ -141,98 +185,3 @@ def _spelled(value: object) -> str:
             return f"{value:.{_DIGITS}g}"
         case _:
             return str(value)
-
-
-def _keys(record: type[Device | Link | Peers]) -> tuple[str, ...]:
-    return (*(field.name for field in fields(record)), "source")
-
-
-def _default(record: type[Device | Link | Peers], key: str) -> float:
-    (default,) = (field.default for field in fields(record) if field.name == key)
-    assert default is not MISSING, f"{key} of {record.__name__} has a default"
-    return default
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """One table of the file. Every reader raises `InvalidMachine` for what it does not find."""
-
-    file: str
-    place: str
-    data: Mapping[str, object]
-
-    def require_known(self, keys: tuple[str, ...]) -> None:
-        for key in self.data:
-            if key not in keys:
-                close = get_close_matches(key, keys, n=1)
-                hint = f" Did you mean {close[0]}?" if close else ""
-                raise self._refusal(f"{self.place} has an unknown key {key!r}.{hint} Known are: {', '.join(keys)}")
-
-    def table(self, key: str) -> "_Table":
-        item = self._item(key, "Give a table")
-        if not isinstance(item, dict):
-            raise self._refusal(f"{key} is {_shown(item)}, not a table [{key}]")
-        return _Table(self.file, f"[{key}]", item)
-
-    def tables(self, key: str) -> "tuple[_Table, ...]":
-        items = self.data.get(key, [])
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            raise self._refusal(f"{key} is {_shown(items)}, not tables [[{key}]]")
-        return tuple(_Table(self.file, f"[[{key}]]", item) for item in items)
-
-    def count(self, key: str) -> int:
-        item = self._item(key, "Give a number of 2 or more")
-        if not isinstance(item, int) or isinstance(item, bool) or item < 2:
-            raise self._refusal(f"{key} in {self.place} is {_shown(item)}, not a number of 2 or more")
-        return item
-
-    def text(self, key: str) -> str:
-        item = self._item(key, "Give a string")
-        if not isinstance(item, str) or not item.strip():
-            raise self._refusal(f"{key} in {self.place} is {_shown(item)}, not a name")
-        return item
-
-    def source(self) -> str:
-        item = self.data.get("source", "")
-        if not isinstance(item, str):
-            raise self._refusal(f"source in {self.place} is {_shown(item)}, not a string")
-        return item.strip()
-
-    def rate(self, key: str) -> float:
-        number = self._number(key, self._item(key, "Give a number above 0"))
-        if not 0 < number < math.inf:
-            raise self._refusal(f"{key} in {self.place} is {number}, not a finite number above 0")
-        return number
-
-    def seconds(self, key: str, default: float) -> float:
-        number = self._number(key, self.data.get(key, default))
-        if not 0 <= number < math.inf:
-            raise self._refusal(f"{key} in {self.place} is {number}, not a finite number of seconds, 0 or more")
-        return number
-
-    def flag(self, key: str, *, default: bool) -> bool:
-        item = self.data.get(key, default)
-        if not isinstance(item, bool):
-            raise self._refusal(f"{key} in {self.place} is {_shown(item)}, not true or false")
-        return item
-
-    def _item(self, key: str, remedy: str) -> object:
-        if key not in self.data:
-            raise self._refusal(f"{self.place} has no {key}. {remedy}")
-        return self.data[key]
-
-    def _number(self, key: str, item: object) -> float:
-        if not isinstance(item, int | float) or isinstance(item, bool):
-            raise self._refusal(f"{key} in {self.place} is {_shown(item)}, not a number")
-        try:
-            return float(item)
-        except OverflowError:  # an integer of more digits than a float can hold
-            return math.inf
-
-    def _refusal(self, fault: str) -> InvalidMachine:
-        return InvalidMachine(f"The machine file {self.file} is not valid: {fault}. {_EXAMPLE}")
-
-
-def _shown(item: object) -> str:
-    text = json.dumps(item) if isinstance(item, bool | str) else str(item)
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,8 +1,8 @@
 """How is a plan kept in a file? As JSON whose objects are its records; a decision says its `kind`.
 
-`plan_to_json` and `plan_from_json` are exact inverses. The file says in which version of this form it is written.
+`plan_to_data` and `plan_from_data` are exact inverses. The file says in which version of this form it is written.
 Another version is an `InvalidPlan` that names both, and a damaged file is one that says what is wrong and where.
-Whether a plan belongs to a graph is not asked here but where it is applied (`rewriting.derive`).
+Whether a plan belongs to a graph is not asked here but where it is applied (`planning.planner`).
 """
 
 import json
@@ -44,11 +44,6 @@ def plan_to_data(plan: Plan) -> dict[str, object]:
     """Return a plan as JSON data."""
     decisions = [{"kind": _KINDS[type(decision)], **asdict(decision)} for decision in plan.decisions]
     return {"version": _VERSION, **asdict(plan), "decisions": decisions}
-
-
-def plan_to_json(plan: Plan) -> str:
-    """Return a plan as JSON text, from which `plan_from_json` makes an equal plan."""
-    return json.dumps(plan_to_data(plan), indent=2)
 
 
 def plan_from_json(text: str) -> Plan:

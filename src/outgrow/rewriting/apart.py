@@ -2,12 +2,12 @@
 
 from outgrow.ir.graph import result_values
 from outgrow.operators.parts import parts
-from outgrow.plan import Decision, TakeApart
+from outgrow.plan import TakeApart
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import place_of, require
+from outgrow.rewriting.rule import require, required_place
 
 
-def take_apart(draft: Draft, decision: Decision) -> None:
+def take_apart(draft: Draft, decision: TakeApart) -> None:
     """Let the parts of an op run in its place, one after the other.
 
     rewrite:
@@ -41,10 +41,9 @@ def take_apart(draft: Draft, decision: Decision) -> None:
         back.input: %a: a@0 f32[1,1,4], _, _ = aten.convolution_backward.default(%g, %x, %w, None, [1], [0], [1], False, [0], 1, [True, False, False])
         return %a, %b
     """  # noqa: E501
-    assert isinstance(decision, TakeApart), "the law of parts takes a TakeApart"
-    place = place_of(draft, decision.op, "take apart")
+    place = required_place(draft, decision.op)
     reason = why_not(draft, place)
-    require(reason is None, "take apart", reason or "")
+    require(reason is None, reason or "")
     *before, last = parts(draft.op(place))
     for part in before:
         draft.insert_before(place, part)

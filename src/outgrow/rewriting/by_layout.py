@@ -2,12 +2,12 @@
 
 from outgrow.ir.graph import Ref, Role, asking_layouts
 from outgrow.operators.layouts import layout_only
-from outgrow.plan import ByLayout, Decision
+from outgrow.plan import ByLayout
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import place_of, require
+from outgrow.rewriting.rule import require, required_place
 
 
-def by_layout(draft: Draft, decision: Decision) -> None:
+def by_layout(draft: Draft, decision: ByLayout) -> None:
     """Give an op the layout alone of operands whose content does not matter to it.
 
     rewrite:
@@ -38,10 +38,9 @@ def by_layout(draft: Draft, decision: Decision) -> None:
         %b: b@0 f32[1,1,1,4] = aten.avg_pool2d_backward.default(%g, like %a, [1, 2])
         return %b
     """
-    assert isinstance(decision, ByLayout), "the law of layouts takes a ByLayout"
-    place = place_of(draft, decision.op, "by layout")
+    place = required_place(draft, decision.op)
     positions = layout_positions(draft, place)
-    require(bool(positions), "by layout", f"{decision.op} reads the content of all its operands that may go")
+    require(bool(positions), f"{decision.op} reads the content of all its operands that may go")
     draft.replace(place, asking_layouts(draft.op(place), positions))
 
 

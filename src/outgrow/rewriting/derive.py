@@ -3,8 +3,7 @@
     G0 = captured graph;   G(i+1) = law(decision i) (G(i));   result = G(n)
 
 Decisions in a row that one law carries out are a *stage*. `verify` holds for G0 and after every stage; the capacity of
-the device is asked of G(n) alone, since the early graphs do not fit yet. The derivation is data: it prints, and
-`replay_derivation` repeats it and compares.
+the device is asked of G(n) alone, since the early graphs do not fit yet. The derivation is data, and prints.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 
-from outgrow.errors import InvalidPlan, ReplayMismatch
 from outgrow.ir.equivalence import Numbered, numbered
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
@@ -65,7 +63,7 @@ class Derivation:
 
 def carry_out(draft: Draft, decision: Decision) -> None:
     """Apply the law of one decision to a draft; raises `NotApplicable` where its condition fails."""
-    LAWS[type(decision)].apply(draft, decision)
+    LAWS[type(decision)].carry_out(draft, decision)
 
 
 def apply_laws(graph: Graph, decisions: Iterable[Decision]) -> Graph:
@@ -108,20 +106,6 @@ def verify_derived(
     )
 
 
-def derive(captured: Graph, plan: Plan, workspace: Mapping[str, int]) -> Derivation:
-    """Apply a plan's decisions in order, checking the invariants around each stage.
-
-    `workspace` gives bytes by captured op name. Raises `InvalidPlan` for a plan of another graph,
-    `NotApplicable` where a law's condition fails, `InvalidGraph` where the result breaks an invariant.
-    """
-    start = fingerprint(captured)
-    if plan.fingerprint != start:
-        raise InvalidPlan(
-            f"The plan was made for graph {plan.fingerprint}, but this graph is {start}. Plan again for this step."
-        )
-    return verified(captured, plan, carried_out(captured, plan.decisions), workspace)
-
-
 def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Mapping[str, int]) -> Derivation:
     """Return the derivation of a plan of this graph, whose decisions made these stages.
 
@@ -135,17 +119,3 @@ def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Ma
         verify_derived(stage.graph, reference, capacity_bytes=held, workspace=workspace)
     derived = tuple(Derived(stage.law, stage.decisions, fingerprint(stage.graph)) for stage in stages)
     return Derivation(plan.fingerprint, derived, stages[-1].graph if stages else captured)
-
-
-def replay_derivation(captured: Graph, derivation: Derivation) -> Graph:
-    """Repeat a derivation; raises `ReplayMismatch` at the first step that comes out differently."""
-    decisions = (decision for stage in derivation.stages for decision in stage.decisions)
-    stages = carried_out(captured, decisions)
-    for number, (recorded, stage) in enumerate(zip(derivation.stages, stages, strict=True)):
-        found = fingerprint(stage.graph)
-        if found != recorded.fingerprint:
-            raise ReplayMismatch(
-                f"Stage {number} ({stage.law}) of the derivation gave graph {found}, "
-                f"recorded was {recorded.fingerprint}."
-            )
-    return stages[-1].graph if stages else captured

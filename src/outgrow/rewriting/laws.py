@@ -13,8 +13,9 @@ means (`ir.graph`, Residence).
 """
 
 from collections.abc import Mapping
+from typing import Any
 
-from outgrow.plan import ByLayout, Move, Recompute, Reuse, Stow, Swap, TakeApart
+from outgrow.plan import ByLayout, Decision, Move, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.rewriting.apart import take_apart
 from outgrow.rewriting.by_layout import by_layout
 from outgrow.rewriting.order import move
@@ -24,7 +25,7 @@ from outgrow.rewriting.rule import Law
 from outgrow.rewriting.stow import stow
 from outgrow.rewriting.swap import swap
 
-LAWS: Mapping[type, Law] = {
+LAWS: Mapping[type[Decision], Law[Any]] = {
     law.decision: law
     for law in (
         Law("move", Move, move),

@@ -1,12 +1,12 @@
 """The law of order: ops that do not conflict may change places."""
 
 from outgrow.ir.graph import Op
-from outgrow.plan import Decision, Move
+from outgrow.plan import Move
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import place_of, require
+from outgrow.rewriting.rule import require, required_place
 
 
-def move(draft: Draft, decision: Decision) -> None:
+def move(draft: Draft, decision: Move) -> None:
     """Run some ops earlier.
 
     rewrite:
@@ -34,16 +34,15 @@ def move(draft: Draft, decision: Decision) -> None:
         %h: h@0 f32[2] = aten.exp.default(%g)
         return %h
     """
-    assert isinstance(decision, Move), "the law of order takes a Move"
-    moved = draft.in_order([place_of(draft, name, "move") for name in decision.ops])
-    after = place_of(draft, decision.after, "move")
-    require(after not in moved, "move", f"{decision.after} cannot follow itself")
-    require(draft.precedes(after, moved[0]), "move", f"{decision.after} does not precede {draft.op(moved[0]).name}")
-    require(not draft.has_transfer_between(after, moved[-1]), "move", "a transfer is in the way")
+    moved = draft.in_order([required_place(draft, name) for name in decision.ops])
+    after = required_place(draft, decision.after)
+    require(after not in moved, f"{decision.after} cannot follow itself")
+    require(draft.precedes(after, moved[0]), f"{decision.after} does not precede {draft.op(moved[0]).name}")
+    require(not draft.has_transfer_between(after, moved[-1]), "a transfer is in the way")
     for place in moved:
         for other in draft.conflicts(place):
             is_passed = draft.precedes(after, other) and draft.precedes(other, place) and other not in moved
-            require(not is_passed, "move", f"{_name(draft, other)} conflicts with a moved op")
+            require(not is_passed, f"{_name(draft, other)} conflicts with a moved op")
     for place in reversed(moved):
         draft.move_after(place, after)
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from outgrow.ir.flight import ARRIVED
-from outgrow.ir.graph import Op, Value, read_values, result_values
+from outgrow.ir.graph import Op, Value, result_values
 from outgrow.operators.effects import quiet
-from outgrow.plan import Decision, Recompute
+from outgrow.plan import Recompute
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import place_of, reading, require, returning
+from outgrow.rewriting.rule import reading, require, required_place, returning
 
 
-def recompute(draft: Draft, decision: Decision) -> None:
+def recompute(draft: Draft, decision: Recompute) -> None:
     """Build a storage again directly before an op, by repeating the writes that made its version.
 
     rewrite:
@@ -45,16 +45,15 @@ def recompute(draft: Draft, decision: Decision) -> None:
         %c: c@0 f32[2] = aten.add.Tensor(%b, %a$1)
         return %c
     """
-    assert isinstance(decision, Recompute), "the law of recomputation takes a Recompute"
     storage = decision.storage
-    before = place_of(draft, decision.before, "recompute")
-    require(storage in draft.storages, "recompute", f"the graph has no storage {storage}")
+    before = required_place(draft, decision.before)
+    require(storage in draft.storages, f"the graph has no storage {storage}")
     chain = [draft.op(place) for place in draft.writers(storage, before)]
     reason = why_not(draft, storage, chain, before)
-    require(reason is None, "recompute", reason or "")
+    require(reason is None, reason or "")
     later = [place for place in draft.touching(storage) if not draft.precedes(place, before)]
     moved = any(not isinstance(draft.item(place), Op) for place in later)
-    require(not moved, "recompute", f"{storage} is moved by a transfer later")
+    require(not moved, f"{storage} is moved by a transfer later")
     copy = _copy(draft, chain)
     for name in copy.storages:
         draft.storages[name + copy.suffix] = replace(draft.storages[name], name=name + copy.suffix)
@@ -79,7 +78,7 @@ def why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> s
         if any(draft.storages[name].is_persistent for name in written) or not made.issuperset(written):
             return f"{op.name} cannot be repeated"
     for op in repeated:
-        for name in read_values(op):
+        for name in op.operands:
             value = draft.values[name]
             if value.storage not in made and draft.version(value.storage, before) != value.version:
                 return f"{value.storage} has been overwritten since {op.name} read it"
@@ -119,7 +118,7 @@ def _copy(draft: Draft, chain: Sequence[Op]) -> _Copy:
     suffix = unused_suffix(
         [op.name for op in repeated], made, lambda name: draft.place_of(name) is not None, draft.storages.__contains__
     )
-    own = dict.fromkeys(name for op in repeated for name in (*read_values(op), *result_values(op)))
+    own = dict.fromkeys(name for op in repeated for name in (*op.operands, *result_values(op)))
     names = {name: name + suffix for name in own if draft.values[name].storage in made}
     values = tuple(_moved(draft.values[old], suffix) for old in names)
     ops = tuple(
@@ -148,7 +147,7 @@ def _redirect(draft: Draft, later: Sequence[Place], storage: str, suffix: str) -
     for place in later:
         op = draft.op(place)
         names.update(
-            {name: name + suffix for name in (*read_values(op), *result_values(op)) if _lies(draft, name, storage)}
+            {name: name + suffix for name in (*op.operands, *result_values(op)) if _lies(draft, name, storage)}
         )
     names.update({name: name + suffix for name in draft.results if _lies(draft, name, storage)})
     for name in names:

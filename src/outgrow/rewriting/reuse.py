@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from outgrow.ir.graph import Op, Ref, Storage, Value, read_values
+from outgrow.ir.graph import Op, Ref, Storage, Value
 from outgrow.operators.in_place import IN_PLACE
-from outgrow.plan import Decision, Reuse
+from outgrow.plan import Reuse
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import place_of, require
+from outgrow.rewriting.rule import require, required_place
 
 
-def reuse(draft: Draft, decision: Decision) -> None:
+def reuse(draft: Draft, decision: Reuse) -> None:
     """Write the first result of an op into the memory of an operand.
 
     rewrite:
@@ -40,10 +40,9 @@ def reuse(draft: Draft, decision: Decision) -> None:
         %c: c@0 f32[2] = aten.exp.default(%b)
         return %c
     """
-    assert isinstance(decision, Reuse), "the law of re-use takes a Reuse"
-    place = place_of(draft, decision.op, "reuse")
+    place = required_place(draft, decision.op)
     reason = why_not(draft, place, decision.operand)
-    require(reason is None, "reuse", reason or "")
+    require(reason is None, reason or "")
     op = draft.op(place)
     operand, result = _operand_and_result(draft.values, op, decision.operand)
     draft.rename_storage(result.storage, operand.storage, operand.version + 1)
@@ -78,7 +77,7 @@ def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op,
         return f"{old.storage} and {new.storage} differ in size"
     if (old.shape, old.offset) != (new.shape, new.offset):
         return f"{old.name} and {new.name} differ in layout"
-    for name in read_values(op):
+    for name in op.operands:
         other = values[name]
         if other.shape == new.shape and (other.strides, other.dtype) != (new.strides, new.dtype):
             return f"{name} and {new.name} differ in layout"

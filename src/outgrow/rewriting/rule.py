@@ -2,42 +2,48 @@
 
 The docstring of every law states, in IR text, `rewrite:` the left side, `->`, the right side, the decision
 between them as `with:`, and `provided:` and `because:` in words. The tests parse these blocks and apply the law
-to the left side. Where the condition does not hold, the law raises `NotApplicable` and leaves the draft as it was. A
-law does not verify the graph: `derive.verified` does.
+to the left side. Where the condition does not hold, the law raises `NotApplicable` with the reason, to which
+`Law.carry_out` adds its name, and leaves the draft as it was. A law does not verify the graph: `derive.verified` does.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Generic, TypeVar
 
 from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Argument, Op, Ref
-from outgrow.plan import Decision
 from outgrow.rewriting.draft import Draft, Place
 
-Apply: TypeAlias = Callable[[Draft, Decision], None]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class Law(Generic[Kind]):
     """A named law: `decision` is the type of decision that it carries out."""
 
     name: str
-    decision: type
-    apply: Apply
+    decision: type[Kind]
+    apply: Callable[[Draft, Kind], None]
+
+    def carry_out(self, draft: Draft, decision: Kind) -> None:
+        """Apply the law to a draft; raise `NotApplicable`, naming the law and the reason, where its condition fails."""
+        try:
+            self.apply(draft, decision)
+        except NotApplicable as refusal:
+            raise NotApplicable(f"{self.name} does not apply: {refusal}.") from None
 
 
-def require(condition: bool, law: str, reason: str) -> None:
-    """Raise `NotApplicable`, naming the law and the reason, unless the condition holds."""
+def require(condition: bool, reason: str) -> None:
+    """Raise `NotApplicable` with the reason unless the condition holds."""
     if not condition:
-        raise NotApplicable(f"{law} does not apply: {reason}.")
+        raise NotApplicable(reason)
 
 
-def place_of(draft: Draft, op: str, law: str) -> Place:
+def required_place(draft: Draft, op: str) -> Place:
     """Return the place of an op; raise `NotApplicable` if the draft has none of this name."""
     place = draft.place_of(op)
     if place is None:
-        raise NotApplicable(f"{law} does not apply: the graph has no op {op}.")
+        raise NotApplicable(f"the graph has no op {op}")
     return place
 
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from outgrow.ir.graph import DEVICE, TIER
-from outgrow.plan import Decision, Stow
+from outgrow.plan import Stow
 from outgrow.rewriting.draft import Draft
-from outgrow.rewriting.rule import outlives, place_of, require
+from outgrow.rewriting.rule import outlives, require, required_place
 from outgrow.rewriting.swap import come_back, leave, moved_bytes
 
 
-def stow(draft: Draft, decision: Decision) -> None:
+def stow(draft: Draft, decision: Stow) -> None:
     """Let a storage that outlives the step rest in the next tier from its last use to its first one in the next step.
 
     rewrite:
@@ -46,25 +46,24 @@ def stow(draft: Draft, decision: Decision) -> None:
         drop m
         return %c
     """
-    assert isinstance(decision, Stow), "the law of stowing takes a Stow"
     name = decision.storage
-    require(name in draft.storages, "stow", f"the graph has no storage {name}")
+    require(name in draft.storages, f"the graph has no storage {name}")
     storage, uses = draft.storages[name], draft.touching(name)
-    require(outlives(draft, name) and bool(uses), "stow", f"{name} does not outlive the step, or is not used in it")
-    require(storage.home == DEVICE, "stow", f"{name} rests in {storage.home} already")
+    require(outlives(draft, name) and bool(uses), f"{name} does not outlive the step, or is not used in it")
+    require(storage.home == DEVICE, f"{name} rests in {storage.home} already")
     last = uses[-1]
-    after = None if decision.after is None else place_of(draft, decision.after, "stow")
-    require(after in (None, last), "stow", f"{decision.after} is not the last use of {name}")
+    after = None if decision.after is None else required_place(draft, decision.after)
+    require(after in (None, last), f"{decision.after} is not the last use of {name}")
     is_same = not draft.is_born(name) and not any(name in draft.written(place) for place in uses)
-    require(after is not None or is_same, "stow", f"the step writes {name}, which is not copied out")
-    dropped = draft.end if decision.dropped is None else place_of(draft, decision.dropped, "stow")
-    require(draft.precedes(last, dropped), "stow", f"{name} is used behind {decision.dropped}")
-    before = None if decision.before is None else place_of(draft, decision.before, "stow")
+    require(after is not None or is_same, f"the step writes {name}, which is not copied out")
+    dropped = draft.end if decision.dropped is None else required_place(draft, decision.dropped)
+    require(draft.precedes(last, dropped), f"{name} is used behind {decision.dropped}")
+    before = None if decision.before is None else required_place(draft, decision.before)
     is_first = before is None if draft.is_born(name) else before == uses[0]
-    require(is_first, "stow", f"{decision.before} is not the first use of {name}")
+    require(is_first, f"{decision.before} is not the first use of {name}")
     if before is not None:
-        moved = moved_bytes(draft, "stow", name, decision.pieces, draft.begin, before)
-        require(moved == storage.size_bytes, "stow", f"{moved} of {storage.size_bytes} bytes of {name} come back")
+        moved = moved_bytes(draft, name, decision.pieces, draft.begin, before)
+        require(moved == storage.size_bytes, f"{moved} of {storage.size_bytes} bytes of {name} come back")
     draft.storages[name] = replace(storage, home=TIER)
     leave(draft, name, storage.size_bytes, after, dropped)
     if before is not None:

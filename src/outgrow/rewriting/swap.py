@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
-from outgrow.plan import Decision, Piece, Swap
+from outgrow.plan import Piece, Swap
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import outlives, place_of, require
+from outgrow.rewriting.rule import outlives, require, required_place
 
 
-def swap(draft: Draft, decision: Decision) -> None:
+def swap(draft: Draft, decision: Swap) -> None:
     """Send the bytes of the pieces to the next tier after one use and bring them back, piece by piece, for the next.
 
     rewrite:
@@ -45,38 +45,37 @@ def swap(draft: Draft, decision: Decision) -> None:
         %c: c@0 f32[2] = aten.add.Tensor(%b, %a)
         return %c
     """
-    assert isinstance(decision, Swap), "the law of swapping takes a Swap"
     storage = decision.storage
-    require(storage in draft.storages, "swap", f"the graph has no storage {storage}")
-    dropped = place_of(draft, decision.dropped, "swap")
-    before = place_of(draft, decision.before, "swap")
-    after = draft.preceding(dropped) if decision.after is None else place_of(draft, decision.after, "swap")
+    require(storage in draft.storages, f"the graph has no storage {storage}")
+    dropped = required_place(draft, decision.dropped)
+    before = required_place(draft, decision.before)
+    after = draft.preceding(dropped) if decision.after is None else required_place(draft, decision.after)
     in_order = draft.precedes(after, dropped) and not draft.precedes(before, dropped)
-    require(in_order, "swap", f"{decision.after}, {decision.dropped}, {decision.before} are out of order")
+    require(in_order, f"{decision.after}, {decision.dropped}, {decision.before} are out of order")
     between = [
         place for place in draft.touching(storage) if draft.precedes(after, place) and draft.precedes(place, before)
     ]
     is_resting = all(draft.precedes(place, dropped) for place in between)
-    require(is_resting, "swap", f"{storage} is used before {decision.before}")
+    require(is_resting, f"{storage} is used before {decision.before}")
     is_written = any(storage in draft.written(place) for place in between)
-    require(not is_written, "swap", f"{storage} is written while it is copied out")
-    moved = moved_bytes(draft, "swap", storage, decision.pieces, dropped, before)
+    require(not is_written, f"{storage} is written while it is copied out")
+    moved = moved_bytes(draft, storage, decision.pieces, dropped, before)
     size = draft.storages[storage].size_bytes
     is_part = 0 < moved < size and not outlives(draft, storage)
-    require(moved == size or is_part, "swap", f"{moved} of {size} bytes of {storage} come back")
+    require(moved == size or is_part, f"{moved} of {size} bytes of {storage} come back")
     leave(draft, storage, moved, after if decision.after is not None else None, dropped)
     come_back(draft, storage, decision.pieces, before)
 
 
-def moved_bytes(draft: Draft, law: str, storage: str, pieces: Sequence[Piece], dropped: Place, before: Place) -> int:
+def moved_bytes(draft: Draft, storage: str, pieces: Sequence[Piece], dropped: Place, before: Place) -> int:
     """Return n for pieces that are bytes 0:n of a storage, each byte once, and begin between the drop and the use."""
     reached = 0
     for piece in sorted(pieces, key=lambda piece: piece.begin):
         is_next = piece.begin == reached and piece.end > reached
-        require(is_next, law, f"bytes {reached} of {storage} come back never or twice")
-        place = place_of(draft, piece.before, law)
+        require(is_next, f"bytes {reached} of {storage} come back never or twice")
+        place = required_place(draft, piece.before)
         is_inside = not draft.precedes(place, dropped) and not draft.precedes(before, place)
-        require(is_inside, law, f"a piece of {storage} begins outside its gap, before {piece.before}")
+        require(is_inside, f"a piece of {storage} begins outside its gap, before {piece.before}")
         reached = piece.end
     return reached
 
@@ -94,7 +93,7 @@ def leave(draft: Draft, storage: str, size_bytes: int, after: Place | None, drop
 def come_back(draft: Draft, storage: str, pieces: Iterable[Piece], before: Place) -> None:
     """Bring pieces of a storage back and wait for them directly before a place."""
     for piece in pieces:
-        place = place_of(draft, piece.before, "swap")
+        place = required_place(draft, piece.before)
         draft.insert_after(_last_in(draft, place), SwapIn(storage, piece.begin, piece.end))
     draft.insert_before(before, Wait(storage))
 

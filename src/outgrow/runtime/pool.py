@@ -139,11 +139,6 @@ def _let_go(_piece: torch.Tensor, _keep: object) -> None:
     """Hold on to a piece, and whatever else is to be kept, until nobody needs its bytes any more."""
 
 
-def unlocked(_address: int, _size_bytes: int) -> Callable[[], None]:
-    """Leave memory as it is: where the device is the host, there is nothing to lock."""
-    return lambda: None
-
-
 def locked_by_cuda(address: int, size_bytes: int) -> Callable[[], None] | str:
     """Let CUDA lock pages (`cudaHostRegister`); it may refuse for a moment, so it is asked twice."""
     runtime: Any = torch.cuda.cudart()

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, Link, Machine
-from outgrow.ir.text import fingerprint
-from outgrow.plan import Budget, Decision, Estimate, Plan
+from outgrow.plan import Budget, Decision
 from outgrow.planning.floor import floor_of
 from outgrow.planning.problem import Problem
-from outgrow.rewriting.derive import derive
+from outgrow.rewriting.derive import carried_out, verify_derived
 from outgrow.simulation import replay
 from tests.planning.test_planners import problem_of
 
@@ -28,19 +27,11 @@ def between(graph: Graph, share: float, machine: Machine, minimum_bytes: int = 4
 
 
 def checked(problem: Problem, decisions: tuple[Decision, ...]) -> float:
-    """Derive and verify the plan of these decisions, and return the seconds of its step within the budget."""
-    plan = Plan(
-        "rival",
-        fingerprint(problem.graph),
-        problem.budget,
-        decisions,
-        predicted=Estimate(0, 0.0),
-        floor_bytes=0,
-        floor_op="",
-        in_core=Estimate(0, 0.0),
-        bound_seconds=0.0,
-    )
-    graph = derive(problem.graph, plan, problem.workspace).graph
+    """Carry out and verify these decisions, and return the seconds of its step within the budget."""
+    graph = problem.graph
+    for stage in carried_out(problem.graph, decisions):
+        graph = stage.graph
+        verify_derived(graph, problem.graph)
     trace = replay(graph, problem.costs, problem.machine)
     assert trace.peak_bytes <= problem.budget.capacity_bytes
     return trace.seconds

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 
 from outgrow.analysis.liveness import live_bytes
-from outgrow.analysis.precedence import first_violation
 from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph
 from outgrow.ir.verify import verify
@@ -18,13 +17,12 @@ from outgrow.planning.planner import make_plan
 from outgrow.planning.published import olla as olla_module
 from outgrow.planning.published import orders as orders_module
 from outgrow.planning.published import serenity as serenity_module
-from outgrow.planning.published.olla import olla, olla_schedule
+from outgrow.planning.published.olla import jobs_with_early_updates, olla, olla_schedule
 from outgrow.planning.published.serenity import serenity, serenity_schedule
-from outgrow.planning.reorder import jobs_with_early_updates
 from outgrow.rewriting.derive import apply_laws
 from tests.graphs import graphs
 from tests.planning.irregular import irregular
-from tests.planning.orders import least_peak, workspace_of
+from tests.planning.orders import keeps, least_peak, workspace_of
 from tests.planning.test_planners import chain, problem_of
 
 
@@ -34,7 +32,7 @@ def test_serenity_finds_the_least_peak_of_small_graphs(graph: Graph) -> None:
     """The schedule is valid, exact, and as good as the best permutation."""
     jobs = jobs_of(graph, workspace_of(graph))
     schedule = serenity_schedule(jobs)
-    assert first_violation(jobs.predecessors, schedule.order) is None
+    assert keeps(jobs.predecessors, schedule.order)
     assert schedule.is_optimal
     assert schedule.peak_bytes == max(profile(jobs, schedule.order), default=0) == least_peak(jobs)
 
@@ -45,7 +43,7 @@ def test_olla_finds_the_least_peak_of_small_graphs(graph: Graph) -> None:
     """The schedule is valid, and within the gap of the best permutation that keeps updates early."""
     _, jobs = jobs_with_early_updates(problem_of(graph, 1), graph)
     schedule = olla_schedule(jobs)
-    assert first_violation(jobs.predecessors, schedule.order) is None
+    assert keeps(jobs.predecessors, schedule.order)
     assert schedule.is_optimal
     assert schedule.peak_bytes == max(profile(jobs, schedule.order), default=0)
     assert schedule.peak_bytes <= least_peak(jobs) * 1.005
@@ -69,7 +67,7 @@ def test_a_beam_takes_over_where_states_explode(monkeypatch: pytest.MonkeyPatch)
     jobs = jobs_of(irregular(seed=1, ops=80), {})
     schedule = serenity_schedule(jobs)
     assert not schedule.is_optimal
-    assert first_violation(jobs.predecessors, schedule.order) is None
+    assert keeps(jobs.predecessors, schedule.order)
     assert schedule.peak_bytes <= max(profile(jobs, range(len(jobs))))
 
 
@@ -79,7 +77,7 @@ def test_a_programme_that_is_too_large_is_not_written_down(monkeypatch: pytest.M
     jobs = jobs_of(irregular(seed=1, ops=80), {})
     schedule = olla_schedule(jobs)
     assert not schedule.is_optimal
-    assert first_violation(jobs.predecessors, schedule.order) is None
+    assert keeps(jobs.predecessors, schedule.order)
 
 
 @pytest.mark.parametrize("planner", [serenity, olla])

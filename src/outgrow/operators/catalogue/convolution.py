@@ -15,34 +15,31 @@ where they have no groups, and are not cut in space.
 from collections.abc import Callable, Mapping
 
 from outgrow.operators.catalogue.entry import Entry, asked, whole_number, whole_numbers, with_argument
+from outgrow.operators.convolutions import BACKWARD, BIAS_SIZES, CONVOLUTION, CONVOLUTION_BACKWARD, FORWARD, Positions
 from outgrow.operators.tdl import ALL, Call, Operand, Place, Result, Sum, applied, indices, numbered
 
 b, co, ci = indices("b co ci")
-
-_PADDING, _TRANSPOSED, _GROUPS = 4, 6, 8
-"""Positions of arguments of the convolution; those of its backward come one later."""
-_BIAS_SIZES = 3
 
 
 def convolution(call: Call) -> list[Result | None]:
     """The result from input, weight and bias."""
     x, w, *bias = call.operands
-    if call.arguments[_TRANSPOSED]:
+    if call.arguments[FORWARD.transposed]:
         return _transposed(call)
-    i, d, window = _space(call, x, 0)
-    value = Sum((ci, *d), x[b, _first_channel(w, call, 0) + ci, *window] * w[co, ci, *d])
+    i, d, window = _space(call, x, FORWARD)
+    value = Sum((ci, *d), x[b, _first_channel(w, call, FORWARD) + ci, *window] * w[co, ci, *d])
     return [Result.at((b, co, *i), bias[0][co] + value if bias else value)]
 
 
 def convolution_backward(call: Call) -> list[Result | None]:
     """The gradients of input, weight and bias, those that are asked for."""
     y, x, w = call.operands
-    if call.arguments[_TRANSPOSED + 1]:
+    if call.arguments[BACKWARD.transposed]:
         return _transposed_backward(call)
-    i, d, window = _space(call, x, 1)
-    of_weight = x[b, _first_channel(w, call, 1) + ci, *window] * y[b, co, *i] * w[co, ci, *d]
+    i, d, window = _space(call, x, BACKWARD)
+    of_weight = x[b, _first_channel(w, call, BACKWARD) + ci, *window] * y[b, co, *i] * w[co, ci, *d]
     results = (
-        _of_input(y, x, w, whole_number(call.arguments[_GROUPS + 1])),
+        _of_input(y, x, w, whole_number(call.arguments[BACKWARD.groups])),
         Result.at((co, ci, *(ALL for _ in d)), Sum((b, *i), of_weight)),
         Result.at((co,), Sum((b, *i), y[b, co, *i])),
     )
@@ -67,7 +64,7 @@ def _transposed(call: Call) -> list[Result | None]:
     x, w, *bias = call.operands
     everywhere = tuple(ALL for _ in x.shape[2:])
     value = Sum((ci,), x[b, ci, *everywhere] * w[ci, co, *everywhere])
-    is_grouped = call.arguments[_GROUPS] != 1
+    is_grouped = call.arguments[FORWARD.groups] != 1
     return [None if is_grouped else Result.at((b, co, *everywhere), bias[0][co] + value if bias else value)]
 
 
@@ -81,44 +78,44 @@ def _transposed_backward(call: Call) -> list[Result | None]:
         Result.at((ci, co, *everywhere), Sum((b,), read)),
         Result.at((co,), Sum((b,), y[b, co, *everywhere])),
     )
-    return asked(call, results) if call.arguments[_GROUPS + 1] == 1 else [None for _ in results]
+    return asked(call, results) if call.arguments[BACKWARD.groups] == 1 else [None for _ in results]
 
 
-def _space(call: Call, x: Operand, later: int) -> tuple[tuple[Place, ...], tuple[Place, ...], tuple[Place, ...]]:
+def _space(call: Call, x: Operand, at: Positions) -> tuple[tuple[Place, ...], tuple[Place, ...], tuple[Place, ...]]:
     """Return the variables of the result's places and of the kernel's, and the place of the input that they meet at."""
     count = len(x.shape) - 2
-    at = _PADDING + later
-    strides, padding, dilation = (whole_numbers(call.arguments[at + step], count) for step in (-1, 0, 1))
+    positions = at.strides, at.padding, at.dilation
+    strides, padding, dilation = (whole_numbers(call.arguments[position], count) for position in positions)
     i, d = numbered("i", count), numbered("d", count)
     steps = zip(i, d, strides, padding, dilation, strict=True)
     return i, d, tuple(to * stride - pad + of * apart for to, of, stride, pad, apart in steps)
 
 
-def _first_channel(w: Operand, call: Call, later: int) -> Place | int:
+def _first_channel(w: Operand, call: Call, at: Positions) -> Place | int:
     """Return the first input channel that an output channel reads."""
-    groups = whole_number(call.arguments[_GROUPS + later])
+    groups = whole_number(call.arguments[at.groups])
     return 0 if groups == 1 else co // (w.shape[0] // groups) * w.shape[1]
 
 
-def _adapted(later: int) -> Callable[[Call, str], Call]:
+def _adapted(at: Positions) -> Callable[[Call, str], Call]:
     """Return how a part is called: space that was cut has no padding of its own, and whole groups stay groups."""
 
     def adapt(call: Call, cut: str) -> Call:
-        x, w = call.operands[later : later + 2]
+        x, w = call.operands[at.source], call.operands[at.weight]
         count = len(x.shape) - 2
-        padding = whole_numbers(call.arguments[_PADDING + later], count)
+        padding = whole_numbers(call.arguments[at.padding], count)
         unpadded = tuple(0 if cut == f"i{axis}" else pad for axis, pad in enumerate(padding))
-        found = with_argument(call, _PADDING + later, unpadded)
-        is_transposed = call.arguments[_TRANSPOSED + later] is True
+        found = with_argument(call, at.padding, unpadded)
+        is_transposed = call.arguments[at.transposed] is True
         if not is_transposed:
-            found = with_argument(found, _GROUPS + later, x.shape[1] // w.shape[1])
-        has_sizes = later and call.arguments[_BIAS_SIZES] is not None
-        return with_argument(found, _BIAS_SIZES, (w.shape[int(is_transposed)],)) if has_sizes else found
+            found = with_argument(found, at.groups, x.shape[1] // w.shape[1])
+        has_sizes = at is BACKWARD and call.arguments[BIAS_SIZES] is not None
+        return with_argument(found, BIAS_SIZES, (w.shape[int(is_transposed)],)) if has_sizes else found
 
     return adapt
 
 
 ENTRIES: Mapping[str, Entry] = {
-    "aten.convolution.default": Entry(convolution, _adapted(0)),
-    "aten.convolution_backward.default": Entry(convolution_backward, _adapted(1)),
+    CONVOLUTION: Entry(convolution, _adapted(FORWARD)),
+    CONVOLUTION_BACKWARD: Entry(convolution_backward, _adapted(BACKWARD)),
 }

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from outgrow.analysis.dependence import is_repeatable
 from outgrow.analysis.liveness import write_steps
 from outgrow.ir.flight import Span, flights, is_in_flight
-from outgrow.ir.graph import Graph, Op, read_values
+from outgrow.ir.graph import Graph, Op
 from outgrow.operators.effects import quiet
 from outgrow.plan import Recompute
 from outgrow.planning.problem import Problem
@@ -63,7 +63,7 @@ class Lineage:
         for op in chain:
             if not is_repeatable(self.graph, op) or not set(made).issuperset(self.graph.written(op)):
                 return None
-            for value in (self.graph.values[name] for name in read_values(op)):
+            for value in (self.graph.values[name] for name in op.operands):
                 if value.storage in made:
                     if value.storage != storage and value.version != 0:
                         return None

@@ -39,13 +39,14 @@ from dataclasses import replace
 from functools import reduce
 from math import gcd
 
+from outgrow.ir.graph import Graph
 from outgrow.plan import Move
+from outgrow.planning.early_updates import early_updates
 from outgrow.planning.jobs import Jobs, jobs_of, profile
 from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.problem import Problem
 from outgrow.planning.programme import Programme, solve
 from outgrow.planning.published.orders import Schedule, beam, captured_order, moves_within
-from outgrow.planning.reorder import jobs_with_early_updates
 from outgrow.planning.unavoidable import unavoidable_bytes
 
 _MOST_VARIABLES = 60_000
@@ -64,6 +65,25 @@ def olla(problem: Problem) -> tuple[Move, ...]:
     graph, jobs = jobs_with_early_updates(problem, problem.graph)
     problem.progress("solve", 0.0)
     return moves_within(problem, "OLLA", graph, jobs, olla_schedule(jobs, problem.solver_seconds))
+
+
+def jobs_with_early_updates(problem: Problem, graph: Graph) -> tuple[Graph, Jobs]:
+    """Return the graph with early updates, and its jobs with an edge from each moved op to the next one not moved.
+
+    With updates out of the way, partial orders of as many jobs have come equally far, and a beam compares like with
+    like.
+    """
+    early, moves = early_updates(problem, graph)
+    moved = {name for decision in moves for name in decision.ops}
+    jobs = jobs_of(early, problem.workspace, first_stays=True)
+    waits = [set(earlier) for earlier in jobs.predecessors]
+    following: int | None = None
+    for number in reversed(range(len(jobs))):
+        if early.ops[number].name not in moved:
+            following = number
+        elif following is not None:
+            waits[following].add(number)
+    return early, replace(jobs, predecessors=tuple(tuple(sorted(earlier)) for earlier in waits))
 
 
 def olla_schedule(jobs: Jobs, time_limit: float = SOLVER_SECONDS) -> Schedule:

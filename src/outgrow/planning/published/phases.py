@@ -17,7 +17,7 @@ uses in the backward pass, as long as nothing writes it there.
 import numpy as np
 
 from outgrow.analysis.liveness import Gap, live_bytes, write_steps
-from outgrow.ir.graph import Graph, Op, Role, read_values
+from outgrow.ir.graph import Graph, Op, Role
 from outgrow.planning.swap import Profile
 
 
@@ -58,7 +58,7 @@ def maps(profile: Profile, graph: Graph, turn: int) -> dict[str, tuple[Gap, ...]
 def _is_seed(graph: Graph, op: Op) -> bool:
     if op.operator != "aten.ones_like.default":
         return False
-    values = [graph.values[name] for name in read_values(op)]
+    values = [graph.values[name] for name in op.operands]
     return any(value.shape == () and value.storage in graph.born_at for value in values)
 
 

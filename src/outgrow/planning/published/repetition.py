@@ -52,7 +52,7 @@ def _held(graph: Graph, spans: Mapping[_Instance, tuple[int, int]], count: int) 
     for (name, number), (begin, last) in {**untouched, **spans}.items():
         storage = graph.storages[name]
         is_input = number == _CAPTURED and name not in graph.born_at
-        stays = number == _CAPTURED and (storage.is_persistent or name in graph.kept)
+        stays = number == _CAPTURED and name in graph.outliving
         delta[0 if is_input else begin] += storage.size_bytes
         delta[count if stays else min(last + 1, count)] -= storage.size_bytes
     return list(accumulate(delta[:count]))

@@ -91,7 +91,7 @@ def _forward(problem: Problem) -> _Forward:
     made: list[_Made] = []
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
-        if 0 <= life.birth < turn and not storage.is_persistent and name not in graph.kept:
+        if 0 <= life.birth < turn and name not in graph.outliving:
             inside = bisect_right(life.uses, turn - 1)
             made.append(_Made(name, storage.size_bytes, life.birth, life.uses[inside - 1], life.uses[inside:]))
     born, crossing = [0] * (turn + 1), [0] * (turn + 1)
