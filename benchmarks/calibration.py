@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outgrow.analysis.cost import costs_of
-from outgrow.frontends.capture import Captured
-from outgrow.frontends.loading import load_workload_function
-from outgrow.frontends.machines import described_machine
-from outgrow.frontends.prepare import capture_workload
+from outgrow.frontends.preparing.machines import described_machine
+from outgrow.frontends.preparing.prepare import capture_workload
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.workloads.loading import load_workload_function
 from outgrow.simulation import replay
 
 WORKLOAD = f"{Path(__file__).parent / 'workloads' / 'resnet.py'}:resnet50"

@@ -14,12 +14,12 @@ from rows import GB, spelled, workload_function
 
 from outgrow import Workload
 from outgrow.errors import Infeasible
-from outgrow.frontends.machines import described_machine
-from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
+from outgrow.frontends.preparing.machines import described_machine
+from outgrow.frontends.preparing.prepare import KnownMachine, capture_workload, problem_of
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.plan import Budget, Plan
-from outgrow.planning.lean import least_seconds
 from outgrow.planning.names import PLANNER_NAMES
+from outgrow.planning.order.lean import least_seconds
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 

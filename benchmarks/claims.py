@@ -21,7 +21,7 @@ from cells import Cell, bound_speed, gigabytes, ours, problem_for, theirs
 from rows import Row, write_rows
 
 from outgrow.planning.floor import floor_of
-from outgrow.planning.free import free_rewrites
+from outgrow.planning.free.free import free_rewrites
 from outgrow.simulation import replay
 
 NNABLA = "Hayakawa and Narihira 2020 (NNabla)"

@@ -69,7 +69,7 @@ def ended(item: Training, budget: int, kernels: str = "eager") -> dict[str, Any]
 def served(workload: str, settings: Mapping[str, object], budget: int, kernels: str) -> dict[str, Any]:
     """Take the steps, within a budget if there is one, and say what they left and took."""
     from outgrow.frontends.compile import compile_workload, warm_up
-    from outgrow.frontends.loading import build
+    from outgrow.frontends.workloads.loading import build
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
     function = workload_function(workload)

@@ -23,7 +23,7 @@ from typical import LARGE_TEXTS, TYPICAL
 from outgrow.ir.graph import Graph
 from outgrow.plan import Budget
 from outgrow.planning.floor import floor_of
-from outgrow.planning.free import free_rewrites
+from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.problem import Problem
 from outgrow.simulation import replay
 

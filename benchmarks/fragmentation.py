@@ -4,7 +4,7 @@
 
 Every typical workload in core and under our plan for half of that. For each, the blocks of the graph come and go in:
 
-    ours         `planning.placement`: an address for each block, known before the step
+    ours         `planning.addresses.placement`: an address for each block, known before the step
     pages        `planning.addresses`: pages of 2 MiB, shown in any order where one piece has holes
     caching      PyTorch's allocator (`published.caching_allocator`), which sees one request after the other
     virtual      NNabla's chunks of 20 MB and of 2 MB, mapped into virtual ranges (`published.virtual_addresses`)
@@ -26,9 +26,9 @@ from typical import LARGE_TEXTS, TYPICAL
 
 from outgrow.errors import Infeasible
 from outgrow.plan import Budget
-from outgrow.planning.addresses import in_pages, overlap
-from outgrow.planning.blocks import blocks_of
-from outgrow.planning.placement import place
+from outgrow.planning.addresses.addresses import in_pages, overlap
+from outgrow.planning.addresses.blocks import blocks_of
+from outgrow.planning.addresses.placement import place
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.caching_allocator import caching_allocator

@@ -47,7 +47,7 @@ import time
 
 import torch
 
-from outgrow.frontends.warmup import warm_up
+from outgrow.frontends.lowering.warmup import warm_up
 from outgrow.runtime import arena, directed
 
 begin = time.perf_counter()

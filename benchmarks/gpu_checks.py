@@ -37,9 +37,9 @@ from gpu_trainings import step_of
 from torch import nn
 
 from outgrow.analysis.timeline import Lane
-from outgrow.frontends.capture import Captured, capture
-from outgrow.frontends.measure import machine_of
-from outgrow.frontends.rehearsal import Part, Rehearsal
+from outgrow.frontends.preparing.measure import machine_of
+from outgrow.frontends.preparing.rehearsal import Part, Rehearsal
+from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.below import FileBelow
 from outgrow.runtime.directed import install

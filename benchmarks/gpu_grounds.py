@@ -11,8 +11,8 @@ from gpu_trainings import Training, step_of
 from torch import Tensor
 
 from outgrow.frontends.compile import Step
-from outgrow.frontends.settings import Settings
-from outgrow.frontends.state import Training as Trained
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.user.state import Training as Trained
 from outgrow.planning.problem import silent
 from outgrow.runtime.device import Cuda, Device
 from outgrow.runtime.pages import taken_bytes
@@ -105,8 +105,8 @@ class Beside:
     device = torch.device("cpu")
 
     def __init__(self, stack: ExitStack) -> None:
-        from outgrow.frontends import measure
-        from outgrow.planning import search
+        from outgrow.frontends.preparing import measure
+        from outgrow.planning.search import search
         from outgrow.runtime import flights
 
         less = ((measure, "_MATRIX_BESIDE", 256), (measure, "_VECTOR_BYTES_BESIDE", 1 << 20))

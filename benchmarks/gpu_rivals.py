@@ -153,7 +153,7 @@ def _ours_compiled(ground: Ground, asked: Asked) -> dict[str, Any]:
 
 def _ours_by_parts(ground: Ground, asked: Asked) -> dict[str, Any]:
     from outgrow.frontends.dynamo import InPlace
-    from outgrow.frontends.settings import Settings
+    from outgrow.frontends.preparing.settings import Settings
 
     made = asked.made(ground.device)
     InPlace(Settings.of(asked.budget_bytes)).compile(made.model)

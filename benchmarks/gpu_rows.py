@@ -27,7 +27,7 @@ from torch import Tensor
 
 from outgrow.errors import DeviceFull, Infeasible
 from outgrow.frontends.compile import Step
-from outgrow.frontends.on_device import OnDevice
+from outgrow.frontends.platforms.on_device import OnDevice
 
 WARM, TIMED = 2, 5
 """Steps before those that are timed, and these."""

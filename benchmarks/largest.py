@@ -4,7 +4,7 @@
 
 The rows are those of `benchmarks/claims.py` whose batch is claimed and whose step is captured in seconds. From the
 paper's batch, the search doubles or halves until it has the largest that is at most 1.1 times as slow as the same step
-in core (`frontends.largest`), to 2 %.
+in core (`frontends.preparing.largest`), to 2 %.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from cells import OURS, Cell, function_of, machine_of
 from claims import CAPUCHIN, CLAIMS, HARDLY_SLOWER, MENG, TFLMS, Claim
 from rows import Row, write_rows
 
-from outgrow.frontends.largest import Trial, largest, trial
-from outgrow.frontends.prepare import KnownMachine
+from outgrow.frontends.preparing.largest import Trial, largest, trial
+from outgrow.frontends.preparing.prepare import KnownMachine
 
 CHEAP = ("resnet.py:resnet50", "vgg.py:vgg16", "inception.py:inception_v3", "pix2pixhd.py:pix2pixhd")
 

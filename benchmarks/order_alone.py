@@ -3,8 +3,8 @@
     python benchmarks/order_alone.py [--only TEXT] [--resume]
 
 Nothing is moved or repeated. Each row is a graph in the order in which it was captured, and its peak in the orders of
-OLLA, SERENITY and `planning.reorder`, each with the seconds that it took. OLLA's programme has 60 seconds, ours the
-work of 10.
+OLLA, SERENITY and `planning.order.reorder`, each with the seconds that it took. OLLA's programme has 60 seconds, ours
+the work of 10.
 
     less             1 - peak / peak of the captured order
     unavoidable      what every order holds at once: no order is below
@@ -27,16 +27,16 @@ from rows import Goal, Row, write_rows
 from typical import IRREGULAR, TRAINING_STEPS, single
 
 from outgrow.ir.graph import Graph
-from outgrow.planning.blocks import blocks_of
-from outgrow.planning.jobs import jobs_of, profile
-from outgrow.planning.moves import moves_to
-from outgrow.planning.placement import place
+from outgrow.planning.addresses.blocks import blocks_of
+from outgrow.planning.addresses.placement import place
+from outgrow.planning.order.jobs import jobs_of, profile
+from outgrow.planning.order.moves import moves_to
+from outgrow.planning.order.reorder import Effort, lowered
+from outgrow.planning.order.unavoidable import unavoidable_bytes
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.caching_allocator import caching_allocator
 from outgrow.planning.published.olla import jobs_with_early_updates, olla_schedule
 from outgrow.planning.published.serenity import serenity_schedule
-from outgrow.planning.reorder import Effort, lowered
-from outgrow.planning.unavoidable import unavoidable_bytes
 from outgrow.rewriting.derive import apply_laws
 
 EFFORT_SECONDS = 10.0

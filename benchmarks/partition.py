@@ -71,9 +71,9 @@ def served(workload: str, settings: Mapping[str, object], workers: int) -> Row:
     """Capture and divide."""
     import time
 
-    from outgrow.frontends.divisible import divisible
-    from outgrow.planning.partition import partition
-    from outgrow.planning.shares import Shares
+    from outgrow.frontends.workers.divisible import divisible
+    from outgrow.planning.partition.partition import partition
+    from outgrow.planning.partition.shares import Shares
     from outgrow.report.division import division_of
 
     step = divisible(workload_function(workload), settings).step
@@ -98,7 +98,7 @@ def data_parallel_peak_bytes(step: "Dataflow", workers: int) -> int:
 
     A tensor of as many elements as a parameter is taken for a gradient. The batch is whole: every worker is given it.
     """
-    from outgrow.planning.footprint import peak_bytes
+    from outgrow.planning.partition.footprint import peak_bytes
 
     sizes = {prod(tensor.shape) for tensor in step.tensors.values() if tensor.trained}
     tensors = {

@@ -41,11 +41,11 @@ GOAL_MEMORY_BYTES = 2 << 30
 def measured(cell: Cell) -> dict[str, object]:
     """Return the figures of one cell, planned in this process."""
     from outgrow.analysis.liveness import peak_bytes
-    from outgrow.frontends.machines import described_machine
-    from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
-    from outgrow.frontends.warmup import warm_up
+    from outgrow.frontends.lowering.warmup import warm_up
+    from outgrow.frontends.preparing.machines import described_machine
+    from outgrow.frontends.preparing.prepare import KnownMachine, capture_workload, problem_of
     from outgrow.plan import Budget
-    from outgrow.planning.lean import least_seconds
+    from outgrow.planning.order.lean import least_seconds
     from outgrow.planning.planner import planned
     from outgrow.rewriting.derive import verified
     from outgrow.runtime.process import high_water_bytes

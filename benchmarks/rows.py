@@ -38,7 +38,7 @@ def of_all(what: str, asked: str, holds: Sequence[bool]) -> Goal:
 
 def workload_function(name: str) -> Callable[..., Any]:
     """Return a function (file:function) of `benchmarks/workloads`."""
-    from outgrow.frontends.loading import load_workload_function
+    from outgrow.frontends.workloads.loading import load_workload_function
 
     return load_workload_function(f"{ROOT / 'benchmarks' / 'workloads' / name}")
 

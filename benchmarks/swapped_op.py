@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from outgrow.analysis.cost import Cost
 from outgrow.errors import Infeasible
 from outgrow.frontends import calls
-from outgrow.frontends.capture import Captured, capture
-from outgrow.frontends.lower import lower
-from outgrow.frontends.state import Training
+from outgrow.frontends.lowering.lower import lower
+from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import SwapOut
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.plan import Budget

@@ -33,7 +33,7 @@ INTRODUCTION = """\
 Figures are speeds: seconds of the step's arithmetic in core over seconds of the plan, by one cost model; GB are 10⁹
 bytes. *first study* is a machine of 8.4 TFLOP/s, 800 GB/s and a link of 12 GB/s each way, the others are those of
 `src/outgrow/machines`. A paper's planner is what `src/outgrow/planning/published` has of it, on the same graph.
-*No plan beats* is the bound of `planning/bound.py`, in the captured order or the lean one, whichever allows more."""
+*No plan beats* is the bound of `planning/bound`, in the captured order or the lean one, whichever allows more."""
 
 
 def section(results: Path) -> str:

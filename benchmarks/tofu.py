@@ -91,8 +91,8 @@ def measured(cell: Cell) -> Row:
 def ideal(workload: str, settings: Mapping[str, int]) -> Row:
     """Return the samples/s of devices that have all memory and exchange nothing."""
     from outgrow.analysis.cost import costs_of
-    from outgrow.frontends.divisible import divisible
-    from outgrow.frontends.machines import described_machine
+    from outgrow.frontends.preparing.machines import described_machine
+    from outgrow.frontends.workers.divisible import divisible
 
     graph = divisible(workload_function(workload), settings).whole().graph
     costs = costs_of(graph, described_machine(MACHINE).device, {})
@@ -103,11 +103,11 @@ def ideal(workload: str, settings: Mapping[str, int]) -> Row:
 def divided(workload: str, settings: Mapping[str, int]) -> Row:
     """Return the samples/s of the devices together, each within its memory."""
     from outgrow.errors import Infeasible
-    from outgrow.frontends.divisible import divisible
-    from outgrow.frontends.forecast import of_a_worker
-    from outgrow.frontends.machines import described_machine
-    from outgrow.frontends.workers import FOR_TENSORS
-    from outgrow.planning.partition import partition
+    from outgrow.frontends.preparing.machines import described_machine
+    from outgrow.frontends.workers.divisible import divisible
+    from outgrow.frontends.workers.forecast import of_a_worker
+    from outgrow.frontends.workers.workers import FOR_TENSORS
+    from outgrow.planning.partition.partition import partition
 
     job = divisible(workload_function(workload), settings)
     machine = described_machine(MACHINE)

@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from main_job import ROOT, WORKLOAD, setting
 
 from outgrow.frontends.compile import compile_workload, warm_up
-from outgrow.frontends.loading import build, load_workload_function
+from outgrow.frontends.workloads.loading import build, load_workload_function
 
 
 def run(size: int, pairs: int) -> dict[str, object]:

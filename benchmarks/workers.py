@@ -8,9 +8,9 @@ thread. Tensors are cut however small they are, and few of their sizes can be di
     losses, parameters   the largest difference from one process, over the largest element of the tensor
     received             bytes that all workers received in three steps, as counted while they ran, and as predicted
 
-Workers have ample room, so they hold parameters and sums (`planning.room`), but for rows of equal shares. Rows of half
-the memory train a larger model in single precision, in equal shares: first without want, then with half of what the
-process with most took. The losses of the two are compared to the last bit.
+Workers have ample room, so they hold parameters and sums (`planning.partition.room`), but for rows of equal shares.
+Rows of half the memory train a larger model in single precision, in equal shares: first without want, then with half of
+what the process with most took. The losses of the two are compared to the last bit.
 """
 
 import json
@@ -123,9 +123,9 @@ def _work(
     from torch.distributed.tensor import DTensor
 
     import outgrow
-    from outgrow.frontends import workers as frontend
-    from outgrow.frontends.loading import build
-    from outgrow.planning import options
+    from outgrow.frontends.workers import workers as frontend
+    from outgrow.frontends.workloads.loading import build
+    from outgrow.planning.partition import options
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)

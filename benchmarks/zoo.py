@@ -159,7 +159,7 @@ def _whole(training: Training, budget: int, folder: str) -> Iterator[Step]:
 @contextmanager
 def _by_parts(training: Training, budget: int, folder: str) -> Iterator[Step]:
     from outgrow.frontends import dynamo
-    from outgrow.frontends.settings import Settings
+    from outgrow.frontends.preparing.settings import Settings
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
     in_place = dynamo.InPlace(Settings.of(budget, offload_dir=folder))

@@ -18,10 +18,11 @@ import torch
 
 from outgrow import commands, describing
 from outgrow.cli import main
-from outgrow.frontends import loading, measure
-from outgrow.frontends.capture import Captured
-from outgrow.frontends.machines import described_machine, machine_names
-from outgrow.frontends.prepare import capture_workload
+from outgrow.frontends.preparing import measure
+from outgrow.frontends.preparing.machines import described_machine, machine_names
+from outgrow.frontends.preparing.prepare import capture_workload
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.workloads import loading
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.runtime import device, flights
 from outgrow.units import format_bytes, format_seconds

@@ -9,6 +9,13 @@ import pytest
 
 import outgrow
 
+ROOT = Path(outgrow.__file__).parent
+MAPPED = [
+    str(path.parent.relative_to(ROOT))
+    for package in ("frontends", "planning")
+    for path in sorted((ROOT / package).rglob("__init__.py"))
+]
+
 
 def run(code: str) -> str:
     """Return what `code` prints in a fresh interpreter."""
@@ -33,14 +40,28 @@ def test_the_users_allocator_setting_stays() -> None:
     assert run(code + "print(os.environ[name])") == "0"
 
 
-@pytest.mark.parametrize("folder", ["planning", "frontends", "runtime"])
-def test_every_module_stands_in_the_map_of_its_package(folder: str) -> None:
-    """The docstring of a package of many modules says what each is for, and names none that is not there."""
-    root = Path(outgrow.__file__).parent / folder
-    there = {path.stem for path in root.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    text = (root / "__init__.py").read_text()
+def modules(folder: Path) -> set[str]:
+    """Return the modules of a package, and its folders with a slash."""
+    folders = {f"{path.name}/" for path in folder.iterdir() if (path / "__init__.py").exists()}
+    return folders | {path.stem for path in folder.glob("*.py")} - {"__init__"}
+
+
+@pytest.mark.parametrize("folder", MAPPED)
+def test_every_module_has_a_line_in_the_map_of_its_package(folder: str) -> None:
+    """The docstring of a package begins with a question, and has a line for each module and folder in it."""
+    question, _, *rest = (ROOT / folder / "__init__.py").read_text().splitlines()
+    assert question.startswith('"""')
+    assert "?" in question
+    listed = [found[1] for line in rest if (found := re.match(r"([a-z0-9_]+/?)  +\S", line))]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == modules(ROOT / folder)
+
+
+def test_every_module_stands_in_the_map_of_the_runtime() -> None:
+    """Its docstring names them in groups."""
+    text = (ROOT / "runtime" / "__init__.py").read_text()
     listed = {word for line in text.splitlines()[2:] for word in re.findall(r"[a-z_]+(?=[,;:\n]|$)", line)}
-    assert there - {"__init__"} <= listed
+    assert modules(ROOT / "runtime") <= listed
 
 
 @pytest.mark.parametrize("name", outgrow.__all__)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from outgrow import __version__
 from outgrow.describing import list_machines, measure_machine, show_machine
 from outgrow.errors import InvalidGraph, InvalidMachine, InvalidQuantity, OutgrowError
-from outgrow.frontends.machines import described_machine, machine_names, names_a_file, require_known
+from outgrow.frontends.preparing.machines import described_machine, machine_names, names_a_file, require_known
 from outgrow.ir.machine import Machine
 from outgrow.planning.names import KERNELS, PLANNER_NAMES, SOLVER_SECONDS
 from outgrow.report.output import STDOUT, speak_plainly, unwritable

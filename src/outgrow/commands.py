@@ -11,11 +11,11 @@ from time import perf_counter
 from torch import Tensor
 
 from outgrow.errors import Infeasible, InvalidPlan
-from outgrow.frontends.capture import Captured
 from outgrow.frontends.compile import Step, compile_workload, warm_up
-from outgrow.frontends.loading import blamed_on, build, load_workload_function
-from outgrow.frontends.prepare import KnownMachine, capture_workload, known_machine, plan_captured
-from outgrow.frontends.workload import Workload
+from outgrow.frontends.preparing.prepare import KnownMachine, capture_workload, known_machine, plan_captured
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.workloads.loading import blamed_on, build, load_workload_function
+from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.machine import Machine
 from outgrow.planning.names import PLANNER_NAMES, SOLVER_SECONDS
 from outgrow.report.account import account_of

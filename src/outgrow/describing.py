@@ -12,7 +12,7 @@ from pathlib import Path
 
 from outgrow import __version__
 from outgrow.errors import InvalidMachine
-from outgrow.frontends.machines import machine_description, machine_names
+from outgrow.frontends.preparing.machines import machine_description, machine_names
 from outgrow.ir.machine import Machine
 from outgrow.report.machinefile import Description, description_to_toml
 from outgrow.report.output import STDOUT, write_atomically
@@ -71,7 +71,7 @@ class _Measured:
 
 
 def _cpu(offload_dir: Path | None, narrator: Narrator) -> _Measured:
-    from outgrow.frontends.measure import Care, graphics_card, how_measured, this_machine  # noqa: PLC0415
+    from outgrow.frontends.preparing.measure import Care, graphics_card, how_measured, this_machine  # noqa: PLC0415
     from outgrow.runtime.tiers import offload_folder  # noqa: PLC0415
 
     folder, care, card = offload_folder(offload_dir), Care(_SECONDS, _COPIES), graphics_card()
@@ -80,7 +80,7 @@ def _cpu(offload_dir: Path | None, narrator: Narrator) -> _Measured:
 
 
 def _gpu() -> _Measured:
-    from outgrow.frontends.measure import graphics_card, how_device_measured, machine_of  # noqa: PLC0415
+    from outgrow.frontends.preparing.measure import graphics_card, how_device_measured, machine_of  # noqa: PLC0415
 
     if graphics_card() is None:
         raise InvalidMachine("torch finds no GPU of CUDA here. Leave --device out to measure the CPU.")

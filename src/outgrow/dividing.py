@@ -11,13 +11,13 @@ import torch
 
 from outgrow.commands import Job
 from outgrow.errors import InvalidMachine, WrongInPieces
-from outgrow.frontends.divisible import divisible
-from outgrow.frontends.forecast import forecast
-from outgrow.frontends.loading import load_workload_function
-from outgrow.frontends.slicing import Checked, checked
-from outgrow.frontends.workers import FOR_TENSORS
+from outgrow.frontends.workers.divisible import divisible
+from outgrow.frontends.workers.forecast import forecast
+from outgrow.frontends.workers.slicing import Checked, checked
+from outgrow.frontends.workers.workers import FOR_TENSORS
+from outgrow.frontends.workloads.loading import load_workload_function
 from outgrow.ir.machine import Machine
-from outgrow.planning.partition import partition
+from outgrow.planning.partition.partition import partition
 from outgrow.report.division import division_of, told
 from outgrow.report.output import write_data
 from outgrow.report.progress import Narrator

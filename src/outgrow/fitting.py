@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 
 from outgrow.commands import Job, target_of
 from outgrow.errors import Infeasible, InvalidWorkload
-from outgrow.frontends.largest import Trial, largest, trial
-from outgrow.frontends.prepare import KnownMachine, capture_workload, problem_of
-from outgrow.frontends.workload import Workload
+from outgrow.frontends.preparing.largest import Trial, largest, trial
+from outgrow.frontends.preparing.prepare import KnownMachine, capture_workload, problem_of
+from outgrow.frontends.workloads.workload import Workload
 from outgrow.planning.pareto import curve, range_of, slowdown_of, smallest_budget
 from outgrow.report.columns import aligned
 from outgrow.report.curve import curve_picture

@@ -17,7 +17,7 @@ from cells import machine_of
 from claims import CLAIMS
 from patience import within
 
-from outgrow.frontends.loading import load_workload_function
+from outgrow.frontends.workloads.loading import load_workload_function
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "workloads"
 CELLS = (

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from outgrow.frontends import measure
-from outgrow.planning import search
+from outgrow.frontends.preparing import measure
+from outgrow.planning.search import search
 from outgrow.runtime import flights
 
 

@@ -9,10 +9,10 @@ import outgrow
 from outgrow import Infeasible, Workload
 from outgrow.analysis.cost import FUSED
 from outgrow.frontends.compile import Step
-from outgrow.frontends.on_device import OnDevice
+from outgrow.frontends.platforms.on_device import OnDevice
 from tests.bitwise.test_on_device import on, on_gpu
 from tests.bitwise.test_repeated import left_by
-from tests.frontends.test_inductor import Block
+from tests.frontends.lowering.test_inductor import Block
 from tests.runtime.stand_in import StandIn, Threads, sleepy
 
 pytestmark = pytest.mark.usefixtures("caches_of_its_own")

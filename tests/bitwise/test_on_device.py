@@ -13,12 +13,13 @@ from torch import nn
 import outgrow
 from outgrow import Infeasible, Workload
 from outgrow.errors import DeviceFull, TierFailure
-from outgrow.frontends import on_device, rehearsal
 from outgrow.frontends.compile import Step
-from outgrow.frontends.on_device import OnDevice
-from outgrow.frontends.rehearsal import Rehearsal
-from outgrow.frontends.settings import Settings
-from outgrow.frontends.state import ParameterSlot, Training
+from outgrow.frontends.platforms import on_device
+from outgrow.frontends.platforms.on_device import OnDevice
+from outgrow.frontends.preparing import rehearsal
+from outgrow.frontends.preparing.rehearsal import Rehearsal
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.user.state import ParameterSlot, Training
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime import directed
 from outgrow.runtime.device import Cuda, segment_bytes

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer, RAdam
 
-from outgrow.frontends import dynamo, parts
-from outgrow.frontends.on_device import OnDevice
-from outgrow.frontends.settings import Settings
+from outgrow.frontends import dynamo
+from outgrow.frontends.parts import parts
+from outgrow.frontends.platforms.on_device import OnDevice
+from outgrow.frontends.preparing.settings import Settings
 from outgrow.ir.graph import SwapIn
 from outgrow.runtime.device import Cuda
 from outgrow.runtime.places import Places

@@ -9,8 +9,8 @@ from torch import nn
 
 from outgrow import Workload
 from outgrow.frontends.compile import Step
-from outgrow.frontends.settings import Settings
-from outgrow.frontends.state import Training
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.user.state import Training
 from outgrow.runtime.places import Arena
 from outgrow.runtime.program import Program
 from outgrow.runtime.repeated import Repeated

@@ -10,9 +10,9 @@ import torch
 import outgrow
 from outgrow import Infeasible, Workload
 from outgrow.errors import TierFailure
-from outgrow.frontends import beside_device
 from outgrow.frontends.compile import Step
-from outgrow.frontends.on_device import OnDevice
+from outgrow.frontends.platforms import beside_device
+from outgrow.frontends.platforms.on_device import OnDevice
 from outgrow.runtime import links, staged
 from outgrow.runtime.below import FileBelow
 from outgrow.runtime.pool import HostPool

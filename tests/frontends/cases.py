@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-import outgrow.frontends.batch_norms  # noqa: F401  # its operators are cases
-from outgrow.frontends.arguments import completed
-from outgrow.frontends.names import resolve_operator, symbol_name
+import outgrow.frontends.workers.batch_norms  # noqa: F401  # its operators are cases
+from outgrow.frontends.tracing.arguments import completed
+from outgrow.frontends.tracing.names import resolve_operator, symbol_name
 from outgrow.ir.graph import Symbol
 from outgrow.operators.tdl import Argument, Call, Operand
 

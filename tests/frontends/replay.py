@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from outgrow.frontends.capture import Captured
-from outgrow.frontends.names import resolve_operator, resolve_symbol
-from outgrow.frontends.reserves import keeping_reserve
-from outgrow.frontends.state import BatchSlot, Training, put
+from outgrow.frontends.fake.reserves import keeping_reserve
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
+from outgrow.frontends.user.state import BatchSlot, Training, put
 from outgrow.ir.graph import Argument, Ref, Role, Symbol
 
 

@@ -19,9 +19,10 @@ from torch.nn import functional as F
 
 import outgrow
 from outgrow.errors import Infeasible, InvalidQuantity, TierFailure, TornState, Uncapturable
-from outgrow.frontends import entries, on_cpu
-from outgrow.frontends.machines import described_machine
-from outgrow.frontends.on_cpu import OnCpu
+from outgrow.frontends import entries
+from outgrow.frontends.platforms import on_cpu
+from outgrow.frontends.platforms.on_cpu import OnCpu
+from outgrow.frontends.preparing.machines import described_machine
 from outgrow.ir.graph import SwapIn
 from outgrow.runtime import program
 from outgrow.runtime.execute import Run

@@ -15,9 +15,12 @@ from torch.optim import LBFGS, AdamW, Optimizer, RAdam
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Infeasible, InvalidQuantity
-from outgrow.frontends import dynamo, on_cpu, parts, warmup
-from outgrow.frontends.machines import described_machine
-from outgrow.frontends.settings import Settings
+from outgrow.frontends import dynamo
+from outgrow.frontends.lowering import warmup
+from outgrow.frontends.parts import parts
+from outgrow.frontends.platforms import on_cpu
+from outgrow.frontends.preparing.machines import described_machine
+from outgrow.frontends.preparing.settings import Settings
 from outgrow.runtime.execute import Run
 from outgrow.runtime.process import high_water_bytes, reset_high_water
 from outgrow.units import MIB

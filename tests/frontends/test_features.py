@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Optimizer, SparseAdam, lr_scheduler
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.capture import capture
-from outgrow.planning import search
+from outgrow.frontends.tracing.capture import capture
+from outgrow.planning.search import search
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
 from tests.frontends.features import Make, by, named

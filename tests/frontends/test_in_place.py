@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from outgrow.errors import ReplayMismatch
-from outgrow.frontends.lower import function_of
-from outgrow.frontends.names import resolve_operator
+from outgrow.frontends.lowering.lower import function_of
+from outgrow.frontends.tracing.names import resolve_operator
 from outgrow.ir.graph import Op, Ref
 from outgrow.operators.in_place import IDLE, IN_PLACE, Form
 from outgrow.runtime import arena

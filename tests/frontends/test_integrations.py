@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from outgrow.errors import InvalidQuantity
-from outgrow.frontends import dynamo, on_cpu
-from outgrow.frontends.machines import described_machine
+from outgrow.frontends import dynamo
+from outgrow.frontends.platforms import on_cpu
+from outgrow.frontends.preparing.machines import described_machine
 from outgrow.units import MIB
 
 BUDGET = 150 * MIB

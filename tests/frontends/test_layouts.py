@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.frontends.lower import lower
-from outgrow.frontends.names import resolve_operator
+from outgrow.frontends.lowering.lower import lower
+from outgrow.frontends.tracing.names import resolve_operator
 from outgrow.ir.graph import Op, Ref
 from outgrow.ir.text import parse_graph
 from outgrow.operators import layouts

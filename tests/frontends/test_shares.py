@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.frontends.slicing import TOGETHER, part, run
+from outgrow.frontends.workers.slicing import TOGETHER, part, run
 from outgrow.operators.regions import Region, volume
 from outgrow.operators.strategies import pieces, strategies
 from outgrow.operators.tdl import Call, Operand, Reducer
-from outgrow.planning.lacking import WHOLE
-from outgrow.planning.partition import factors
-from outgrow.planning.room import ADDENDS
-from outgrow.planning.shares import Spread, Task, held, moves, tasks, with_addends
+from outgrow.planning.partition.lacking import WHOLE
+from outgrow.planning.partition.partition import factors
+from outgrow.planning.partition.room import ADDENDS
+from outgrow.planning.partition.shares import Spread, Task, held, moves, tasks, with_addends
 from tests.frontends.cases import Case, cases
 
 TOLERANCE = 1e-12

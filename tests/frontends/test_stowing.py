@@ -17,8 +17,8 @@ from torch.optim import Adam
 
 import outgrow
 from outgrow.errors import Infeasible, TierFailure
-from outgrow.frontends import on_cpu
-from outgrow.frontends.machines import described_machine
+from outgrow.frontends.platforms import on_cpu
+from outgrow.frontends.preparing.machines import described_machine
 from outgrow.plan import Stow
 from outgrow.runtime.execute import Run
 from outgrow.runtime.program import Call

@@ -11,12 +11,12 @@ from outgrow.analysis.cost import Costs, costs_of
 from outgrow.analysis.liveness import live_bytes
 from outgrow.errors import Infeasible
 from outgrow.frontends import calls
-from outgrow.frontends.capture import Captured, capture
-from outgrow.frontends.containers import open_dataclasses
-from outgrow.frontends.lower import lower
-from outgrow.frontends.machines import described_machine
-from outgrow.frontends.signature import signature
-from outgrow.frontends.state import StateSlot, Training, state_tensors
+from outgrow.frontends.lowering.lower import lower
+from outgrow.frontends.preparing.machines import described_machine
+from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.signature import signature
+from outgrow.frontends.user.containers import open_dataclasses
+from outgrow.frontends.user.state import StateSlot, Training, state_tensors
 from outgrow.ir.graph import Graph
 from outgrow.plan import Budget
 from outgrow.planning.planner import Planned, planned

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from outgrow.ir.graph import Graph
-from outgrow.planning.jobs import Jobs, profile
+from outgrow.planning.order.jobs import Jobs, profile
 
 
 def workspace_of(graph: Graph) -> dict[str, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 CODE = """
 import numpy as np
-from outgrow.planning.heights import height, heights_of
+from outgrow.planning.search.heights import height, heights_of
 print(height(heights_of(np.array([3, 5])), 1))
 """
 

@@ -13,7 +13,7 @@ from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Reuse
 from outgrow.planning.floor import floor_of, needs
-from outgrow.planning.free import free_rewrites
+from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from tests.graphs import graphs

@@ -17,10 +17,10 @@ from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Budget, Swap
-from outgrow.planning.addresses import outside
-from outgrow.planning.blocks import blocks_of, live_peak_bytes
+from outgrow.planning.addresses.addresses import outside
+from outgrow.planning.addresses.blocks import blocks_of, live_peak_bytes
 from outgrow.planning.floor import floor_of
-from outgrow.planning.free import free_rewrites
+from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.planner import make_plan, planned
 from outgrow.planning.problem import Problem

@@ -135,9 +135,9 @@ SMALL_AFTER_LARGE = """
 import torch
 from outgrow.analysis.liveness import live_bytes
 from outgrow.frontends import calls
-from outgrow.frontends.capture import capture
-from outgrow.frontends.lower import lower
-from outgrow.frontends.state import Training
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.lowering.lower import lower
+from outgrow.frontends.user.state import Training
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
 from outgrow.runtime.heap import Heap
@@ -174,9 +174,9 @@ import sys
 from pathlib import Path
 import torch
 from outgrow.frontends import calls
-from outgrow.frontends.capture import capture
-from outgrow.frontends.lower import lower
-from outgrow.frontends.state import Training
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.lowering.lower import lower
+from outgrow.frontends.user.state import Training
 from outgrow.plan import Piece, Swap
 from outgrow.rewriting.derive import apply_laws
 from outgrow.runtime import arena

@@ -1,12 +1,23 @@
-"""How does what a user wrote become a plan, and how does that run? By what follows, module by module.
+"""How does what a user wrote become a plan, and how does that run? By what follows; each folder has its own map.
 
-capture       capture, trace, convert, names, arguments, state, signature, configuration, guards, counters, literals,
-              escapes, attributes, unseen, drawn, refusals
-fake tensors  fakes, layouts, precision, reserves, eager_ways, generator, schedules, containers
-the loop      compile, one_thread, entries, calls, within_budget, prepare, kept, settings, warmup
-platforms     platform, on_cpu, on_device, beside_device, devices, rehearsal, measure, machines, lower
-workers       workers, dataflow, gathers, batch_norms, divided, divisible, exchange, exchange_order, forecast, slicing
-kernels       fusing, inductor
-other loops   dynamo, joint, addends, arrivals, parts, passes, shared_budget, between, lightning, huggingface
-workloads     workload, loading, unallocated, build, largest
+user/          what a step finds in a user's program
+fake/          what operators see in place of tensors
+tracing/       from a step to a graph
+workloads/     what the command line trains
+lowering/      from a graph to kernels and a program
+preparing/     what is known of a step before it runs
+platforms/     on what a step runs
+workers/       how several processes share a step
+calls          how one call of a captured step is fed
+within_budget  which plan has a program within the budget
+one_thread     which thread may run a step
+entries        which plans a step has
+compile        who owns the loop over steps
+parts/         how a loop runs that cannot be captured whole
+dynamo         how it is cut into parts
+huggingface    Hugging Face's trainer
+lightning      Lightning's trainer
+
+Folders import each other in one direction: nothing imports what stands below it here. Beside them stands the loop over
+steps, and what users import by its name.
 """

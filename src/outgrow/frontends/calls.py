@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
-from outgrow.frontends.capture import Captured
-from outgrow.frontends.devices import generators_of
-from outgrow.frontends.state import BatchSlot, Training, put
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.user.devices import generators_of
+from outgrow.frontends.user.state import BatchSlot, Training, put
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Progress, Run
 from outgrow.runtime.program import Item, Program

@@ -1,7 +1,7 @@
 """Who owns the loop over steps? `outgrow.compile` makes a `Step`, which is called like the user's own function.
 
-At the first call with a signature (shapes, dtypes, state, flags: `frontends.signature`) the step is captured and
-planned from what is known of its ops' costs. While the plan runs, ops without a measured cost are observed; at the
+At the first call with a signature (shapes, dtypes, state, flags: `frontends.tracing.signature`) the step is captured
+and planned from what is known of its ops' costs. While the plan runs, ops without a measured cost are observed; at the
 next call the plan is made again from the observed costs and the overhead that the process showed, and kept.
 
     call -> signature -> captured? -> planned? -> run -> observe
@@ -26,15 +26,15 @@ from torch.optim import Optimizer
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import TornState
 from outgrow.frontends import calls
-from outgrow.frontends.devices import device_of
 from outgrow.frontends.entries import Entries, Entry, Served
-from outgrow.frontends.on_device import platform_of
+from outgrow.frontends.lowering.warmup import warm_up
 from outgrow.frontends.one_thread import one_thread
-from outgrow.frontends.settings import Settings
-from outgrow.frontends.state import Training, local, state_tensors
-from outgrow.frontends.warmup import warm_up
-from outgrow.frontends.workers import Shared, Workers
-from outgrow.frontends.workload import Workload
+from outgrow.frontends.platforms.on_device import platform_of
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.user.devices import device_of
+from outgrow.frontends.user.state import Training, local, state_tensors
+from outgrow.frontends.workers.workers import Shared, Workers
+from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.plan import Plan
 from outgrow.planning.problem import silent

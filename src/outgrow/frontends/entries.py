@@ -20,16 +20,16 @@ from outgrow.analysis.cost import Cost, from_parts
 from outgrow.analysis.cost import signature as cost_signature
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
-from outgrow.frontends.capture import Captured, capture, captured_from
-from outgrow.frontends.inductor import by_kernels
-from outgrow.frontends.platform import Platform
-from outgrow.frontends.prepare import Prepared
-from outgrow.frontends.settings import Settings
-from outgrow.frontends.signature import glance, signature
-from outgrow.frontends.state import Training, held_tensors, local, read
-from outgrow.frontends.trace import trace
+from outgrow.frontends.lowering.inductor import by_kernels
+from outgrow.frontends.platforms.platform import Platform
+from outgrow.frontends.preparing.prepare import Prepared
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.tracing.capture import Captured, capture, captured_from
+from outgrow.frontends.tracing.signature import glance, signature
+from outgrow.frontends.tracing.trace import trace
+from outgrow.frontends.user.state import Training, held_tensors, local, read
 from outgrow.frontends.within_budget import Demand, fitted
-from outgrow.frontends.workers import Workers, check_replaceable, one_by_one
+from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts

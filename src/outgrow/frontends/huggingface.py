@@ -13,7 +13,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from outgrow.frontends.dynamo import InPlace
-from outgrow.frontends.settings import Settings
+from outgrow.frontends.preparing.settings import Settings
 
 
 class BudgetCallback(TrainerCallback):

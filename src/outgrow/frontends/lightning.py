@@ -18,7 +18,7 @@ from torch import nn
 
 from outgrow.errors import InvalidQuantity
 from outgrow.frontends.dynamo import InPlace
-from outgrow.frontends.settings import Settings
+from outgrow.frontends.preparing.settings import Settings
 
 _VARIABLE = "OUTGROW_MEMORY_BUDGET"
 

@@ -13,12 +13,12 @@ import torch
 
 from outgrow.analysis.cost import Cost
 from outgrow.errors import Infeasible
-from outgrow.frontends.capture import Captured
-from outgrow.frontends.platform import Platform
-from outgrow.frontends.prepare import Prepared, prepare
+from outgrow.frontends.platforms.platform import Platform
+from outgrow.frontends.preparing.prepare import Prepared, prepare
+from outgrow.frontends.tracing.capture import Captured
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
-from outgrow.planning.search import ENOUGH
+from outgrow.planning.search.search import ENOUGH
 from outgrow.runtime.program import Program
 from outgrow.units import format_bytes
 

@@ -16,7 +16,7 @@ from outgrow.operators.tdl import Call, Shape
 HOST = Symbol("host")
 """Stands in a call for a number that is only known when the step runs."""
 GATHERED = "outgrow.gathered.default"
-"""The operator whose result is a parameter, held for all of its uses in a step; see `frontends.gathers`."""
+"""The operator whose result is a parameter, held for all of its uses in a step; see `frontends.workers.gathers`."""
 
 
 @dataclass(frozen=True, slots=True)

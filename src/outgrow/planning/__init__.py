@@ -1,14 +1,21 @@
-"""What is to be decided, and how is it found? By what follows, module by module.
+"""What is to be decided, and how is it found? By what follows; each folder has its own map.
 
-entry       planner, problem, names, uncollected, compiled
-free        free, early_updates, apart, by_layout, waiting, reuse, admitted, leaving: decisions that cost nothing
-floor       floor, unavoidable
-order       lean, reorder, ideals, jobs, moves
-search      search, annealing, changes, space, pareto; compiled: tables, sequence, residence, transfers, heights
-back        recompute, swap: from arrays to decisions
-bound       bound, coarsen, outline, programme
-addresses   addresses, blocks, placement, stitched
-partition   partition, level, options, lacking, elimination, elimination_order, likeness, room, footprint, shares,
-            agenda; rivals: placed, data_parallel
-others      published
+problem      what a planner gets
+planner      from a problem to a plan
+names        what planners and kernels are called
+leaving      which storages may leave the device
+floor        the smallest budget
+free/        decisions that cost nothing
+bound/       seconds that no plan can beat
+order/       the order that needs least memory
+search/      the joint choice
+addresses/   where each storage lies in an arena
+partition/   how a step is divided among workers
+published/   how others decide
+pareto       what memory buys
+compiled     functions on arrays as machine code
+uncollected  a search without the garbage collector
+
+Folders import each other in one direction, which a contract of import-linter lays down. Beside them stands what all of
+them ask (problem, leaving, floor, and what helps to compute), and what stands on top of all (planner, pareto).
 """

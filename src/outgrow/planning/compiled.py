@@ -56,6 +56,6 @@ def _forgiving(dispatcher: Any) -> Any:
 def folder() -> Path:
     """The folder for what is compiled from the present state of this package."""
     digest = sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
     return cache_folder("compiled") / digest.hexdigest()[:16]

@@ -11,8 +11,8 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
 from outgrow.planning.floor import floor_of
-from outgrow.planning.free import free_rewrites
-from outgrow.planning.lean import least_seconds
+from outgrow.planning.free.free import free_rewrites
+from outgrow.planning.order.lean import least_seconds
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
 from outgrow.planning.published.meng import meng
@@ -22,7 +22,7 @@ from outgrow.planning.published.serenity import serenity
 from outgrow.planning.published.sqrt_checkpoint import sqrt_checkpoint
 from outgrow.planning.published.tflms_v1 import tflms_v1
 from outgrow.planning.published.tflms_v2 import tflms_v2
-from outgrow.planning.search import search
+from outgrow.planning.search.search import search
 from outgrow.rewriting.derive import Stage, carried_out
 from outgrow.simulation import replay
 
@@ -50,7 +50,7 @@ class Planned:
 
 
 def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True) -> Plan:
-    """Return the plan of the named planner, with the bound of `planning.lean`; without `prove`, the arithmetic.
+    """Return the plan of the named planner, with the bound of `planning.order.lean`; without `prove`, the arithmetic.
 
     The time that the bound takes is not counted as planning: no planner needs it.
     Raises `Infeasible` if the budget is below the floor, `KeyError` for an unknown planner.

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from outgrow.operators.dataflow import Dataflow
-from outgrow.planning.data_parallel import data_parallel_bytes
-from outgrow.planning.lacking import WHOLE
-from outgrow.planning.level import Level
-from outgrow.planning.partition import Partition
-from outgrow.planning.shares import Shares
+from outgrow.planning.partition.data_parallel import data_parallel_bytes
+from outgrow.planning.partition.lacking import WHOLE
+from outgrow.planning.partition.level import Level
+from outgrow.planning.partition.partition import Partition
+from outgrow.planning.partition.shares import Shares
 from outgrow.report.columns import aligned
 from outgrow.units import format_bytes, format_seconds
 

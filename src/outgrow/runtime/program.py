@@ -1,7 +1,7 @@
 """What does the runtime execute? A graph whose operators are functions and whose deaths are written down.
 
-A program is made by `frontends.lower` from a derived graph and is run by `runtime.execute`. It decides nothing:
-order, transfers and frees are those of the graph.
+A program is made by `frontends.lowering.lower` from a derived graph and is run by `runtime.execute`. It decides
+nothing: order, transfers and frees are those of the graph.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from outgrow.ir.graph import Graph
-from outgrow.planning.blocks import Block, Part, blocks_of
+from outgrow.planning.addresses.blocks import Block, Part, blocks_of
 from outgrow.planning.published.caching_allocator import caching_allocator
 from outgrow.planning.published.virtual_addresses import virtual_addresses
 from outgrow.units import MIB

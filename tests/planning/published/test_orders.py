@@ -12,7 +12,7 @@ from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph
 from outgrow.ir.verify import verify
 from outgrow.plan import Budget
-from outgrow.planning.jobs import jobs_of, profile
+from outgrow.planning.order.jobs import jobs_of, profile
 from outgrow.planning.planner import make_plan
 from outgrow.planning.published import olla as olla_module
 from outgrow.planning.published import orders as orders_module

@@ -97,7 +97,7 @@ def batch_norm_backward(call: Call) -> list[Result | None]:
 
 
 def sums_of_channels(call: Call) -> list[Result | None]:
-    """Sums over the batch and all of space, of tensors of images and of channels (`frontends.batch_norms`)."""
+    """Sums over the batch and all of space, of tensors of images and of channels (`frontends.workers.batch_norms`)."""
     at = _of_images(call)
     found = Result.at((c,), Sum((at[0], *at[2:]), applied(*_read(call, at))))
     return [found for _ in call.shapes]

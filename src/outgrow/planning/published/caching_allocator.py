@@ -19,7 +19,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outgrow.planning.blocks import Block, comings_and_goings, live_peak_bytes
+from outgrow.planning.addresses.blocks import Block, comings_and_goings, live_peak_bytes
 from outgrow.units import MIB
 
 _GRANULE = 512
@@ -46,7 +46,7 @@ class Reserved:
 def caching_allocator(blocks: Sequence[Block]) -> Reserved:
     """Return what the simulated allocator reserves for blocks that come and go.
 
-    >>> from outgrow.planning.blocks import Part
+    >>> from outgrow.planning.addresses.blocks import Part
     >>> caching_allocator([Block("a", (Part(0, 3 << 20, 0, 1),)), Block("b", (Part(0, 100, 1, 2),))])
     Reserved(reserved_bytes=23068672, live_bytes=3145728)
     """

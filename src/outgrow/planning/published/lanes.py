@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from outgrow.analysis.liveness import Gap
 from outgrow.ir.machine import Link
-from outgrow.planning.swap import Profile
+from outgrow.planning.search.swap import Profile
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from outgrow.plan import Decision, Piece, Swap
 from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.triggers import promised_bytes
-from outgrow.planning.swap import Profile, profile_of
+from outgrow.planning.search.swap import Profile, profile_of
 
 
 @dataclass(frozen=True)

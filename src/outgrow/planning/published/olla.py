@@ -23,7 +23,8 @@ and its ways to keep it small:
     spans        G[k,t] exists from the number of ops before k in every order (ASAP) to that of all ops less those
                  behind k (ALAP); P[s,t] from the first possible birth to the last possible use, and is 1 from the last
                  possible birth to the first step at which its last use may run
-    updates      update ops are forced early: each precedes the op that follows it in the order of `early_updates`
+    updates      update ops are forced early: each precedes the op that follows it in the order of
+                 `planning.free.early_updates`
     granules     sizes are divided by their greatest common divisor
     fitting      (6) is left out at steps whose worst case stays within what is unavoidable anyway
 
@@ -31,8 +32,8 @@ Departures: one op a step, since one device runs one at a time and workspace cou
 several into a step). P is continuous: with G binary, (4) and (5) make it 1 where that matters. Edges hold all conflicts
 over storages, not only data. HiGHS replaces Gurobi, and is given no first solution: the peak of a beam search bounds
 `peak` instead, and its order is the result where the programme finds no better one in time or is too
-large to be written down. Addresses are left to `placement`. A time limit that cuts makes the result depend on the
-machine. The first op stays first (see `moves`).
+large to be written down. Addresses are left to `planning.addresses.placement`. A time limit that cuts makes the result
+depend on the machine. The first op stays first (see `planning.order.moves`).
 """
 
 from dataclasses import replace
@@ -41,13 +42,13 @@ from math import gcd
 
 from outgrow.ir.graph import Graph
 from outgrow.plan import Move
-from outgrow.planning.early_updates import early_updates
-from outgrow.planning.jobs import Jobs, jobs_of, profile
+from outgrow.planning.bound.programme import Programme, solve
+from outgrow.planning.free.early_updates import early_updates
 from outgrow.planning.names import SOLVER_SECONDS
+from outgrow.planning.order.jobs import Jobs, jobs_of, profile
+from outgrow.planning.order.unavoidable import unavoidable_bytes
 from outgrow.planning.problem import Problem
-from outgrow.planning.programme import Programme, solve
 from outgrow.planning.published.orders import Schedule, beam, captured_order, moves_within
-from outgrow.planning.unavoidable import unavoidable_bytes
 
 _MOST_VARIABLES = 60_000
 _GAP = 0.005

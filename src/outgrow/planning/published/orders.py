@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from outgrow.ir.graph import Graph
 from outgrow.plan import Move
-from outgrow.planning.ideals import Found, packed, search_ideals
-from outgrow.planning.jobs import Jobs, profile
-from outgrow.planning.moves import moves_to
+from outgrow.planning.order.ideals import Found, packed, search_ideals
+from outgrow.planning.order.jobs import Jobs, profile
+from outgrow.planning.order.moves import moves_to
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.refusal import refusal
 

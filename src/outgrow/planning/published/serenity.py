@@ -19,7 +19,7 @@ tau begins at the peak of the captured order where that is lower than Kahn's. "T
 schedules instead of seconds, so that the result does not depend on the machine. tau moves between the lowest budget
 known to take too long and the highest known to have no schedule, and after `_ROUNDS` rounds a beam search replaces the
 programme. Of the rewriting of concatenations nothing is here: it changes sums, hence bits. The first op stays first
-(see `moves`).
+(see `planning.order.moves`).
 """
 
 from collections.abc import Iterator
@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from outgrow.plan import Move
-from outgrow.planning.jobs import Jobs, jobs_of, profile, segments, window
+from outgrow.planning.order.jobs import Jobs, jobs_of, profile, segments, window
+from outgrow.planning.order.unavoidable import unavoidable_bytes
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.orders import Schedule, beam, captured_order, moves_within
-from outgrow.planning.unavoidable import unavoidable_bytes
 
 _ROUNDS = 8
 _EXPANSIONS = 200_000

@@ -20,7 +20,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outgrow.planning.blocks import Block, comings_and_goings, live_peak_bytes
+from outgrow.planning.addresses.blocks import Block, comings_and_goings, live_peak_bytes
 
 CHUNK_BYTES = 20 << 20
 SMALL_CHUNK_BYTES = 2 << 20
@@ -43,7 +43,7 @@ class Mapped:
 def virtual_addresses(blocks: Sequence[Block], chunk_bytes: int = CHUNK_BYTES) -> Mapped:
     """Return what the simulated allocator reserves for blocks that come and go.
 
-    >>> from outgrow.planning.blocks import Part
+    >>> from outgrow.planning.addresses.blocks import Part
     >>> virtual_addresses([Block("a", (Part(0, 30, 0, 1),)), Block("b", (Part(0, 45, 1, 2),))], chunk_bytes=20)
     Mapped(reserved_bytes=60, chunks_mapped=3, live_bytes=45)
     """

@@ -1,0 +1,12 @@
+"""What do operators see in place of tensors while a step is traced? Fakes, which say what kernels would give.
+
+fakes       fake twins of the user's tensors, and the mode that runs operators on them
+layouts     strides as kernels give them
+precision   types as kernels give them
+reserves    what libraries keep for the backward pass
+eager_ways  the way that torch goes where nothing is traced
+generator   operators that save and restore the generator's state
+literals    contents that are the same in every call, at which a step may look
+counters    numbers of the state at which a step may look
+sharing     which tensors share memory
+"""

@@ -1,0 +1,155 @@
+"""Which numbers of its state may a step look at while it is captured? Those that are alone in their tensor.
+
+Optimizers count their steps, and averaged models their models, in tensors of one number. Where Python branches on such
+a number (RAdam: were there steps enough?), the answer is that of this call, and a guard: what was asked is asked anew
+before every later call. So the number that the step sees is a symbol, and it is known how much a number has grown in
+the step so far, as long as only whole numbers were added to a whole one. Whatever else may write a counter, by any view
+of it, makes it unknown.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+import sympy
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils.weak import WeakIdKeyDictionary
+
+from outgrow.frontends.fake.literals import Literals, tensors_of, writes
+from outgrow.frontends.fake.sharing import place
+from outgrow.frontends.user.guards import symbol
+from outgrow.frontends.user.state import BufferSlot, OptimizerSlot, Slot
+
+aten = torch.ops.aten
+_LARGEST = 1 << 24
+"""Up to here whole numbers are exact in every type that optimizers count in."""
+_LOOK = aten._local_scalar_dense.default
+_ADD = (aten.add_.Tensor, aten.add_.Scalar)
+_ADD_TO_EACH = (aten._foreach_add_.Scalar, aten._foreach_add_.Tensor)
+Comparison: TypeAlias = Callable[[torch.SymFloat, float], object]
+_COMPARED: Mapping[object, Comparison] = {
+    aten.eq.Scalar: operator.eq,
+    aten.ne.Scalar: operator.ne,
+    aten.lt.Scalar: operator.lt,
+    aten.le.Scalar: operator.le,
+    aten.gt.Scalar: operator.gt,
+    aten.ge.Scalar: operator.ge,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The number that is in `slot` when the step begins, and `added` to it."""
+
+    slot: BufferSlot | OptimizerSlot
+    added: float = 0.0
+
+    def seen(self, number: float) -> float | None:
+        """Return what the step sees where `number` is in the slot; None where sums are not exact."""
+        return number + self.added if not self.added or _is_exact(number) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a counter is now, at this call."""
+
+    counter: Counted
+    number: float
+    dtype: torch.dtype
+
+
+class Counters:
+    """The counters of a step while it is traced; `seen` are those that it looked at, by their symbols."""
+
+    def __init__(
+        self, shape_env: ShapeEnv, literals: Literals, tensors: Mapping[Slot, Tensor], twins: Mapping[Slot, Tensor]
+    ) -> None:
+        """`tensors` are the real ones before the step, `twins` what the step sees in their place."""
+        self._shape_env, self._literals = shape_env, literals
+        self._held = {
+            place(twins[slot]): _Held(Counted(slot), float(tensor.item()), tensor.dtype)
+            for slot, tensor in tensors.items()
+            if isinstance(slot, BufferSlot | OptimizerSlot) and _is_number(tensor)
+        }
+        self._answers: MutableMapping[Tensor, Callable[[], bool]] = WeakIdKeyDictionary()
+        self.seen: dict[sympy.Symbol, tuple[Counted, float]] = {}
+
+    def followed(
+        self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
+    ) -> object:
+        """Return what `run` returns, the result of `func`; a symbol or an answer where it looks at a counter."""
+        if func is _LOOK or func in _COMPARED:
+            return self._asked(func, args, run)
+        grown = dict(self._grown(func, args, kwargs))
+        found = run()
+        if writes(func):
+            for written in map(place, tensors_of(pytree.tree_leaves((args, kwargs)))):
+                self._held.pop(written, None)
+            self._answers = WeakIdKeyDictionary()
+            self._held |= grown
+        return found
+
+    def _asked(self, func: object, args: Sequence[object], run: Callable[[], object]) -> object:
+        """Return what the step finds when it looks at a number, or compares one."""
+        tensor = args[0]
+        assert isinstance(tensor, Tensor), "the number lies in a tensor"
+        held = self._of(tensor)
+        if func is _LOOK and tensor in self._answers:
+            return self._answers[tensor]()
+        if func is _LOOK and held is not None and held.dtype.is_floating_point:
+            return self._symbol(held)
+        found = run()
+        if func in _COMPARED and held is not None and isinstance(args[1], int | float):
+            assert isinstance(found, Tensor), "a comparison gives a tensor"
+            self._answers[found] = partial(self._answer, _COMPARED[func], held, float(args[1]))
+        return found
+
+    def _of(self, tensor: Tensor) -> _Held | None:
+        """Return the counter that a tensor is, or views."""
+        held = self._held.get(place(tensor))
+        return held if held is not None and held.dtype is tensor.dtype and tensor.numel() == 1 else None
+
+    def _grown(self, func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[int, _Held]]:
+        """Yield the places of the counters that `func` adds a literal to, and what they are then."""
+        if func not in _ADD and func not in _ADD_TO_EACH:
+            return
+        targets = pytree.tree_leaves(args[0])
+        addend, factor = args[1], kwargs.get("alpha", 1)
+        amount = self._literals.number(addend) if isinstance(addend, Tensor) else addend
+        if not isinstance(amount, int | float) or not isinstance(factor, int | float):
+            return
+        more = float(amount * factor)
+        for target in targets:
+            held = self._of(target)
+            if held is not None and all(map(_is_exact, (more, held.number, held.number + more))):
+                counter = replace(held.counter, added=held.counter.added + more)
+                yield place(target), replace(held, counter=counter, number=held.number + more)
+
+    def _symbol(self, held: _Held) -> torch.SymFloat:
+        found = symbol(self._shape_env, f"counter_{len(self.seen)}", held.number)
+        self.seen[found.node.expr] = (held.counter, held.number)
+        return found
+
+    def _answer(self, how: Comparison, held: _Held, other: float) -> bool:
+        with disable_proxy_modes_tracing():
+            return bool(how(self._symbol(held), other))
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Whether a tensor is one number on the host, alone in its memory."""
+    if isinstance(tensor, FakeTensor) or tensor.numel() != 1:
+        return False
+    is_alone = tensor.untyped_storage().nbytes() == tensor.element_size()
+    return is_alone and not tensor.is_complex() and tensor.device.type == "cpu"
+
+
+def _is_exact(number: float) -> bool:
+    """Whether a number is whole, and small enough that the next ones are, too."""
+    return number.is_integer() and abs(number) < _LARGEST

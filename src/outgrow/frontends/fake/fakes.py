@@ -1,0 +1,154 @@
+"""What do operators see in place of the user's tensors while a step is captured?
+
+    the step, autograd  the user's own tensors: every list, hook and closure that refers to one goes on working
+    Twins               exchanges each for its fake twin: of the same kind, without data
+    tracing             notes the call
+    FakeMode            says what the result would be like, without computing it
+
+So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
+than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
+(`frontends.fake.layouts`, `precision`, `reserves`). Small tensors that are made of literals alone are the same
+in every call, so their contents are known (`frontends.fake.literals`), and a step may look at them; and at its counters
+(`frontends.fake.counters`).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from unittest.mock import patch
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch._guards import detect_fake_mode
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.counters import Counters
+from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
+from outgrow.frontends.fake.literals import LIFTS, Literals
+from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
+from outgrow.frontends.fake.reserves import KEEPING, SEEDED, with_reserve, with_seeds
+from outgrow.frontends.fake.sharing import address
+from outgrow.frontends.user.unseen import OBSERVING, with_room
+
+_LIMIT = "CONSTANT_NUMEL_LIMIT"
+"""Torch's limit for following literals itself; not used while we do: it takes a symbol for the number NaN (2.13)."""
+_PLAIN = (Tensor, nn.Parameter, FakeTensor)
+_CORRECTIONS = (
+    (TYPED, as_kernels_type),
+    (LAID_OUT, as_kernels_lay_out),
+    (KEEPING, with_reserve),
+    (SEEDED, with_seeds),
+    (OBSERVING, with_room),
+)
+"""Operators, and what turns their fake results into what their kernels give, in this order."""
+
+
+class FakeMode(FakeTensorMode):
+    """Fake tensors with the strides that kernels give. A workload that is only planned is built under it."""
+
+    literals: Literals | None = None
+    counters: Counters | None = None
+    """While a step is traced, what is known of contents."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        if self.literals is None:
+            return self._as_kernels_would(func, types, args, kwargs)
+        fake = partial(self._as_kernels_would, func, types, args, kwargs)
+        followed = partial(self.literals.followed, func, args, kwargs or {}, fake)
+        return followed() if self.counters is None else self.counters.followed(func, args, kwargs or {}, followed)
+
+    def _as_kernels_would(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
+        taken = args
+        if func in RETYPED:
+            with self:
+                taken = as_fakes_take(args)
+        returned = super().__torch_dispatch__(func, types, taken, kwargs)
+        for operators, corrected in _CORRECTIONS:
+            if func in operators and returned is not NotImplemented:
+                with self:
+                    returned = corrected(func, args, returned)
+        if func.is_view or func is torch.ops.aten.empty_strided.default:
+            return returned
+        if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in pytree.tree_leaves(returned)):
+            return returned
+        known = {address(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        with self:
+            return pytree.tree_map_only(Tensor, lambda t: t if address(t) in known else like_a_kernel(t), returned)
+
+
+@contextmanager
+def fake_mode(tensors: Sequence[object]) -> Iterator[FakeMode]:
+    """Yield the mode of the tensors that are fake already, or a new one; able to make symbols for floats."""
+    mode = detect_fake_mode(tensors) or FakeMode()
+    assert isinstance(mode, FakeMode), "a workload without memory is built under our mode"
+    settings = (mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs)
+    mode.shape_env = ShapeEnv(allow_dynamic_output_shape_ops=False)
+    mode.static_shapes, mode.allow_non_fake_inputs = True, True
+    mode.literals = Literals()
+    try:
+        with patch.object(fake_tensor, _LIMIT, -1), patch.object(proxy_tensor, _LIMIT, -1):
+            yield mode
+    finally:
+        mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs = settings
+        mode.literals = mode.counters = None
+
+
+class Twins(TorchDispatchMode):
+    """Exchange real tensors for fake ones before any operator sees them. Both are kept alive.
+
+    `originals` are the real tensors by the identity of their twins.
+    """
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.mode = mode
+        self.fakes: dict[int, Tensor] = {}
+        self.originals: dict[int, Tensor] = {}
+
+    def twin(self, tensor: Tensor) -> Tensor:
+        """Return the fake twin of a tensor; a fake tensor is its own."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self.fakes:
+            with disable_proxy_modes_tracing():
+                fake = self._faked(tensor)
+            self.fakes[id(tensor)] = fake
+            self.originals[id(fake)] = tensor
+        return self.fakes[id(tensor)]
+
+    def _faked(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, DTensor):  # As if all of it were here: the step is divided later.
+            with self.mode:
+                return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        _check_plain(tensor, "a tensor that the step uses")
+        return self.mode.from_tensor(tensor, static_shapes=True)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
+            args, kwargs = pytree.tree_map_only(Tensor, self.twin, (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+    """Return a fake tensor of the same kind with a storage of its own that begins at its first element."""
+    _check_plain(tensor, "an argument of the step")
+    if tensor.requires_grad:
+        raise Uncapturable(
+            "an argument of the step requires grad; pass x.detach(), and begin the step with "
+            "x = x.detach().requires_grad_()"
+        )
+    with mode:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _check_plain(tensor: Tensor, what: str) -> None:
+    if type(tensor) not in _PLAIN:
+        raise Uncapturable(f"{what} is a {type(tensor).__name__}; only plain tensors can be captured")

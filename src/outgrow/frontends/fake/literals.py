@@ -1,0 +1,123 @@
+"""What may a step look at while it is captured? At contents that are the same in every call.
+
+A tensor is *known* if it is made of literals by deterministic operators: a causal mask, positions, the step counter
+that an optimizer makes at its first step. Each known tensor has a real companion on which the operators are repeated,
+so `bool((mask == causal).all())` has an answer that holds for every call. Everything else, the step's inputs first of
+all, is unknown, and so is what an unknown tensor or a lifted hyper-parameter was written into.
+"""
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import TypeAlias
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.types import py_sym_types
+from torch.utils._mode_utils import no_dispatch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from outgrow.frontends.fake.sharing import place
+
+LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
+_SMALL_BYTES, _LARGER_BYTES = 1 << 16, 16 << 20
+"""Tensors of at most 64 KiB are followed; larger ones as long as all of these together take at most 16 MiB."""
+_FILLED = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+)
+"""Operators that use only the kind of a tensor, and fill another one with literals."""
+
+Operator: TypeAlias = Callable[..., object]
+
+
+class Literals:
+    """Real companions of the fake tensors whose contents are known."""
+
+    def __init__(self) -> None:
+        self._known: MutableMapping[Tensor, Tensor] = WeakIdKeyDictionary()
+        self._places: set[int] = set()
+        self._left_bytes = _LARGER_BYTES
+
+    def followed(
+        self, func: Operator, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
+    ) -> object:
+        """Return what `run` returns, the fake result of `func`, and note what is known of it.
+
+        Where the result is a number, or its shape depends on known contents, the real result is returned.
+        """
+        leaves = pytree.tree_leaves((args, kwargs))
+        tensors = tensors_of(leaves)
+        if not isinstance(func, OpOverload) or not self._is_followed(func, tensors, leaves):
+            self._forget_written(func, tensors)
+            return run()
+        if torch.Tag.data_dependent_output in func.tags:
+            return self._real(func, args, kwargs)
+        fake = run()
+        made = tensors_of(pytree.tree_leaves(fake))
+        if not (func.is_view or writes(func) or self._has_room(made)):
+            return fake
+        companions = tensors_of(pytree.tree_leaves(self._real(func, args, kwargs)))
+        for tensor, real in zip(made, companions, strict=True):
+            self._known[tensor] = real
+            self._places.add(place(tensor))
+        return fake
+
+    def number(self, tensor: Tensor) -> float | None:
+        """Return the content of a tensor of one number; None where it is not known."""
+        real = self._known.get(tensor)
+        return None if real is None or real.numel() != 1 else real.item()
+
+    def _has_room(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether companions of these tensors may be made; larger ones use up what is left for them."""
+        needed = sum(tensor.nbytes for tensor in tensors)
+        if needed > _SMALL_BYTES:
+            if needed > self._left_bytes:
+                return False
+            self._left_bytes -= needed
+        return True
+
+    def _is_followed(self, func: OpOverload, tensors: Sequence[Tensor], leaves: Sequence[object]) -> bool:
+        if torch.Tag.nondeterministic_seeded in func.tags or any(isinstance(leaf, py_sym_types) for leaf in leaves):
+            return False
+        if func in LIFTS:
+            return tensors[0] in self._known or type(tensors[0]) is Tensor
+        if func in _FILLED:
+            return True
+        if not tensors:
+            return func.namespace == "aten" and "empty" not in func._schema.name
+        return all(tensor in self._known for tensor in tensors)
+
+    def _real(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        """Return what `func` gives on real tensors."""
+        companion = _of_its_kind if func in _FILLED else self._companion
+        with no_dispatch():
+            real_args, real_kwargs = pytree.tree_map_only(Tensor, companion, (tuple(args), dict(kwargs)))
+            found = func(*real_args, **real_kwargs)
+            return found.clone() if func in LIFTS else found
+
+    def _companion(self, tensor: Tensor) -> Tensor:
+        return self._known.get(tensor, tensor)
+
+    def _forget_written(self, func: Operator, tensors: Sequence[Tensor]) -> None:
+        """Forget every tensor that shares memory with one that `func` may write."""
+        if not self._places or not writes(func):
+            return
+        touched = {place(tensor) for tensor in tensors} & self._places
+        for tensor in [tensor for tensor in self._known if touched and place(tensor) in touched]:
+            del self._known[tensor]
+        self._places -= touched
+
+
+def tensors_of(leaves: Sequence[object]) -> list[Tensor]:
+    """Return the leaves that are tensors."""
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def writes(func: object) -> bool:
+    """Whether an operator may write what it is given."""
+    return not isinstance(func, OpOverload) or func._schema.is_mutable
+
+
+def _of_its_kind(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)

@@ -1,0 +1,29 @@
+"""Which tensors share memory? Those of one storage; what is no plain memory `address` refuses, `place` lets pass."""
+
+import torch
+from torch import Tensor
+
+from outgrow.errors import Uncapturable
+
+
+def address(tensor: Tensor) -> int:
+    """Return what tensors of one storage have in common.
+
+    Raises `Uncapturable` for a tensor that is not plain memory.
+    """
+    if tensor._is_zerotensor():
+        raise Uncapturable(
+            "the step makes zeros without memory, as derivatives in forward mode do (jvp); plans hold tensors with "
+            "memory only. Leave this to eager mode, outside of the step"
+        )
+    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
+        raise Uncapturable(
+            f"the step makes a sparse, quantized or lazily conjugated tensor of shape {tuple(tensor.shape)}; "
+            "plans hold dense tensors only. Make it dense (sparse=False, dequantize, resolve_conj)"
+        )
+    return tensor.untyped_storage()._cdata
+
+
+def place(tensor: Tensor) -> int:
+    """Return what tensors of one storage have in common; a sparse tensor shares with nobody."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)

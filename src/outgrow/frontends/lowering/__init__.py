@@ -1,0 +1,7 @@
+"""How does a graph become what runs? Neighbours become kernels before the plan, the rest a program after it.
+
+fusing    which ops can become one kernel
+inductor  kernels for them
+lower     from a derived graph to a program
+warmup    what a process takes for all this before any model exists
+"""

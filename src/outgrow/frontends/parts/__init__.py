@@ -1,0 +1,10 @@
+"""How does a loop run that cannot be captured whole? In parts, which wait for their backward pass and share a budget.
+
+parts          a forward pass, and its backward pass that comes later
+joint          both as one step with a hole in it
+addends        what adds up to a gradient, in autograd's order
+arrivals       which gradients arrive, and how they lie
+passes         how the two passes run
+between        what must stay as it is between the two
+shared_budget  how parts of a loop leave room for each other
+"""

@@ -1,0 +1,119 @@
+"""Which gradients arrive for a part, and how do they lie? The rest of the loop decides; it is known once they arrive.
+
+A part is captured as if a gradient arrived for each result, laid out like the result. If one lies otherwise, transposed
+or one number for all, eager mode takes some sums in another order; if none arrives, it computes nothing. So a run keeps
+what it began with; if gradients arrive otherwise, the part is captured for them, and its forward pass runs again from
+that beginning (`frontends.parts`).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from outgrow.frontends.parts.between import versions
+from outgrow.frontends.parts.joint import hole_of
+from outgrow.frontends.user.devices import device_of, generators_of
+from outgrow.ir.graph import Graph, Op
+
+Strides: TypeAlias = tuple[int, ...]
+Arrival: TypeAlias = tuple[Strides | None, ...]
+"""The strides of the gradient for each result that can have one, a 1 along dimensions of size 1; None: none arrives."""
+
+_MOST_COPIED_BYTES = 16 << 20
+"""At most what copies of written inputs may take, once it is known how gradients arrive."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a run begins with: its inputs (copies of those that it writes), the state of generators, and autocast.
+
+    `reads` are the numbers of the inputs that it does not write, and `versions` are the versions of these.
+    """
+
+    inputs: list[object]
+    reads: list[int]
+    versions: list[int]
+    generators: list[tuple[torch.Generator, Tensor]]
+    autocasts: list[tuple[str, torch.dtype]]
+
+    @staticmethod
+    def of(args: Sequence[object], writes: Sequence[int], *, is_first: bool) -> "Beginning | None":
+        """Keep what a run begins with; None if the inputs that it writes are large, except for the first run."""
+        written = [arg for arg in (args[at] for at in writes) if isinstance(arg, Tensor)]
+        if not is_first and sum(arg.nbytes for arg in written) > _MOST_COPIED_BYTES:
+            return None
+        inputs = [
+            arg.detach().clone() if at in writes and isinstance(arg, Tensor) else arg for at, arg in enumerate(args)
+        ]
+        reads = [at for at in range(len(args)) if at not in writes]
+        device = device_of(arg.device for arg in args if isinstance(arg, Tensor))
+        states = [(generator, generator.get_state()) for generator in generators_of(device)]
+        autocasts = [
+            (kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
+        ]
+        return Beginning(inputs, reads, versions(args, reads), states, autocasts)
+
+    def is_unchanged(self) -> bool:
+        """Whether nobody has written what the run only read."""
+        return self.versions == versions(self.inputs, self.reads)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Be where the run began: with its random numbers, autocast, and gradients enabled."""
+        now = [(generator, generator.get_state()) for generator, _ in self.generators]
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            for kind, dtype in self.autocasts:
+                stack.enter_context(torch.autocast(kind, dtype=dtype))
+            for generator, state in self.generators:
+                generator.set_state(state)
+            try:
+                yield
+            finally:
+                for generator, state in now:
+                    generator.set_state(state)
+
+
+def arrival_of(gradients: Sequence[Tensor | None]) -> Arrival:
+    """Return how gradients arrive; one whose elements overlap, other than by strides of 0, counts as contiguous.
+
+    >>> arrival_of([torch.ones(3, 1).T, None, torch.ones(()).expand(2, 3)])
+    ((1, 1), None, (0, 0))
+    """
+    return tuple(None if gradient is None else _strides(gradient) for gradient in gradients)
+
+
+def _strides(gradient: Tensor) -> Strides:
+    like = gradient if _may_be_kept(gradient) else torch.empty(gradient.shape, device="meta")
+    return normal(like.shape, like.stride())
+
+
+def normal(shape: Sequence[int], strides: Sequence[int]) -> Strides:
+    """Return strides with a 1 for each dimension of size 1, where they say nothing."""
+    return tuple(stride if size > 1 else 1 for size, stride in zip(shape, strides, strict=True))
+
+
+def _may_be_kept(gradient: Tensor) -> bool:
+    sized = sorted((stride, size) for size, stride in zip(gradient.shape, gradient.stride(), strict=True) if size > 1)
+    reach = 1
+    for stride, size in sized:
+        if 0 < stride < reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
+def begin_alike(one: Graph, other: Graph) -> bool:
+    """Whether two captured parts do the same before their holes."""
+    first, second = _before_hole(one), _before_hole(other)
+    names = {name for op in first for name in (*op.operands, *op.results) if name is not None}
+    return first == second and all(one.values[name] == other.values[name] for name in names)
+
+
+def _before_hole(graph: Graph) -> tuple[Op, ...]:
+    hole = hole_of(graph)
+    return graph.ops if hole is None else graph.ops[: graph.ops.index(hole)]

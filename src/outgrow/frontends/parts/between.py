@@ -1,0 +1,113 @@
+"""What must stay as it is between a forward pass and its backward pass? What the rest of the program reads then.
+
+Between the two, others may write over an input of a part, or over a result that they were given. Autograd notices this
+for the tensors that it keeps itself, by their versions, which each write raises. A part compares the versions of
+
+    inputs     that the rest of the program reads; of those that the part itself writes, such as running statistics,
+               only those from which the rest builds something again: other calls of the part write them too, and what
+               the captured backward pass reads of them does not matter
+    results    that the rest reads, or that share memory: eager would know that one is in the other's history
+
+When the part itself writes an input, it also raises the version of the input, since nobody else sees that write.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from outgrow.frontends.tracing.capture import Captured, Result
+from outgrow.frontends.user.state import BatchSlot
+from outgrow.ir.graph import Graph, Op, SwapOut
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """By their numbers: inputs that the part `writes`, inputs and results that must stay as they are.
+
+    For each addend of the gradient of each input that wants one, `sources` are the gradients that arrive on which it
+    depends, and `borrowed` says whether it lies in the memory of an input.
+    """
+
+    writes: tuple[int, ...]
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+    sources: tuple[tuple[frozenset[int], ...], ...]
+    borrowed: tuple[tuple[bool, ...], ...] = ()
+
+
+def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
+    """Return what must stay as it is while a run of a derived graph waits at its hole, if it has one."""
+    leaves = {item.storage: item.slot.leaf for item in captured.inputs if isinstance(item.slot, BatchSlot)}
+    written = {name for op in captured.graph.ops for name in captured.graph.written(op)} & leaves.keys()
+    writes = tuple(sorted(leaves[name] for name in written))
+    if hole is None:
+        return Between(writes, (), (), ())
+    read, rebuilt_from = _read_behind(captured.graph, derived, hole)
+    inputs = (read - written) | (rebuilt_from & written)
+    storages, sources, borrowed = _results(captured, hole)
+    kept = [name is not None and (name in read or storages.count(name) > 1) for name in storages]
+    return Between(
+        writes,
+        tuple(sorted(leaves[name] for name in inputs & leaves.keys())),
+        tuple(at for at, is_kept in enumerate(kept) if is_kept),
+        sources,
+        borrowed,
+    )
+
+
+def _read_behind(graph: Graph, derived: Graph, hole: Op) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the storages that are read behind the hole, and those of them that repeated ops read."""
+    names = [op.name for op in graph.ops]
+    behind = set(names[names.index(hole.name) + 1 :])
+    at = next(at for at, item in enumerate(derived.instructions) if isinstance(item, Op) and item.name == hole.name)
+    rest = derived.instructions[at + 1 :]
+    read = {name for item in rest for name in derived.reads(item)}
+    read |= {item.storage for item in rest if isinstance(item, SwapOut)}
+    repeated = [item for item in rest if isinstance(item, Op) and item.captured not in behind]
+    return frozenset(read), frozenset(name for item in repeated for name in derived.reads(item))
+
+
+def _results(
+    captured: Captured, hole: Op
+) -> tuple[list[str | None], tuple[tuple[frozenset[int], ...], ...], tuple[tuple[bool, ...], ...]]:
+    """Return the storages of the results of a part; for what it returns as gradients, `sources` and `borrowed`."""
+    graph = captured.graph
+    storages = [
+        graph.values[graph.results[leaf.number]].storage if isinstance(leaf, Result) else None
+        for leaf in captured.returned.leaves
+    ]
+    depends = _dependence(graph, hole)
+    structure = captured.returned.structure
+    results, _ = pytree.tree_unflatten(storages, structure)
+    sources = [frozenset[int]() if name is None else depends.get(name, frozenset()) for name in storages]
+    _, depending = pytree.tree_unflatten(sources, structure)
+    _, borrowed = pytree.tree_unflatten([name in captured.slots for name in storages], structure)
+    return list(results), tuple(map(tuple, depending)), tuple(map(tuple, borrowed))
+
+
+def _dependence(graph: Graph, hole: Op) -> dict[str, frozenset[int]]:
+    """Return, by storage, the results of the hole that it depends on, directly or not."""
+    arriving = [name for name in hole.results if name is not None]
+    found = {graph.values[name].storage: frozenset((at,)) for at, name in enumerate(arriving)}
+    names = [op.name for op in graph.ops]
+    for op in graph.ops[names.index(hole.name) + 1 :]:
+        read = frozenset(at for name in graph.reads(op) for at in found.get(name, ()))
+        for name in graph.written(op) if read else ():
+            found[name] = found.get(name, frozenset()) | read
+    return found
+
+
+def versions(tensors: Sequence[object], numbers: Sequence[int]) -> list[int]:
+    """Return the versions of some of the tensors, by their numbers."""
+    chosen = [tensors[at] for at in numbers]
+    return [item._version if isinstance(item, Tensor) and not item.is_inference() else 0 for item in chosen]
+
+
+def raise_versions(tensors: Sequence[object], numbers: Sequence[int]) -> None:
+    """Raise the versions of the tensors of these numbers, so that everybody sees that they were written."""
+    for item in (tensors[at] for at in numbers):
+        if isinstance(item, Tensor) and not item.is_inference():
+            torch.autograd.graph.increment_version(item)

@@ -1,0 +1,186 @@
+"""How do a forward pass and its backward pass become one step? As one function, with a hole between the two.
+
+    forward   what gives the results
+    hole      the op `outgrow.elsewhere`: it reads the results, and returns the gradients that arrive for them
+    backward  what gives the gradients of the inputs
+
+Whoever runs the step stops before the hole, and goes on once gradients have arrived (`frontends.parts`).
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._higher_order_ops.wrap import tag_activation_checkpoint
+from torch.utils.checkpoint import checkpoint
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.parts.addends import addends
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.user.state import BatchSlot
+from outgrow.ir.graph import Graph, Op
+from outgrow.runtime.program import Call, Program
+
+_STATE = re.compile("_(parameters|buffers)_")
+"""What Dynamo's names of inputs that belong to a module have in common."""
+_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>.*)')
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+")
+"""How Dynamo names what is left of a function behind a break."""
+_ELSEWHERE = "outgrow.elsewhere.default"
+_LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
+_LIBRARY.define(
+    "elsewhere(Tensor[] results, int[] differentiable, int[] strides) -> Tensor[]",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
+
+
+def _elsewhere(results: Sequence[Tensor], differentiable: Sequence[int], strides: Sequence[int]) -> list[Tensor]:
+    """Return gradients without contents, with all their strides given in a row; without strides, like the results."""
+    found = [results[at] for at in differentiable]
+    if not strides:
+        return [torch.empty_like(item) for item in found]
+    rest = iter(strides)
+    return [item.new_empty_strided(item.shape, [next(rest) for _ in item.shape]) for item in found]
+
+
+_LIBRARY.impl("elsewhere", _elsewhere, "CompositeExplicitAutograd")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The line of the user's code where a part begins, as "forward, train.py:12", and the inputs that are no state."""
+
+    begins: str
+    inputs: tuple[int, ...]
+
+
+class _Handed(torch.autograd.Function):
+    """A tensor that somebody else has made: no leaf, so autocast does not keep its casts, and its version may rise."""
+
+    @staticmethod
+    def forward(_ctx: Any, tensor: Tensor) -> Tensor:
+        """Return the same memory."""
+        return tensor.detach()
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
+        """Return what arrives."""
+        return gradients[0]
+
+
+def _primal(given: Tensor, arg: Tensor) -> Tensor:
+    """Return an input that wants a gradient, to capture a part with: a leaf if the argument is one."""
+    leaf = given.detach().requires_grad_()
+    return leaf if arg.is_leaf else _Handed.apply(leaf)
+
+
+def joint(
+    module: fx.GraphModule, args: Sequence[object], arrival: Sequence[Sequence[int] | None] | None = None
+) -> Callable[..., object]:
+    """Return the forward and backward pass of a module as one function of its inputs.
+
+    It returns the results, and for each input that wants a gradient what adds up to it, in the order in which it
+    arrives: eager mode adds it to what has arrived from elsewhere, piece by piece. `arrival` are the strides
+    of the gradients for results that can have one, None where none arrives, if that is known.
+    """
+    wanted = [isinstance(arg, Tensor) and arg.requires_grad and torch.is_grad_enabled() for arg in args]
+
+    def both(*given: Any) -> tuple[list[object], list[list[Tensor]]]:
+        triples = zip(given, args, wanted, strict=True)
+        primals = [
+            _primal(item, arg) if is_wanted and isinstance(arg, Tensor) else item for item, arg, is_wanted in triples
+        ]
+        results = list(module(*primals))
+        _check_gradients(primals, wanted)
+        differentiable = [at for at, item in enumerate(results) if isinstance(item, Tensor) and item.requires_grad]
+        if not differentiable:
+            return results, []
+        strides: list[int] = []
+        if arrival is not None:
+            strides = [*chain.from_iterable(found for found in arrival if found is not None)]
+            differentiable = [at for at, found in zip(differentiable, arrival, strict=True) if found is not None]
+        tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
+        arriving = torch.ops.outgrow.elsewhere(tensors, differentiable, strides)
+        leaves = [item for item, is_wanted in zip(primals, wanted, strict=True) if is_wanted]
+        with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
+            found = addends([results[at] for at in differentiable], leaves, arriving)
+        return [item.detach() if isinstance(item, Tensor) else item for item in results], found
+
+    return both
+
+
+def _check_gradients(primals: Sequence[object], wanted: Sequence[bool]) -> None:
+    """Refuse a module that writes what wants a gradient into an input that wanted none."""
+    for item, is_wanted in zip(primals, wanted, strict=True):
+        if isinstance(item, Tensor) and item.requires_grad and not is_wanted:
+            raise Uncapturable(
+                f"a compiled part writes what depends on parameters into its input of shape {tuple(item.shape)}, whose "
+                "history the caller would lose; write the operation out of place, and return what it gives"
+            )
+
+
+def origin_of(module: fx.GraphModule) -> Origin:
+    """Return where a module that Dynamo has made comes from."""
+    traces = (node.stack_trace for node in module.graph.nodes if node.stack_trace)
+    found = _FRAME.search(next(traces, ""))
+    begins = "" if found is None else f"{found['function']}, {Path(found['file']).name}:{found['line']}"
+    names = [node.name for node in module.graph.find_nodes(op="placeholder")]
+    return Origin(_RESUMED.sub(r"\1", begins), tuple(at for at, name in enumerate(names) if not _STATE.search(name)))
+
+
+def hole_of(graph: Graph) -> Op | None:
+    """Return the hole of a captured joint function; None if nobody wants a gradient."""
+    return next((op for op in graph.ops if op.operator == _ELSEWHERE), None)
+
+
+def position_of(hole: Op | None, program: Program) -> int | None:
+    """Return the number of the instruction that the hole became."""
+    if hole is None:
+        return None
+    found = (at for at, item in enumerate(program.instructions) if isinstance(item, Call) and item.name == hole.name)
+    return next(found)
+
+
+def open_results(hole: Op | None) -> tuple[int, ...]:
+    """Return the numbers of the results for which gradients arrive."""
+    numbers = () if hole is None else hole.arguments[1]
+    assert isinstance(numbers, tuple), "the operator takes a list"
+    return tuple(number for number in numbers if isinstance(number, int))
+
+
+def check_writes(captured: Captured, args: Sequence[object]) -> None:
+    """Refuse a step that writes over an input whose gradient is wanted: the caller's graph would not know."""
+    graph = captured.graph
+    written = {name for op in graph.ops for name in graph.written(op)}
+    for item in captured.inputs:
+        if item.storage in written and isinstance(item.slot, BatchSlot):
+            arg = args[item.slot.leaf]
+            if isinstance(arg, Tensor) and arg.requires_grad:
+                raise Uncapturable(
+                    f"a compiled part writes over its input of shape {tuple(arg.shape)}, whose gradient is wanted; "
+                    "write the operation out of place (inplace=False)"
+                )
+
+
+def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
+    """Let regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager."""
+    for node in module.graph.find_nodes(op="call_function", target=tag_activation_checkpoint):
+        node.target, node.kwargs = _checkpointed, {}
+    module.recompile()
+    return module
+
+
+def _checkpointed(region: Callable[..., object], *args: object) -> object:
+    """Run a region under a checkpoint, with arguments that need no gradient, such as counting buffers, built in."""
+    wanted = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad]
+
+    def inner(*given: object) -> object:
+        filled = dict(enumerate(args)) | dict(zip(wanted, given, strict=True))
+        return region(*filled.values())
+
+    return checkpoint(inner, *(args[at] for at in wanted), use_reentrant=False)

@@ -1,0 +1,258 @@
+"""What is a part of a loop? A forward pass, and its backward pass, which comes later, when autograd asks for it.
+
+Both are one step with a hole in it (`frontends.parts.joint`), so one plan moves or builds again what waits between the
+two passes (`frontends.parts.passes`). There is a plan for each kind of inputs, and for each way in which gradients
+arrive (`frontends.parts.arrivals`). Parts share a budget (`frontends.parts.shared_budget`). Parameters, their gradients
+and the optimizer's state stay on the device.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from outgrow.errors import Infeasible, Uncapturable
+from outgrow.frontends.lowering.inductor import by_kernels
+from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
+from outgrow.frontends.parts.between import raise_versions, versions
+from outgrow.frontends.parts.joint import check_writes, hole_of, joint, origin_of, with_checkpoints
+from outgrow.frontends.parts.passes import Waiting, gradients, returned
+from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outdated, may_stay, plain, planned, shown
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.signature import signature
+
+_MOST_KINDS = 32
+"""A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
+
+
+class Part:
+    """A forward pass and its backward pass, planned together for each kind of inputs when it is first called."""
+
+    def __init__(
+        self, module: fx.GraphModule, settings: Settings, share: Callable[[Settings, Sequence[object]], Shared]
+    ) -> None:
+        """`share` says what the part shares with others, for settings and the inputs of a call."""
+        self._origin = origin_of(module)
+        self._module, self._settings, self._share = with_checkpoints(module), settings, share
+        self._ready: dict[Hashable, Ready] = {}
+        self._others: dict[tuple[Hashable, Arrival], Ready] = {}
+
+    def __call__(self, *args: object) -> object:
+        """Run the forward pass; with gradients, the results know their backward pass."""
+        asked = self._prepared(self._share(self._settings, args), args)
+        ready = asked.ready
+        if ready.hole is not None:
+            return tuple(_Pair.apply(asked, *args, *_again(ready, args)))
+        waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
+        completed = False
+        try:
+            waiting.run.advance(len(ready.program.instructions))
+            completed = True
+        finally:
+            if not completed:
+                waiting.end()
+        raise_versions(args, ready.between.writes)
+        results, _ = returned(ready, waiting.run)
+        waiting.complete()
+        return results
+
+    def _prepared(self, shared: Shared, args: Sequence[object]) -> "_Asked":
+        """Return a call with the part for its inputs, planned again once more is known."""
+        shared.note()
+        leaves = tuple(arg.is_leaf for arg in args if isinstance(arg, Tensor))
+        key = signature(self._module, (), (), args, {}), leaves
+        ready = self._ready.get(key)
+        others = shared.others_bytes(args)
+        if ready is None:
+            captured = self._captured(args)
+            shared.platform.clear_away()
+            self._use(shared, key, planned(shared, captured, self._origin, args, others, None))
+            self._drop_oldest(shared)
+        else:
+            others = shown(shared, ready, others)
+            self._replan(shared, key, args, others)
+        self._ready[key] = self._ready.pop(key)  # the last is what was asked for last
+        return _Asked(self, shared, self._ready[key], key, others, args)
+
+    def _captured(self, args: Sequence[object], arrival: Arrival | None = None) -> Captured:
+        captured = capture(joint(self._module, args, arrival), (), (), [plain(arg) for arg in args])
+        if hole_of(captured.graph) is not None:
+            check_writes(captured, args)
+        return by_kernels(captured, self._settings.kernels)
+
+    def as_they_arrive(self, asked: "_Asked", waiting: Waiting, begun: Beginning, arrival: Arrival) -> Waiting:
+        """Return a run that waits for gradients as they arrive: a new one, or this one if a new one began otherwise."""
+        key, shared, present = asked.key, asked.shared, self._ready.get(asked.key, asked.ready)
+        found = present if present.arrival == arrival else self._others.pop((key, arrival), None)
+        captured = self._captured_again(asked, begun, arrival) if found is None else found.captured
+        if captured is None:
+            return waiting
+        waiting.end()
+        others = shared.others_bytes(asked.args)
+        if present is not found:
+            self._others[key, present.arrival] = present
+        if found is not None:
+            self._use(shared, key, found)
+            self._replan(shared, key, asked.args, shown(shared, found, others))
+        else:
+            found = planned(shared, captured, self._origin, asked.args, others, None)
+            found.number, found.open, found.places = asked.ready.number, asked.ready.open, asked.ready.places
+            found.is_known = True
+            self._use(shared, key, found)
+        self._drop_oldest(shared)
+        ready = self._ready[key]
+        assert ready.hole is not None, "it is the same part"
+        with begun.again():
+            again = Waiting(shared, ready, others, begun.inputs)
+            again.run.advance(ready.hole)
+        return again
+
+    def _use(self, shared: Shared, key: Hashable, ready: Ready) -> None:
+        """Let a plan serve from now on."""
+        self._ready[key] = shared.plans[ready.number] = ready
+
+    def _captured_again(self, asked: "_Asked", begun: Beginning, arrival: Arrival) -> Captured | None:
+        """Return the part captured for gradients of this arrival; None if its forward pass is another one."""
+        old = asked.ready.captured
+        with begun.again():
+            captured = self._captured(asked.args, arrival)
+        return captured if begin_alike(old.graph, captured.graph) else None
+
+    def _replan(self, shared: Shared, key: Hashable, args: Sequence[object], others: int) -> None:
+        """If outdated, plan again from what runs have shown; if there is no such plan, the old one may stay."""
+        ready = self._ready[key]
+        if not is_outdated(shared, ready, others):
+            return
+        try:
+            self._use(shared, key, planned(shared, ready.captured, self._origin, args, others, ready))
+        except Infeasible:
+            if not may_stay(shared, ready, others):
+                raise
+        else:
+            close(shared, ready)
+
+    def _drop_oldest(self, shared: Shared) -> None:
+        """Forget the kind of inputs that was not seen for the longest, if there is one too many."""
+        kinds: dict[Any, Ready]
+        for kinds in (self._ready, self._others):
+            if len(kinds) > _MOST_KINDS:
+                close(shared, kinds.pop(next(iter(kinds))))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A call of a part on its inputs: what it shares, the part for such inputs, by its key, and what others take."""
+
+    part: Part
+    shared: Shared
+    ready: Ready
+    key: Hashable
+    others_bytes: int
+    args: Sequence[object]
+
+
+class _Pair(torch.autograd.Function):
+    """The forward pass runs the program up to the hole, the backward pass the rest of it."""
+
+    @staticmethod
+    def forward(ctx: Any, asked: _Asked, *_args: object) -> tuple[object, ...]:
+        """Return what the part returns."""
+        ready, args = asked.ready, asked.args
+        assert ready.hole is not None, "a part with gradients has a hole"
+        begun = Beginning.of(args, ready.between.writes, is_first=not ready.is_known)
+        waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
+        waiting.run.advance(ready.hole)
+        raise_versions(args, ready.between.writes)
+        there, _ = returned(ready, waiting.run)
+        results = [plain(item) for item in there]  # a run that knew its backward pass would live for ever
+        closed = [item for at, item in enumerate(results) if isinstance(item, Tensor) and at not in ready.open]
+        ctx.mark_non_differentiable(*closed)
+        ctx.set_materialize_grads(False)
+        ctx.asked, ctx.waiting, ctx.results = asked, waiting, there
+        ctx.wanted = _wanted(args)
+        ctx.versions = _versions(ready, args, there)
+        ctx.begun = begun
+        waiting.wait()
+        return tuple(results)
+
+    @staticmethod
+    @torch._dynamo.disable
+    def backward(ctx: Any, *given: Tensor | None) -> tuple[object, ...]:
+        """Return what adds up to the gradients of the part's inputs; None where no gradient has arrived."""
+        if ctx.waiting is None:
+            raise RuntimeError("This backward pass has run already, and outgrow keeps nothing for a second one.")
+        asked, waiting, results, begun = ctx.asked, ctx.waiting, ctx.results, ctx.begun
+        ctx.asked, ctx.waiting, ctx.results, ctx.begun = None, None, (), None
+        _check_backward()
+        if _versions(asked.ready, asked.args, results) != ctx.versions:
+            raise RuntimeError(
+                "An input or a result of a compiled part was changed in place before the backward pass, which the plan "
+                "of the part reads. Change a copy of it, or change it after the backward pass."
+            )
+        del results
+        arriving, places = {at: given[at] for at in asked.ready.open}, asked.ready.places
+        waiting.go_on(sum(gradient.nbytes for gradient in arriving.values() if gradient is not None))
+        if all(gradient is None for gradient in arriving.values()):
+            waiting.end()
+            return (None, *_in_place([() for _ in places], places, ctx.wanted))
+        arrival = arrival_of([*arriving.values()])
+        may_begin_anew = begun is not None and begun.is_unchanged() and ctx.wanted == _wanted(asked.args)
+        if arrival != asked.ready.arrival and may_begin_anew:
+            waiting = asked.part.as_they_arrive(asked, waiting, begun, arrival)
+        waiting.ready.is_known = True
+        del asked, begun
+        return (None, *_in_place(gradients(waiting, arriving), places, ctx.wanted))
+
+
+def _in_place(
+    found: Sequence[Sequence[Tensor | None]], places: Sequence[int], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """Return addends in the order of the inputs of `_Pair`: the first addend of each, then all others.
+
+    Each input has a number of `places` for them. A part that was captured again may have fewer addends, or more, of
+    which the last ones are added up.
+    """
+    fitted = [_so_many(addends, max(count, 1)) for addends, count in zip(found, places, strict=True)]
+    firsts = iter([addends[0] for addends in fitted])
+    others = [item for addends in fitted for item in addends[1:]]
+    return [*(next(firsts) if is_wanted else None for is_wanted in wanted), *others]
+
+
+def _so_many(addends: Sequence[Tensor | None], count: int) -> list[Tensor | None]:
+    there = [item for item in addends if item is not None]
+    rest = there[count - 1 :]
+    last = [reduce(torch.add, rest)] if rest else []
+    return [*there[: count - 1], *last, *(None for _ in range(count - len(there)))]
+
+
+def _wanted(args: Sequence[object]) -> list[bool]:
+    """Whether the gradient of each input is wanted."""
+    return [isinstance(arg, Tensor) and arg.requires_grad for arg in args]
+
+
+def _again(ready: Ready, args: Sequence[object]) -> list[object]:
+    """Return each input once more for each further addend of its gradient, so that autograd adds them up."""
+    leaves = [arg for arg, is_wanted in zip(args, _wanted(args), strict=True) if is_wanted]
+    return [leaf for leaf, count in zip(leaves, ready.places, strict=True) for _ in range(1, count)]
+
+
+def _versions(ready: Ready, inputs: Sequence[object], results: Sequence[object]) -> list[int]:
+    return [*versions(inputs, ready.between.inputs), *versions(results, ready.between.results)]
+
+
+def _check_backward() -> None:
+    """Refuse a backward pass that eager would run otherwise than it was captured."""
+    if torch.is_grad_enabled():
+        raise Uncapturable(
+            "a compiled part keeps nothing for a gradient of its gradient (create_graph=True); give outgrow.compile "
+            "the whole step"
+        )
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise Uncapturable(
+            "backward() is called under autocast, and a compiled part multiplies there as it does without; call it "
+            "behind the autocast block, as torch's manual says"
+        )

@@ -1,0 +1,168 @@
+"""How do the two passes of a part run? Up to the hole of its program, and on from there.
+
+    forward   instructions up to the hole, which give the results
+    backward  the gradients enter; the other instructions give those of the part's inputs
+
+Between the two a run waits, and notes what others take meanwhile (`frontends.parts.shared_budget`).
+"""
+
+from collections.abc import Mapping, Sequence
+from weakref import finalize
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from outgrow.analysis.cost import signature as cost_signature
+from outgrow.errors import Uncapturable
+from outgrow.frontends import calls
+from outgrow.frontends.parts.shared_budget import NOBODY, Pause, Ready, Shared, plain
+from outgrow.frontends.platforms.platform import Platform
+from outgrow.frontends.tracing.capture import Result
+from outgrow.frontends.user.state import BatchSlot
+from outgrow.runtime import arena
+from outgrow.runtime.execute import Progress, Run, is_as_captured
+from outgrow.runtime.heap import fill
+from outgrow.runtime.program import Result as CallResult
+from outgrow.runtime.repeated import again
+
+
+class Waiting:
+    """A run, which waits between its forward and its backward pass.
+
+    If nobody wants the backward pass, the run ends with this object.
+    """
+
+    def __init__(self, shared: Shared, ready: Ready, others_bytes: int, args: Sequence[object]) -> None:
+        """Begin the run of a part on its inputs, while others take `others_bytes`."""
+        self.shared, self.ready, self._pause = shared, ready, Pause(others_bytes, 0)
+        program, capacity = ready.program, ready.prepared.plan.budget.capacity_bytes
+        call = calls.bind(ready.captured, program, NOBODY, [plain(arg) for arg in args], {})
+        self.platform = shared.taken(program)
+        try:
+            spill = self.platform.make_ready(program, call.tensors, capacity)
+            self.run = calls.made_ready(
+                call,
+                ready.prepared.costs,
+                spill,
+                self.platform.memory(program, is_timed=self.platform.observes),
+                capacity,
+                Progress(),
+                observe=self.platform.observes and ready.runs == 0,
+            )
+        except BaseException:
+            shared.idle.append(self.platform)
+            raise
+        if ready.runs:
+            self.run = again(self.run, [], _staying(ready, args, self.run))
+        self.end = finalize(self, _end, shared, ready, self.platform, self.run)
+        self.run.start()
+
+    def wait(self) -> None:
+        """Note that the run waits for its backward pass, and what the process holds."""
+        arena.keep_at_most(0)
+        self.shared.pauses += 1
+        if not self.shared.is_apart:
+            self.shared.note(self.run.memory.high_water_bytes)
+            self.platform.reset_high_water()
+            self._pause.held_bytes = self.platform.process_bytes()
+            self.shared.waiting.add(self._pause)
+
+    def go_on(self, arriving_bytes: int) -> None:
+        """Note how much everything else took, beside the gradients that arrive."""
+        self.shared.note()
+        self.shared.waiting.discard(self._pause)
+        self.platform.settle_libraries()
+        if not self.shared.is_apart and self._pause.clean:
+            now = self.platform.process_bytes() - self.platform.resting_bytes()
+            self.ready.learn(self._pause, now - arriving_bytes - self._pause.held_bytes)
+
+    def complete(self) -> None:
+        """Keep the costs of ops that were observed, and let others have the platform."""
+        arena.keep_at_most(0)
+        ready, run = self.ready, self.run
+        run.memory.end()
+        ready.runs += 1
+        graph = ready.captured.graph
+        seen = {cost_signature(graph, op): run.observed[op.name] for op in graph.ops if op.name in run.observed}
+        if seen:
+            self.platform.cache.add(seen)
+        self.shared.note(run.memory.high_water_bytes)
+        self.platform.reset_high_water()
+
+
+def _staying(ready: Ready, args: Sequence[object], run: Run) -> dict[str, torch.UntypedStorage]:
+    """Return the storages of a run that stay in place from run to run: those of parameters."""
+    slots = ((item.storage, item.slot) for item in ready.captured.inputs)
+    found = {name for name, slot in slots if isinstance(slot, BatchSlot) and isinstance(args[slot.leaf], nn.Parameter)}
+    return {name: run.storages[name] for name in found & run.storages.keys()}
+
+
+def _end(shared: Shared, ready: Ready, platform: Platform, run: Run) -> None:
+    """Let others have the platform of a run; a run that is not over lets go of everything."""
+    if run.position < len(run.program.instructions):
+        run.abandon()
+    if ready.is_closed:
+        platform.forget(ready.program)
+    shared.idle.append(platform)
+
+
+def returned(ready: Ready, run: Run) -> tuple[list[object], list[list[Tensor]]]:
+    """Return the results of a part and the addends of gradients, as far as they are there by now (else None)."""
+    leaves, structure = ready.captured.returned.leaves, ready.captured.returned.structure
+    results, addends = pytree.tree_unflatten([_leaf(leaf, ready, run) for leaf in leaves], structure)
+    return results, addends
+
+
+def _leaf(leaf: object, ready: Ready, run: Run) -> object:
+    if not isinstance(leaf, Result):
+        return leaf
+    name = ready.program.results[leaf.number]
+    geometry = ready.program.geometry[name]
+    (found,) = run.read([name]) if geometry.storage in run.storages or name in run.scalars else (None,)
+    return found
+
+
+def gradients(waiting: Waiting, arriving: Mapping[int, Tensor | None]) -> list[list[Tensor | None]]:
+    """Run the backward pass; return the addends of the gradients of inputs."""
+    ready, run = waiting.ready, waiting.run
+    run.receive(_arrived(ready, run, arriving))
+    run.advance(len(run.program.instructions))
+    _, found = returned(ready, run)
+    waiting.complete()
+    missing = {order for order, at in enumerate(ready.awaited) if arriving[at] is None}
+    return [
+        [
+            None if on and on <= missing else item.clone() if is_borrowed else item
+            for item, on, is_borrowed in zip(items, sources, borrowed, strict=True)
+        ]
+        for items, sources, borrowed in zip(found, ready.between.sources, ready.between.borrowed, strict=True)
+    ]
+
+
+def _arrived(ready: Ready, run: Run, gradients: Mapping[int, Tensor | None]) -> list[Tensor]:
+    """Return what the hole returns, laid out as was captured: gradients that the program may write over.
+
+    The run itself copies those with planned addresses there; a gradient that has not arrived is zero.
+    """
+    awaited, addresses = ready.awaited, run.program.addresses
+    if any(gradient is not None for at, gradient in gradients.items() if at not in awaited):
+        raise Uncapturable(
+            "a gradient arrives for a result of a compiled part that had none before, and what the part has read was "
+            "changed since; change it after the backward pass, or give outgrow.compile the whole step"
+        )
+    placed = () if addresses is None else addresses.stays.get(run.position, ())
+    home = next(gradient.device for gradient in gradients.values() if gradient is not None)
+    pairs = [(gradients[at], result) for at, result in awaited.items()]
+    return [
+        gradient
+        if gradient is not None and result.born in placed and is_as_captured(gradient, result.geometry)
+        else _laid_out(gradient, result, home)
+        for gradient, result in pairs
+    ]
+
+
+def _laid_out(gradient: Tensor | None, result: CallResult, home: torch.device) -> Tensor:
+    like = result.geometry
+    made = torch.empty_strided(like.shape, like.strides, dtype=like.dtype, device=home)
+    return made.zero_() if gradient is None else fill(made, gradient)

@@ -1,0 +1,336 @@
+"""How do parts of a loop share one budget? Each is planned so that it leaves room for others.
+
+When a part is planned, all that the process holds besides the part's inputs is overhead, also what other parts keep for
+their backward passes. Beyond that, the first plan leaves most of the rest to others (`_SHARES`); the second leaves them
+what they, other parts included, were seen to take, once a run has waited while nothing was planned:
+
+    on a CPU      while the part waits: memory that it does not hold then serves whoever wants it. It is the workspace
+                  of the hole. What is there when the part goes on, such as gradients of other weights, is overhead too
+    on a device   at all times: the arena of a part is its own for as long as it waits, and for the next step as well
+
+What others take anew, such as optimizer state in the first step, is seen once it is there; parts make room for it then.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from weakref import WeakSet, WeakValueDictionary
+
+from torch import Tensor
+
+from outgrow.analysis.cost import Cost
+from outgrow.analysis.cost import signature as cost_signature
+from outgrow.analysis.timeline import Trace
+from outgrow.errors import Infeasible
+from outgrow.frontends.parts.arrivals import Arrival, normal
+from outgrow.frontends.parts.between import Between, between
+from outgrow.frontends.parts.joint import Origin, hole_of, open_results, position_of
+from outgrow.frontends.platforms.platform import Platform
+from outgrow.frontends.preparing.prepare import Prepared
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.user.state import Training
+from outgrow.frontends.within_budget import Demand, fitted
+from outgrow.ir.machine import Machine
+from outgrow.planning.problem import silent
+from outgrow.runtime.program import Call, Program, Result
+from outgrow.simulation import replay
+
+_SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
+"""Shares of what is left that a part leaves to others, tried in this order."""
+_SLACK_BYTES, _SLACK_SHARE = 16 << 20, 4
+"""Others are left 16 MiB beyond what they were seen to take, or on a device 1/16 of that if it is more: an allocator
+that keeps what was freed takes a little more in the next steps."""
+_NOISE_BYTES = 8 << 20
+"""What others need while a part waits may differ by this much from step to step."""
+_PATIENCE = 3
+"""After this many runs a part is planned again, even if something was planned during each of its waits."""
+NOBODY = Training((), ())
+"""A part trains nothing of its own: its parameters are inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What of the budget is left to others: at all times, and beyond that while a part waits for its backward pass."""
+
+    always_bytes: int
+    waiting_bytes: int = 0
+
+
+@dataclass(eq=False)
+class Pause:
+    """A run waits: what others took when it began, what the process held when it paused, and the most since then.
+
+    It is `clean` as long as nothing is planned meanwhile, which takes memory once.
+    """
+
+    others_bytes: int
+    held_bytes: int
+    highest_bytes: int = 0
+    clean: bool = True
+
+
+@dataclass
+class Shared:
+    """What the parts of one budget share on one device; `pauses` counts how often one of them began to wait.
+
+    Each run has a platform, since it may wait while others run: `idle` are those that no run has, and `another` makes
+    one more. The first is for planning, and takes nothing. `taken_bytes` is the most that was seen beyond the
+    baseline, and `highest_bytes` the most that the process took, where memory is apart, as if each part had always been
+    planned as it is by now. `waiting` are the runs that wait, and `plans` those that somebody still holds, by number.
+    """
+
+    settings: Settings
+    another: Callable[[], Platform]
+    platform: Platform
+    baseline_bytes: int
+    machine: Machine
+    pauses: int = 0
+    taken_bytes: int = 0
+    highest_bytes: int = 0
+    idle: list[Platform] = field(default_factory=list[Platform])
+    waiting: WeakSet[Pause] = field(default_factory=WeakSet[Pause])
+    numbers: Iterator[int] = field(default_factory=count)
+    plans: WeakValueDictionary[int, "Ready"] = field(default_factory=WeakValueDictionary[int, "Ready"])
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether a run has its memory for itself, also while it waits."""
+        return self.platform.anchored
+
+    def taken(self, program: Program) -> Platform:
+        """Return a platform for a run. Where it would have too little room, others that are idle give theirs back."""
+        if not self.idle:
+            return self.another()
+        found = max(self.idle, key=lambda platform: platform.resting_bytes())
+        self.idle.remove(found)
+        more = max(0, _arena_bytes(program) - found.resting_bytes())
+        if self.idle and self.platform.process_bytes() + more > self.baseline_bytes + self.settings.budget_bytes:
+            self.give_back()
+        return found
+
+    def give_back(self) -> None:
+        """Give back what idle platforms keep for the next run."""
+        for platform in self.idle:
+            platform.close()
+
+    def note(self, seen_bytes: int = 0) -> None:
+        """Note what the process takes at most, before the mark begins again; a run may have seen more."""
+        high_water = max(self.platform.high_water_bytes(), seen_bytes)
+        for pause in self.waiting:
+            pause.highest_bytes = max(pause.highest_bytes, high_water)
+        self.taken_bytes = max(self.taken_bytes, high_water - self.baseline_bytes)
+        if self.is_apart:
+            self.highest_bytes = max(self.highest_bytes, high_water)
+
+    def others_bytes(self, args: Sequence[object]) -> int:
+        """Bytes that the process holds beyond its baseline and the inputs of a call."""
+        held = self.platform.held_bytes([arg for arg in args if isinstance(arg, Tensor)])
+        return max(0, self.platform.process_bytes() - self.resting_bytes() - self.baseline_bytes - held)
+
+    def resting_bytes(self) -> int:
+        """What is kept for runs that come: by each platform where memory is apart, else by the process."""
+        if self.is_apart:
+            return sum(platform.resting_bytes() for platform in self.idle)
+        return self.platform.resting_bytes()
+
+
+@dataclass
+class Ready:
+    """A part for inputs of some kind: captured, planned and lowered.
+
+    `number` counts such parts, and `shapes` are those of the inputs that are no state. `hole` is the number of the
+    instruction that stands for everything else, `open` are the results that can have gradients, `places` counts the
+    addends that autograd takes for each input that wants a gradient, `own_bytes` is what the program needs, and `room`
+    what the plan leaves to others. Others were seen to take `beside_bytes` while a run waited, and `staying_bytes` when
+    it went on. `is_settled` once planned from what runs have shown, `is_known` once gradients have arrived in the way
+    that the capture assumed.
+    """
+
+    number: int
+    origin: Origin
+    shapes: tuple[tuple[int, ...], ...]
+    captured: Captured
+    prepared: Prepared
+    program: Program
+    hole: int | None
+    open: tuple[int, ...]
+    between: Between
+    places: tuple[int, ...]
+    own_bytes: int
+    room: Room
+    runs: int = 0
+    beside_bytes: int | None = None
+    staying_bytes: int = 0
+    is_settled: bool = False
+    is_known: bool = False
+    is_closed: bool = False
+
+    @property
+    def awaited(self) -> dict[int, Result]:
+        """What the hole returns, by the number of the result that it is the gradient for."""
+        numbers, call = open_results(hole_of(self.captured.graph)), self.program.instructions[self.hole or 0]
+        assert isinstance(call, Call), "the hole is a call"
+        return dict(zip(numbers, (result for result in call.results if result is not None), strict=True))
+
+    @property
+    def arrival(self) -> Arrival:
+        """How it awaits gradients."""
+        found = self.awaited
+        lies = {at: normal(result.geometry.shape, result.geometry.strides) for at, result in found.items()}
+        return tuple(lies.get(at) for at in self.open)
+
+    @property
+    def has_shown(self) -> bool:
+        """Whether runs have shown what there is to plan from."""
+        return self.hole is None or self.beside_bytes is not None or self.runs >= _PATIENCE
+
+    def learn(self, pause: Pause, staying_bytes: int) -> None:
+        """Keep what a pause has shown; at its end the process held `staying_bytes` more than when it began."""
+        beside = pause.others_bytes + max(0, pause.highest_bytes - pause.held_bytes)
+        self.beside_bytes = max(beside, self.beside_bytes or 0)
+        self.staying_bytes = max(self.staying_bytes, pause.others_bytes + max(0, staying_bytes))
+
+
+def shown(shared: Shared, ready: Ready, now: int) -> int:
+    """Return what others take: `now`, or where memory is apart the most that they took.
+
+    There the memory of the part's inputs and results, which is no part of its arena, counts as its own.
+    """
+    if not shared.is_apart:
+        return now
+    beside = ready.own_bytes - _arena_bytes(ready.program)
+    present = shared.platform.process_bytes() - shared.resting_bytes() - beside
+    return max(0, max(present, shared.highest_bytes - ready.own_bytes) - shared.baseline_bytes)
+
+
+def _arena_bytes(program: Program) -> int:
+    return 0 if program.addresses is None else program.addresses.arena_bytes
+
+
+def is_outdated(shared: Shared, ready: Ready, others: int) -> bool:
+    """Whether a part is to be planned again: others take more than is left to them, or runs have shown more.
+
+    Where memory is apart, costs are known before, and a part whose plan is empty has nothing to gain.
+    """
+    is_new = ready.runs > 0 and not ready.is_settled
+    if shared.is_apart:
+        is_rewritten = bool(ready.prepared.plan.decisions)
+        return (is_new and is_rewritten) or others + ready.own_bytes > shared.settings.budget_bytes
+    room, always, beside = ready.room, max(others, ready.staying_bytes), ready.beside_bytes or 0
+    is_narrow = beside > room.always_bytes + room.waiting_bytes + _NOISE_BYTES
+    return (is_new and ready.has_shown) or is_narrow or always > room.always_bytes + _SLACK_BYTES
+
+
+def planned(
+    shared: Shared, captured: Captured, origin: Origin, args: Sequence[object], others: int, before: Ready | None
+) -> Ready:
+    """Plan a part with as much left to others as they need; while that is unknown, with a share of what is left.
+
+    Raises `Infeasible` if the part has no plan although nothing is left for others.
+    """
+    shared.give_back()
+    for pause in shared.waiting:
+        pause.clean = False
+    platform = shared.platform
+    tensors = captured.tensors(NOBODY, [plain(arg) for arg in args], {})
+    platform.make_room(captured, tensors)
+    rooms = _rooms(shared, captured, others, before)
+    for room in rooms:
+        try:
+            prepared, program = _fitted(shared, captured, tensors, room, is_last=room == rooms[-1])
+        except Infeasible:
+            if room == rooms[-1]:
+                raise
+        else:
+            break
+    platform.install()
+    hole = hole_of(captured.graph)
+    own = platform.needed_bytes(prepared, program)
+    found = between(captured, prepared.derived, hole)
+    passes = position_of(hole, program), open_results(hole), found, tuple(map(len, found.sources))
+    number = next(shared.numbers) if before is None else before.number
+    given = [args[at] for at in origin.inputs]
+    shapes = tuple(tuple(item.shape) for item in given if isinstance(item, Tensor))
+    ready = Ready(number, origin, shapes, captured, prepared, program, *passes, own, room)
+    if before is not None:
+        shared.highest_bytes += own - before.own_bytes
+        ready.runs, ready.beside_bytes, ready.staying_bytes = before.runs, before.beside_bytes, before.staying_bytes
+        ready.open, ready.places, ready.is_known = before.open, before.places, before.is_known
+        ready.is_settled = shared.is_apart or before.has_shown
+    return ready
+
+
+def by_itself(ready: Ready) -> tuple[Trace, Trace]:
+    """Return a part in core and as planned, simulated without what others take while it waits."""
+    prepared, hole = ready.prepared, hole_of(ready.captured.graph)
+    costs = prepared.costs if hole is None else {**prepared.costs, hole.name: Cost(0.0)}
+    return replay(prepared.graph, costs, prepared.machine), replay(prepared.derived, costs, prepared.machine)
+
+
+def may_stay(shared: Shared, ready: Ready, others: int) -> bool:
+    """Whether a plan may stay if none can be made for what others take now; then it counts as made for that."""
+    always = max(others, ready.staying_bytes)
+    own = ready.own_bytes if shared.is_apart else by_itself(ready)[1].peak_bytes
+    if always + own > shared.settings.budget_bytes:
+        return False
+    ready.room = Room(always, max(0, (ready.beside_bytes or 0) - always))
+    ready.is_settled = True
+    return True
+
+
+def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None) -> list[Room]:
+    """Return what may be left to others, who take `others` bytes now, in the order in which to try it."""
+    if shared.is_apart and before is not None and before.runs:
+        return [Room(others + max(_SLACK_BYTES, others >> _SLACK_SHARE)), Room(others)]
+    budget_bytes = shared.settings.budget_bytes
+    unseen = shared.platform.unseen_bytes(captured.graph, budget_bytes)
+    shares = [int(share * max(0, budget_bytes - others - unseen)) for share in _SHARES]
+    if hole_of(captured.graph) is None:
+        shares = [0]
+    if shared.is_apart:
+        return [Room(others + unseen + share) for share in shares]
+    if before is None:
+        return [Room(others, share) for share in shares]
+    always, beside = max(others, before.staying_bytes, before.room.always_bytes), before.beside_bytes
+    waiting = shares if beside is None else [max(0, beside + more - always) for more in (_SLACK_BYTES, 0)]
+    return [Room(always, share) for share in waiting]
+
+
+def _fitted(
+    shared: Shared, captured: Captured, tensors: dict[str, Tensor], room: Room, *, is_last: bool
+) -> tuple[Prepared, Program]:
+    """Return a plan that leaves `room` to others, and its program. Raises `Infeasible` where there is none."""
+    graph, platform = captured.graph, shared.platform
+    known = dict(platform.known(captured, silent))
+    hole = hole_of(graph)
+    if hole is not None:
+        known[cost_signature(graph, hole)] = Cost(0.0, room.waiting_bytes, measured=True)
+
+    def overhead_within(budget_bytes: int) -> int:
+        unseen = 0 if shared.is_apart else platform.unseen_bytes(graph, budget_bytes)
+        return room.always_bytes + unseen
+
+    demand = Demand(
+        platform=platform,
+        machine=shared.machine,
+        planner=shared.settings.planner,
+        captured=captured,
+        known=known,
+        fixed=platform.fixed(captured, tensors) | {item.storage for item in captured.inputs},
+        overhead_within=overhead_within,
+        progress=silent,
+    )
+    return fitted(demand, shared.settings.budget_bytes, is_new=is_last, is_thorough=True)
+
+
+def close(shared: Shared, ready: Ready) -> None:
+    """A part for inputs of some kind is planned anew, or wanted no more; runs of it that wait go on."""
+    ready.is_closed = True
+    for platform in shared.idle:
+        platform.forget(ready.program)
+
+
+def plain(arg: object) -> object:
+    """Return an argument without its history."""
+    return arg.detach() if isinstance(arg, Tensor) else arg

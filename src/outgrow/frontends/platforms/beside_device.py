@@ -1,0 +1,123 @@
+"""Where does what leaves a device go? To memory of the host, and where that is limited on to a file.
+
+The program says which tensors go where (`Program.stowed`, `sunk`). When another plan wants them elsewhere, moves that
+make room come first: what is to be on the device comes home, what sinks goes to the file, then the others go to memory
+of the host.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from outgrow.errors import TierFailure
+from outgrow.frontends.platforms.on_cpu import missing_bytes, reserved
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.ir.machine import Machine
+from outgrow.runtime.device import Device
+from outgrow.runtime.links import measure_link
+from outgrow.runtime.medium import BelowHost, InHost
+from outgrow.runtime.memory import round_up
+from outgrow.runtime.program import Program
+from outgrow.runtime.resting import come_home, extent_of
+from outgrow.runtime.spill import Spill
+from outgrow.runtime.staged import BUFFERS_BYTES
+from outgrow.runtime.tiers import ALIGNMENT_BYTES
+
+_PIECES_BYTES = 8 << 20
+"""About how much more host memory is taken than is asked for, since it is in pieces."""
+
+
+class BesideDevice:
+    """The tiers of one step on a device. Raises `TierFailure` if memory of the host is limited and there is no folder.
+
+    `spill` is memory of the host; where that is limited, a file lies below it, whose buffers are host memory too.
+    """
+
+    def __init__(self, device: Device, settings: Settings) -> None:
+        self._device, self._folder, host_bytes = device, settings.folder, settings.host_bytes
+        self.spill = Spill(InHost(device.torch_device, device.streams, device.lock), host_bytes)
+        if host_bytes is not None and host_bytes > 2 * BUFFERS_BYTES:
+            settings.require_disk()
+            medium = BelowHost(settings.folder, device.torch_device, device.streams, device.more_streams, device.lock)
+            self.spill.limit_bytes = host_bytes - BUFFERS_BYTES
+            self.spill.below = Spill(medium, settings.disk_bytes)
+
+    def known_to(self, machine: Machine) -> Machine:
+        """Return a machine that knows of the file, if there is one, and what its link does."""
+        if self.spill.below is None or self.spill.limit_bytes is None:
+            return machine
+        room, link = self.spill.limit_bytes - _PIECES_BYTES, measure_link(self._folder)
+        return replace(machine, tier_bytes=room, below=link, reads_below=self._device.reads_pages)
+
+    def rest(self, tensors: Sequence[Tensor]) -> None:
+        """Let tensors rest in the next tier until a plan says where they belong. Where that has no room, they stay."""
+        awake = [storage for tensor in tensors if extent_of(storage := tensor.untyped_storage()) is None]
+        rooms = _rooms(awake)
+        spill = self.spill
+        if spill.below is not None and spill.limit_bytes is not None and rooms > spill.limit_bytes:
+            spill = spill.below if self._device.reads_pages else spill
+        with suppress(TierFailure):
+            spill.adopt(tensors)
+            spill.reserve(0, rooms)
+            spill.sent(_numbered(awake))
+
+    def ready(
+        self, program: Program, tensors: Mapping[str, Tensor], make_way: Callable[[], None]
+    ) -> tuple[Spill | None, bool]:
+        """Take the room that a program needs, and bring tensors to where it wants them.
+
+        `make_way` is called before anything comes home to the device.
+
+        Returns the next tier, None if it moves nothing there, and whether something left the device. Raises
+        `TierFailure`.
+        """
+        storages = {name: tensor.untyped_storage() for name, tensor in tensors.items()}
+        if self.spill.limit_bytes is not None:
+            coming = [item for name, item in storages.items() if name not in program.stowed and extent_of(item)]
+            if coming:
+                make_way()
+            for storage in coming:
+                come_home(storage)
+        has_sunk = bool(program.sunk) and self._sink(program, tensors)
+        try:
+            spill = reserved(self.spill, program, tensors)
+        except TierFailure:
+            if not self._cleared(program, storages.values()):
+                raise
+            spill = reserved(self.spill, program, tensors)
+        if spill is None:
+            return None, has_sunk
+        _, was_here = spill.sent({name: storages[name] for name in program.stowed & storages.keys() - program.sunk})
+        return spill, has_sunk or was_here
+
+    def _sink(self, program: Program, tensors: Mapping[str, Tensor]) -> bool:
+        """Bring to the file what is to rest there; return whether any of it was elsewhere."""
+        below = self.spill.below
+        assert below is not None, "what sinks has a tier below"
+        below.adopt(tensors.values())
+        deep = {name: tensors[name].untyped_storage() for name in program.stowed & program.sunk & tensors.keys()}
+        missing = missing_bytes(below, program, tensors, program.lasting & program.sunk)
+        below.reserve(program.sunk_bytes, missing)
+        _, was_elsewhere = below.sent(deep)
+        return was_elsewhere
+
+    def _cleared(self, program: Program, storages: Iterable[torch.UntypedStorage]) -> bool:
+        """Let what rests in memory of the host rest below it for now, if it may, since free room there is in pieces."""
+        below, resting = self.spill.below, [item for item in storages if self.spill.held(item)]
+        if below is None or not resting or not self._device.reads_pages:
+            return False
+        below.reserve(program.sunk_bytes, _rooms(resting))
+        below.sent(_numbered(resting))
+        return True
+
+
+def _rooms(storages: Iterable[torch.UntypedStorage]) -> int:
+    return sum(round_up(storage.nbytes(), ALIGNMENT_BYTES) for storage in storages)
+
+
+def _numbered(storages: Iterable[torch.UntypedStorage]) -> dict[str, torch.UntypedStorage]:
+    """Return storages under arbitrary names."""
+    return {str(number): storage for number, storage in enumerate(storages)}

@@ -1,0 +1,139 @@
+"""How does a step run on a CPU? In the process's own memory, whose high water the kernel tells, and beside a file."""
+
+from collections.abc import Callable, Collection, Mapping
+from time import perf_counter
+
+from torch import Tensor
+
+from outgrow.analysis.cost import Cost
+from outgrow.frontends.lowering.lower import lower
+from outgrow.frontends.preparing.measure import CostCache, open_cost_cache, this_machine
+from outgrow.frontends.preparing.prepare import Prepared, unseen_overhead_bytes
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.user.state import Training, held_tensors, local
+from outgrow.ir.graph import Graph
+from outgrow.ir.machine import Machine
+from outgrow.runtime import arena, memory, process
+from outgrow.runtime.heap import Heap
+from outgrow.runtime.medium import OnDisk
+from outgrow.runtime.program import Program
+from outgrow.runtime.recording import Recording
+from outgrow.runtime.resting import come_home, forget, is_exchangeable, resident_bytes
+from outgrow.runtime.spill import Spill
+from outgrow.runtime.tiers import ALIGNMENT_BYTES
+
+
+class OnCpu:
+    """A CPU and the spill file of one step."""
+
+    observes = True
+    anchored = False
+    slack_bytes = 8 << 20
+    """The heap is never twice the same."""
+
+    def __init__(self, settings: Settings) -> None:
+        settings.require_disk()
+        self.cache: CostCache = open_cost_cache()
+        self._folder = settings.folder
+        self._spill = Spill(OnDisk(settings.folder), settings.disk_bytes)
+
+    def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
+        """What has to be measured takes little."""
+
+    def machine(self) -> Machine:
+        return this_machine(self._folder)
+
+    def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:  # noqa: ARG002
+        return self.cache.known
+
+    def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:
+        storage = tensor.untyped_storage()
+        return storage.nbytes() == graph.storages[name].size_bytes and is_exchangeable(storage)
+
+    def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+        return frozenset(name for name in tensors if not self.may_leave(captured.graph, name, tensors[name]))
+
+    def least_bytes(self) -> int:
+        return memory.least_bytes()
+
+    def program(self, captured: Captured, prepared: Prepared) -> Program:  # noqa: ARG002
+        return lower(prepared.derived)
+
+    def needed_bytes(self, prepared: Prepared, program: Program) -> int:  # noqa: ARG002
+        """There are no holes: the arena moves memory to where it is wanted."""
+        return prepared.plan.predicted.peak_bytes
+
+    def install(self) -> None:
+        arena.install()
+        memory.fix_mmap_threshold(memory.MAPPED_BYTES)
+        memory.trim()
+
+    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
+        return reserved(self._spill, program, tensors)
+
+    def settle_libraries(self) -> None:
+        """What they keep of threads of a CPU is in the overhead."""
+
+    def moment(self) -> float:
+        return perf_counter()
+
+    def memory(self, program: Program, *, is_timed: bool) -> Heap:  # noqa: ARG002 - the clock costs nothing
+        return Heap()
+
+    def process_bytes(self) -> int:
+        return process.process_bytes()
+
+    def high_water_bytes(self) -> int:
+        return process.high_water_bytes()
+
+    def reset_high_water(self) -> None:
+        process.reset_high_water()
+
+    def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
+        return recording.peak_bytes
+
+    def resting_bytes(self) -> int:
+        return arena.resting_bytes()
+
+    def held_bytes(self, tensors: list[Tensor]) -> int:
+        for tensor in tensors:
+            forget(tensor.untyped_storage())
+        return resident_bytes(tensors)
+
+    def unseen_bytes(self, graph: Graph, within: int) -> int:
+        return unseen_overhead_bytes(graph, within)
+
+    def clear_away(self) -> None:
+        memory.clear_away()
+
+    def come_home(self, training: Training) -> None:
+        all_come_home(self._spill, training)
+
+    def forget(self, program: Program) -> None:
+        """A program that does not run takes nothing."""
+
+    def close(self) -> None:
+        self._spill.close()
+        arena.keep_at_most(0)
+
+
+def reserved(spill: Spill, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
+    """Return the next tier with room for what a program moves; None if it moves nothing."""
+    if not program.lasting and not program.extents:
+        return None
+    spill.adopt(tensors.values())
+    spill.reserve(program.scratch_bytes, missing_bytes(spill, program, tensors, program.lasting - program.sunk))
+    return spill
+
+
+def all_come_home(spill: Spill, training: Training) -> None:
+    """Bring what a training has in the next tier back to memory of its device."""
+    for tensor in held_tensors(training) if spill.file is not None else ():
+        come_home(local(tensor).untyped_storage())
+
+
+def missing_bytes(spill: Spill, program: Program, tensors: Mapping[str, Tensor], lasting: Collection[str]) -> int:
+    """Return the bytes that lasting storages of a program will take in a tier beside what they have there."""
+    resting = {name for name in program.stowed & tensors.keys() if spill.held(tensors[name].untyped_storage())}
+    return sum(memory.round_up(program.sizes[name], ALIGNMENT_BYTES) for name in lasting if name not in resting)

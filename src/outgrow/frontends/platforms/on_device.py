@@ -1,0 +1,228 @@
+"""How does a step run on a device beside the host? In an arena of planned addresses, and beside a pool of host memory.
+
+Ops are rehearsed before the first plan (`frontends.preparing.rehearsal`). What is on the device between steps is in
+memory of torch's own allocator; all else lies in the arena (`planning.addresses`), which is as large as the plan needs.
+Weights and optimizer state that rest in memory of the host between steps are tensors of the device all the same
+(`runtime.resting`): the device reaches locked memory of the host, slowly.
+"""
+
+from collections.abc import Callable, Mapping
+from warnings import warn
+
+import torch
+from torch import Tensor
+
+from outgrow.analysis.cost import Cost
+from outgrow.analysis.sinking import sunk
+from outgrow.frontends.lowering.lower import lower
+from outgrow.frontends.platforms.beside_device import BesideDevice
+from outgrow.frontends.platforms.on_cpu import OnCpu, all_come_home
+from outgrow.frontends.platforms.platform import Platform
+from outgrow.frontends.preparing.measure import CostCache, machine_of, open_cost_cache
+from outgrow.frontends.preparing.prepare import Prepared
+from outgrow.frontends.preparing.rehearsal import Part, Rehearsal
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.state import Training
+from outgrow.ir.graph import Graph, Op, Role
+from outgrow.ir.machine import Machine
+from outgrow.plan import Addresses
+from outgrow.planning.addresses.addresses import ALIGNMENT_BYTES, addresses_of, outside
+from outgrow.runtime import arena
+from outgrow.runtime.device import Cuda, Device
+from outgrow.runtime.directed import install
+from outgrow.runtime.memory import storage_on
+from outgrow.runtime.pages import Unread
+from outgrow.runtime.places import Arena, Places
+from outgrow.runtime.program import Aim, Program
+from outgrow.runtime.recording import Moment, Recording
+from outgrow.runtime.resting import is_exchangeable, resident_bytes
+from outgrow.runtime.spill import Spill
+
+_SHARE_MEASURED = 4
+"""Measuring rates takes at most one in four bytes of the budget."""
+_STAYS = (
+    "The device has no room for all of the model and its optimizer state. The rest stays in memory of the host, where "
+    "the device reads it, slowly. Save a checkpoint, or move the model to the host."
+)
+_TRIED_AT_ONCE = 2
+"""Trying an op takes up to twice the bytes that it touches: of two runs both hold their results."""
+
+
+def platform_of(settings: Settings, home: torch.device, device: Device | None = None) -> Platform:
+    """Return what a step runs on: a device that is given, or the one that is its home."""
+    if device is None:
+        if home == CPU or not torch.cuda.is_available():
+            if settings.host_bytes is not None:
+                raise ValueError("host_budget is for a model on a GPU. On the CPU memory_budget limits what is taken.")
+            return OnCpu(settings)
+        device = Cuda(home)
+    return OnDevice(settings, device)
+
+
+class OnDevice:
+    """A device, the arena and the host memory of one step."""
+
+    observes = False
+    anchored = True
+
+    def __init__(self, settings: Settings, device: Device) -> None:
+        self.cache: CostCache = open_cost_cache(device.name)
+        self._device, self._budget_bytes = device, settings.budget_bytes
+        self.slack_bytes = device.slack_bytes
+        directed = install(device.torch_device)
+        self._rehearsal = Rehearsal(device, directed)
+        self._arena = Arena(device, directed, device.pages())
+        self._beside = BesideDevice(device, settings)
+        self._nothing = Unread(device.pages(), device.torch_device)
+        self.last: Places | None = None
+
+    def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
+        """Give the arena back; if there is still little room, let all state rest until the first step.
+
+        The step brings back what its plan wants on the device.
+        """
+        graph = captured.graph
+        if self._rehearsal.knows(graph):
+            return
+        self._arena.close()
+        tried = max((sum(graph.storages[name].size_bytes for name in names) for names in graph.touched_at), default=0)
+        if self._device.taken_bytes() + _TRIED_AT_ONCE * tried <= self._budget_bytes:
+            return
+        staying = self.fixed(captured, tensors)
+        self._beside.rest([tensors[name] for name in tensors.keys() - staying])
+        self._device.give_back()
+
+    def machine(self) -> Machine:
+        return self._beside.known_to(machine_of(self._device, self._budget_bytes // _SHARE_MEASURED))
+
+    def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
+        def tell(fraction: float) -> None:
+            progress("rehearse", fraction)
+
+        return self._rehearsal.costs(captured.graph, captured.elsewhere, tell) | self.cache.known
+
+    def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:
+        """What comes from the caller stays where it is: it is the caller's when the step ends."""
+        storage, known = tensor.untyped_storage(), graph.storages[name]
+        is_here = tensor.device == self._device.torch_device and storage.nbytes() == known.size_bytes
+        return is_here and known.role is not Role.INPUT and is_exchangeable(storage)
+
+    def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+        graph = captured.graph
+        staying = frozenset(name for name in tensors if not self.may_leave(graph, name, tensors[name]))
+        born = frozenset() if arena.is_available() else graph.kept - tensors.keys()
+        return staying | captured.elsewhere | born
+
+    def least_bytes(self) -> int:
+        return ALIGNMENT_BYTES
+
+    def program(self, captured: Captured, prepared: Prepared) -> Program:
+        graph = prepared.derived
+        parts = self._rehearsal.of(graph, captured.elsewhere)
+        scratch = {name: part.scratch_bytes for name, part in parts.items()}
+        elsewhere = outside(graph) | captured.elsewhere
+        addresses = addresses_of(graph, scratch, elsewhere, page_bytes=self._arena.page_bytes)
+        aims = {at: _aims(graph, item, parts[item.name], addresses.stays.get(at, {})) for at, item in _ops(graph)}
+        return lower(graph, self._unread, addresses, aims, sunk(graph, prepared.machine))
+
+    def needed_bytes(self, prepared: Prepared, program: Program) -> int:
+        """Scratch is in the arena where the allocator can be directed, and beside it otherwise."""
+        scratch = [0 if self._rehearsal.directed else cost.workspace_bytes for cost in prepared.costs.values()]
+        addresses = _addresses(program)
+        return self._taken_by(addresses.arena_bytes, addresses) + max(scratch, default=0)
+
+    def install(self) -> None:
+        """The allocator is directed from the beginning."""
+
+    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
+        addresses = _addresses(program)
+        spill, was_here = self._beside.ready(program, tensors, self._arena.close)
+        if was_here:
+            self._device.give_back()
+        most = max(addresses.arena_bytes, capacity_bytes - self._device.taken_by(addresses.beside))
+        self._arena.reserve(addresses.arena_bytes, most)
+        self._device.settle_libraries()
+        return spill
+
+    def settle_libraries(self) -> None:
+        self._device.settle_libraries()
+
+    def moment(self) -> Moment:
+        return self._arena.moment()
+
+    def memory(self, program: Program, *, is_timed: bool) -> Places:
+        self.last = self._arena.memory_of(program, is_timed=is_timed)
+        return self.last
+
+    def process_bytes(self) -> int:
+        return self._device.taken_bytes()
+
+    def high_water_bytes(self) -> int:
+        return self._device.high_water_bytes()
+
+    def reset_high_water(self) -> None:
+        self._device.reset_high_water()
+
+    def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
+        """The arena, with the holes between addresses, and what lies beside it."""
+        return self._taken_by(self._arena.size_bytes, _addresses(program))
+
+    def resting_bytes(self) -> int:
+        return self._arena.size_bytes
+
+    def held_bytes(self, tensors: list[Tensor]) -> int:
+        return resident_bytes(item for item in tensors if item.device == self._device.torch_device)
+
+    def unseen_bytes(self, graph: Graph, within: int) -> int:  # noqa: ARG002
+        return self._device.unseen_bytes
+
+    def clear_away(self) -> None:
+        self._device.give_back()
+
+    def come_home(self, training: Training) -> None:
+        """Close the arena, since no planned step runs now. What still finds no room stays where it is."""
+        self._arena.close()
+        try:
+            all_come_home(self._beside.spill, training)
+        except torch.OutOfMemoryError:
+            warn(_STAYS, stacklevel=2)
+
+    def forget(self, program: Program) -> None:
+        self._arena.forget(program)
+
+    def close(self) -> None:
+        self._beside.spill.close()
+        self._arena.close()
+
+    def _taken_by(self, arena_bytes: int, addresses: Addresses) -> int:
+        """Return what an arena takes, and what lies beside it; an arena of pages is no tensor of torch's."""
+        if self._arena.pages is not None:
+            return arena_bytes + self._device.taken_by(addresses.beside)
+        return self._device.taken_by([arena_bytes, *addresses.beside])
+
+    def _unread(self, size_bytes: int) -> torch.UntypedStorage:
+        """Return a storage of which only the layout matters; some kernels read it, but ignore what they read."""
+        return storage_on(self._device.torch_device, self._nothing.address(size_bytes), size_bytes)
+
+
+def _addresses(program: Program) -> Addresses:
+    assert program.addresses is not None, "a program that runs in an arena has addresses"
+    return program.addresses
+
+
+def _ops(graph: Graph) -> list[tuple[int, Op]]:
+    return [(at, item) for at, item in enumerate(graph.instructions) if isinstance(item, Op)]
+
+
+def _aims(graph: Graph, op: Op, part: Part, stays: Mapping[str, int]) -> tuple[Aim, ...]:
+    """Return which allocations of an op are to become storages, in the arena or beside it."""
+    found: list[Aim] = []
+    for place, (number, size) in part.results.items():
+        name = op.results[place]
+        assert name is not None, "only results that are born were looked for"
+        value = graph.values[name]
+        if value.storage not in stays or size <= graph.storages[value.storage].size_bytes:
+            found.append(Aim(number, size, value.storage))
+    return tuple(found)

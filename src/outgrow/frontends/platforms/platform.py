@@ -1,0 +1,133 @@
+"""On what does a step run? What `frontends.entries` asks of it, whatever it is.
+
+OnCpu      the process's own memory under a budget, and a file as the next tier (`frontends.platforms.on_cpu`)
+OnDevice   an arena of planned addresses on a device, and host memory as the next tier (`frontends.platforms.on_device`)
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from outgrow.analysis.cost import Cost
+from outgrow.frontends.preparing.measure import CostCache
+from outgrow.frontends.preparing.prepare import Prepared
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.user.state import Training
+from outgrow.ir.graph import Graph
+from outgrow.ir.machine import Machine
+from outgrow.runtime.device_memory import DeviceMemory
+from outgrow.runtime.program import Program
+from outgrow.runtime.recording import Moment, Recording
+from outgrow.runtime.spill import Spill
+
+
+class Platform(Protocol):
+    """Where a step runs, and what it takes there."""
+
+    observes: bool
+    """Whether ops are observed while a step runs; else their costs are known before the first plan."""
+    cache: CostCache
+    anchored: bool
+    """Whether a step has memory of its own, in which addresses may leave holes (`planning.problem`)."""
+    slack_bytes: int
+    """What it may take beyond the overhead that a run has shown."""
+
+    def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
+        """Make room to measure rates, and whatever is not known yet of a step."""
+        ...
+
+    def machine(self) -> Machine:
+        """Return the rates, measured once."""
+        ...
+
+    def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
+        """Return what is known of the costs of ops, by signature."""
+        ...
+
+    def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:
+        """Whether the storage that a graph knows by this name can be moved without anybody noticing."""
+        ...
+
+    def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+        """Return the storages of a step that stay on the device although they outlive it."""
+        ...
+
+    def least_bytes(self) -> int:
+        """Return the smallest size at which a storage that dies makes room for any other."""
+        ...
+
+    def program(self, captured: Captured, prepared: Prepared) -> Program:
+        """Return the program of a plan."""
+        ...
+
+    def needed_bytes(self, prepared: Prepared, program: Program) -> int:
+        """Return what a program needs of the capacity, with the holes between addresses."""
+        ...
+
+    def install(self) -> None:
+        """Let memory be served as planned steps need it; done when a plan is made."""
+        ...
+
+    def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
+        """Take what a program needs that is about to run, within the capacity, and return the next tier.
+
+        None if it moves nothing there. Raises `TierFailure` and `DeviceFull`.
+        """
+        ...
+
+    def settle_libraries(self) -> None:
+        """Let libraries take what they keep for this thread, if they have not yet: a run goes on in another one."""
+        ...
+
+    def moment(self) -> Moment:
+        """Return the present moment."""
+        ...
+
+    def memory(self, program: Program, *, is_timed: bool) -> DeviceMemory:
+        """Return the memory of one run of a program."""
+        ...
+
+    def process_bytes(self) -> int:
+        """Return what the process takes now."""
+        ...
+
+    def high_water_bytes(self) -> int:
+        """Return the most that it took since the mark was last reset."""
+        ...
+
+    def reset_high_water(self) -> None:
+        """Let the mark begin again from what is taken now."""
+        ...
+
+    def held_at_most(self, program: Program, recording: Recording) -> int:
+        """Return the most that a run of a program held of what was planned; what it took besides is overhead."""
+        ...
+
+    def resting_bytes(self) -> int:
+        """Return how much of what the process takes is kept for the next step."""
+        ...
+
+    def held_bytes(self, tensors: list[Tensor]) -> int:
+        """Return what tensors take of the budget, each storage once."""
+        ...
+
+    def unseen_bytes(self, graph: Graph, within: int) -> int:
+        """Return the overhead that is to be expected within a budget, before a run has shown it."""
+        ...
+
+    def clear_away(self) -> None:
+        """Give back what a capture or a plan left behind."""
+        ...
+
+    def come_home(self, training: Training) -> None:
+        """Bring what rests in the next tier between steps back."""
+        ...
+
+    def forget(self, program: Program) -> None:
+        """A program will not run again."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back that is taken; it is taken anew when a program runs."""
+        ...

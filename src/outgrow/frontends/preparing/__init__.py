@@ -1,0 +1,10 @@
+"""What is known of a step before it runs? What was asked for, what the machine does, and a plan.
+
+settings   what was asked for
+machines   machines that are described in files
+measure    what this machine does, and what ops have cost
+rehearsal  what an op costs on a device and allocates there, run by itself
+prepare    a plan, the graph derived from it, and both traces
+kept       plans that were made before
+largest    the largest batch, volume, length or depth that has a plan
+"""

@@ -1,0 +1,65 @@
+"""What is the largest batch, volume, length or depth that fits? Plans for one value after the other of one setting.
+
+A value fits if its step has a plan under the budget that is at most `slowdown` times as slow as the same step in core.
+Larger values are taken to fit less, so the largest is found by doubling from a first one, then by halving the range.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from outgrow.errors import Infeasible
+from outgrow.frontends.preparing.prepare import KnownMachine, Prepared, capture_workload, plan_captured
+from outgrow.frontends.workloads.workload import Workload
+from outgrow.planning.pareto import slowdown_of
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One value of the setting: what was planned for it, or why there is no plan."""
+
+    value: int
+    prepared: Prepared | None
+    refusal: Infeasible | None = None
+
+    def fits(self, slowdown: float) -> bool:
+        """Return whether there is a plan that is at most this much slower than in core."""
+        return self.prepared is not None and slowdown_of(self.prepared.plan) <= slowdown
+
+
+def trial(
+    function: Callable[..., Workload],
+    settings: Mapping[str, object],
+    target: KnownMachine,
+    budget_bytes: int,
+    planner: str,
+    value: int,
+) -> Trial:
+    """Capture and plan the workload with these settings."""
+    captured = capture_workload(function, settings)
+    try:
+        return Trial(value, plan_captured(captured, target, budget_bytes, planner=planner, prove=False))
+    except Infeasible as refusal:
+        return Trial(value, None, refusal)
+
+
+def largest(tried: Callable[[int], Trial], first: int, slowdown: float, *, closeness: float = 0.02) -> Trial | None:
+    """Return the largest value that fits, found to a share of `closeness` of itself; None if not even 1 does.
+
+    >>> from types import SimpleNamespace
+    >>> found = largest(lambda value: SimpleNamespace(value=value, fits=lambda _: value <= 700), 100, 1.1, closeness=0)
+    >>> found.value
+    700
+    """
+    fitting: Trial | None = None
+    value = first
+    while (found := tried(value)).fits(slowdown):
+        fitting, value = found, 2 * value
+    above, below = value, fitting.value if fitting else 0
+    while above - below > max(1, int(closeness * below)):
+        middle = (above + below) // 2
+        found = tried(middle)
+        if found.fits(slowdown):
+            fitting, below = found, middle
+        else:
+            above = middle
+    return fitting

@@ -1,0 +1,225 @@
+"""What is known of a step before it runs? A plan, the graph derived from it, and both traces as simulated."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import mean
+
+from outgrow.analysis.cost import Cost, costs_of
+from outgrow.analysis.liveness import peak_bytes
+from outgrow.analysis.sinking import sunk
+from outgrow.analysis.timeline import Lane, Trace
+from outgrow.frontends.preparing.kept import planned_or_kept
+from outgrow.frontends.preparing.measure import open_cost_cache, this_machine
+from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.workloads.loading import blamed_on
+from outgrow.frontends.workloads.unallocated import build_unallocated
+from outgrow.frontends.workloads.workload import Workload
+from outgrow.ir.graph import Graph
+from outgrow.ir.machine import Machine
+from outgrow.operators.arithmetic import PRODUCTS, value_bytes
+from outgrow.plan import Budget, Estimate, Plan
+from outgrow.planning.names import SOLVER_SECONDS
+from outgrow.planning.planner import planned
+from outgrow.planning.problem import Problem, silent
+from outgrow.report.summary import Measured, Summary
+from outgrow.rewriting.derive import Derivation, Stage, verified
+from outgrow.runtime.memory import least_bytes as heap_least_bytes
+from outgrow.runtime.tiers import offload_folder
+from outgrow.simulation import replay
+
+_UNSEEN_SHARE = 0.01
+_UNSEEN_BYTES = 24 << 20
+_HEAP_SHARE = 0.75
+_PACKED_BYTES = 32 << 20
+"""What the library of matrix products keeps for parts of an operand, at most."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A captured graph with its costs, its plan, the graph after each stage of the plan, and what is expected of it."""
+
+    graph: Graph
+    costs: Mapping[str, Cost]
+    machine: Machine
+    plan: Plan
+    stages: tuple[Stage, ...]
+    in_core: Trace
+    simulated: Trace
+
+    @property
+    def derived(self) -> Graph:
+        """The rewritten graph that runs."""
+        return self.stages[-1].graph if self.stages else self.graph
+
+    @cached_property
+    def derivation(self) -> Derivation:
+        """The derivation, verified. Raises `InvalidGraph` where a stage breaks an invariant."""
+        workspace = {name: cost.workspace_bytes for name, cost in self.costs.items()}
+        return verified(self.graph, self.plan, self.stages, workspace)
+
+    def require_verified(self) -> None:
+        """Raise `InvalidGraph` where a stage breaks an invariant: whatever runs has to pass."""
+        _ = self.derivation
+
+    @property
+    def seconds_recomputed(self) -> float:
+        """Seconds of arithmetic that the derived graph repeats."""
+        return sum((self.costs[op.captured].seconds for op in self.derived.ops if op.origin), 0.0)
+
+    def replayed(self, measured: Trace) -> Trace:
+        """Return the derived graph's step as simulated with the seconds that its ops took in a run."""
+        captured = {op.name: op.captured for op in self.derived.ops}
+        seen: dict[str, list[float]] = {}
+        for span in measured.spans:
+            if span.lane is Lane.COMPUTE and span.label in captured:
+                seen.setdefault(captured[span.label], []).append(span.end - span.begin)
+        if not seen:
+            return self.simulated
+        costs = {
+            name: replace(cost, seconds=mean(seen[name])) if name in seen else cost for name, cost in self.costs.items()
+        }
+        return replay(self.derived, costs, self.machine)
+
+    def summary(self, workload: str, measured: Measured | None = None, simulated: Trace | None = None) -> Summary:
+        """Return the figures of the plan, beside what was measured."""
+        replayed, below = simulated or self.simulated, sunk(self.derived, self.machine)
+        return Summary(
+            workload=workload,
+            machine=self.machine.name,
+            planner=self.plan.planner,
+            budget_bytes=self.plan.budget.limit_bytes,
+            floor_bytes=self.plan.floor_bytes,
+            in_core_peak_bytes=self.plan.in_core.peak_bytes,
+            bound_seconds=self.plan.bound_seconds,
+            in_core_seconds=self.plan.in_core.seconds,
+            predicted=self.plan.predicted,
+            simulated=Estimate(replayed.peak_bytes, replayed.seconds),
+            measured=measured,
+            overhead_bytes=self.plan.budget.overhead_bytes,
+            bytes_swapped=self.simulated.bytes_in + self.simulated.bytes_out,
+            bytes_written=self.simulated.bytes_out,
+            seconds_recomputed=self.seconds_recomputed,
+            ops=len(self.graph.ops),
+            planning_seconds=self.plan.planning_seconds,
+            bytes_below=sum(span.size_bytes for span in self.simulated.spans if span.label in below),
+        )
+
+
+def prepare(
+    graph: Graph,
+    known: Mapping[str, Cost],
+    machine: Machine,
+    budget: Budget,
+    *,
+    planner: str,
+    fixed: frozenset[str] = frozenset(),
+    anchored: bool = False,
+    quick: bool = False,
+    least_bytes: int | None = None,
+    progress: Callable[[str, float], None] = silent,
+    prove: bool = True,
+    keep: bool = False,
+    verify: bool = True,
+    solver_seconds: float = SOLVER_SECONDS,
+) -> Prepared:
+    """Plan a captured graph and derive what will run; `known` are measured costs by signature.
+
+    Of the storages that outlive the step, those named in `fixed` stay on the device, and on an `anchored` device all
+    that do not rest in the next tier between steps. A storage of at least `least_bytes` makes room for any other when
+    it dies (None: as on this CPU). A `quick` plan is not searched for. Without `prove` the bound is the arithmetic
+    alone, which takes no time to find. With `keep` a plan of an earlier job may serve (`frontends.preparing.kept`).
+    Without `verify` the derivation is still to be verified (`Prepared.require_verified`).
+    Raises `Infeasible` if the budget is below the floor.
+    """
+    costs = costs_of(graph, machine.device, known)
+    problem = Problem(
+        graph,
+        costs,
+        machine,
+        budget,
+        least_bytes=heap_least_bytes() if least_bytes is None else least_bytes,
+        fixed=fixed,
+        anchored=anchored,
+        quick=quick,
+        solver_seconds=solver_seconds,
+        progress=progress,
+    )
+    found = planned_or_kept(problem, planner, prove=prove) if keep else planned(problem, planner, prove=prove)
+    prepared = Prepared(graph, costs, machine, found.plan, found.stages, found.in_core, found.simulated)
+    if verify:
+        prepared.require_verified()
+    return prepared
+
+
+def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
+    """Return what a process is expected to take beyond the timeline's peak, before a run has shown it.
+
+    A share of what the step will hold, a larger share of what it holds in small tensors, which leave holes in the
+    heap, what the library keeps of the operands of matrix products, and a constant.
+    """
+    least = heap_least_bytes()
+    small = {name: storage for name, storage in graph.storages.items() if storage.size_bytes < least}
+    large = {name: replace(storage, size_bytes=0) for name, storage in graph.storages.items() if name not in small}
+    held = min(budget_bytes, peak_bytes(graph, {}))
+    in_heap = min(held, peak_bytes(replace(graph, storages={**small, **large}), {}))
+    factors = [graph.values[name] for op in graph.ops if op.operator in PRODUCTS for name in op.operands]
+    packed = min(_PACKED_BYTES, max(map(value_bytes, factors), default=0))
+    return int(held * _UNSEEN_SHARE + in_heap * _HEAP_SHARE) + packed + _UNSEEN_BYTES
+
+
+def capture_workload(function: Callable[..., Workload], settings: Mapping[str, object]) -> Captured:
+    """Build a workload without memory and capture its step on its first batch. Nothing is run.
+
+    Raises `InvalidWorkload` where the workload cannot be built, and `Uncapturable` where its step, or the
+    function that builds it, needs the content of a tensor.
+    """
+    workload = build_unallocated(function, settings)
+    with blamed_on("the step cannot be captured"):
+        return capture(workload.step, [workload.model], [workload.optimizer], tuple(workload.batches[0]), {})
+
+
+@dataclass(frozen=True)
+class KnownMachine:
+    """A machine, and what is known of the costs of ops on it."""
+
+    machine: Machine
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+
+
+def known_machine(offload_dir: Path | None = None) -> KnownMachine:
+    """Return this machine with measured rates, and the costs that were observed on it."""
+    return KnownMachine(this_machine(offload_folder(offload_dir)), open_cost_cache().known)
+
+
+def problem_of(graph: Graph, target: KnownMachine) -> Problem:
+    """Return the problem of planning a captured graph that has not run yet, without a budget."""
+    overhead = unseen_overhead_bytes(graph, 1 << 60)
+    return Problem(
+        graph, costs_of(graph, target.machine.device, target.costs), target.machine, Budget(1 << 60, overhead)
+    )
+
+
+def plan_captured(
+    captured: Captured,
+    target: KnownMachine,
+    budget_bytes: int,
+    *,
+    planner: str = "search",
+    progress: Callable[[str, float], None] = silent,
+    prove: bool = True,
+    solver_seconds: float = SOLVER_SECONDS,
+) -> Prepared:
+    """Plan a captured step before it has run; raises `Infeasible` if the budget is below the floor."""
+    budget = Budget(budget_bytes, unseen_overhead_bytes(captured.graph, budget_bytes))
+    return prepare(
+        captured.graph,
+        target.costs,
+        target.machine,
+        budget,
+        planner=planner,
+        progress=progress,
+        prove=prove,
+        solver_seconds=solver_seconds,
+    )

@@ -1,0 +1,236 @@
+"""What does an op cost on a device, and what does it allocate? It is run by itself, before anything is planned.
+
+A device that the host does not wait for takes milliseconds for what a CPU takes seconds for, so each kind of op (the
+same operator, arguments and layouts) is tried alone, on operands of its own:
+
+    once         so that libraries load kernels and take what they keep
+    watched      which of its allocations become results, and how much scratch the others need
+    some times   between two marks on the stream: the seconds of one
+
+For a convolution cuDNN knows several algorithms. If the memory for one is refused, it silently takes another one, with
+other bits, and for good, but only in that thread. So a convolution is first tried on a thread of its own, and if any
+memory was refused there, the device counts as having no memory for it.
+
+So the first plan knows all costs, and where each result is allocated. Operands are noise between a quarter and one;
+integers are 0, an index that every table has. Most ops take about the same time whatever the contents; only where rows
+are gathered or summed by index do all go to one place, which may be slower.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+
+from outgrow.analysis.cost import Cost, workspace_bound
+from outgrow.analysis.cost import signature as cost_signature
+from outgrow.analysis.timeline import Lane
+from outgrow.errors import ReplayMismatch
+from outgrow.frontends.lowering.lower import call_of, geometry_of, stand_ins
+from outgrow.ir.graph import Graph, Op
+from outgrow.runtime.device import Device
+from outgrow.runtime.directed import scratch_needed, watched
+from outgrow.runtime.memory import view
+from outgrow.runtime.program import Call, Geometry, Item
+
+_ROUNDS, _TURNS = 3, 4
+_SCALARS: Mapping[str, Item] = {"float": 0.5, "int": 1, "bool": True}
+_OF_THE_HOST = ("operator", "math", "torch", "outgrow")
+"""Namespaces of functions that are no kernels of the device: on numbers, or on the state of a generator."""
+_HOST_SECONDS = 1e-6
+_CHOOSES = "convolution"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one op was seen to do: its seconds, its scratch, and for each result, by place, its (allocation, bytes)."""
+
+    seconds: float
+    scratch_bytes: int = 0
+    results: Mapping[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+
+
+_KNOWN: dict[tuple[str, bool], dict[str, Part]] = {}
+"""What was tried in this process, for any step: by the name of the device and whether allocations were watched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What the kinds of ops were seen to do on a device; `directed` says that its allocations can be watched."""
+
+    device: Device
+    directed: bool
+
+    def knows(self, graph: Graph) -> bool:
+        """Whether each op of a graph was tried before."""
+        parts = _KNOWN.get((self.device.name, self.directed), {})
+        return all(cost_signature(graph, op) in parts for op in graph.ops)
+
+    def of(self, graph: Graph, elsewhere: Collection[str]) -> dict[str, Part]:
+        """Return what each op of a graph does, by name; storages `elsewhere` are the host's.
+
+        Raises torch's `OutOfMemoryError` for an op that the device has no memory to try.
+        """
+        keys = {op.name: cost_signature(graph, op) for op in graph.ops}
+        kinds = {keys[op.name]: op for op in graph.ops}
+        parts = self._of_kinds(graph, kinds, elsewhere, _ignore, must=True)
+        return {name: parts[key] for name, key in keys.items()}
+
+    def costs(self, graph: Graph, elsewhere: Collection[str], tell: Callable[[float], None]) -> dict[str, Cost]:
+        """Return the costs of the ops of a graph, by signature, except of ops that the device has no memory to try.
+
+        Such an op may be tried in parts once it is planned. Where allocations cannot be watched, the workspace is a
+        bound, and includes the results, since they are copied.
+        """
+        kinds = {cost_signature(graph, op): op for op in graph.ops}
+        parts = self._of_kinds(graph, kinds, elsewhere, tell, must=False)
+        found: dict[str, Cost] = {}
+        for key, op in kinds.items():
+            if key in parts:
+                part = parts[key]
+                workspace = part.scratch_bytes if self.directed else workspace_bound(graph, op) + _born_bytes(graph, op)
+                found[key] = Cost(part.seconds, workspace, measured=True)
+        return found
+
+    def _of_kinds(
+        self,
+        graph: Graph,
+        kinds: Mapping[str, Op],
+        elsewhere: Collection[str],
+        tell: Callable[[float], None],
+        *,
+        must: bool,
+    ) -> Mapping[str, Part]:
+        """Return what one op of each kind does, by signature, trying the kinds that were not tried before."""
+        parts = _KNOWN.setdefault((self.device.name, self.directed), {})
+        new = {key: op for key, op in kinds.items() if key not in parts}
+        if new:
+            with _generators_kept(self.device.torch_device):
+                for at, (key, op) in enumerate(new.items()):
+                    tell(at / len(new))
+                    try:
+                        parts[key] = self._tried(graph, op, elsewhere)
+                    except torch.OutOfMemoryError:
+                        if must:
+                            raise
+            self.device.give_back()
+        return parts
+
+    def _tried(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Part:
+        if op.operator.partition(".")[0] in _OF_THE_HOST and not op.operator.startswith("outgrow.fused"):
+            return Part(_HOST_SECONDS)
+        alone = _alone(graph, op)
+        call = call_of(alone, op, stand_ins(alone, self._unread))
+        operands = self._operands(alone, op, elsewhere)
+
+        def run() -> object:
+            return call.run(operands.__getitem__)
+
+        with torch.no_grad():
+            if _CHOOSES in op.operator:
+                self._first(run)
+            self._check_devices(call, run(), elsewhere)
+            scratch, results = self._watched(call, run) if self.directed else (0, {})
+            seconds = median(self._timed(run) for _ in range(_ROUNDS))
+        return Part(seconds, scratch, results)
+
+    def _first(self, run: Callable[[], object]) -> None:
+        """Run an op on a thread that ends. Raises torch's `OutOfMemoryError` where some of its memory was refused."""
+        before = self.device.refusals()
+
+        def alone() -> None:
+            with torch.no_grad():
+                run()
+
+        with ThreadPoolExecutor(1) as pool:
+            failure = pool.submit(alone).exception()
+        if self.device.refusals() > before:
+            raise torch.OutOfMemoryError("the device has no memory for the algorithm of this operator") from failure
+        if failure is not None:
+            raise failure
+
+    def _check_devices(self, call: Call, returned: object, elsewhere: Collection[str]) -> None:
+        """Raise `ReplayMismatch` for a result that is born in other memory than the capture says."""
+        for result, item in zip(call.results, _several(returned), strict=False):
+            if result is not None and result.born is not None and isinstance(item, torch.Tensor):
+                home = torch.device("cpu") if result.born in elsewhere else self.device.torch_device
+                if item.device != home:
+                    raise ReplayMismatch(
+                        f"{call.name} returned a tensor on {item.device}, but {home} was captured. Run this step in "
+                        "eager mode."
+                    )
+
+    def _watched(self, call: Call, run: Callable[[], object]) -> tuple[int, dict[int, tuple[int, int]]]:
+        returned, allocations = watched(run, self.device.torch_device)
+        numbers = {item.address: at for at, item in enumerate(allocations) if item.died is None}
+        results: dict[int, tuple[int, int]] = {}
+        for place, (result, item) in enumerate(zip(call.results, _several(returned), strict=False)):
+            if isinstance(item, torch.Tensor) and result is not None and result.born is not None:
+                number = numbers.get(item.untyped_storage().data_ptr())
+                if number is not None:
+                    results[place] = (number, allocations[number].bytes)
+        return scratch_needed(allocations, {number for number, _ in results.values()}), results
+
+    def _timed(self, run: Callable[[], object]) -> float:
+        streams = self.device.streams
+        begin = streams.mark(Lane.COMPUTE)
+        for _ in range(_TURNS):
+            run()
+        return streams.mark(Lane.COMPUTE).seconds_since(begin) / _TURNS
+
+    def _operands(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> dict[str, Item]:
+        """Return a tensor or a number for each value that an op reads; those of one storage share memory."""
+        storages: dict[str, torch.UntypedStorage] = {}
+        operands: dict[str, Item] = {}
+        for name in op.operands:
+            geometry = geometry_of(graph, name)
+            if geometry.dtype is None:
+                operands[name] = _SCALARS[graph.values[name].dtype]
+                continue
+            if geometry.storage not in storages:
+                storages[geometry.storage] = self._storage(graph, geometry.storage, elsewhere)
+            operands[name] = _filled(storages[geometry.storage], geometry)
+        return operands
+
+    def _storage(self, graph: Graph, name: str, elsewhere: Collection[str]) -> torch.UntypedStorage:
+        device = torch.device("cpu") if name in elsewhere else self.device.torch_device
+        size = max(1, graph.storages[name].size_bytes)
+        return torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage()
+
+    def _unread(self, size_bytes: int) -> torch.UntypedStorage:
+        return torch.empty(max(1, size_bytes), dtype=torch.uint8, device=self.device.torch_device).untyped_storage()
+
+
+def _several(returned: object) -> tuple[object, ...]:
+    return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+
+
+def _ignore(_share: float) -> None:
+    return
+
+
+def _born_bytes(graph: Graph, op: Op) -> int:
+    values = (graph.values[name] for name in op.results if name is not None)
+    return sum(graph.storages[value.storage].size_bytes for value in values if value.version == 0)
+
+
+def _alone(graph: Graph, op: Op) -> Graph:
+    """Return the graph with only this op."""
+    return Graph(graph.storages, graph.values, (op,))
+
+
+def _filled(storage: torch.UntypedStorage, geometry: Geometry) -> torch.Tensor:
+    assert geometry.dtype is not None, "a tensor has a type"
+    tensor = view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset)
+    if geometry.dtype.is_floating_point and geometry.dtype.itemsize > 1 and 0 not in geometry.strides:
+        tensor.uniform_(0.25, 1.0)
+    return tensor
+
+
+@contextmanager
+def _generators_kept(device: torch.device) -> Iterator[None]:
+    """Leave the generators as they were: ops that draw are tried too."""
+    with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
+        yield

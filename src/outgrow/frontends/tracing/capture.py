@@ -1,0 +1,395 @@
+"""How does a training step, as the user wrote it, become a graph?
+
+    step --trace--> nodes on fake tensors --convert--> Graph, where its inputs come from, where its results go
+
+The step is run once without contents (`frontends.tracing.trace`); its nodes become ops on storages
+(`frontends.tracing.convert`). A `Captured` step is the graph together with the slots (`frontends.user.state`) from
+which each input storage is fetched at a call, the hyper-parameters that feed its host scalars, and the slots into
+which results are put. It serves every call with the same `frontends.tracing.signature` whose hyper-parameters keep
+the guards.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, fx, nn
+from torch._ops import OpOverload
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.counters import Counted
+from outgrow.frontends.fake.sharing import address
+from outgrow.frontends.tracing.convert import Conversion
+from outgrow.frontends.tracing.trace import Leaf, Traced, trace
+from outgrow.frontends.user.attributes import Number, not_to_be_read
+from outgrow.frontends.user.devices import CPU, device_of, elsewhere_of, title
+from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart
+from outgrow.frontends.user.guards import Guards, asked, guards
+from outgrow.frontends.user.refusals import NOT_HELD
+from outgrow.frontends.user.state import (
+    BatchSlot,
+    BufferSlot,
+    ConstantSlot,
+    GradientSlot,
+    GroupSlot,
+    OptimizerSlot,
+    ParameterSlot,
+    Place,
+    Slot,
+    StateSlot,
+    Training,
+    local,
+    read,
+    state_tensors,
+)
+from outgrow.ir.graph import Graph, Role
+
+_ROLES: Mapping[type[Slot], Role] = {
+    ParameterSlot: Role.PARAMETER,
+    BufferSlot: Role.BUFFER,
+    GradientSlot: Role.GRADIENT,
+    OptimizerSlot: Role.OPTIMIZER,
+    GroupSlot: Role.OPTIMIZER,
+    BatchSlot: Role.INPUT,
+    ConstantSlot: Role.INPUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The tensor in `slot` owns the storage.
+
+    Offsets of values count from the first byte of that tensor's storage; for a batch slot from the tensor's
+    own first byte, so that a batch may be a slice of something larger.
+    """
+
+    storage: str
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Hyper:
+    """The float in `slot` is the scalar `value` of the graph; it was `captured` when the step was traced."""
+
+    value: str
+    slot: GroupSlot
+    captured: float
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """After the step, result number `result` hangs in `slot`; if it is None, the slot is empty."""
+
+    slot: StateSlot
+    result: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of the graph of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What the step returns: each leaf is a `Result` or a constant."""
+
+    structure: pytree.TreeSpec
+    leaves: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A training step as a graph, and how it is fed and what becomes of its results.
+
+    Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step and
+    stay there. `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not
+    inputs, and can go when the step begins. `schedulers` make a step of their own after every call, and `numbers` are
+    then set in attributes of modules. `guards` are conditions on the hyper-parameters, followed by the `counters`.
+    Tensors with `places` are spread over a mesh, and this process has its part of them. The step runs on `device`; if
+    that is not the host, storages `elsewhere` are small ones of the host, which stay there.
+    """
+
+    graph: Graph
+    inputs: tuple[Input, ...]
+    hyper: tuple[Hyper, ...]
+    puts: tuple[Put, ...]
+    stale: tuple[GradientSlot, ...]
+    returned: Returned
+    guards: Guards
+    constants: tuple[Tensor, ...]
+    schedulers: tuple[LRScheduler, ...] = ()
+    numbers: tuple[Number, ...] = ()
+    counters: tuple[Counted, ...] = ()
+    places: Mapping[StateSlot, Place] = field(default_factory=dict[StateSlot, Place])
+    device: torch.device = CPU
+    elsewhere: frozenset[str] = frozenset()
+
+    @cached_property
+    def slots(self) -> dict[str, Slot]:
+        """The slot of the tensor that owns each input storage."""
+        return {item.storage: item.slot for item in self.inputs}
+
+    @cached_property
+    def written_buffers(self) -> tuple[str, ...]:
+        """The storages of buffers that the step writes."""
+        graph = self.graph
+        written = {name for op in graph.ops for name in graph.written(op)}
+        return tuple(name for name in self.slots if name in written and graph.storages[name].role is Role.BUFFER)
+
+    def guards_hold(self, training: Training) -> bool:
+        """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
+        if not self._is_in_place(training):
+            return False
+        seen = [counter.seen(number) for counter, number in self._counted(training)]
+        numbers = [number for number in seen if number is not None]
+        return len(numbers) == len(seen) and self.guards.hold([*self.hyper_values(training), *numbers])
+
+    def _is_in_place(self, training: Training) -> bool:
+        """Whether what hangs in slots is spread as it was when the step was captured."""
+        there = state_tensors(training) if self.places else {}
+        pairs = ((there.get(slot), place) for slot, place in self.places.items())
+        return all(Place.of(tensor) == place for tensor, place in pairs if isinstance(tensor, DTensor))
+
+    def _counted(self, training: Training) -> Iterator[tuple[Counted, float]]:
+        """Yield the counters that the step looks at, and what they are now."""
+        for counter in self.counters:
+            tensor = read(counter.slot, training)
+            assert isinstance(tensor, Tensor), "the signature says that it is a tensor"
+            yield counter, float(tensor.item())
+
+    def hyper_values(self, training: Training) -> list[float]:
+        """Return the hyper-parameters as they are now, in the order of `hyper`."""
+        values = [read(hyper.slot, training) for hyper in self.hyper]
+        assert all(isinstance(value, float) for value in values), "the signature says that they are floats"
+        return [float(value) for value in values if value is not None]
+
+    def tensors(self, training: Training, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Tensor]:
+        """Return, for each input storage, the tensor that owns it at this call."""
+        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+        held = state_tensors(training)
+        found: dict[str, Tensor] = {}
+        for item in self.inputs:
+            match item.slot:
+                case BatchSlot(leaf):
+                    tensor = leaves[leaf]
+                case ConstantSlot(index):
+                    tensor = self.constants[index]
+                case _:
+                    tensor = held[item.slot]
+            assert isinstance(tensor, Tensor), f"the signature says that {item.slot} holds a tensor"
+            found[item.storage] = local(tensor)
+        return found
+
+    def unflatten(self, results: Sequence[object]) -> object:
+        """Return what the step returns, made of the graph's results: tensors, and floats for host scalars."""
+        leaves = [results[leaf.number] if isinstance(leaf, Result) else leaf for leaf in self.returned.leaves]
+        return pytree.tree_unflatten(leaves, self.returned.structure)
+
+
+def capture(
+    step: Callable[..., object],
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+) -> Captured:
+    """Capture one call of `step` as a graph. Nothing is computed or allocated, and no state changes.
+
+    Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
+    it does something that a graph could not repeat. An error of the step itself is raised as it is.
+    """
+    with older_objects_apart():
+        traced = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
+        captured = captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
+        mode, environment, left = traced.mode, traced.shape_env, traced.left
+        del traced
+        if mode is not None:
+            check_nothing_is_kept(mode, environment, step)
+    if left:
+        with not_to_be_read(left):
+            trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
+    return captured
+
+
+def captured_from(traced: Traced, leaves: Sequence[object]) -> Captured:
+    """Return a traced step as a graph; `leaves` are those of the arguments with which it was traced."""
+    return _Assembly(traced, leaves).captured()
+
+
+class _Assembly:
+    """Goes through a trace once: inputs, calls, results."""
+
+    def __init__(self, traced: Traced, leaves: Sequence[object]) -> None:
+        self.traced = traced
+        self.leaves = leaves
+        self.conversion = Conversion(_born_roles(traced))
+        self.inputs: list[Input] = []
+        self.constants: list[Tensor] = []
+        self.outputs: tuple[object, ...] = ()
+
+    def captured(self) -> Captured:
+        """Convert every node and return the whole."""
+        placeholders = iter(self.traced.module.graph.find_nodes(op="placeholder"))
+        for slot, tensor in self.traced.tensors.items():
+            self._bind(next(placeholders), slot, tensor)
+        names = {slot: storage_name(slot) for slot in self.traced.hyper}
+        for name in names.values():
+            self.conversion.add_scalar_input(next(placeholders), name)
+        for node in self.traced.module.graph.nodes:
+            self._visit(node)
+        self._check_batch()
+        results, numbers = self._results()
+        values, puts = self.traced.hyper, self._puts(numbers)
+        matters = asked(self.traced.shape_env)
+        counters = {symbol: found for symbol, found in self.traced.counters.items() if symbol in matters}
+        assumed = tuple(values.values()) + tuple(number for _, number in counters.values())
+        graph, stale = _without_stale(self.conversion.graph(results), self.inputs, puts)
+        device = device_of(device for name, device in self.conversion.devices.items() if name in self.conversion.inputs)
+        return Captured(
+            graph=graph,
+            inputs=tuple(item for item in self.inputs if item.storage in graph.storages),
+            hyper=tuple(Hyper(name, slot, values[slot]) for slot, name in names.items()),
+            puts=puts,
+            stale=stale,
+            returned=self._returned(numbers),
+            guards=guards(self.traced.shape_env, (*self.traced.symbols, *counters), assumed),
+            constants=tuple(self.constants),
+            schedulers=self.traced.schedulers,
+            numbers=self.traced.numbers,
+            counters=tuple(counter for counter, _ in counters.values()),
+            device=device,
+            elsewhere=elsewhere_of(self.conversion.devices, device, graph),
+        )
+
+    def _bind(self, node: fx.Node, slot: Slot, tensor: Tensor) -> None:
+        name = storage_name(slot)
+        if not self.conversion.has(tensor):
+            self.conversion.add_input(name, _ROLES[type(slot)], tensor)
+            self.inputs.append(Input(name, slot))
+        self.conversion.bind(node, tensor, name)
+
+    def _visit(self, node: fx.Node) -> None:
+        match node.op:
+            case "get_attr":
+                self._bind_constant(node)
+            case "call_function":
+                if not (isinstance(node.target, OpOverload) and node.target.namespace == "profiler"):
+                    self.conversion.convert(node)
+            case "output":
+                (outputs,) = node.args
+                assert isinstance(outputs, Iterable), "the outputs of a trace are a list"
+                self.outputs = tuple(outputs)
+            case _:
+                assert node.op == "placeholder", f"make_fx leaves no {node.op} nodes"
+
+    def _bind_constant(self, node: fx.Node) -> None:
+        assert isinstance(node.target, str), "a constant has a name"
+        tensor = getattr(self.traced.module, node.target)
+        if not isinstance(tensor, Tensor):
+            raise Uncapturable(f"the step gives an operator a {type(tensor).__name__}, {NOT_HELD}")
+        slot = ConstantSlot(len(self.constants))
+        if not self.conversion.has(tensor):
+            self.constants.append(self.traced.originals.get(id(tensor), tensor))
+        self._bind(node, slot, tensor)
+
+    def _check_batch(self) -> None:
+        """Refuse a write to memory that an argument shares with something else: in the graph they are separate."""
+        owners = Counter(address(leaf) for leaf in self.leaves if isinstance(leaf, Tensor))
+        written = self._written_state()
+        for at, leaf in enumerate(self.leaves):
+            slot = written.get(address(leaf)) if isinstance(leaf, Tensor) else None
+            if slot is not None:
+                raise Uncapturable(
+                    f"argument number {at} of the step shares memory with {title(slot)}, which the step writes; clone "
+                    "it before the step"
+                )
+        for item in self.inputs:
+            if not (isinstance(item.slot, BatchSlot) and self.conversion.versions[item.storage]):
+                continue
+            leaf = self.leaves[item.slot.leaf]
+            if isinstance(leaf, Tensor) and owners[address(leaf)] > 1:
+                raise Uncapturable(
+                    f"the step writes to its argument number {item.slot.leaf}, which shares memory with another; "
+                    "clone it before the step"
+                )
+
+    def _written_state(self) -> dict[int, StateSlot]:
+        """Return by address the slots of what models and optimizers hold and the step writes."""
+        found: dict[int, StateSlot] = {}
+        for item in self.inputs:
+            if not isinstance(item.slot, BatchSlot | ConstantSlot) and self.conversion.versions[item.storage]:
+                real = self.traced.originals.get(id(self.traced.tensors[item.slot]))
+                if real is not None and not isinstance(real, DTensor):
+                    found[address(real)] = item.slot
+        return found
+
+    def _results(self) -> tuple[list[str], dict[int, int]]:
+        """Return the names of the graph's results, and the number of the result that each output is."""
+        numbers: dict[int, int] = {}
+        results: dict[str, int] = {}
+        for at, output in enumerate(self.outputs):
+            if isinstance(output, fx.Node):
+                numbers[at] = results.setdefault(self.conversion.read(output), len(results))
+        return list(results), numbers
+
+    def _puts(self, numbers: Mapping[int, int]) -> tuple[Put, ...]:
+        outputs = enumerate(self.traced.outputs)
+        puts = [Put(slot, numbers[at]) for at, slot in outputs if slot is not None and not isinstance(slot, Leaf)]
+        return (*puts, *(Put(slot, None) for slot in self.traced.emptied))
+
+    def _returned(self, numbers: Mapping[int, int]) -> Returned:
+        leaves = list(self.traced.returned)
+        for at, output in enumerate(self.traced.outputs):
+            if isinstance(output, Leaf):
+                leaves[output.index] = Result(numbers[at]) if at in numbers else self.outputs[at]
+        return Returned(self.traced.structure, tuple(leaves))
+
+
+def _without_stale(
+    graph: Graph, inputs: Sequence[Input], puts: Sequence[Put]
+) -> tuple[Graph, tuple[GradientSlot, ...]]:
+    """Return the graph without the gradients that it replaces unread, and their slots."""
+    replaced = {put.slot for put in puts}
+    used = {name for op in graph.ops for name in graph.touched(op)} | {graph.values[n].storage for n in graph.results}
+    stale: dict[str, GradientSlot] = {}
+    for item in inputs:
+        if isinstance(item.slot, GradientSlot) and item.slot in replaced and item.storage not in used:
+            stale[item.storage] = item.slot
+    storages = {name: storage for name, storage in graph.storages.items() if name not in stale}
+    values = {name: value for name, value in graph.values.items() if value.storage not in stale}
+    return replace(graph, storages=storages, values=values), tuple(stale.values())
+
+
+def _born_roles(traced: Traced) -> dict[int, Role]:
+    """Return the role of storages that the step makes, by address; the others are activations."""
+    roles = {address(gradient): Role.GRADIENT for gradient in traced.gradients}
+    return roles | {address(tensor): _ROLES[type(slot)] for slot, tensor in traced.born.items()}
+
+
+def storage_name(slot: Slot) -> str:
+    """Return the name of the storage that hangs in a slot.
+
+    >>> storage_name(OptimizerSlot(0, ParameterSlot(0, "layer.weight"), "exp_avg"))
+    'model.layer.weight.exp_avg'
+    """
+    match slot:
+        case ParameterSlot(model, name) | BufferSlot(model, name):
+            return f"model{model or ''}.{name}"
+        case GradientSlot(parameter):
+            return f"{storage_name(parameter)}.grad"
+        case OptimizerSlot(optimizer, parameter, key):
+            return f"{storage_name(parameter)}.{key}{f'.{optimizer}' if optimizer else ''}"
+        case GroupSlot(optimizer, group, key, element):
+            return f"hyper.{optimizer}.{group}.{key}{'' if element is None else f'.{element}'}"
+        case BatchSlot(leaf):
+            return f"batch.{leaf}"
+        case ConstantSlot(index):
+            return f"constant.{index}"

@@ -1,0 +1,362 @@
+"""What does a step do to its tensors? It is run once on tensors that have shapes and no contents.
+
+The step is called as it is, with the user's own models and optimizers; `frontends.fake.fakes` exchanges their
+tensors for fake ones below autograd. The floats of the optimizers' parameter groups are exchanged for
+symbols, so that a changed learning rate is an input and a branch on `weight_decay != 0` is a guard. Whatever
+the run left behind (gradients, new optimizer state) is noted and taken away again.
+
+It does not see Python: a number that the step closes over is a constant of the trace, and what the step
+prints or appends to a list happens once, at the capture.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from threading import RLock, get_ident
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+import sympy
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, fx
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.amp.grad_scaler import GradScaler
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.optim import LBFGS, SparseAdam, _adafactor
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.types import py_sym_types
+from torch.utils._python_dispatch import _disable_current_modes
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.counters import Counted, Counters
+from outgrow.frontends.fake.eager_ways import as_in_eager
+from outgrow.frontends.fake.fakes import FakeMode, Twins, fake_mode, stand_in
+from outgrow.frontends.fake.generator import generator_traced
+from outgrow.frontends.user.attributes import Kept, Left, Number, attributes_kept, dependent
+from outgrow.frontends.user.containers import check_open, open_dataclasses
+from outgrow.frontends.user.devices import check_devices
+from outgrow.frontends.user.drawn import nothing_drawn
+from outgrow.frontends.user.guards import symbol
+from outgrow.frontends.user.refusals import DROP_IN, refusals
+from outgrow.frontends.user.schedules import schedulers_put_off
+from outgrow.frontends.user.state import (
+    BatchSlot,
+    BufferSlot,
+    GradientSlot,
+    GroupSlot,
+    OptimizerSlot,
+    Slot,
+    StateSlot,
+    Training,
+    hyper_parameters,
+    plain_state,
+    preserved,
+    set_hyper_parameters,
+    state_tensors,
+)
+from outgrow.frontends.user.unseen import check_geometries, geometries, nothing_unseen
+
+_one_at_a_time = RLock()
+"""Only one thread traces at a time: what is exchanged during a trace is exchanged for all threads."""
+_MAKE_SCALE = "_lazy_init_scale_growth_tracker"
+_make_scale = getattr(GradScaler, _MAKE_SCALE)
+_as_tensor: Callable[..., Tensor] = torch.as_tensor
+_full: Callable[..., Tensor] = torch.full
+
+
+def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
+    """As `torch.as_tensor`, which asks a symbol for its number."""
+    return _full((), data, **options) if isinstance(data, torch.SymFloat) else _as_tensor(data, **options)
+
+
+_NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
+    LBFGS: "decides by the losses that it sees how often it calls the model, so its step is no graph",
+    SparseAdam: "updates the rows that a sparse gradient names, so the shapes of its step are contents",
+}
+_TRACEABLE: tuple[tuple[object, str, object], ...] = (
+    (_adafactor, "max", torch.sym_max),
+    (_adafactor, "min", torch.sym_min),
+    (torch, "as_tensor", _traced_as_tensor),
+)
+"""Functions that optimizers call on numbers of unknown content, and those that do the same without looking at them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf of what the step returns."""
+
+    index: int
+
+
+Output: TypeAlias = Leaf | StateSlot | None
+"""A leaf of what the step returns, the slot of a tensor that is new there, or None: a gradient that stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
+
+    The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that
+    the step looked at, and what they were. `originals` are the real tensors by the identity of their fake twins.
+    `returned` are the leaves of what the step returns, with None for those that are outputs.
+    `born` are tensors that are new in their slots, `emptied` the slots that lost theirs, `gradients` the tensors that
+    were in `p.grad` when an optimizer made its step, and `schedulers` those whose steps are to follow every call.
+    `mode` is the mode of the fake tensors, if it was made for this run. `numbers` are what the step leaves in
+    attributes of modules, and `left` are values left there that depend on what the step was given.
+    """
+
+    module: fx.GraphModule
+    mode: FakeMode | None
+    tensors: Mapping[Slot, Tensor]
+    hyper: Mapping[GroupSlot, float]
+    symbols: tuple[sympy.Symbol, ...]
+    counters: Mapping[sympy.Symbol, tuple[Counted, float]]
+    shape_env: ShapeEnv
+    originals: Mapping[int, Tensor]
+    outputs: tuple[Output, ...]
+    structure: pytree.TreeSpec
+    returned: tuple[object, ...]
+    born: Mapping[StateSlot, Tensor]
+    emptied: tuple[StateSlot, ...]
+    gradients: tuple[Tensor, ...]
+    schedulers: tuple[LRScheduler, ...]
+    numbers: tuple[Number, ...]
+    left: tuple[Left, ...]
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is seen while the step runs."""
+
+    outputs: list[Output] = field(default_factory=list)
+    returned: list[object] = field(default_factory=list)
+    structure: pytree.TreeSpec | None = None
+    born: dict[StateSlot, Tensor] = field(default_factory=dict)
+    emptied: tuple[StateSlot, ...] = ()
+    gradients: list[Tensor] = field(default_factory=list)
+    numbers: tuple[Number, ...] = ()
+    kept: tuple[Kept, ...] = ()
+
+
+def trace(
+    step: Callable[..., object], training: Training, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Traced:
+    """Run `step` once on fake tensors and return what it did.
+
+    Raises `Uncapturable` where the step looks at contents or changes Python state, and for tensors on a device that
+    `frontends.user.devices` refuses; errors of the step pass.
+    """
+    leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    with _one_at_a_time:
+        return _trace(step, training, leaves, call_structure)
+
+
+def _trace(
+    step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
+) -> Traced:
+    before = state_tensors(training)
+    check_devices(before, leaves)
+    _check_optimizers(training)
+    caches_casts = torch.is_autocast_cache_enabled()
+    with ExitStack() as stack:
+        mode = stack.enter_context(fake_mode([*before.values(), *leaves]))
+        twins = Twins(mode)
+        distinct = _distinct(before)
+        tensors: dict[Slot, Tensor] = {slot: twins.twin(tensor) for slot, tensor in distinct.items()}
+        batch = {BatchSlot(at): stand_in(leaf, mode) for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+        tensors |= batch
+        fake_leaves = [batch.get(BatchSlot(at), leaf) for at, leaf in enumerate(leaves)]
+        call_args, call_kwargs = pytree.tree_unflatten(fake_leaves, call_structure)
+        hyper = hyper_parameters(training)
+        assert mode.shape_env is not None, "the mode was given an environment of symbols"
+        assert mode.literals is not None, "and follows literals"
+        mode.counters = counters = Counters(mode.shape_env, mode.literals, distinct, tensors)
+        symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
+        expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
+        run = _Run()
+
+        def traced(_inputs: object) -> list[object]:
+            with as_in_eager(caches_casts=caches_casts):
+                returned = step(*call_args, **call_kwargs)
+            found = _observe(returned, training, before, run)
+            run.numbers, run.kept = attributes.numbers(), attributes.kept()
+            return [*found, *(tensor.detach() for item in run.kept for tensor in item.tensors)]
+
+        owners = [module for model in training.models for module in model.modules()]
+        attributes = stack.enter_context(attributes_kept([*owners, *training.optimizers]))
+        stack.enter_context(nothing_drawn(step, [*owners, *training.optimizers]))
+        stack.enter_context(_side_effects_undone(training, twins))
+        stack.enter_context(nothing_unseen(before))
+        stack.enter_context(generator_traced())
+        schedulers = stack.enter_context(schedulers_put_off())
+        set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
+        stack.enter_context(_gradients_noted(training, run))
+        plain = plain_state(training)
+        stack.enter_context(patch.object(GradScaler, _MAKE_SCALE, _made_for_good))
+        for owner, name, function in _TRACEABLE:
+            stack.enter_context(patch.object(owner, name, function, create=True))
+        for context in (_quiet(), refusals(), mode, twins, torch.autograd.set_multithreading_enabled(False)):
+            stack.enter_context(context)
+        tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
+        lying = geometries(tensors)
+        module = tracer([*tensors.values(), *symbols])
+        check_geometries(lying, tensors)
+        left = dependent(run.kept, _taken_from(module, len(run.outputs)))
+        _check_unchanged(plain, plain_state(training))
+        assert run.structure is not None, "the step ran"
+        return Traced(
+            module=module,
+            mode=mode if not any(isinstance(item, FakeTensor) for item in (*before.values(), *leaves)) else None,
+            tensors=tensors,
+            hyper=hyper,
+            symbols=expressions,
+            counters=counters.seen,
+            shape_env=mode.shape_env,
+            originals=twins.originals,
+            outputs=tuple(run.outputs),
+            structure=run.structure,
+            returned=tuple(run.returned),
+            born=run.born,
+            emptied=run.emptied,
+            gradients=tuple(map(twins.twin, run.gradients)),
+            schedulers=tuple(schedulers.waiting),
+            numbers=run.numbers,
+            left=left,
+        )
+
+
+def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:
+    """Let a module return only its first `count` results; return what the others were made of."""
+    output = next(iter(module.graph.find_nodes(op="output")))
+    (results,) = output.args
+    assert isinstance(results, list | tuple), "it returns a list"
+    output.args = (list(results[:count]),)
+    others = list(dict.fromkeys(node for node in results[count:] if isinstance(node, fx.Node)))
+    sources = {node: node.args[0] if node.args else node for node in others}
+    found = [sources[node] if isinstance(node, fx.Node) else node for node in results[count:]]
+    for node in others:
+        if not node.users and node.op == "call_function":
+            module.graph.erase_node(node)
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch from logging errors that are raised and reported anyway."""
+    logger = logging.getLogger(fake_tensor.__name__)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _check_optimizers(training: Training) -> None:
+    for optimizer in training.optimizers:
+        for kind, reason in _NOT_ONE_GRAPH.items():
+            if isinstance(optimizer, kind):
+                raise Uncapturable(f"{kind.__name__} {reason}{DROP_IN}")
+
+
+def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:
+    """Return each tensor once, by the first slot that holds it."""
+    first: dict[int, tuple[StateSlot, Tensor]] = {}
+    for slot, tensor in before.items():
+        first.setdefault(id(tensor), (slot, tensor))
+    return dict(first.values())
+
+
+def _observe(returned: object, training: Training, before: Mapping[StateSlot, Tensor], run: _Run) -> list[object]:
+    """Note what the step returned and left behind; return the outputs of the trace."""
+    open_dataclasses(returned)
+    check_open(returned)
+    leaves, run.structure = pytree.tree_flatten(returned)
+    found: list[object] = []
+    for at, leaf in enumerate(leaves):
+        is_output = isinstance(leaf, (Tensor, *py_sym_types))
+        run.returned.append(None if is_output else leaf)
+        if is_output:
+            run.outputs.append(Leaf(at))
+            found.append(leaf)
+    after = state_tensors(training)
+    for slot, tensor in after.items():
+        stays = before.get(slot) is tensor
+        if not stays and not isinstance(slot, (BufferSlot, GradientSlot, OptimizerSlot)):
+            raise Uncapturable(f"the step exchanges the tensor of {slot}; do this outside of the step")
+        if not stays:
+            run.born[slot] = tensor
+        if not stays or isinstance(slot, GradientSlot):
+            run.outputs.append(None if stays else slot)
+            found.append(tensor)
+    run.emptied = tuple(slot for slot in before if slot not in after)
+    return [item.detach() if isinstance(item, Tensor) else item for item in found]
+
+
+@contextmanager
+def _gradients_noted(training: Training, run: _Run) -> Iterator[None]:
+    """Note what hangs in `p.grad` whenever an optimizer makes its step; refuse one that was not named."""
+    own = get_ident()
+
+    def note(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        if get_ident() != own:  # somebody else trains beside
+            return
+        if optimizer not in training.optimizers:
+            raise Uncapturable(
+                f"the step uses an optimizer ({type(optimizer).__name__}) that was not named; "
+                "name every optimizer: optimizer=[first, second]"
+            )
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        run.gradients += [p.grad for p in parameters if p.grad is not None]
+
+    handle = register_optimizer_step_pre_hook(note)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
+    """Take away what the run leaves in models, optimizers, tensors and the autocast cache."""
+    known = {id(parameter) for model in training.models for parameter in model.parameters()}
+    torch.clear_autocast_cache()
+    try:
+        with preserved(training):
+            yield
+    finally:
+        torch.clear_autocast_cache()
+        strays = [t for t in twins.originals.values() if id(t) not in known and _has_fake_gradient(t)]
+        for tensor in strays:
+            tensor.grad = None
+    if strays:
+        raise Uncapturable(
+            f"the step computes the gradient of a tensor of shape {tuple(strays[0].shape)} that no model "
+            "owns; name every module that is trained: model=[model, loss_module]"
+        )
+
+
+def _made_for_good(scaler: GradScaler, device: torch.device) -> None:
+    """Give a scaler its tensors, as its first use does; real ones, since it keeps them."""
+    with _disable_current_modes():
+        _make_scale(scaler, device)
+
+
+def _has_fake_gradient(tensor: Tensor) -> bool:
+    return tensor.is_leaf and tensor.requires_grad and isinstance(tensor.grad, FakeTensor)
+
+
+def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) -> None:
+    for what in {**before, **after}:
+        old, new = before.get(what), after.get(what)
+        is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
+        if old is not new and (is_symbolic or type(old) is not type(new) or old != new):
+            raise Uncapturable(
+                f"the step changes {what}, which the captured step would not repeat; do this outside of the step "
+                "(a learning rate: by a scheduler, whose scheduler.step() may stay in the step)"
+            )

@@ -1,0 +1,13 @@
+"""What does a step find in a user's program? Tensors in many places, and what cannot be captured.
+
+state       models, optimizers, gradients: the slots where tensors hang
+containers  which containers may hold tensors
+devices     on which devices tensors may lie
+attributes  what modules keep in their attributes, which is seen to be no state
+escapes     what a step keeps that has no content
+unseen      what a step does that no trace sees
+drawn       random numbers that are not torch's
+guards      conditions on hyper-parameters under which a captured step holds
+schedules   what becomes of `scheduler.step()`
+refusals    why a step cannot be captured, and which line is to blame
+"""

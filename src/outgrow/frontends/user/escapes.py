@@ -1,0 +1,96 @@
+"""What does a step keep that has no content? While it is captured, a loss that it appends to a list is no number.
+
+What modules keep of a forward pass in their attributes, such as a mask or a loss that they add up, is put back as it
+was (`frontends.user.attributes`). Anything else that is still there when the capture is over is refused: the step's
+Python does not run again, so nobody would ever fill it in.
+"""
+
+import gc
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CellType, FunctionType
+
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.types import py_sym_types
+
+from outgrow.errors import Uncapturable
+
+
+@contextmanager
+def older_objects_apart() -> Iterator[None]:
+    """Let the garbage collector look past what is there when the block begins; it is long, and no trace made it.
+
+    So it costs nothing to look for what a trace has left. A program that has frozen objects itself keeps them frozen.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def check_nothing_is_kept(mode: FakeTensorMode, environment: ShapeEnv, step: Callable[..., object]) -> None:
+    """Raise `Uncapturable` if a tensor of a mode, or a number of its environment, is held by anybody.
+
+    The trace must be gone by now.
+    """
+    if not _kept(mode, environment):
+        return
+    gc.collect()  # the garbage of the trace
+    if _kept(mode, environment):
+        gc.unfreeze()
+        gc.collect()  # and that of what was there before
+    found = _kept(mode, environment)
+    if found:
+        item = found[0]
+        what = f"a tensor of shape {tuple(item.shape)}" if isinstance(item, FakeTensor) else "a number"
+        raise Uncapturable(
+            f"the step keeps {what} {_place(item, step)}, which has no content while the step is captured, and the "
+            "step's Python does not run again; return it from the step, and keep what the step returns"
+        )
+
+
+def _kept(mode: FakeTensorMode, environment: ShapeEnv) -> list[object]:
+    return [item for item in gc.get_objects() if _is_of(item, mode, environment)]
+
+
+def _is_of(item: object, mode: FakeTensorMode, environment: ShapeEnv) -> bool:
+    if type(item) is FakeTensor:
+        return item.fake_mode is mode
+    if type(item) in py_sym_types:
+        node = vars(item).get("node")
+        return isinstance(node, SymNode) and node.shape_env is environment
+    return False
+
+
+def _place(item: object, step: Callable[..., object]) -> str:
+    """Return by which name a step knows what holds something, or of which kind that is."""
+    names = _names(step)
+    found = "somewhere"
+    for holder in gc.get_referrers(item):
+        if id(holder) in names:
+            return f"in `{names[id(holder)]}`"
+        if isinstance(holder, dict):
+            keys = [key for key, value in holder.items() if value is item and isinstance(key, str)]
+            if keys:
+                return f"as `{keys[0]}`"
+        elif isinstance(holder, CellType) and id(item) in names:
+            return f"as `{names[id(item)]}`"
+        elif isinstance(holder, list | tuple | set) and len(gc.get_referrers(holder)) > 1:
+            found = f"in a {type(holder).__name__}"
+    return found
+
+
+def _names(step: Callable[..., object]) -> dict[int, str]:
+    """Return the names of what a function sees beyond its own variables, by identity."""
+    function = inspect.unwrap(step)
+    if not isinstance(function, FunctionType):
+        return {}
+    seen = inspect.getclosurevars(function)
+    return {id(value): name for table in (seen.globals, seen.nonlocals) for name, value in table.items()}

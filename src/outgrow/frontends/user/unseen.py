@@ -1,0 +1,117 @@
+"""What can a step do that goes past everything that sees what it does? It is refused, since a plan would leave it out.
+
+tensor.data = ...   gives a tensor other memory, behind the back of autograd and of every operator
+set_, resize_       give what models, optimizers or the caller hold another size, where a plan has one for each;
+                    a kernel may do so, too: observers of quantization make room for their channels
+x.grad              of an argument is found by the caller; a plan hands over what the step returns alone
+settings of torch   choose kernels; a plan runs under those of the caller
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NoReturn, TypeAlias
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.user.devices import title
+from outgrow.frontends.user.state import BatchSlot, ConstantSlot, Slot, StateSlot
+
+Geometry: TypeAlias = tuple[object, ...]
+OBSERVING = frozenset({torch.ops.aten._fused_moving_avg_obs_fq_helper.default})
+"""Operators that resize operands in their kernels alone."""
+_SETTINGS = (
+    (torch._C, "_set_mkldnn_enabled"),
+    (torch._C, "_set_cudnn_enabled"),
+    (torch._C, "_set_cudnn_benchmark"),
+    (torch._C, "_set_cudnn_deterministic"),
+    (torch._C, "_set_deterministic_algorithms"),
+    (torch._C, "_set_float32_matmul_precision"),
+    (torch, "set_num_threads"),
+    (torch, "set_flush_denormal"),
+)
+_content: Any = torch._C.TensorBase.data
+
+
+@contextmanager
+def nothing_unseen(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
+    """Refuse `tensor.data = ...` and other settings of torch, also where the step catches the refusal.
+
+    `held` are the tensors that a message can name.
+    """
+    refused: list[Uncapturable] = []
+    names = {id(tensor): title(slot) for slot, tensor in held.items()}
+
+    def refuse(message: str) -> NoReturn:
+        refused.append(Uncapturable(message))
+        raise refused[0]
+
+    def set_content(tensor: Tensor, _content: Tensor) -> NoReturn:
+        what = names.get(id(tensor), f"a tensor of shape {tuple(tensor.shape)}")
+        refuse(
+            f"the step sets the .data of {what}, which the captured step would not see; write into the tensor (under "
+            "torch.no_grad(), with copy_), assign p.grad itself, or do this outside of the step"
+        )
+
+    def set_setting(name: str, *_values: object) -> NoReturn:
+        refuse(
+            f"the step changes a setting of torch ({name.removeprefix('_set_')}), which a plan would not do while it "
+            "runs; change it around the call of the step"
+        )
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Tensor, "data", property(_content.__get__, set_content)))
+        for owner, name in _SETTINGS:
+            stack.enter_context(patch.object(owner, name, partial(set_setting, name)))
+        yield
+    if refused:
+        raise refused[0]
+
+
+def geometries(tensors: Mapping[Slot, Tensor]) -> dict[Slot, Geometry]:
+    """Return how tensors lie in which memory, and how large that is."""
+    return {slot: _geometry(tensor) for slot, tensor in tensors.items()}
+
+
+def _geometry(tensor: Tensor) -> Geometry:
+    storage = tensor.untyped_storage()
+    return (tensor.shape, tensor.stride(), tensor.storage_offset(), storage.nbytes(), storage._cdata)
+
+
+def check_geometries(before: Mapping[Slot, Geometry], tensors: Mapping[Slot, Tensor]) -> None:
+    """Raise `Uncapturable` if a tensor lies otherwise, or is an argument for which a gradient was left."""
+    for slot, tensor in tensors.items():
+        if _geometry(tensor) != before[slot]:
+            raise Uncapturable(
+                f"the step gives {_title(slot)} another shape or other memory (by resize_, set_ or out=), for which a "
+                "plan has no room; give it its final shape outside of the step"
+            )
+        if isinstance(slot, BatchSlot) and (tensor.requires_grad or tensor.grad is not None):
+            raise Uncapturable(
+                f"the step leaves a gradient, or requires_grad, in {_title(slot)}, where the caller would not find it; "
+                "begin the step with x = x.detach().requires_grad_(), and return x.grad if it is needed"
+            )
+
+
+def _title(slot: Slot) -> str:
+    assert not isinstance(slot, ConstantSlot), "constants are found later"
+    return f"argument number {slot.leaf}" if isinstance(slot, BatchSlot) else title(slot)
+
+
+def with_room(_func: OpOverload, args: Sequence[object], returned: object) -> object:
+    """Return the results of one of `OBSERVING`, which have room for each channel by now, or raise `Uncapturable`."""
+    observed, *channelwise = (args[at] for at in (0, 3, 4, 5, 6))
+    channel_axis, is_channelwise = args[10], len(args) > 11 and args[11]
+    assert isinstance(observed, Tensor), "the first operand is what is observed"
+    assert isinstance(channel_axis, int), "an axis is a number"
+    counts = {operand.numel() for operand in channelwise if isinstance(operand, Tensor)}
+    if is_channelwise and counts != {observed.shape[channel_axis]}:
+        raise Uncapturable(
+            "the step makes room for the channels of a quantization observer, whose size a plan has to know; run the "
+            "model once before the first step"
+        )
+    return returned

@@ -1,0 +1,266 @@
+"""How do the workers of a mesh train together? Each cuts the state once, and runs its part of every step.
+
+At the first call all tensors of models and optimizers are cut, as the captured step asks for it: a parameter becomes a
+`DTensor` of which this worker has its part, in the module and in the optimizer. Later steps take what lasts as it is
+cut. A division into several levels uses a mesh of as many dimensions, since a tensor may be cut along another dimension
+at each level.
+
+Workers that do not do the same would wait for each other for ever, so they first compare what they are about to do.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from gc import get_referrers
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from outgrow.errors import Divided, Uncapturable
+from outgrow.frontends.tracing.capture import storage_name
+from outgrow.frontends.tracing.trace import Traced
+from outgrow.frontends.user.state import (
+    ParameterSlot,
+    Place,
+    StateSlot,
+    Training,
+    parameters,
+    put,
+    read,
+    state_tensors,
+)
+from outgrow.frontends.workers.dataflow import divisible_dataflow, put_back
+from outgrow.frontends.workers.divided import divided
+from outgrow.frontends.workers.exchange import peers_missed
+from outgrow.operators.dataflow import Dataflow
+from outgrow.planning.partition.lacking import WHOLE
+from outgrow.planning.partition.partition import factors, partition
+from outgrow.planning.partition.shares import Shares, held
+from outgrow.units import format_bytes
+
+FOR_TENSORS = 0.75
+"""The share of a budget that tensors may fill when a step is divided; the rest is for what else a process takes."""
+_BUDGET = "budget"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The bytes that this worker has received in all steps, and those that each worker is to receive in one."""
+
+    received_bytes: int
+    predicted_bytes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Return both in words."""
+        each = ", ".join(map(format_bytes, self.predicted_bytes))
+        return f"received so far: {format_bytes(self.received_bytes)}; to be received in a step, by worker: {each}"
+
+
+class Workers:
+    """The workers of a mesh of one dimension, as one of them sees them.
+
+    Raises `ValueError` for a mesh of more dimensions, or of which this process is no part.
+    """
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        if mesh.ndim != 1:
+            raise ValueError(f"mesh has {mesh.ndim} dimensions. Give one of a single dimension, which outgrow divides.")
+        if mesh.device_type != "cpu":
+            raise ValueError(f"mesh is one of {mesh.device_type}. Give one of cpu: other devices are not there yet.")
+        if mesh.get_coordinate() is None:
+            raise ValueError("This process is no part of the mesh. Give a mesh of all processes that run this script.")
+        self.count, self.number = mesh.size(), mesh.get_local_rank()
+        self.counts = torch.zeros(2, dtype=torch.int64)
+        self._mesh, self._group = mesh, mesh.get_group()
+        self._levels: DeviceMesh | None = None
+        self._states: dict[StateSlot, tuple[int, ...]] = {}
+        self._places: dict[StateSlot, Place] = {}
+        self.shares: Shares | None = None
+
+    @property
+    def shared(self) -> Shared:
+        """What the workers exchange in a step, and what this one has received."""
+        assert self.shares is not None, "a step was divided"
+        return Shared(int(self.counts[1]), self.shares.received_bytes())
+
+    @property
+    def places(self) -> Mapping[StateSlot, Place]:
+        """How tensors are spread, by slot."""
+        return dict(self._places)
+
+    def divided(self, traced: Traced, training: Training, batch: Sequence[object], budget_bytes: int) -> Traced:
+        """Return this worker's part of a step. What lasts of it is still to be `cut`.
+
+        Raises `Divided` where workers do not agree on the step, the parameters, the seeds or the batch.
+        """
+        step = divisible_dataflow(traced)
+        budget_bytes = self._agreed(step, training, batch, budget_bytes)
+        for slot, tensor in state_tensors(training).items():
+            if isinstance(tensor, DTensor):
+                self._states[slot], self._places[slot] = self._found(slot, tensor), Place.of(tensor)
+        outputs = put_back(traced, step)
+        found = partition(step, self.count, self._fixed(outputs), memory_bytes=budget_bytes * FOR_TENSORS)
+        shares = self.shares = Shares(step, found)
+        is_read = {name for node in step.nodes for name in node.operands}
+        there = [slot for slot in state_tensors(training) if storage_name(slot) in step.tensors]
+        lasting = {slot: storage_name(slot) for slot in there if slot not in outputs or storage_name(slot) in is_read}
+        for slot, name in (*lasting.items(), *outputs.items()):
+            self._note(slot, torch.Size(step.tensors[name].shape), shares.states(name))
+        return divided(traced, shares, self.number, self._group.group_name, self.counts, self._states)
+
+    def _fixed(self, outputs: Mapping[StateSlot, str]) -> dict[str, tuple[int, ...]]:
+        """Return how tensors are cut that hang, before a step or after it, in slots that are cut already."""
+        after = {name: self._states[slot] for slot, name in outputs.items() if slot in self._states}
+        return after | {storage_name(slot): states for slot, states in self._states.items()}
+
+    def _note(self, slot: StateSlot, shape: torch.Size, states: tuple[int, ...]) -> None:
+        if slot in self._states:
+            return
+        self._states[slot] = states
+        if len(shape) > 0:
+            placements = tuple(Replicate() if state == WHOLE else Shard(state) for state in states) or (Replicate(),)
+            is_even = placements[0] == Replicate() or shape[states[0]] % self.count == 0
+            is_flat = len(set(placements)) == 1 and is_even
+            placed = (self._mesh, placements[:1]) if is_flat else (self._mesh_of_levels(), placements)
+            self._places[slot] = Place(*placed, shape)
+
+    def _found(self, slot: StateSlot, tensor: DTensor) -> tuple[int, ...]:
+        """Return how a tensor that is cut already is cut, division by division.
+
+        Raises `Uncapturable` for one that is spread in another way, or over another mesh, than ours.
+        """
+        dims = [item.dim if isinstance(item, Shard) else WHOLE for item in tensor.placements]
+        levels = factors(self.count)
+        states = tuple(dims) if len(dims) == len(levels) else tuple(dims[0] for _ in levels)
+        own = held(tuple(tensor.shape), states, self.count).boxes[self.number]
+        if tuple(end - begin for begin, end in own) != tuple(tensor.to_local().shape):
+            raise Uncapturable(
+                f"{storage_name(slot)} is spread by {tensor.placements} over {tensor.device_mesh}, which is not how "
+                "this mesh divides it; give the tensor as it is, or spread by the same mesh"
+            )
+        return states
+
+    def _mesh_of_levels(self) -> DeviceMesh:
+        """Return the mesh that has a dimension for each division."""
+        if self._levels is None:
+            self._levels = DeviceMesh(self._mesh.device_type, self._mesh.mesh.reshape(factors(self.count)))
+        return self._levels
+
+    def cut(self, training: Training) -> None:
+        """Replace every tensor that is to be spread and is still whole by this worker's part of it, one by one."""
+        whole = [slot for slot, tensor in state_tensors(training).items() if not isinstance(tensor, DTensor)]
+        for slot in whole:
+            if slot in self._places and not isinstance(slot, ParameterSlot):
+                tensor = read(slot, training)
+                assert isinstance(tensor, Tensor), "a tensor hangs there"
+                put(slot, self._around(slot, tensor), training)
+        holders = _holders(training)
+        for slot in whole:
+            if slot in self._places and isinstance(slot, ParameterSlot):
+                parameter = read(slot, training)
+                assert isinstance(parameter, nn.Parameter), "a parameter hangs there"
+                part = nn.Parameter(self._around(slot, parameter), requires_grad=parameter.requires_grad)
+                part.grad = parameter.grad
+                for container, key in holders[id(parameter)]:
+                    container[key] = part
+                for optimizer in training.optimizers:
+                    if parameter in optimizer.state:
+                        optimizer.state[part] = optimizer.state.pop(parameter)
+
+    def _around(self, slot: StateSlot, tensor: Tensor) -> Tensor:
+        place = self._places[slot]
+        box = held(tuple(tensor.shape), self._states[slot], self.count).boxes[self.number]
+        part = tensor.detach()
+        for dim, (begin, end) in enumerate(box):
+            part = part.narrow(dim, begin, end - begin)
+        return place.around(part if part.shape == tensor.shape else part.clone(memory_format=torch.contiguous_format))
+
+    def _agreed(self, step: Dataflow, training: Training, batch: Sequence[object], budget_bytes: int) -> int:
+        """Raise `Divided` where workers do not do the same; return the smallest of their budgets."""
+        calls = repr([(node.call, node.operands, node.results) for node in step.nodes])
+        mine = {
+            "the operators of the step": hashlib.sha256(calls.encode()).hexdigest(),
+            "the state of torch's generator": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(),
+            "the batch": _digest(batch),
+            "parameters": _digest([item for item in parameters(training).values() if not isinstance(item, DTensor)]),
+        }
+        theirs: list[Any] = [None] * self.count
+        with peers_missed():
+            dist.all_gather_object(theirs, mine | {_BUDGET: budget_bytes}, group=self._group)
+        for what in mine:
+            other = [worker for worker, found in enumerate(theirs) if found[what] != theirs[0][what]]
+            if other:
+                raise Divided(
+                    f"Workers do not agree on {what}: worker {other[0]} has others than worker 0. All run the "
+                    "same script with the same seed, and pass the whole batch."
+                )
+        return min(found[_BUDGET] for found in theirs)
+
+
+def _digest(items: Sequence[object]) -> str:
+    """Return a digest of tensors: their shapes, their sums, and the sums of their first halves."""
+    tensors = [item.detach() for item in items if isinstance(item, Tensor)]
+    halves = ((item, item.flatten()[: item.numel() // 2]) for item in tensors)
+    return repr([(tuple(x.shape), *(part.sum(dtype=torch.float64).item() for part in (x, half))) for x, half in halves])
+
+
+def _holders(training: Training) -> dict[int, list[tuple[Any, Any]]]:
+    """Return, by the identity of a parameter, the tables and lists that hold it, and where in them."""
+    found: dict[int, list[tuple[Any, Any]]] = {}
+    for container in _containers(training):
+        for key, item in enumerate(container) if isinstance(container, list) else container.items():
+            if isinstance(item, nn.Parameter):
+                found.setdefault(id(item), []).append((container, key))
+    return found
+
+
+@contextmanager
+def one_by_one(training: Training) -> Iterator[None]:
+    """Let optimizers update one tensor after the other: a call on all of them at once cannot be cut.
+
+    They compute the same, up to rounding.
+    """
+    groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
+    before = [{key: group[key] for key in ("foreach", "fused") if key in group} for group in groups]
+    try:
+        for group, options in zip(groups, before, strict=True):
+            group.update(dict.fromkeys(options, False))
+        yield
+    finally:
+        for group, options in zip(groups, before, strict=True):
+            group.update(options)
+
+
+def check_replaceable(training: Training) -> None:
+    """Refuse to replace parameters that the script holds elsewhere, since it would go on with the old ones.
+
+    Raises `Uncapturable` for one in a container that is no module's and no optimizer's, or with hooks.
+    """
+    items = [item for item in parameters(training).values() if not isinstance(item, DTensor)]
+    known = {id(items), *map(id, _containers(training)), *(id(optimizer.state) for optimizer in training.optimizers)}
+    for item in items:
+        if item._backward_hooks or item._post_accumulate_grad_hooks:
+            raise Uncapturable(
+                f"a parameter of shape {tuple(item.shape)} has hooks, which its parts would not have; do without them "
+                "where the step is divided over a mesh"
+            )
+    for holder in get_referrers(*items) if items else ():
+        if isinstance(holder, list | dict | tuple | set) and id(holder) not in known:
+            raise Uncapturable(
+                f"a parameter is held in a {type(holder).__name__} beside its model and optimizer, which would not see "
+                "the part that replaces it; ask model.parameters() anew in each step"
+            )
+
+
+def _containers(training: Training) -> Iterator[list[Any] | dict[str, Any]]:
+    """Yield what holds parameters: tables and lists of modules, and lists of optimizers."""
+    for module in (module for model in training.models for module in model.modules()):
+        yield module._parameters
+        yield from (item for item in vars(module).values() if isinstance(item, list))
+    for optimizer in training.optimizers:
+        yield from (group["params"] for group in optimizer.param_groups)

@@ -1,0 +1,7 @@
+"""What does the command line train? A workload of a user's file, which may be built without memory.
+
+workload     a model, its optimizer, the step, the batches
+loading      from `path/to/file.py:function` to a workload
+unallocated  built under fake tensors
+build        built for real, with parameters made before at rest on the disk
+"""

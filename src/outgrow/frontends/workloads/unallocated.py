@@ -1,0 +1,53 @@
+"""How is a workload built without memory? Under fake tensors, which have shapes and no data.
+
+`Module.to` and its relatives exchange the parameters of a fake module by swapping tensors, which torch
+refuses for tensors that somebody observes, and fake tensors always are (torch 2.13). While a workload is
+built here they put the converted data into the parameter instead, as they do for real tensors.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.fakes import FakeMode
+from outgrow.frontends.workloads.loading import build
+from outgrow.frontends.workloads.workload import Workload
+
+
+@contextmanager
+def unallocated() -> Iterator[None]:
+    """Within this context new tensors are fake, and modules can still be converted."""
+    with FakeMode(), patch.object(nn.Module, "_apply", _apply):
+        yield
+
+
+def build_unallocated(function: Callable[..., Workload], settings: Mapping[str, object]) -> Workload:
+    """Build a workload without memory.
+
+    Raises `InvalidWorkload` where it cannot be built, and `Uncapturable` where the function needs the content of a
+    tensor.
+    """
+    try:
+        with unallocated():
+            return build(function, settings)
+    except Uncapturable as refusal:
+        raise Uncapturable(f"To be planned, the workload is built without data. {refusal}") from refusal
+
+
+def _apply(module: nn.Module, convert: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """Convert parameters, gradients and buffers of a module, as `nn.Module._apply` does."""
+    if recurse:
+        for child in module.children():
+            child._apply(convert)  # some modules have one of their own
+    with torch.no_grad():
+        for parameter in module.parameters(recurse=False):
+            parameter.data = convert(parameter)
+            if parameter.grad is not None:
+                parameter.grad.data = convert(parameter.grad)
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            setattr(module, name, convert(buffer))
+    return module

@@ -1,0 +1,213 @@
+"""In which pages does each block lie? Where pages can be shown in any order, holes between blocks are no loss.
+
+A device's driver maps pages of memory (2 MiB) to addresses, each page to as many as one likes. So a block needs no hole
+of its size: pages that are free, wherever they are, are shown side by side. What a step needs is known beforehand, so
+everything is mapped once, and nothing while the step runs.
+
+    window   the pages as a program sees them: page k of it shows page `pages[k]` of the memory. First come all pages
+             in their order, then each run of pages that do not follow each other there
+    rest     what a block takes beyond whole pages. It lies at the begin of a page, behind the block's other pages, or
+             at the end of one, before them; so two rests share a page, and small blocks lie where there is room
+
+First rests are given pages, the longest lasting first. A rest takes a page that has room, and that it keeps in use
+little longer or not at all. Then all pages that are wanted are placed, in the order of their begins: the shortest run
+of free ones that is long enough, or free pages of the shortest runs. So there are no more of them than are wanted at
+once.
+
+    apart    no byte of the memory is held by two blocks at one instruction; looked over in `planning.addresses`
+
+Stitching pages is the way of GMLake (Guo et al. 2024, https://arxiv.org/abs/2401.08156), there while the step runs.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import groupby, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.planning.addresses.blocks import Block
+
+Range = tuple[int, int]
+"""From a first byte, or instruction, to the one before which it ends."""
+_NEVER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Stitched:
+    """Where each block begins in the window, what page each page of the window shows, and how many pages there are."""
+
+    addresses: tuple[int, ...]
+    pages: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Want:
+    """Pages that a block needs from `begin` to `end`: `whole` ones, from its page `first` on, and `rest` bytes.
+
+    In the `gaps` they hold nothing, and other blocks may use them.
+    """
+
+    begin: int
+    end: int
+    block: int
+    first: int
+    whole: int
+    rest: int = 0
+    gaps: tuple[Range, ...] = ()
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """A page for rests: when it is in use, and which bytes are taken when, as (low, high, begin, end)."""
+
+    begin: int
+    end: int
+    items: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
+
+    def longer_for(self, want: _Want) -> int:
+        """Return for how many more instructions the page would be in use if it took the rest of `want`."""
+        return max(0, self.begin - want.begin) + max(0, want.end - self.end)
+
+    def room(self, want: _Want, page_bytes: int) -> int | None:
+        """Return where in the page there is room; if the block has whole pages too, only at the page's begin or end."""
+        end, size = 0, want.rest
+        beside = sorted(item[:2] for item in self.items if item[2] < want.end and want.begin < item[3])
+        for low, high in (*beside, (page_bytes, page_bytes)):
+            if low - end >= size:
+                if not want.whole or end == 0:
+                    return end
+                if low == page_bytes:
+                    return page_bytes - size
+            end = max(end, high)
+        return None
+
+    def take(self, low: int, want: _Want) -> None:
+        """Give a rest its bytes."""
+        self.begin, self.end = min(self.begin, want.begin), max(self.end, want.end)
+        self.items.append((low, low + want.rest, want.begin, want.end))
+
+
+@dataclass
+class _Memory:
+    """The instruction until which each page is free, 0 if it is not; and when that changes, to what."""
+
+    until: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    changes: list[tuple[int, bool, int, int]] = field(default_factory=list[tuple[int, bool, int, int]])
+
+    def take(self, number: int, begin: int, end: int, gaps: Sequence[Range] = ()) -> list[int]:
+        """Take `number` pages from `begin` to `end`, except in `gaps`; calls come in the order of `begin`.
+
+        First come pages that others leave free until `end` or later; then pages that are not taken for later, in one
+        run if one is long enough, else of the shortest runs; then new ones.
+        """
+        while self.changes and self.changes[0][0] <= begin:
+            _, _, page, until = heappop(self.changes)
+            self.until[page] = until
+        found = [int(page) for page in np.flatnonzero((self.until >= end) & (self.until < _NEVER))[:number]]
+        found += _tightest(self.until == _NEVER, number - len(found))  # what has gaps has no time for those of others
+        lacking, count = number - len(found), len(self.until)
+        self.until = np.append(self.until, np.full(lacking, _NEVER))
+        found = sorted([*found, *range(count, count + lacking)])
+        for page in found:
+            for free, taken in gaps:
+                heappush(self.changes, (free, False, page, taken))
+                heappush(self.changes, (taken, True, page, 0))  # behind all that ends there
+            heappush(self.changes, (end, False, page, int(self.until[page])))
+        self.until[found] = 0
+        return found
+
+
+def _tightest(is_free: NDArray[np.bool_], number: int) -> list[int]:
+    """Return `number` free pages, or all there are: of the shortest run that is long enough, else of the shortest."""
+    edges = np.flatnonzero(np.diff(is_free, prepend=False, append=False))
+    begins, lengths = edges[::2], edges[1::2] - edges[::2]
+    fitting = np.flatnonzero(lengths >= number)
+    if len(fitting):
+        first = int(begins[fitting[np.argmin(lengths[fitting])]])
+        return list(range(first, first + number))
+    shortest = np.argsort(lengths, kind="stable")
+    return [int(page) for at in shortest for page in range(begins[at], begins[at] + lengths[at])][:number]
+
+
+def stitched(blocks: Sequence[Block], *, page_bytes: int, alignment_bytes: int) -> Stitched:
+    """Return pages for all blocks; a block that does not begin with a page begins at a multiple of the alignment."""
+    wants = [want for at, block in enumerate(blocks) for want in _wants(at, block, page_bytes, alignment_bytes)]
+    shelves, places = _shelved([want for want in wants if want.rest], page_bytes)
+    memory = _Memory()
+    pages_of: list[dict[int, int]] = [{} for _ in blocks]
+    shelf_pages = [0] * len(shelves)
+    whole = ((want.begin, -want.whole, want.end, 0, at) for at, want in enumerate(wants) if want.whole)
+    begun = ((shelf.begin, -1, shelf.end, 1, at) for at, shelf in enumerate(shelves))
+    for begin, less, end, is_shelf, at in sorted([*whole, *begun]):
+        if is_shelf:
+            (shelf_pages[at],) = memory.take(1, begin, end)
+        else:
+            pages = memory.take(-less, begin, end, wants[at].gaps)
+            pages_of[wants[at].block].update(enumerate(pages, wants[at].first))
+    runs = [[pages.get(at, 0) for at in range(1 + max(pages, default=-1))] for pages in pages_of]
+    offsets = [0] * len(blocks)
+    for block, (shelf, low) in places.items():
+        is_behind = bool(runs[block]) and not low
+        runs[block].insert(len(runs[block]) if is_behind else 0, shelf_pages[shelf])
+        offsets[block] = low
+    return _shown(runs, offsets, page_bytes, len(memory.until))
+
+
+def _shown(runs: Sequence[Sequence[int]], offsets: Sequence[int], page_bytes: int, count: int) -> Stitched:
+    """Return a window in which each run of pages is shown, each block at its offset in the first page of its run."""
+    window, begins = list(range(count)), dict[tuple[int, ...], int]()
+    for run in map(tuple, runs):
+        if run and run not in begins:
+            follows = run == tuple(range(run[0], run[0] + len(run)))
+            begins[run] = run[0] if follows else len(window)
+            window.extend(() if follows else run)
+    addresses = (begins.get(tuple(run), 0) * page_bytes + low for run, low in zip(runs, offsets, strict=True))
+    return Stitched(tuple(addresses), tuple(window), count)
+
+
+def _shelved(wants: Iterable[_Want], page_bytes: int) -> tuple[list[_Shelf], dict[int, tuple[int, int]]]:
+    """Return the pages for rests; and by block, the number of the page with its rest, and where in it the rest lies."""
+    shelves: list[_Shelf] = []
+    places: dict[int, tuple[int, int]] = {}
+    for want in sorted(wants, key=lambda want: (want.begin - want.end, not want.whole, -want.rest, want.block)):
+        best: tuple[int, int, int] | None = None
+        for at, shelf in enumerate(shelves):
+            longer = shelf.longer_for(want)
+            if best is None or longer < best[0]:
+                low = shelf.room(want, page_bytes)
+                if low is not None:
+                    best = longer, at, low
+                    if not longer:
+                        break
+        if best is None or best[0] > want.end - want.begin:
+            best = 0, len(shelves), 0
+            shelves.append(_Shelf(want.begin, want.end))
+        _, at, low = best
+        shelves[at].take(low, want)
+        places[want.block] = at, low
+    return shelves, places
+
+
+def _wants(number: int, block: Block, page_bytes: int, alignment_bytes: int) -> Iterator[_Want]:
+    """Yield what a block needs; where some of its bytes come or go before others, all of its pages are its own."""
+    if len({(part.begin, part.end) for part in block.parts}) == 1:
+        whole, rest = divmod(block.size_bytes, page_bytes)
+        yield _Want(block.begin, block.end, number, 0, whole, -(-rest // alignment_bytes) * alignment_bytes)
+        return
+    held: list[list[Range]] = [[] for _ in range(-(-block.size_bytes // page_bytes))]
+    for part in sorted(block.parts, key=lambda part: part.begin):
+        for ranges in held[part.low // page_bytes : -(-part.high // page_bytes)]:
+            if ranges and part.begin <= ranges[-1][1]:
+                ranges[-1] = ranges[-1][0], max(ranges[-1][1], part.end)
+            else:
+                ranges.append((part.begin, part.end))
+    first = 0
+    for times, group in groupby(held):
+        count = len(list(group))
+        if times:
+            gaps = tuple((before[1], after[0]) for before, after in pairwise(times))
+            yield _Want(times[0][0], times[-1][1], number, first, count, 0, gaps)
+        first += count

@@ -1,0 +1,39 @@
+"""What can be had for nothing? Rewrites that free memory and repeat or move nothing.
+
+Updates move forward (`order`), large ops are taken apart (`apart`), operands of which only the layout matters are let
+go (`by_layout`), gradients of weights wait (`waiting`), then dying operands are written over (`reuse`). Each rewrite is
+undone if it raises the floor: a storage that is written over by a result has to stay as long as the result.
+"""
+
+from dataclasses import replace
+
+from outgrow.ir.graph import Graph
+from outgrow.plan import Decision
+from outgrow.planning.floor import floor_of
+from outgrow.planning.free.apart import all_apart, taken_apart
+from outgrow.planning.free.by_layout import layouts_asked
+from outgrow.planning.free.early_updates import early_updates
+from outgrow.planning.free.reuse import reuses
+from outgrow.planning.free.waiting import waiting_weights
+from outgrow.planning.problem import Problem
+
+
+def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
+    """Return the graph after all free rewrites, whose floor is not above the captured graph's, and the decisions."""
+    graph, decisions = problem.graph, ()
+    floor, _ = floor_of(problem, graph)
+    for rewrite in (early_updates, taken_apart, layouts_asked, waiting_weights, reuses):
+        found, made = rewrite(problem, graph)
+        found_floor, _ = floor_of(problem, found)
+        if found_floor <= floor:
+            graph, floor, decisions = found, found_floor, (*decisions, *made)
+    return graph, decisions
+
+
+def loosest(problem: Problem) -> Problem:
+    """Return the problem whose ops ask for least: taken apart, without operands of which only the layout matters.
+
+    Whatever a plan does with an op, the plan that does the same with its parts is as quick and needs no more.
+    """
+    graph, _ = layouts_asked(problem, all_apart(problem, problem.graph))
+    return replace(problem, graph=graph)

@@ -1,0 +1,63 @@
+"""Which order of the ops needs the least memory, if everything that is not in use may be away?
+
+Under a small budget, what waits for the backward pass is away, or not built yet. Memory is then filled by what the ops
+of one half of the step hold for each other; the halves meet at the moment of most bytes. So each half is put into the
+order of least peak (`reorder`), as if the storages of the other half took no room:
+
+    forward     a storage lives from its birth to its last use in this half
+    backward    what was born before this half does not count
+
+A step without updates and gradients has one half. Updates keep their places, since they move forward anyway
+(`early_updates`). In a chain of layers the captured order is the best, which is seen at once; where branches cross,
+such as in randomly wired cells, another order may be far better.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from outgrow.analysis.updates import first_update
+from outgrow.ir.graph import Graph, Role
+from outgrow.plan import Move
+from outgrow.planning.bound.bound import bound_seconds
+from outgrow.planning.order.jobs import alone, jobs_of, profile
+from outgrow.planning.order.moves import moves_to
+from outgrow.planning.order.reorder import Effort, lowered
+from outgrow.planning.problem import Problem
+from outgrow.rewriting.derive import apply_laws
+
+_SECONDS = 0.5
+"""How long ordering one half may take, on a machine of 2020."""
+_MOST_OPS = 10_000
+"""Steps of more ops keep the captured order: they have many layers, in a chain."""
+
+
+def orders(problem: Problem) -> Iterator[tuple[Graph, tuple[Move, ...]]]:
+    """Yield the captured graph, then the one in the lean order if that is another, with the moves that make it."""
+    graph = problem.graph
+    yield graph, ()
+    moves = _moves(problem) if len(graph.ops) <= _MOST_OPS else ()
+    if moves:
+        yield apply_laws(graph, moves), moves
+
+
+def least_seconds(problem: Problem) -> float:
+    """Return seconds that no plan in one of the `orders` can beat."""
+    return min(bound_seconds(replace(problem, graph=graph)) for graph, _ in orders(problem))
+
+
+def _moves(problem: Problem) -> tuple[Move, ...]:
+    """Return the moves from the captured order to the lean one."""
+    graph = problem.graph
+    jobs = jobs_of(graph, problem.workspace, first_stays=True)
+    updates = first_update(graph)
+    middle = updates
+    if updates < len(jobs) or any(storage.role is Role.GRADIENT for storage in graph.storages.values()):
+        bytes_at = profile(jobs, range(updates))
+        middle = max(range(updates), key=bytes_at.__getitem__, default=0)
+    order: list[int] = []
+    for begin, end in ((0, middle), (middle, updates)):
+        inside = alone(jobs, begin, end)
+        found = lowered(inside, list(range(len(inside))), Effort.of(_SECONDS))
+        order += [begin + at for at in found]
+    order += range(updates, len(jobs))
+    return moves_to(graph, [graph.ops[job].name for job in order])

@@ -1,0 +1,103 @@
+"""Which recomputations and re-uses does a sequence mean? From arrays to decisions, and the names of what they make.
+
+The law of recomputation repeats one chain directly before one op. Decisions are applied from the end of the sequence to
+its beginning, so each finds the op before which its chain has to stand: what comes later is there already. Then results
+are written over operands that now die, from the beginning to the end.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.plan import Recompute, Reuse
+from outgrow.planning.search.sequence import OpSequence
+from outgrow.planning.search.tables import Tables
+from outgrow.rewriting.recompute import unused_suffix
+
+
+@dataclass(frozen=True)
+class Named:
+    """The decisions, in the order in which they are applied; the names of the ops and of the instances."""
+
+    decisions: tuple[Recompute | Reuse, ...]
+    ops: tuple[str, ...]
+    instances: tuple[str, ...]
+
+
+def named(tables: Tables, sequence: OpSequence, over: NDArray[np.int64]) -> Named:
+    """Return the decisions that turn the tables' graph into the sequence; `over` is that of its `Residence`."""
+    captured = [op.name for op in tables.graph.ops]
+    original = [captured[int(op)] for op in sequence.op]
+    ops = list(original)
+    places: list[list[int]] = [[] for _ in sequence.rebuilt]
+    for at in np.flatnonzero(sequence.rebuilding >= 0):
+        places[int(sequence.rebuilding[at])].append(int(at))
+    made = _made(tables, sequence)
+    used_ops, used_storages = set(captured), set(tables.names)
+    decisions: list[Recompute | Reuse] = []
+    suffixes = [""] * len(places)
+    for number in sorted(range(len(places)), key=lambda number: places[number][-1], reverse=True):
+        chain = [original[at] for at in places[number]]
+        storages = [tables.names[storage] for storage in made[number]]
+        suffix = unused_suffix(chain, storages, used_ops.__contains__, used_storages.__contains__)
+        suffixes[number] = suffix
+        for at, name in zip(places[number], chain, strict=True):
+            ops[at] = name + suffix
+        used_ops.update(name + suffix for name in chain)
+        used_storages.update(name + suffix for name in storages)
+        decisions.append(Recompute(tables.names[int(sequence.rebuilt[number])], ops[places[number][-1] + 1]))
+    names = _instances(tables, sequence, suffixes)
+    reuses = _reuses(tables, sequence, ops, over)
+    return Named((*decisions, *reuses), tuple(ops), _homes(tables, sequence, names, over))
+
+
+def _births(sequence: OpSequence) -> dict[int, int]:
+    """The place in the sequence at which each instance is used first."""
+    first = np.full(len(sequence.instance_storage), -1, dtype=np.int64)
+    first[sequence.use_instance[::-1]] = sequence.use_at[::-1]
+    return {instance: int(at) for instance, at in enumerate(first) if at >= 0}
+
+
+def _made(tables: Tables, sequence: OpSequence) -> list[list[int]]:
+    """The storages that each rebuilding brings into being."""
+    made: list[list[int]] = [[] for _ in sequence.rebuilt]
+    for instance, at in _births(sequence).items():
+        storage = int(sequence.instance_storage[instance])
+        own = int(sequence.rebuilding[at])
+        if own >= 0 and tables.birth[storage] == sequence.op[at]:
+            made[own].append(storage)
+    return made
+
+
+def _instances(tables: Tables, sequence: OpSequence, suffixes: Sequence[str]) -> tuple[str, ...]:
+    names = [tables.names[int(storage)] for storage in sequence.instance_storage]
+    for instance, at in _births(sequence).items():
+        own = int(sequence.rebuilding[at])
+        if own >= 0 and tables.birth[sequence.instance_storage[instance]] == sequence.op[at]:
+            names[instance] += suffixes[own]
+    return tuple(names)
+
+
+def _reuses(tables: Tables, sequence: OpSequence, names: Sequence[str], over: NDArray[np.int64]) -> Iterator[Reuse]:
+    """The decisions to write results over operands."""
+    for at in np.flatnonzero(over):
+        op = tables.graph.ops[int(sequence.op[at])]
+        target = tables.names[int(tables.over[sequence.op[at], over[at]])]
+        own = [place for place, value in enumerate(op.references) if tables.graph.values[value].storage == target]
+        yield Reuse(names[int(at)], own[0])
+
+
+def _homes(tables: Tables, sequence: OpSequence, names: Sequence[str], over: NDArray[np.int64]) -> tuple[str, ...]:
+    """The storage in which each instance lies: its own, or that over which it is written."""
+    homes = list(names)
+    uses = np.searchsorted(sequence.use_at, np.arange(len(sequence.op) + 1))
+    for at in np.flatnonzero(over):
+        used = sequence.use_instance[uses[at] : uses[at + 1]]
+        own = tables.over[sequence.op[at]]
+        result, operand = (
+            next(int(one) for one in used if sequence.instance_storage[one] == own[column]) for column in (0, over[at])
+        )
+        homes[result] = homes[operand]
+    return tuple(homes)

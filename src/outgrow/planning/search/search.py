@@ -1,0 +1,318 @@
+"""The joint choice: order, re-use, recomputation and swapping, decided by what the schedule costs.
+
+    1. updates move forward, dying operands are written over (`planning.free`): these free memory at no cost; beside the
+       captured order, the lean one (`planning.order.lean`) is a *board* to search on, where it is another
+    2. if the step fits now, nothing is moved
+    3. a policy says for every rest of a storage whether its bytes are kept or built again (`sequence`), and for what
+       outlives the step whether it is stowed in the next tier between steps (`residence`); for a policy, the sequence
+       of ops, its live bytes, the gaps to swap and the transfers in time follow, and so its seconds
+    4. the scan of each board: policies that build again whatever costs less than some seconds a byte, or a byte and
+       second of its rest, for many such prices; then each kind of rest in turn is given the choice that suits it best
+    5. the search (`annealing`), which a quick plan does without: short runs from there and from keeping everything, on
+       every board, then long ones from the best of these; runs beside each other use two processors
+
+The result is deterministic: every run ends after a number of trials that depends on the graph alone, its random numbers
+come from a fixed seed, and no run knows of one beside it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from threading import Event
+
+import numpy as np
+
+from outgrow.analysis.liveness import peak_bytes
+from outgrow.ir.graph import Graph
+from outgrow.plan import Decision
+from outgrow.planning.floor import floor_of, require_feasible
+from outgrow.planning.free.free import free_rewrites
+from outgrow.planning.order.lean import orders
+from outgrow.planning.problem import Problem
+from outgrow.planning.search.annealing import HEADROOMS, LEADS, Costs, Trial, annealed, beats, costs_of, tried
+from outgrow.planning.search.changes import Policy
+from outgrow.planning.search.recompute import named
+from outgrow.planning.search.residence import residence_of
+from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
+from outgrow.planning.search.space import Space, space_of
+from outgrow.planning.search.swap import swaps_of
+from outgrow.planning.search.transfers import FARTHEST, PARTLY, WIDEST, choose, transfers
+
+_PRICES = 24
+_SHORTEST = 1e-3
+"""Where prices are by the second, a rest counts as lasting at least this share of the longest one."""
+_WORK = 60_000_000
+"""Ops walked over in one search, as some seconds allow; fewer in a large step, where each takes longer."""
+_LARGE = 16_000
+"""In a step of this many ops, walking over each takes twice as long: more gaps are open at a time."""
+_MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 100_000, 400, 250
+_SHORT_RUNS = 4
+_WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5
+"""Temperatures, as shares of the step: at the beginning of a short run, of a long one, and at the end of each."""
+_AT_ONCE = 256
+"""Trials between two reports of progress."""
+_SMALL = 4_000
+"""In steps of at most this many ops every rule for choosing gaps is tried."""
+ENOUGH = 1e-4
+"""A stall of less than this share of the step is not worth a search."""
+
+
+@dataclass(frozen=True)
+class _Board:
+    """What there is to decide, and what it costs; `free` are the decisions that were made before.
+
+    `is_wanted` is clear once nobody waits for the result any more.
+    """
+
+    space: Space
+    costs: Costs
+    free: tuple[Decision, ...]
+    is_wanted: Event
+
+    @property
+    def enough(self) -> float:
+        """A step that takes at most these seconds is not worth a search."""
+        return self.space.arithmetic_seconds * (1 + ENOUGH)
+
+    @property
+    def affordable(self) -> int:
+        """Trials that one search can afford."""
+        ops = len(self.costs.op_seconds)
+        return int(_WORK / (max(ops, 1) * (1 + ops / _LARGE)))
+
+    def tried(self, policy: Policy, headroom: float = 0.0, rule: int = FARTHEST, lead: float = 0.1) -> Trial:
+        """Return what a policy costs."""
+        self.check_wanted()
+        return tried(self.costs, policy, headroom, rule, lead)
+
+    def check_wanted(self) -> None:
+        """Raise `CancelledError` once nobody waits for the result."""
+        if not self.is_wanted.is_set():
+            raise CancelledError
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A trial on a board."""
+
+    board: _Board
+    trial: Trial
+
+    @property
+    def seconds(self) -> float:
+        """What the step takes; infinite where the capacity does not hold."""
+        return self.trial.seconds
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether no better trial is worth looking for."""
+        return self.seconds <= self.board.enough
+
+
+def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    """Return the decisions of the joint search; none where the captured step fits.
+
+    `graph` is the captured one after the rewrites that are free, and `free` are those. Raises `Infeasible` if the
+    budget is below the floor.
+    """
+    if _needed_bytes(problem) <= problem.budget.capacity_bytes:
+        return ()
+    require_feasible(problem, graph)
+    is_wanted = Event()
+    is_wanted.set()
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(_searched, problem, graph, free, is_wanted)
+        try:
+            best = searching.result()
+        finally:
+            is_wanted.clear()
+    assert np.isfinite(best.seconds), "a budget at or above the floor has a plan: everything unused can be away"
+    return (*best.board.free, *_decisions(best))
+
+
+def _needed_bytes(problem: Problem) -> int:
+    """Return what the captured step needs."""
+    graph = problem.graph
+    born = sum(graph.storages[name].size_bytes for name in graph.kept & graph.born_at.keys())
+    return peak_bytes(graph, problem.workspace) + (born if problem.anchored else 0)
+
+
+def _searched(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> _Found:
+    """Return the best that the search finds; not for the main thread, for compiled code does not bear Ctrl-C."""
+    scanned: list[_Found] = []
+    for board in _boards(problem, graph, free, is_wanted):
+        scanned.append(_Found(board, _scanned(board)))
+        if scanned[-1].is_enough:
+            break
+    return _improved(scanned)
+
+
+def _boards(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Iterator[_Board]:
+    """Yield the board of the captured order, then that of the lean one, if it is another and has plans at all."""
+    space = space_of(problem, graph)
+    yield _Board(space, costs_of(space), free, is_wanted)
+    for other, moves in islice(orders(problem), 1, None):
+        lean = replace(problem, graph=other)
+        rewritten, made = free_rewrites(lean)
+        if floor_of(lean, rewritten)[0] <= problem.budget.capacity_bytes:
+            space = space_of(lean, rewritten)
+            yield _Board(space, costs_of(space), (*moves, *made), is_wanted)
+
+
+def _decisions(found: _Found) -> tuple[Decision, ...]:
+    """Return the decisions that a trial means: the same schedule once more, with the names of what it moves."""
+    space, trial = found.board.space, found.trial
+    sequence = sequence_of(space.tables, trial.policy)
+    seconds, live, gaps, over = residence_of(space.tables, sequence, trial.policy)
+    capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
+    moved = choose(
+        live, seconds, gaps.begin, gaps.end, gaps.size, gaps.whole, capacity, trial.headroom, trial.rule,
+        space.problem.part_bytes,
+    )  # fmt: skip
+    lead = trial.lead * float(seconds.sum())
+    schedule = transfers(seconds, live, gaps, moved, capacity, link, lead, space.problem.piece_bytes)
+    names = named(space.tables, sequence, over)
+    storages = [names.instances[int(instance)] for instance in gaps.instance]
+    stowed, swapped = swaps_of(names.ops, storages, gaps, schedule)
+    return (*names.decisions, *stowed, *swapped)
+
+
+# The scan --------------------------------------------------------------------------------------------------------
+
+
+def _scanned(board: _Board) -> Trial:
+    """Return the best of the policies that build again what is cheap, at many prices, improved kind by kind."""
+    best = board.tried(board.space.start)
+    stowing = board.tried(board.space.stowing)
+    best = stowing if beats(stowing, best, 0.0) else best
+    for policy in _cheap(board.space, best.policy):
+        for headroom, lead in ((0.0, 0.1), (0.08, 0.1), (0.25, 0.5)):
+            trial = board.tried(policy, headroom, lead=lead)
+            if beats(trial, best, 0.0):
+                best = trial
+    if board.space.problem.quick:
+        return _settled(board, best)
+    return _settled(board, _kind_by_kind(board, _settled(board, best)))
+
+
+def _cheap(space: Space, start: Policy) -> Iterator[Policy]:
+    inner = space.rests[start[space.rests] == KEEP]
+    if not len(inner):
+        return
+    lasting = np.maximum(space.lasting[inner], space.lasting.max() * _SHORTEST or 1.0)
+    for prices in (space.price[inner], space.price[inner] / lasting):
+        for price in np.unique(np.quantile(prices, np.linspace(0, 1, _PRICES), method="lower")):
+            for choice in (DISCARD, REBUILD):
+                policy = start.copy()
+                policy[inner[prices <= price]] = choice
+                yield policy
+
+
+def _kind_by_kind(board: _Board, best: Trial) -> Trial:
+    """Give each kind of rest the choice that suits it best while the others stay; repeat this as long as it pays."""
+    before, kinds, left = float("inf"), list(board.space.kinds), board.affordable // 3
+    while len(kinds) * 3 <= left and best.seconds < before * (1 - 1e-3):
+        before = best.seconds
+        left -= len(kinds) * 3
+        for members in kinds:
+            for choice in (KEEP, REBUILD, DISCARD):
+                policy = best.policy.copy()
+                policy[members] = choice
+                trial = board.tried(policy, best.headroom, best.rule, best.lead)
+                if beats(trial, best, 0.0):
+                    best = trial
+    return best
+
+
+def _settled(board: _Board, trial: Trial) -> Trial:
+    """Return the policy under the habits that suit it best; the rule that looks at every gap is for small steps."""
+    rules = (FARTHEST, PARTLY, WIDEST) if len(board.costs.op_seconds) <= _SMALL else (FARTHEST, PARTLY)
+    for headroom in HEADROOMS:
+        for lead in LEADS:
+            for rule in rules:
+                other = board.tried(trial.policy, headroom, rule, lead)
+                if beats(other, trial, 0.0):
+                    trial = other
+    return trial
+
+
+# The search ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of simulated annealing: where it begins, its seed, its trials, and how warm it is at first."""
+
+    origin: _Found
+    seed: int
+    trials: int
+    warm: float
+
+    def result(self, progress: Callable[[float], None]) -> _Found:
+        """Return the best trial that the run finds."""
+        board = self.origin.board
+        random = np.random.default_rng(self.seed)
+        now = best = self.origin.trial
+        for begin in range(0, self.trials, _AT_ONCE):
+            board.check_wanted()
+            end = min(begin + _AT_ONCE, self.trials)
+            now, best = annealed(
+                board.costs, board.space.alike, now, best, random, begin, end, self.trials, self.warm, _COLD,
+                board.enough,
+            )  # fmt: skip
+            if best.seconds <= board.enough:
+                break
+            progress(end / self.trials)
+        return _Found(board, _settled(board, best))
+
+
+def _improved(scanned: Sequence[_Found]) -> _Found:
+    """Return the best that the search finds from what the scans of all boards found."""
+    start = min(scanned, key=_seconds)
+    is_quick = start.board.space.problem.quick
+    if is_quick or start.is_enough or not any(len(found.board.space.rests) for found in scanned):
+        return start
+    report = start.board.space.problem.progress
+    origins = list(_origins(scanned))
+    short = [_Run(origin, seed, _trials(origin.board) // 8, _WARM) for seed, origin in enumerate(origins)]
+    found = _beside_each_other(short, lambda done: report("search", done / 3))
+    best = sorted(found, key=_seconds)[:2]
+    long = [_Run(origin, seed, _trials(origin.board) // 2, _LUKEWARM) for seed, origin in enumerate(best, len(short))]
+    found = _beside_each_other(long, lambda done: report("search", (1 + 2 * done) / 3))
+    return min((start, *found), key=_seconds)
+
+
+def _origins(scanned: Sequence[_Found]) -> Iterator[_Found]:
+    """Yield the starting points of the four short runs, equally many on each board."""
+    for found in scanned:
+        board = found.board
+        plain = _Found(board, _settled(board, board.tried(board.space.start)))
+        yield found
+        yield plain if np.isfinite(plain.seconds) else found
+        yield from (found,) * (_SHORT_RUNS // len(scanned) - 2)
+
+
+def _trials(board: _Board) -> int:
+    """Return how many trials a search on a board makes, all told."""
+    return max(_FEWEST_TRIALS, min(_MOST_TRIALS, board.affordable, _TRIALS_A_REST * len(board.space.rests)))
+
+
+def _seconds(found: _Found) -> float:
+    return found.seconds
+
+
+def _beside_each_other(runs: Sequence[_Run], report: Callable[[float], None]) -> list[_Found]:
+    """Return the results of runs, two at a time; this thread takes every second run and reports its progress."""
+    mine = runs[::2]
+    with ThreadPoolExecutor(1) as pool:
+        others = [pool.submit(run.result, _ignore) for run in runs[1::2]]
+        found = [
+            run.result(lambda done, before=number: report((before + done) / len(mine)))
+            for number, run in enumerate(mine)
+        ]
+        return [*found, *(other.result() for other in others)]
+
+
+def _ignore(_done: float) -> None:
+    return

@@ -1,0 +1,233 @@
+"""How does a graph look to compiled code? As arrays: what each op touches, what each storage goes through.
+
+Ops and storages are numbered in the order of the graph. A *use* is one op that touches one storage; uses are
+numbered storage by storage, so `use_start[s]:use_start[s + 1]` are those of storage s, in order. The *rest* after a
+use has the number of that use: a storage rests from one use to the next, and after its last use to the end of the step.
+
+The *chain* of a storage as of a use are the ops that wrote it up to there, the first `writes[use]` of
+`write_at[write_start[s]:write_start[s + 1]]`: what has to be repeated to build it again. `limit[use]` is the last op
+before which that gives the same bits (the law of recomputation says when), -1 if it never does.
+
+`moves` says which storages may leave the device between two uses, `anchors` which do not, and have their room from the
+beginning of the step to its end, unless they are stowed. For a storage that may rest in the next tier between
+steps, `stow_rest` is the rest after its last use, whose policy says whether it does; else -1.
+
+`over` says over which storages an op may write its first result, should they die there in some sequence. After an op
+that `lends`, what it touches is in flight (`ir.flight`): it stays until the op that ends this.
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.analysis.dependence import is_repeatable
+from outgrow.ir.flight import flights, is_in_flight, lends
+from outgrow.ir.graph import Graph
+from outgrow.operators.effects import quiet
+from outgrow.planning.free.reuse import ways
+from outgrow.planning.leaving import leaving, stowing
+from outgrow.planning.problem import Problem
+from outgrow.rewriting.reuse import misfit
+
+_OPERANDS = 2
+"""How many operands of an op are considered for writing over, at most."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The arrays of one graph without transfers, under the costs of one problem."""
+
+    graph: Graph
+    op_seconds: NDArray[np.float64]
+    op_workspace: NDArray[np.int64]
+    touch_start: NDArray[np.int64]
+    touched: NDArray[np.int64]
+    touch_use: NDArray[np.int64]
+    touch_writes: NDArray[np.bool_]
+    names: tuple[str, ...]
+    size: NDArray[np.int64]
+    birth: NDArray[np.int64]
+    stays: NDArray[np.bool_]
+    moves: NDArray[np.bool_]
+    anchors: NDArray[np.bool_]
+    stow_rest: NDArray[np.int64]
+    use_start: NDArray[np.int64]
+    use_at: NDArray[np.int64]
+    writes: NDArray[np.int64]
+    limit: NDArray[np.int64]
+    write_start: NDArray[np.int64]
+    write_at: NDArray[np.int64]
+    chain_seconds: NDArray[np.float64]
+    over: NDArray[np.int64]
+    lends: NDArray[np.int64]
+
+
+def tables_of(problem: Problem, graph: Graph) -> Tables:
+    """Return the arrays of `graph`, a rewriting of the problem's graph without transfers."""
+    ops = graph.ops
+    names = tuple(graph.storages)
+    number = {name: at for at, name in enumerate(names)}
+    may_leave = leaving(problem, graph)
+    may_stow = stowing(graph, may_leave)
+    touched, written = graph.touched_at, graph.written_at
+    uses: list[list[int]] = [[] for _ in names]
+    writers: list[list[int]] = [[] for _ in names]
+    for at, storages in enumerate(touched):
+        for name in storages:
+            uses[number[name]].append(at)
+            if name in written[at]:
+                writers[number[name]].append(at)
+    use_start = _starts([len(steps) for steps in uses])
+    write_start = _starts([len(steps) for steps in writers])
+    writes, touch_use = _counts(touched, written, number, use_start)
+    storages = list(graph.storages.values())
+    stays = [name in graph.outliving or not uses[number[name]] for name in names]
+    limit = _limits(graph, writers, writes, use_start, number)
+    limit[np.repeat(stays, np.diff(use_start))] = -1
+    limit[_in_flight(graph, use_start, uses, number)] = -1
+    seconds, workspace = np.array([problem.seconds_of(op) for op in ops]), problem.workspace
+    return Tables(
+        graph=graph,
+        op_seconds=seconds,
+        op_workspace=np.array([workspace.get(op.captured, 0) for op in ops], dtype=np.int64),
+        touch_start=_starts([len(items) for items in touched]),
+        touched=np.array([number[name] for items in touched for name in items], dtype=np.int64),
+        touch_use=np.array(touch_use, dtype=np.int64),
+        touch_writes=np.array(
+            [name in written[at] for at, items in enumerate(touched) for name in items], dtype=np.bool_
+        ),
+        names=names,
+        size=np.array([storage.size_bytes for storage in storages], dtype=np.int64),
+        birth=np.array([graph.born_at.get(name, -1) for name in names], dtype=np.int64),
+        stays=np.array(stays, dtype=np.bool_),
+        moves=np.array([name in may_leave for name in names], dtype=np.bool_),
+        anchors=np.array(stays, dtype=np.bool_) & problem.anchored,
+        stow_rest=np.where([name in may_stow for name in names], use_start[1:] - 1, -1),
+        use_start=use_start,
+        use_at=np.array([at for steps in uses for at in steps], dtype=np.int64),
+        writes=np.array(writes, dtype=np.int64),
+        limit=limit,
+        write_start=write_start,
+        write_at=np.array([at for steps in writers for at in steps], dtype=np.int64),
+        chain_seconds=_chain_seconds(seconds, writers, writes, use_start),
+        over=_overs(problem, graph, number, may_leave, may_stow),
+        lends=np.array([lends(op) for op in ops], dtype=np.int64),
+    )
+
+
+def _overs(
+    problem: Problem, graph: Graph, number: dict[str, int], may_leave: Collection[str], may_stow: Collection[str]
+) -> NDArray[np.int64]:
+    """For each op the storage of its first result, then up to two operands that it may be written over; else -1.
+
+    Two cases are left out, since the operand would then have to stay like the result: a result that may be stowed over
+    a storage that exists before the step, and a result that may never leave over a storage that may. On an anchored
+    device a result that outlives the step is written over nothing.
+    """
+    found = np.full((len(graph.ops), 1 + _OPERANDS), -1, dtype=np.int64)
+    for at, op in enumerate(graph.ops):
+        fitting = [way for way in ways(problem, op) if misfit(graph.values, graph.storages, op, way.operand) is None]
+        if not fitting or graph.storages[graph.written_at[at][0]].size_bytes < problem.minimum_bytes:
+            continue
+        target, *operands = (
+            graph.values[name].storage
+            for name in (op.results[0], *(op.references[way.operand] for way in fitting))
+            if name is not None
+        )
+        if problem.anchored and target in graph.kept:
+            continue
+        own = [
+            name
+            for name in operands
+            if (target not in may_stow or name in graph.born_at) and (target in may_leave or name not in may_leave)
+        ][:_OPERANDS]
+        if own:
+            found[at, : 1 + len(own)] = [number[name] for name in (target, *own)]
+    return found
+
+
+def _in_flight(graph: Graph, use_start: NDArray[np.int64], uses: list[list[int]], number: dict[str, int]) -> list[int]:
+    """Return the uses after which a storage is in flight, so that it stays until the exchange has ended."""
+    return [
+        int(use_start[number[name]]) + at
+        for name, spans in flights(graph).items()
+        for at, step in enumerate(uses[number[name]])
+        if is_in_flight(spans, step, step + 1)
+    ]
+
+
+def _starts(counts: list[int]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def _counts(
+    touched: Sequence[Sequence[str]],
+    written: Sequence[Sequence[str]],
+    number: dict[str, int],
+    use_start: NDArray[np.int64],
+) -> tuple[list[int], list[int]]:
+    """Return, for each use, how often its storage was written up to then; and for each touch, the use that it is."""
+    writes = [0] * int(use_start[-1])
+    touch_use: list[int] = []
+    seen = [0] * len(number)
+    for at, storages in enumerate(touched):
+        for name in storages:
+            storage = number[name]
+            use = int(use_start[storage]) + seen[storage]
+            before = writes[use - 1] if seen[storage] else 0
+            writes[use] = before + (name in written[at])
+            touch_use.append(use)
+            seen[storage] += 1
+    return writes, touch_use
+
+
+def _limits(
+    graph: Graph,
+    writers: list[list[int]],
+    writes: list[int],
+    use_start: NDArray[np.int64],
+    number: dict[str, int],
+) -> NDArray[np.int64]:
+    """The last op before which the chain of each use may be repeated."""
+    limit = np.full(int(use_start[-1]), -1, dtype=np.int64)
+    for storage, name in enumerate(graph.storages):
+        of_chain = [-1, *_chain_limits(graph, name, writers, number)]
+        for use in range(int(use_start[storage]), int(use_start[storage + 1])):
+            limit[use] = of_chain[writes[use]]
+    return limit
+
+
+def _chain_limits(graph: Graph, storage: str, writers: list[list[int]], number: dict[str, int]) -> Iterator[int]:
+    """Yield the limits of the chains of a storage, one for each op that writes it."""
+    limit = len(graph.ops)
+    made: set[str] = set()
+    for step in writers[number[storage]]:
+        op = graph.ops[step]
+        repeated = quiet(op)
+        made.update(name for name in graph.written_at[step] if graph.born_at.get(name) == step)
+        if limit >= 0 and not (is_repeatable(graph, op) and made.issuperset(graph.written(repeated))):
+            limit = -1
+        for name in repeated.operands if limit >= 0 else ():
+            value = graph.values[name]
+            if value.storage not in made:
+                later = writers[number[value.storage]]
+                overwritten = bisect_left(later, step)
+                limit = min(limit, later[overwritten] if overwritten < len(later) else limit)
+            elif value.storage != storage and value.version != 0:
+                limit = -1
+                break
+        yield limit if storage in made else -1
+
+
+def _chain_seconds(
+    seconds: NDArray[np.float64], writers: list[list[int]], writes: list[int], use_start: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    found = np.zeros(int(use_start[-1]))
+    for storage, steps in enumerate(writers):
+        spent = np.concatenate(([0.0], np.cumsum(seconds[steps]))) if steps else np.zeros(1)
+        for use in range(int(use_start[storage]), int(use_start[storage + 1])):
+            found[use] = spent[writes[use]]
+    return found

@@ -1,0 +1,414 @@
+"""When do bytes move? Given how much of each gap shall be swapped, the transfers in time, and the seconds they cost.
+
+The schedule walks over the ops once, with a clock, both lanes of the link and the memory that is promised:
+
+    promised(k) = live bytes at op k without the swapped storages that rest then, plus workspace
+    held(k)     = copies out that have not ended when op k begins
+    reserved(k) = pieces already on their way back for a later op
+
+    at the boundary before op k
+      1. copies out that have ended free their bytes; while promised + held + reserved exceeds the capacity, the
+         clock waits for the next copy out to end (a stall)
+      2. what op k itself uses is brought back, whatever is missing of it
+      3. pieces for later ops are brought back, in the order of their use, as long as the lane would be idle during
+         op k, the room lasts until their use, and their use is near: within `lead` seconds of the last moment
+      4. op k waits for its pieces (a stall), and runs
+    after op k, every gap that begins there is copied out, unless the tier already holds that version
+
+A gap may move in part, as much as room is lacking: the first bytes of the storage leave, the others stay.
+
+A gap that begins before op 0 is away from the start, and the tier holds its version; one that ends behind the last op
+is copied out before the step ends. Both are gaps of storages that are stowed between steps, and always chosen.
+
+Moving in pieces lets half of a storage come back while only half of its room is free. The seconds found are those
+that `simulation.replay` finds for the derived graph. Compiled, since the search asks for thousands of schedules.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.ir.machine import Link
+from outgrow.planning.compiled import compiled
+from outgrow.planning.search.heights import height, heights_of, highest, lift
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Reals = NDArray[np.float64]
+
+_SLACK = 1 + 1e-9
+"""What rounding may add to a sum of seconds."""
+
+
+class Gaps(NamedTuple):
+    """Rests that a swap may fill, by begin, then end: the instance of a storage that rests, and between which ops.
+
+    `dirty` is False where the same version already rested in an earlier gap (see `analysis.liveness.Gap`), and `whole`
+    is True where all of the storage moves or nothing.
+    """
+
+    instance: Integers
+    begin: Integers
+    end: Integers
+    size: Integers
+    dirty: Flags
+    whole: Flags
+
+
+class Transfers(NamedTuple):
+    """The schedule of the chosen gaps; per gap the op before which it is dropped (-1: kept after all, or away before).
+
+    `seconds` is infinite where the capacity does not hold, and `excess_bytes` says by how much it fails there. A
+    clean gap needs no copy out. Pieces are the bytes `piece_begin:piece_end` of a gap, brought back before an op.
+    """
+
+    seconds: float
+    excess_bytes: int
+    dropped: Integers
+    is_clean: Flags
+    piece_gap: Integers
+    piece_begin: Integers
+    piece_end: Integers
+    piece_before: Integers
+
+
+def transfers(
+    seconds: Reals,
+    live: Integers,
+    gaps: Gaps,
+    moved: Integers,
+    capacity_bytes: int,
+    link: Link,
+    lead_seconds: float,
+    piece_bytes: int,
+) -> Transfers:
+    """Return the transfers in time that move `moved` bytes of each gap, for ops of these seconds and live bytes."""
+    found = walk(
+        seconds, live, gaps.instance, gaps.begin, gaps.end, gaps.dirty, moved, capacity_bytes, *rates(link),
+        lead_seconds, piece_bytes,
+    )  # fmt: skip
+    return Transfers(*found)
+
+
+def rates(link: Link) -> tuple[float, float, float, bool]:
+    """Return out and in seconds a byte, the seconds that a copy takes to start, and whether both share one lane."""
+    return 1 / link.out_bytes_per_second, 1 / link.in_bytes_per_second, link.latency_seconds, link.half_duplex
+
+
+@compiled
+def walk(  # noqa: C901, PLR0912, PLR0915
+    seconds: Reals, live: Integers, instance: Integers, begin: Integers, end: Integers, dirty: Flags,
+    size: Integers, capacity: int, out_rate: float, in_rate: float, latency: float, half_duplex: bool, lead: float,
+    piece_bytes: int,
+) -> tuple[float, int, Integers, Flags, Integers, Integers, Integers, Integers]:  # fmt: skip
+    """The walk of the module's docstring, where `size` is what moves of each gap; returns the fields of `Transfers`.
+
+    One function, since its steps share a dozen arrays: passing these on would count references at every op, which takes
+    ten times as long as all the rest.
+    """
+    ops, gaps = len(seconds), len(begin)
+    dropped = np.full(gaps, -1, np.int64)
+    is_clean = np.zeros(gaps, np.bool_)
+    room_for_pieces = 0
+    instances = 0
+    smallest = capacity
+    for gap in range(gaps):
+        instances = max(instances, instance[gap] + 1)
+        if size[gap]:
+            room_for_pieces += 2 + size[gap] // piece_bytes
+            smallest = min(smallest, size[gap] % piece_bytes or piece_bytes)
+    promises = heights_of(_without(live, begin, end, size))
+    piece_gap = np.empty(room_for_pieces, np.int64)
+    piece_begin = np.empty(room_for_pieces, np.int64)
+    piece_end = np.empty(room_for_pieces, np.int64)
+    piece_before = np.empty(room_for_pieces, np.int64)
+    pieces = 0
+    elapsed = np.empty(ops + 1)
+    elapsed[0] = 0.0
+    for step in range(ops):
+        elapsed[step + 1] = elapsed[step] + seconds[step]
+    out_end = np.zeros(gaps)
+    back_end = np.zeros(gaps)
+    back = np.zeros(gaps, np.int64)
+    copied = np.zeros(instances, np.int64)  # bytes of the present version that the tier holds
+    held = np.empty(gaps, np.int64)
+    away = np.empty(gaps, np.int64)  # from the last use to the next
+    helds = aways = ready = 0  # ready: how many of those away, the soonest used first, are back in full
+    missing = 0  # bytes of the storages that are away
+    clock = out_free = in_free = 0.0
+    following = 0
+    while following < gaps and begin[following] < 0:
+        following += 1
+    for gap in range(following - 1, -1, -1):  # stowed before the step, the soonest used last
+        copied[instance[gap]] = size[gap]
+        is_clean[gap] = True
+        away[aways] = gap
+        aways += 1
+        missing += size[gap]
+    excess = 0
+    for step in range(ops):
+        promised = height(promises, step)
+        # 1. free what has left, and wait where room is lacking
+        held_bytes = 0
+        for at in range(helds):
+            if end[held[at]] > step:
+                held_bytes += size[held[at]]
+        kept = 0
+        for at in range(helds):
+            gap = held[at]
+            if end[gap] <= step:
+                copied[instance[gap]] = 0
+            elif out_end[gap] <= clock or promised + held_bytes > capacity:
+                clock = max(clock, out_end[gap])
+                dropped[gap] = step
+                held_bytes -= size[gap]
+                if end[gap] == ops:
+                    continue
+                place = aways
+                while place > 0 and (
+                    end[away[place - 1]] < end[gap]
+                    or (end[away[place - 1]] == end[gap] and begin[away[place - 1]] <= begin[gap])
+                ):
+                    away[place] = away[place - 1]
+                    place -= 1
+                away[place] = gap
+                ready = min(ready, aways - place)
+                aways += 1
+                missing += size[gap]
+            else:
+                held[kept] = gap
+                kept += 1
+        helds = kept
+        if promised + held_bytes > capacity:
+            excess = int(promised + held_bytes - capacity)
+            break
+        # 2. bring back what this op uses
+        for at in range(aways - 1, -1, -1):
+            gap = away[at]
+            if end[gap] != step:
+                break
+            if back[gap] < size[gap]:
+                part = size[gap] - back[gap]
+                missing -= part
+                back_end[gap] = max(clock, in_free) + latency + part * in_rate
+                in_free = back_end[gap]
+                if half_duplex:
+                    out_free = max(out_free, in_free)
+                piece_gap[pieces], piece_before[pieces] = gap, step
+                piece_begin[pieces], piece_end[pieces] = back[gap], size[gap]
+                pieces += 1
+                back[gap] = size[gap]
+        # 3. bring back pieces for later ops
+        busy_until = clock + seconds[step]
+        ahead, behind = 0.0, (missing * in_rate + aways * latency) * _SLACK
+        most, seen = promised + held_bytes, step + 1
+        while ready < aways and back[away[aways - 1 - ready]] == size[away[aways - 1 - ready]]:
+            ready += 1
+        for at in range(aways - 1 - ready, -1, -1):
+            if in_free >= busy_until or capacity - most < smallest:
+                break
+            gap = away[at]
+            if end[gap] <= step or back[gap] == size[gap]:
+                continue
+            ahead += latency + (size[gap] - back[gap]) * in_rate
+            until_use = elapsed[end[gap]] - elapsed[step] - max(0.0, in_free - clock)
+            if until_use - behind > lead:
+                break
+            if until_use - ahead > lead:
+                continue
+            most = max(most, highest(promises, seen, int(end[gap])))
+            seen = max(seen, int(end[gap]))
+            while in_free < busy_until and back[gap] < size[gap]:
+                part = min(size[gap] - back[gap], piece_bytes)
+                if capacity - most < part:
+                    break
+                back_end[gap] = max(clock, in_free) + latency + part * in_rate
+                in_free = back_end[gap]
+                if half_duplex:
+                    out_free = max(out_free, in_free)
+                piece_gap[pieces], piece_before[pieces] = gap, step
+                piece_begin[pieces], piece_end[pieces] = back[gap], back[gap] + part
+                pieces += 1
+                back[gap] += part
+                missing -= part
+                lift(promises, step, int(end[gap]), int(part))
+                most += part
+        # 4. wait for what this op uses, and run it
+        while aways > 0 and end[away[aways - 1]] == step:
+            aways -= 1
+            ready = max(0, ready - 1)
+            gap = away[aways]
+            clock = max(clock, back_end[gap])
+        clock += seconds[step]
+        # after it, copies out begin
+        while following < gaps and begin[following] == step:
+            gap = following
+            following += 1
+            if not size[gap]:
+                if dirty[gap]:
+                    copied[instance[gap]] = 0
+                continue
+            is_clean[gap] = not dirty[gap] and copied[instance[gap]] >= size[gap]
+            out_end[gap] = clock
+            if not is_clean[gap]:
+                out_end[gap] = max(clock, out_free) + latency + size[gap] * out_rate
+                out_free = out_end[gap]
+                if half_duplex:
+                    in_free = max(in_free, out_free)
+                copied[instance[gap]] = size[gap]
+            held[helds] = gap
+            helds += 1
+    for at in range(helds):
+        if end[held[at]] == ops:
+            dropped[held[at]] = ops
+            clock = max(clock, out_end[held[at]])
+    total = np.inf if excess > 0 else clock
+    return (
+        total, excess, dropped, is_clean,
+        piece_gap[:pieces].copy(), piece_begin[:pieces].copy(), piece_end[:pieces].copy(), piece_before[:pieces].copy(),
+    )  # fmt: skip
+
+
+@compiled
+def _without(live: Integers, begin: Integers, end: Integers, moved: Integers) -> Integers:
+    """Live bytes at each op without those that are moved over the gaps."""
+    change = np.zeros(len(live) + 1, np.int64)
+    for gap in range(len(begin)):
+        change[begin[gap] + 1] -= moved[gap]
+        change[end[gap]] += moved[gap]
+    return live + np.cumsum(change[: len(live)])
+
+
+WIDEST, FARTHEST, PARTLY = 0, 1, 2
+"""Rules by which gaps are chosen: `widest`; `farthest`, whole gaps; and `farthest`, only as much as room is lacking."""
+
+
+@compiled
+def choose(
+    live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, whole: Flags, capacity: int,
+    headroom: float, rule: int, part: int,
+) -> Integers:  # fmt: skip
+    """Choose how many bytes of each gap to swap by a rule, so that the share `headroom` of the capacity stays free.
+
+    Gaps of storages that are stowed between steps move whole, whatever the rule. What moves of a gap that may move in
+    part grows and shrinks by multiples of `part`.
+    """
+    target = int(capacity * (1 - headroom))
+    is_stowed = (begin < 0) | (end == len(live))
+    others = np.flatnonzero(~is_stowed)
+    moved = np.where(is_stowed, size, 0)
+    if len(others) < len(moved):
+        live = _without(live, begin, end, moved)
+    begin, end, size, whole = begin[others], end[others], size[others], whole[others] | (rule != PARTLY)
+    if rule == WIDEST:
+        moved[others] = widest(live, seconds, begin, end, size, target)
+    else:
+        moved[others] = farthest(live, begin, end, size, whole, target, part)
+    return moved
+
+
+@compiled
+def farthest(
+    live: Integers, begin: Integers, end: Integers, size: Integers, whole: Flags, target: int, part: int
+) -> Integers:
+    """Choose gaps to swap: at each op over the target, the storage whose next use is farthest (Belady 1966).
+
+    Of several with the same next use the largest is taken. Gaps that the target has room for in the end are given back.
+    """
+    gaps, ops = len(begin), len(live)
+    moved = np.zeros(gaps, np.int64)
+    resting = np.empty(gaps, np.int64)
+    ending = np.zeros(ops + 1, np.int64)
+    rests = following = away = 0
+    for step in range(ops):
+        while following < gaps and begin[following] < step:
+            resting[rests] = following
+            rests += 1
+            following += 1
+        away -= ending[step]
+        if live[step] - away <= target:
+            continue
+        kept = 0
+        for at in range(rests):
+            if end[resting[at]] > step:
+                resting[kept] = resting[at]
+                kept += 1
+        rests = kept
+        while live[step] - away > target:
+            best, place = -1, -1
+            for at in range(rests):
+                gap = resting[at]
+                if best < 0 or end[gap] > end[best] or (end[gap] == end[best] and size[gap] > size[best]):
+                    best, place = gap, at
+            if best < 0:
+                break
+            more = size[best] - moved[best]
+            if not whole[best]:
+                more = min(more, -((target - live[step] + away) // part) * part)
+            moved[best] += more
+            away += more
+            ending[end[best]] += more
+            if moved[best] == size[best]:
+                rests -= 1
+                resting[place] = resting[rests]
+    _give_back(_without(live, begin, end, moved) - target, begin, end, moved, whole, part)
+    return moved
+
+
+@compiled
+def widest(live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, target: int) -> Integers:
+    """Choose gaps to swap: the one that covers the most byte-seconds over the target for each byte it moves."""
+    gaps, ops = len(begin), len(live)
+    moved = np.zeros(gaps, np.int64)
+    over = live - target
+    weight = seconds + seconds.mean()
+    score = np.empty(gaps)
+    for gap in range(gaps):
+        score[gap] = _covered(over, weight, begin[gap], end[gap], size[gap])
+    step = 0
+    while True:
+        while step < ops and over[step] <= 0:
+            step += 1
+        if step == ops:
+            break
+        best = -1
+        for gap in range(gaps):
+            if not moved[gap] and score[gap] > 0 and (best < 0 or score[gap] > score[best]):
+                fresh = _covered(over, weight, begin[gap], end[gap], size[gap])
+                score[gap] = fresh
+                if fresh > 0 and (best < 0 or fresh > score[best]):
+                    best = gap
+        if best < 0:
+            break
+        moved[best] = size[best]
+        for inside in range(begin[best] + 1, end[best]):
+            over[inside] -= size[best]
+    _give_back(over, begin, end, moved, np.ones(gaps, np.bool_), 1)
+    return moved
+
+
+@compiled
+def _covered(over: Integers, weight: Reals, begin: int, end: int, size: int) -> float:
+    """Byte-seconds over the target that a gap covers, for each of its bytes."""
+    total = 0.0
+    for inside in range(begin + 1, end):
+        if over[inside] > 0:
+            total += min(over[inside], size) * weight[inside]
+    return total / size
+
+
+@compiled
+def _give_back(over: Integers, begin: Integers, end: Integers, moved: Integers, whole: Flags, part: int) -> None:
+    """Take back, of the chosen gaps, what the target has room for, the shortest gaps first."""
+    heights, length = heights_of(over), end - begin
+    for gap in np.argsort(length, kind="mergesort"):
+        first, last, spare = int(begin[gap] + 1), int(end[gap]), int(moved[gap])
+        if not spare:
+            continue
+        spare = min(spare, -highest(heights, first, last))
+        if spare < moved[gap]:
+            spare = 0 if whole[gap] else spare // part * part
+        if spare > 0:
+            moved[gap] -= spare
+            lift(heights, first, last, spare)

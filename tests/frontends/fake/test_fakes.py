@@ -1,0 +1,103 @@
+"""Are fake results what kernels give, and those that are put right still the results of the ops that made them?"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from outgrow.frontends.fake import fakes
+from outgrow.frontends.fake.fakes import FakeMode
+from outgrow.frontends.tracing.capture import capture
+
+
+def test_a_corrected_layout_is_no_op_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh tensor whose strides are put right is the result of its operator, not a new tensor."""
+
+    def odd(fake: Tensor) -> Tensor:
+        return torch.empty_strided(fake.shape, (1, 7), dtype=fake.dtype) if fake.shape == (4, 1) else fake
+
+    monkeypatch.setattr(fakes, "like_a_kernel", odd)
+    graph = capture(lambda x: torch.relu(x).exp(), [], [], (torch.zeros(4, 1),)).graph
+    assert [op.operator for op in graph.ops] == ["aten.relu.default", "aten.exp.default"]
+    assert graph.values["exp"].strides == (1, 7)
+
+
+def _permuted() -> Tensor:
+    return torch.randn(4, 32, 6).transpose(1, 2)
+
+
+def _normalised(dtype: torch.dtype) -> Iterator[tuple[str, Tensor, nn.Module]]:
+    yield "batch norm", torch.randn(8, 16, 4, 4).to(dtype), nn.BatchNorm2d(16)
+    yield "batch norm, channels last", _channels_last(dtype), nn.BatchNorm2d(16)
+    yield "batch norm, permuted", _permuted().to(dtype), nn.BatchNorm1d(6)
+    yield "group norm", torch.randn(8, 16, 4, 4).to(dtype), nn.GroupNorm(4, 16)
+    yield "layer norm, permuted", _permuted().to(dtype), nn.LayerNorm(32)
+    yield "mean square", _permuted().to(dtype), _Square()
+
+
+def _channels_last(dtype: torch.dtype) -> Tensor:
+    return torch.randn(8, 16, 4, 4).to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+class _Square(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.mse_loss(x, torch.ones_like(x))
+
+
+class _Compared(TorchDispatchMode):
+    """Repeats every operator on fake tensors and notes where type, shape or strides of a result differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        returned = func(*args, **(kwargs or {}))
+        mode = FakeMode()
+        fake_args, fake_kwargs = pytree.tree_map_only(
+            Tensor, lambda t: mode.from_tensor(t.detach()), (args, kwargs or {})
+        )
+        with mode:
+            fake = func(*fake_args, **fake_kwargs)
+        pairs = zip(pytree.tree_leaves(returned), pytree.tree_leaves(fake), strict=True)
+        self.found += [f"{func}: {_kind(a)}, fake {_kind(b)}" for a, b in pairs if _kind(a) != _kind(b)]
+        return returned
+
+
+def _kind(item: object) -> object:
+    return (item.dtype, tuple(item.shape), item.stride()) if isinstance(item, Tensor) else type(item)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_results_are_of_the_type_and_layout_that_kernels_give(dtype: torch.dtype) -> None:
+    """Normalisations with parameters of 32 bits, and losses, forward and backward, of permuted operands."""
+    torch.manual_seed(0)
+    for name, x, module in _normalised(dtype):
+        x.requires_grad_()
+        with _Compared() as compared:
+            module(x).float().square().sum().backward()
+        assert compared.found == [], name
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_attention_is_of_the_type_and_layout_that_its_kernel_gives(dtype: torch.dtype) -> None:
+    """The result, and the sums kept for the backward, which have 64 bits a number where the operands do."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 5, 8, dtype=dtype, requires_grad=True) for _ in range(3))
+    with _Compared() as compared:
+        nn.functional.scaled_dot_product_attention(query, key, value).square().sum().backward()
+    assert compared.found == []
+
+
+def test_a_part_put_into_repeated_numbers_is_laid_out_as_kernels_do() -> None:
+    """What repeats numbers, as the gradient of a sum does, is written out; what has all of them stays as it is."""
+    repeated = (torch.ones(()).expand(4, 6, 6), torch.ones(6, 1).expand(4, 6, 6), torch.ones(4, 6, 6).transpose(1, 2))
+    with _Compared() as compared:
+        for whole in repeated:
+            torch.slice_scatter(whole, torch.zeros(4, 6, 2), 2, 0, 2)
+            torch.select_scatter(whole, torch.zeros(4, 6), 2, 0)
+            torch.diagonal_scatter(whole, torch.zeros(4, 6), 0, 1, 2)
+    assert compared.found == []

@@ -1,0 +1,217 @@
+"""What happens between and around the passes of a part has eager's gradients, or a reason why not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends import dynamo
+from outgrow.frontends.preparing.settings import Settings
+from tests.runtime.stand_in import StandIn
+
+pytestmark = pytest.mark.usefixtures("parts_apart")
+
+WIDTH = 32
+Gradients = list[Tensor | None]
+
+
+def compiled(module: nn.Module, device: StandIn | None = None) -> Callable[..., Any]:
+    settings = Settings.of(1 << 30)
+
+    def part(graph: fx.GraphModule, _inputs: object) -> Callable[..., object]:
+        return dynamo.part_of(graph, settings, device)
+
+    return torch.compile(module, backend=part)
+
+
+def same(module: nn.Module, train: Callable[[Callable[..., Any]], object]) -> Gradients:
+    """Train eagerly and by parts, on a CPU and on a device; return the gradients, which have to be equal."""
+    found: list[Gradients] = []
+    for model in (module, compiled(module), compiled(module, StandIn())):
+        module.zero_grad()
+        module.requires_grad_(True)
+        torch.manual_seed(1)
+        train(model)
+        found.append([parameter.grad for parameter in module.parameters()])
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or other is None or torch.equal(one, other)
+    return found[0]
+
+
+class Heads(nn.Module):
+    """Two results that share a body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.one, self.other = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.body(x).relu()
+        return self.one(x), self.other(x)
+
+
+class Saving(nn.Module):
+    """The result is read again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.linear(x).sigmoid()
+        return x, x.sum()
+
+
+class Writing(nn.Module):
+    """Writes over its input what depends on its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.add_(self.linear(x.clone()))
+        return x.sum()
+
+
+class Normal(nn.Module):
+    """Its running statistics move in every forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.linear(x))
+
+
+def rows() -> Tensor:
+    return torch.randn(16, WIDTH)
+
+
+def test_a_result_that_nobody_uses_gives_no_gradient() -> None:
+    """Its weights have none, as in eager mode, so that an optimizer leaves them alone."""
+    found = same(Heads(), lambda model: model(rows())[1].square().sum().backward())
+    assert [gradient is None for gradient in found] == [False, True, False]
+
+
+def test_weights_that_are_frozen_between_the_passes_get_what_they_would_get() -> None:
+    """Gradients go to the weights that they are of."""
+    module = Heads()
+
+    def train(model: Callable[..., Any]) -> None:
+        one, other = model(rows())
+        module.body.weight.requires_grad_(False)
+        (one.sum() + other.square().sum()).backward()
+
+    same(module, train)
+
+
+def test_two_forward_passes_may_move_statistics() -> None:
+    """The backward pass of the first does not read what the second has written."""
+
+    def train(model: Callable[..., Any]) -> None:
+        one, other = model(rows()), model(rows())
+        (one.square().mean() + other.sin().mean()).backward()
+
+    same(Normal(), train)
+
+
+def test_autocast_around_the_forward_pass_ends_there() -> None:
+    """The backward pass multiplies in the types of the forward pass, and in no others."""
+
+    class Inverting(Saving):
+        def forward(self, x: Tensor) -> Any:
+            return self.linear(x) @ torch.inverse(self.linear.weight)
+
+    def train(model: Callable[..., Any]) -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            result = model(rows())
+        result.float().square().mean().backward()
+
+    same(Inverting(), train)
+
+
+@pytest.mark.parametrize("device", [None, StandIn()], ids=["cpu", "device"])
+def test_a_result_that_is_written_over_is_refused_where_it_is_read_again(device: StandIn | None) -> None:
+    """As eager mode refuses it; a result that nobody reads again may be written."""
+    kept, _ = compiled(Saving(), device)(rows())
+    with torch.no_grad():
+        kept.zero_()
+    with pytest.raises(RuntimeError, match="changed in place before the backward pass"):
+        kept.sum().backward()
+    free, _ = compiled(Heads(), device)(rows())
+    free.mul_(2).sum().backward()
+
+
+def test_results_that_overlap_are_not_written() -> None:
+    """One would be a part of the history of the other."""
+
+    class Overlapping(Saving):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            x = self.linear(x)
+            return x[:, :20], x[:, 10:]
+
+    one, other = compiled(Overlapping())(rows())
+    one.mul_(2)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        (one.sum() + other.sum()).backward()
+
+
+def test_a_gradient_of_a_gradient_is_refused() -> None:
+    """It would be lost without a word."""
+    x = rows().requires_grad_()
+    result = compiled(Normal())(x)
+    with pytest.raises(Uncapturable, match="create_graph=True"):
+        torch.autograd.grad(result.sum(), x, create_graph=True)
+
+
+def test_a_backward_pass_under_autocast_is_refused() -> None:
+    """Eager mode would multiply otherwise there."""
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = compiled(Normal())(rows()).sum()
+        with pytest.raises(Uncapturable, match="under autocast"):
+            loss.backward()
+
+
+def test_an_input_that_gets_a_history_is_refused() -> None:
+    """The caller's tensor would not know of it."""
+    with pytest.raises(Uncapturable, match="whose history the caller would lose"):
+        compiled(Writing())(rows())
+
+
+def test_what_a_part_writes_has_another_version() -> None:
+    """So that whoever keeps it for a backward pass of his own is told."""
+    module = Normal()
+    before = module.norm.running_mean._version if module.norm.running_mean is not None else 0
+    compiled(module)(rows())
+    assert module.norm.running_mean is not None
+    assert module.norm.running_mean._version > before
+
+
+def test_inference_tensors_are_inputs_like_others() -> None:
+    """They have no versions."""
+    module = Normal().eval()
+    with torch.inference_mode():
+        x = rows()
+    with torch.no_grad():
+        assert torch.equal(compiled(module)(x), module(x))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_write_over_what_another_part_made_is_refused() -> None:
+    """It is no leaf, and what to do is said."""
+
+    class Rectified(Normal):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.linear(x)
+            torch._dynamo.graph_break()
+            return x.relu_() * 2
+
+    with pytest.raises(Uncapturable, match="write the operation out of place"):
+        compiled(Rectified())(rows())

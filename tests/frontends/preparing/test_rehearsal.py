@@ -1,0 +1,88 @@
+"""What an op does on a device is learnt by trying it, where the device has room for what the op asks for."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from outgrow.errors import ReplayMismatch
+from outgrow.frontends.preparing import rehearsal
+from outgrow.frontends.preparing.rehearsal import Rehearsal
+from outgrow.ir.text import parse_graph
+from tests.runtime.stand_in import StandIn
+
+GRAPH = parse_graph(
+    """
+    storage x input 288
+    storage w parameter 288
+    storage y 256
+    value %x: x@0 f32[1, 2, 6, 6]
+    value %w: w@0 f32[4, 2, 3, 3]
+    %y: y@0 f32[1, 4, 4, 4] = aten.convolution.default(%x, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    return %y
+    """
+)
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> Callable[[StandIn, Callable[[], None]], dict[str, object]]:
+    """Try the convolution on a device, with some work each time that it runs; returns what was learnt."""
+    made = rehearsal.call_of
+
+    def learnt(device: StandIn, work: Callable[[], None]) -> dict[str, object]:
+        monkeypatch.setattr(rehearsal, "_KNOWN", {})
+        monkeypatch.setattr(
+            rehearsal,
+            "call_of",
+            lambda *about: replace(made(*about), function=lambda *args: (work(), made(*about).function(*args))[1]),
+        )
+        return dict(Rehearsal(device, directed=False).costs(GRAPH, (), lambda _share: None))
+
+    return learnt
+
+
+def test_a_convolution_is_tried_on_a_thread_of_its_own_first(
+    tried: Callable[[StandIn, Callable[[], None]], dict[str, object]],
+) -> None:
+    """What a library notes by thread of the first attempt goes with the thread."""
+    threads: list[int] = []
+    assert len(tried(StandIn(), lambda: threads.append(threading.get_ident()))) == 1
+    assert threads[0] != threading.get_ident()
+    assert set(threads[1:]) == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_another_algorithm_for_want_of_memory_is_no_answer(
+    raises: bool, tried: Callable[[StandIn, Callable[[], None]], dict[str, object]]
+) -> None:
+    """Where memory was refused, the op counts as one that cannot be tried, whether the library found a way or not."""
+    device = StandIn()
+
+    def refused() -> None:
+        device.refused += 1
+        if raises:
+            raise RuntimeError("no engine was found")
+
+    assert tried(device, refused) == {}
+
+
+def test_other_errors_of_an_op_pass(tried: Callable[[StandIn, Callable[[], None]], dict[str, object]]) -> None:
+    """They are not taken for a want of memory."""
+
+    def failing() -> None:
+        raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        tried(StandIn(), failing)
+
+
+def test_a_result_in_other_memory_than_was_captured_is_refused() -> None:
+    """An abstract form that names the wrong device is found out before anything is planned."""
+    device = StandIn(torch_device=torch.device("meta"))
+    made = Rehearsal(device, directed=False)
+    call = rehearsal.call_of(GRAPH, GRAPH.ops[0], {})
+    with pytest.raises(ReplayMismatch, match="on cpu, but meta was captured"):
+        made._check_devices(call, torch.empty(1, 4, 4, 4), ())
+    made._check_devices(call, torch.empty(1, 4, 4, 4), {"y"})

@@ -1,0 +1,484 @@
+"""Does a captured step do what the step does, to the last bit, and is everything else refused?"""
+
+import random
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import SGD, Adam, RAdam
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.fake import generator
+from outgrow.frontends.fake.fakes import FakeMode
+from outgrow.frontends.lowering.lower import lower
+from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.signature import glance, signature
+from outgrow.frontends.user.state import Training, state_tensors
+from outgrow.ir.graph import Role
+from outgrow.ir.text import parse_graph, print_graph
+from outgrow.ir.verify import verify
+from outgrow.runtime.execute import Run
+from tests.frontends.replay import placement, replay
+from tests.frontends.steps import JOBS, Job, adam, gradients_accumulated, gradients_cleared_first, mlp, sgd
+
+
+def made(make: Callable[[], Job]) -> Job:
+    torch.manual_seed(0)
+    return make()
+
+
+def captured(job: Job, *batch: Tensor) -> Captured:
+    return capture(job.step, job.models, job.optimizers, batch)
+
+
+def same_bits(left: object, right: object) -> bool:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return placement(left) == placement(right) and torch.equal(left.detach(), right.detach())
+    return left == right
+
+
+def assert_same_state(left: Job, right: Job) -> None:
+    ours, theirs = (state_tensors(Training(job.models, job.optimizers)) for job in (left, right))
+    assert ours.keys() == theirs.keys()
+    assert [slot for slot in ours if not same_bits(ours[slot], theirs[slot])] == []
+
+
+@pytest.mark.parametrize("make", JOBS, ids=lambda make: make.__name__)
+def test_three_steps_have_the_bits_of_eager(make: Callable[[], Job]) -> None:
+    """Returned values, parameters, buffers, gradients, optimizer and generator state equal those of eager."""
+    eager, ours = made(make), made(make)
+    training = Training(ours.models, ours.optimizers)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        batch = eager.batch()
+        expected, drawn = eager.step(*batch), torch.get_rng_state()
+        torch.manual_seed(seed)
+        batch = ours.batch()
+        step = captured(ours, *batch)
+        verify(step.graph)
+        assert parse_graph(print_graph(step.graph)) == step.graph
+        assert step.guards_hold(training)
+        found = replay(step, training, batch, {})
+        assert torch.equal(torch.get_rng_state(), drawn)
+        leaves, structure = pytree.tree_flatten(found)
+        expected_leaves, expected_structure = pytree.tree_flatten(expected)
+        assert structure == expected_structure
+        assert all(map(same_bits, leaves, expected_leaves))
+        assert_same_state(ours, eager)
+
+
+@pytest.mark.parametrize("make", JOBS, ids=lambda make: make.__name__)
+def test_one_capture_serves_all_calls_of_its_signature(make: Callable[[], Job]) -> None:
+    """From the second step on the signature stays, and one captured step serves new batches and rates."""
+    eager, ours = made(make), made(make)
+    training = Training(ours.models, ours.optimizers)
+    kept: dict[object, Captured] = {}
+    for seed in range(4):
+        for job in (eager, ours):
+            for optimizer in job.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = group["lr"] / 2
+        torch.manual_seed(seed)
+        eager.step(*eager.batch())
+        torch.manual_seed(seed)
+        batch = ours.batch()
+        key = signature(ours.step, ours.models, ours.optimizers, batch, {})
+        if key not in kept:
+            kept[key] = captured(ours, *batch)
+        replay(kept[key], training, batch, {})
+        assert_same_state(ours, eager)
+    assert len(kept) <= 2
+
+
+def test_capture_leaves_no_trace() -> None:
+    """State, attributes of tensors, hyper-parameters and random generators are as before the capture."""
+    job = made(adam)
+    job.step(*job.batch())
+    batch = job.batch()
+    training = Training(job.models, job.optimizers)
+    before = {slot: (tensor, tensor.detach().clone()) for slot, tensor in state_tensors(training).items()}
+    groups = [dict(group) for group in job.optimizers[0].param_groups]
+    generators = (torch.get_rng_state(), random.getstate())
+    captured(job, *batch)
+    after = state_tensors(training)
+    assert before.keys() == after.keys()
+    assert all(after[slot] is tensor and torch.equal(tensor, copy) for slot, (tensor, copy) in before.items())
+    assert not any(vars(tensor) for tensor in after.values())
+    assert [dict(group) for group in job.optimizers[0].param_groups] == groups
+    assert torch.equal(torch.get_rng_state(), generators[0])
+    assert random.getstate() == generators[1]
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_an_error_of_the_step_passes_and_everything_is_restored(error: BaseException) -> None:
+    """An error that the user's code raises is not masked, and models and optimizers are as before."""
+    job = made(adam)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        job.step(x, y)
+        raise error
+
+    before = state_tensors(Training(job.models, job.optimizers))
+    with pytest.raises(type(error)):
+        capture(step, job.models, job.optimizers, job.batch())
+    after = state_tensors(Training(job.models, job.optimizers))
+    assert before.keys() == after.keys()
+    assert all(before[slot] is after[slot] for slot in before)
+    assert job.optimizers[0].param_groups[0]["lr"] == 1e-2
+
+
+def test_a_weight_decay_that_becomes_nonzero_trips_the_guard() -> None:
+    """What an optimizer skips because a hyper-parameter is 0 is not skipped when it no longer is."""
+    job = made(lambda: mlp(SGD, lr=0.1, weight_decay=0.0))
+    training = Training(job.models, job.optimizers)
+    step = captured(job, *job.batch())
+    assert step.guards_hold(training)
+    job.optimizers[0].param_groups[0]["lr"] = 0.05
+    assert step.guards_hold(training)
+    job.optimizers[0].param_groups[0]["weight_decay"] = 0.1
+    assert not step.guards_hold(training)
+
+
+def test_the_step_at_which_an_optimizer_branches_trips_the_guard() -> None:
+    """RAdam rectifies from the sixth step on: what was captured before serves until then."""
+    job = made(lambda: mlp(RAdam, lr=0.1))
+    training = Training(job.models, job.optimizers)
+    served: list[bool] = []
+    job.step(*job.batch())
+    step = captured(job, *job.batch())
+    for _ in range(8):
+        served.append(step.guards_hold(training))
+        if not served[-1]:
+            step = captured(job, *job.batch())
+        job.step(*job.batch())
+    assert served == [True, True, True, True, False, True, True, True]
+
+
+class Counting(nn.Module):
+    """A model that counts its steps in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.count = nn.Buffer(torch.zeros(()))
+
+
+def counting(change: Callable[[Tensor, Tensor], object]) -> Job:
+    """A step that does something else once its counter, changed in some way, is above 2."""
+    model = Counting()
+
+    def step(x: Tensor) -> Tensor:
+        model.zero_grad()
+        change(model.count, x)
+        loss = model.layer(x).square().sum() if model.count > 2 else model.layer(x).sum()
+        loss.backward()
+        return loss
+
+    return Job(step, (model,), (), lambda: (torch.ones(2, 4),))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda count, _: count.add_(1),
+        lambda count, _: count.view(1).add_(torch.tensor(1.0)),
+        lambda count, _: torch.ops.aten._foreach_add_.Tensor([count], torch.tensor(0.5), alpha=2),
+        lambda count, _: count.add_(1).add_(1),
+    ],
+    ids=["number", "view", "each", "twice"],
+)
+def test_a_step_may_ask_what_it_counts(change: Callable[[Tensor, Tensor], object]) -> None:
+    """The branch is that of eager in every call."""
+    eager, ours = made(partial(counting, change)), made(partial(counting, change))
+    training = Training(ours.models, ours.optimizers)
+    for _ in range(5):
+        step = captured(ours, *ours.batch())
+        assert step.guards_hold(training)
+        found, expected = replay(step, training, ours.batch(), {}), eager.step(*eager.batch())
+        assert same_bits(found, expected)
+        assert_same_state(ours, eager)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda count, x: count.add_(x.sum()),
+        lambda count, x: count.view(1).copy_(x[0, :1]),
+        lambda count, _: count.mul_(2),
+        lambda count, _: count.add_(0.1),
+        lambda count, x: count.set_(x[0, 0].clone()),
+    ],
+    ids=["by contents", "by a view", "multiplied", "not whole", "exchanged"],
+)
+def test_a_counter_that_is_not_counted_is_not_known(change: Callable[[Tensor, Tensor], object]) -> None:
+    """What else is done to a number leaves nobody who could say what it is."""
+    job = made(partial(counting, change))
+    with pytest.raises(Uncapturable):
+        captured(job, *job.batch())
+
+
+def test_roles_say_what_storages_are_to_the_user() -> None:
+    """Gradients, state made by the first step, the batch and the generator are told from activations."""
+    graph = captured(*(job := made(adam),), *job.batch()).graph
+    roles = [storage.role for storage in graph.storages.values()]
+    parameters = len(list(job.models[0].parameters()))
+    assert roles.count(Role.PARAMETER) == roles.count(Role.GRADIENT) == parameters
+    assert roles.count(Role.OPTIMIZER) == 3 * parameters
+    assert roles.count(Role.INPUT) == 2 + parameters  # torch.tensor(0.0), the step counter of each parameter.
+    assert roles.count(Role.GENERATOR) == 1
+
+
+def test_gradients_that_stay_are_put() -> None:
+    """Gradients that the step leaves behind are results, each with the slot that it belongs to."""
+    job = made(gradients_cleared_first)
+    step = captured(job, *job.batch())
+    assert len(step.puts) == 2
+    assert len(step.graph.results) == 3
+
+
+def test_batch_tensors_are_storages_of_their_own() -> None:
+    """A batch that is a slice of a large tensor counts for no more than its own bytes."""
+    job = made(gradients_cleared_first)
+    data = torch.randn(1000, 8)
+    graph = captured(job, data[8:12], torch.zeros(4, dtype=torch.long)).graph
+    assert graph.storages["batch.0"].size_bytes == 4 * 8 * 4
+
+
+def test_a_workload_under_fake_tensors_is_captured_without_memory() -> None:
+    """A model that exists only as fake tensors, too large for any machine, gives a graph."""
+    with FakeMode():
+        model = nn.Linear(1 << 20, 1 << 20)
+        optimizer = Adam(model.parameters(), lr=1e-3)
+        x = torch.empty(8, 1 << 20)
+
+    def step(x: Tensor) -> Tensor:
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    graph = capture(step, [model], [optimizer], (x,)).graph
+    verify(graph)
+    assert graph.storages["model.weight"].size_bytes == 4 << 40
+    assert model.weight.grad is None
+    assert not optimizer.state
+
+
+def test_signature_tells_what_shaped_the_capture() -> None:
+    """Another shape, layout, flag, grad, constant or argument is another signature; another rate is not."""
+    job = made(sgd)
+    model, optimizer = job.models[0], job.optimizers[0]
+    x, y = job.batch()
+
+    def key(*args: object) -> object:
+        return signature(job.step, job.models, job.optimizers, args, {})
+
+    keys = [key(x, y), key(x[:3], y[:3]), key(x.T.contiguous().T, y), key(x, y, 1), key(x, y, 1.0), key(x, x)]
+    model.eval()
+    keys.append(key(x, y))
+    next(model.parameters()).requires_grad_(False)
+    keys.append(key(x, y))
+    next(model.parameters()).grad = torch.zeros(16, 8)
+    keys.append(key(x, y))
+    optimizer.param_groups[0]["nesterov"] = False
+    keys.append(key(x, y))
+    job.step(x.clone(), y)
+    keys.append(key(x, y))
+    assert len(set(keys)) == len(keys)
+    optimizer.param_groups[0]["lr"] = 0.5
+    assert key(x.clone(), y) == keys[-1]
+    with pytest.raises(Uncapturable, match="set"):
+        key({1, 2})
+
+
+def test_a_glance_tells_calls_apart() -> None:
+    """Other shapes, layouts, structures, numbers and modes are seen at once; other contents are not."""
+    job = made(sgd)
+    x, y = job.batch()
+
+    def seen(*args: object) -> object:
+        return glance(job.models, job.optimizers, args, {})
+
+    calls = [
+        (x, y),
+        (x[:3], y),
+        (x.T.contiguous().T, y),
+        ([x, y],),
+        ((x, y),),
+        ({"x": x, "y": y},),
+        ({"y": x, "x": y},),
+    ]
+    calls += [(x, 1), (x, 1.0), (x, True), (x, None), (x, "1"), ({"x": [x, (y, 2)]},), (OrderedDict(x=x, y=y),)]
+    found = [seen(*call) for call in calls]
+    with torch.no_grad():
+        found.append(seen(x, y))
+    job.models[0].eval()
+    found.append(seen(x, y))
+    assert len(set(found)) == len(found)
+    assert seen(x.clone(), y + 1) == found[-1]
+
+
+# ---- refusals
+
+
+def branch(loss: Tensor) -> None:
+    if loss > 1:  # here
+        loss.neg_()
+
+
+def item(loss: Tensor) -> None:
+    print(f"{loss.item():.3f}")  # here
+
+
+def numpy(loss: Tensor) -> None:
+    loss.detach().numpy()  # here
+
+
+def mask(loss: Tensor) -> None:
+    loss.expand(3)[torch.ones(3) > loss].sum()  # here
+
+
+@pytest.mark.parametrize("look", [branch, item, numpy, mask], ids=lambda look: look.__name__)
+def test_looking_at_contents_is_refused_at_the_users_line(look: Callable[[Tensor], None]) -> None:
+    """The message names file, line and text of the innermost line of the user's, and what to do."""
+    job = made(gradients_cleared_first)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        loss = job.models[0](x).mean() + y.sum()
+        look(loss)
+
+    with pytest.raises(Uncapturable, match=r"test_capture\.py:\d+: `.*# here`: .*(after|outside of) the step"):
+        capture(step, job.models, job.optimizers, job.batch())
+
+
+def test_changes_of_python_state_are_refused() -> None:
+    """A scheduler inside of the step, a flag that stays switched, and Python's random numbers are named."""
+    job = made(sgd)
+    scheduler = torch.optim.lr_scheduler.StepLR(job.optimizers[0], 1)
+    changes = {
+        "'lr'.*scheduler.step": scheduler.step,
+        "training flag": job.models[0].eval,
+        "random": random.random,
+        "requires_grad": lambda: job.models[0].requires_grad_(False),
+    }
+    for message, change in changes.items():
+
+        def step(x: Tensor, y: Tensor, change: Callable[[], object] = change) -> None:
+            job.step(x, y)
+            change()
+
+        with pytest.raises(Uncapturable, match=message):
+            capture(step, job.models, job.optimizers, job.batch())
+        assert job.models[0].training
+        assert all(parameter.requires_grad for parameter in job.models[0].parameters())
+
+
+def test_parameters_that_no_model_owns_are_refused() -> None:
+    """A parameter, an optimizer or a gradient that belongs to nothing named is pointed out."""
+    job = made(sgd)
+    with pytest.raises(Uncapturable, match="no model owns"):
+        capture(job.step, [], job.optimizers, job.batch())
+    with pytest.raises(Uncapturable, match=r"optimizer.*not named"):
+        capture(job.step, [], [], job.batch())
+    assert not job.optimizers[0].state
+    accumulate = made(gradients_accumulated)
+    with pytest.raises(Uncapturable, match="no model owns"):
+        capture(accumulate.step, [], [], accumulate.batch())
+    job = accumulate
+    assert all(parameter.grad is None for parameter in job.models[0].parameters())
+
+
+def _somewhere(device: str) -> tuple[nn.Module, Tensor]:
+    """A model and a batch on a device that this machine need not have."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        weight = nn.Parameter(torch.empty(4, 4, device=device))
+        batch = torch.empty(2, 4, device=device)
+    model = nn.Linear(4, 4, bias=False)
+    model.weight = weight
+    return model, batch
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        (
+            "cuda",
+            "parameter 'weight' is on cuda:0, and outgrow trains on the CPU and on GPUs of CUDA that torch finds",
+        ),
+        ("meta", "parameter 'weight' is on meta and has no content; make it on the CPU, with outgrow.build"),
+    ],
+)
+def test_models_that_are_not_on_the_cpu_are_refused(device: str, message: str) -> None:
+    """The first tensor that lies elsewhere is named, with what to do; so is one of two devices."""
+    model, batch = _somewhere(device)
+
+    def step(x: Tensor) -> None:
+        model(x).sum().backward()
+
+    with pytest.raises(Uncapturable, match=re.escape(message)):
+        capture(step, [model], [SGD(model.parameters(), 0.1)], (batch,))
+    with pytest.raises(Uncapturable, match=re.escape(message)):
+        capture(step, [nn.Linear(4, 4), model], [], (torch.ones(2, 4),))
+    with pytest.raises(Uncapturable, match=r"an argument of shape \(2, 4\) is on"):
+        capture(step, [nn.Linear(4, 4)], [], (batch,))
+
+
+def test_tensors_that_the_step_makes_elsewhere_are_refused() -> None:
+    """What the step moves to another device is not planned there."""
+    model = nn.Linear(4, 4)
+    with pytest.raises(Uncapturable, match="the step makes a tensor on meta"):
+        capture(lambda x: model(x).to("meta"), [model], [], (torch.ones(2, 4),))
+
+
+def test_the_state_of_a_gpus_generator_is_read_and_set_where_the_step_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As checkpointing does around a region that is run twice; nothing is set while the step is captured."""
+    states: list[Tensor] = []
+    monkeypatch.setattr(generator, "_read_cuda", lambda _index: torch.arange(16, dtype=torch.uint8))
+    monkeypatch.setattr(generator, "_write_cuda", lambda state, index: states.append(state + index))
+
+    def step(x: Tensor) -> Tensor:
+        before = torch.cuda.get_rng_state(2)
+        y = x + 1
+        torch.cuda.set_rng_state(before, 2)
+        return y * 2
+
+    captured = capture(step, [], [], (torch.ones(4),))
+    assert not states
+    operators = [op.operator for op in captured.graph.ops]
+    assert operators[0] == "outgrow.read_cuda_generator.default"
+    assert operators.index("outgrow.write_cuda_generator.default") > 0
+    program = lower(captured.graph)
+    run = Run(program, {}, None, {"batch.0": torch.ones(4).untyped_storage()}, {}, 1 << 20)
+    run.execute()
+    assert torch.equal(states[0], torch.arange(16, dtype=torch.uint8) + 2)
+
+
+def test_tensors_without_a_plain_storage_are_refused() -> None:
+    """Sparse gradients are named, with a way out."""
+    model = nn.Embedding(10, 4, sparse=True)
+
+    def step(x: Tensor) -> None:
+        model(x).sum().backward()
+
+    with pytest.raises(Uncapturable, match="sparse"):
+        capture(step, [model], [], (torch.tensor([1, 2]),))
+
+
+def test_writes_to_arguments_that_share_memory_are_refused() -> None:
+    """The graph takes arguments for separate storages, so a write that two of them see is refused."""
+    x = torch.zeros(4)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        return y + 0
+
+    capture(step, [], [], (x, torch.zeros(4)))
+    with pytest.raises(Uncapturable, match="shares memory"):
+        capture(step, [], [], (x, x[:]))

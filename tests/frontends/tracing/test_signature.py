@@ -1,0 +1,174 @@
+"""A call that another capture would be right for has another signature, and only such a call."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import outgrow
+from outgrow.frontends.tracing.signature import signature
+
+
+class Scaled(nn.Sequential):
+    """Layers, and attributes of several kinds."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.sizes, self.scale, self.activation = (1, (2, 3)), torch.ones(()), torch.tanh
+        self.widths, self.rates = [1, 2], {"warm": 0.1}
+        self.config, self.options = SimpleNamespace(scale=1.0), Options([3])
+        self.kind, self.way = torch.float32, partial(torch.add, alpha=1)
+        self.first, self.second, self.third = None, True, 1
+
+
+@dataclass
+class Options:
+    """A configuration that may be changed."""
+
+    depths: list[int]
+
+
+def swap(model: Any) -> None:
+    model.first, model.second = model.second, model.first
+
+
+def model_with_a_number() -> nn.Sequential:
+    torch.manual_seed(0)
+    return Scaled(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.1), nn.Linear(4, 4))
+
+
+def exchange(model: nn.Sequential) -> None:
+    model[2] = nn.Identity()
+
+
+def tie(model: Any) -> None:
+    model[3].weight.data = model[0].weight.data
+
+
+def flatten(model: nn.Module) -> None:
+    parameters = list(model.parameters())
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(parameters), parameters)
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "a probability": lambda model: setattr(model[2], "p", 0.5),
+    "a momentum": lambda model: setattr(model[1], "momentum", 0.5),
+    "a layer": exchange,
+    "a hook": lambda model: model[0].register_forward_hook(lambda *_: None),
+    "a hook of a weight": lambda model: model[0].weight.register_hook(lambda gradient: gradient),
+    "a hook behind a gradient": lambda model: model[0].weight.register_post_accumulate_grad_hook(lambda _: None),
+    "a flag": lambda model: model.eval(),
+    "sizes": lambda model: setattr(model, "sizes", (1, (2, 4))),
+    "a tensor": lambda model: setattr(model, "scale", torch.ones(())),
+    "a function": lambda model: setattr(model, "activation", torch.relu),
+    "an entry of a list": lambda model: model.widths.append(3),
+    "an entry of a dictionary": lambda model: model.rates.update(warm=0.2),
+    "a configuration": lambda model: setattr(model, "config", SimpleNamespace(scale=2.0)),
+    "a value of a configuration": lambda model: setattr(model.config, "scale", 2.0),
+    "a list of a configuration": lambda model: model.options.depths.append(4),
+    "a type": lambda model: setattr(model, "kind", torch.float64),
+    "a partial function": lambda model: setattr(model, "way", partial(torch.add, alpha=2)),
+    "which of two is a flag": swap,
+    "a number that is a flag now": lambda model: setattr(model, "third", True),
+    "weights of one memory": tie,
+    "places in memory": flatten,
+    "a shared buffer": lambda model: setattr(model[1], "running_var", model[1].running_mean),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_what_a_forward_pass_may_look_at_is_signed(change: Callable[[nn.Sequential], object]) -> None:
+    """Numbers and hooks of modules too: a capture has them as they were."""
+    model = model_with_a_number()
+
+    def step(x: Tensor) -> Tensor:
+        return model(x)
+
+    before = signature(step, [model], [], (torch.ones(2, 4),), {})
+    assert signature(step, [model], [], (torch.zeros(2, 4),), {}) == before
+    change(model)
+    assert signature(step, [model], [], (torch.ones(2, 4),), {}) != before
+
+
+def test_what_an_optimizer_may_look_at_is_signed() -> None:
+    """Hooks, numbers of its own, and whether groups share a rate; what schedulers mark there does not count."""
+    model, rate = model_with_a_number(), torch.tensor(0.1)
+    weight, bias, *_ = model.parameters()
+    groups = [{"params": [weight]}, {"params": [bias]}]
+    optimizer = torch.optim.Adam(groups, lr=rate)
+
+    def signed() -> object:
+        return signature(model, [model], [optimizer], (torch.ones(2, 4),), {})
+
+    found = [signed()]
+    optimizer.param_groups[1]["lr"] = torch.tensor(0.1)
+    found.append(signed())
+    optimizer.every = 2  # pyright: ignore[reportAttributeAccessIssue]
+    found.append(signed())
+    optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
+    assert signed() == found[-1]
+    optimizer.register_step_pre_hook(lambda *_: None)
+    found.append(signed())
+    optimizer.register_step_post_hook(lambda *_: None)
+    found.append(signed())
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    found.append(signed())
+    handle.remove()
+    assert len(set(found)) == len(found)
+
+
+def test_an_argument_over_memory_of_the_state_is_signed() -> None:
+    """What is written early would be read late; two parts of one batch are as far apart as they were."""
+    model, batch = model_with_a_number(), torch.ones(8, 4)
+
+    def signed(*args: Tensor) -> object:
+        return signature(model, [model], [], args, {})
+
+    weight = next(model.parameters())
+    assert signed(weight.detach()) != signed(torch.ones(4, 4))
+    assert signed(batch[:2], batch[2:4]) == signed(batch[4:6], batch[6:8])
+    assert signed(batch[:2], batch[1:3]) != signed(batch[:2], batch[2:4])
+
+
+def test_modes_that_choose_operators_are_signed() -> None:
+    """The kernels of attention, the default type, and whether autocast keeps its casts."""
+    model, x = model_with_a_number(), torch.ones(2, 4)
+    before = signature(model, [model], [], (x,), {})
+    with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+        assert signature(model, [model], [], (x,), {}) != before
+    with torch.autocast("cpu", torch.bfloat16):
+        one = signature(model, [model], [], (x,), {})
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        assert signature(model, [model], [], (x,), {}) != one
+    assert signature(model, [model], [], (x,), {}) == before
+
+
+def test_a_number_that_changes_in_every_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is another step, which is captured and planned: once that is plain, it is said once, with what to do."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = model_with_a_number()
+    step = outgrow.compile(
+        lambda x, weight: model(x).sum() * weight, model=model, memory_budget="8GiB", offload_dir=tmp_path
+    )
+
+    def calls() -> None:
+        for number in range(7):
+            step(torch.ones(2, 4), 1.0 / (1 + number))
+
+    with pytest.warns(UserWarning, match=r"captured and planned 5 times .* Pass it as a tensor") as said:
+        calls()
+    assert len(said) == 1
+
+
+def test_a_step_is_compiled_once(tmp_path: Path) -> None:
+    """What has been compiled is no function to capture."""
+    model = model_with_a_number()
+    step = outgrow.compile(lambda x: model(x).sum(), model=model, memory_budget="8GiB", offload_dir=tmp_path)
+    with pytest.raises(TypeError, match="has been compiled already"):
+        outgrow.compile(step, model=model, memory_budget="8GiB", offload_dir=tmp_path)

@@ -1,0 +1,141 @@
+"""What a step leaves in attributes of modules is there after each call, or the step is refused."""
+
+from collections.abc import Callable
+from threading import Event, Thread
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.one_thread import one_thread
+from outgrow.frontends.tracing.capture import Captured, capture
+
+
+class Base(nn.Module):
+    """A layer, and places to keep something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.hidden: Tensor | None = None
+        self.earlier: list[Tensor] = []
+        self.named: dict[str, Tensor] = {}
+        self.is_odd, self.calls = False, 0
+
+
+class Recurrent(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x) if self.hidden is None else self.linear(x) + self.hidden
+        self.hidden = x.detach()
+        return x.sum()
+
+
+class Remembering(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        if self.earlier:
+            x = x + self.earlier[-1]
+        self.earlier.append(x.detach())
+        return x.sum()
+
+
+class Naming(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x) + sum(value.mean() for value in self.named.values())
+        self.named["x"] = x.detach()
+        return x.sum()
+
+
+class Drawing(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.hidden is None:
+            self.hidden = torch.rand(4)
+        return (self.linear(x) * self.hidden).sum()
+
+
+class Caching(Base):
+    """A mask that is made once, of shapes alone, a result that nobody reads, and losses that begin anew each time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.hidden is None:
+            self.hidden = torch.ones_like(x).tril()
+        self.earlier = []
+        self.earlier.append(self.linear(x).square().mean())
+        self.named["last"] = self.linear(x) * self.hidden
+        return self.named["last"].sum() + self.earlier[0]
+
+
+class Counting(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        self.is_odd, self.calls = not self.is_odd, self.calls + 1
+        return self.linear(x).sum() * (2 if self.is_odd else 1)
+
+
+def captured(model: nn.Module) -> Captured:
+    def step(x: Tensor) -> Tensor:
+        loss = model(x)
+        loss.backward()
+        return loss
+
+    return capture(step, [model], [], (torch.ones(2, 4),), {})
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(Recurrent, "hidden"), (Remembering, "earlier"), (Naming, "named"), (Drawing, "hidden")],
+    ids=["attribute", "list", "dictionary", "random"],
+)
+def test_what_the_next_step_would_read_is_refused(make: Callable[[], Base], name: str) -> None:
+    """It would be as it was before; the module is as it was."""
+    model = make()
+    with pytest.raises(Uncapturable, match=f"an earlier call left in {make.__name__}.{name}"):
+        captured(model)
+    assert model.hidden is None
+    assert model.earlier == []
+    assert model.named == {}
+
+
+def test_what_depends_on_shapes_or_is_not_read_is_not_refused() -> None:
+    """It is made again in every step."""
+    model = Caching()
+    captured(model)
+    assert model.hidden is None
+    assert model.earlier == []
+    assert model.named == {}
+
+
+def test_numbers_are_left_as_the_step_leaves_them() -> None:
+    """Each number, flag and word that changes, by the value that it has then."""
+    model = Counting()
+    found = captured(model)
+    assert {(item.name, item.value) for item in found.numbers} == {("is_odd", True), ("calls", 1)}
+    assert (model.is_odd, model.calls) == (False, 0)
+    for item in found.numbers:
+        item.leave()
+    assert (model.is_odd, model.calls) == (True, 1)
+
+
+def test_one_thread_at_a_time_runs_steps_of_a_model() -> None:
+    """Another one is told; a step may call a step, and once it is over others may."""
+    model, others = nn.Linear(1, 1), [nn.Linear(1, 1)]
+    begun, over = Event(), Event()
+
+    def train() -> None:
+        with one_thread([model]), one_thread([model]):
+            begun.set()
+            over.wait()
+
+    thread = Thread(target=train)
+    thread.start()
+    begun.wait()
+    with (
+        pytest.raises(RuntimeError, match="Another thread runs a step of the same model"),
+        one_thread([model, *others]),
+    ):
+        pass
+    with one_thread(others):
+        over.set()
+        thread.join()
+        with one_thread([model]):
+            pass

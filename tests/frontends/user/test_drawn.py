@@ -1,0 +1,80 @@
+"""Random numbers that are not torch's are refused: they would be the same ever after."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.tracing.capture import capture
+
+OWN = random.Random(1)
+DRAWS: dict[str, Callable[[], object]] = {
+    "Python's random module": random.random,
+    "NumPy's random numbers": np.random.rand,
+    "a random.Random": random.Random(3).random,
+    "a Generator of NumPy": np.random.default_rng(3).random,
+    "a RandomState of NumPy": np.random.RandomState(3).rand,
+}
+
+
+class Dropping(nn.Module):
+    """Scales by a number that it draws by a function of its own."""
+
+    def __init__(self, draw: Callable[[], object]) -> None:
+        super().__init__()
+        self.draws = [draw]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float(str(self.draws[0]()))
+
+
+def state_of(draw: Callable[[], object]) -> str:
+    owner = getattr(draw, "__self__", None)
+    states = (random.getstate(), np.random.get_state(), OWN.getstate())  # noqa: NPY002
+    match owner:
+        case random.Random():
+            return repr((states, owner.getstate()))
+        case np.random.Generator():
+            return repr((states, owner.bit_generator.state))
+        case _:
+            return repr(states)
+
+
+@pytest.mark.parametrize(("name", "draw"), DRAWS.items(), ids=DRAWS.keys())
+def test_other_random_numbers_are_refused(name: str, draw: Callable[[], object]) -> None:
+    """Those of modules, and those that a model holds; the generator is as it was."""
+    model, before = Dropping(draw), state_of(draw)
+    with pytest.raises(Uncapturable, match=f"draws from {name}"):
+        capture(model, [model], [], (torch.ones(2),))
+    assert state_of(draw) == before
+
+
+def test_a_generator_that_the_step_closes_over_is_refused() -> None:
+    """A global name, or one of a function around it."""
+
+    def step(generator: random.Random | None, x: Tensor) -> Tensor:
+        return x * (OWN if generator is None else generator).random()
+
+    own = random.Random(2)
+
+    def around(x: Tensor) -> Tensor:
+        return x * own.random()
+
+    before = state_of(own.random)
+    for each in (around, step):
+        call = each if each is around else step
+        with pytest.raises(Uncapturable, match=r"draws from a random\.Random"):
+            capture(call, [], [], (torch.ones(2),) if call is around else (None, torch.ones(2)))
+    assert state_of(own.random) == before
+
+
+def test_a_generator_that_is_left_alone_is_no_matter() -> None:
+    """A model may hold one."""
+    model = Dropping(partial(float, 2))
+    model.draws.append(random.Random(5).random)
+    capture(model, [model], [], (torch.ones(2),))

@@ -1,0 +1,94 @@
+"""What a step keeps of its values is refused where nobody would fill it in; what its modules keep is put back."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.tracing.capture import capture
+
+LOG: list[object] = []
+
+
+class Remembering(nn.Module):
+    """Keeps a mask for the next call, what it returned last, and losses beside the main one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.mask: Tensor | None = None
+        self.losses: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mask is None:
+            self.mask = torch.ones(4)
+        self.losses.clear()
+        self.losses.append(x.square().mean())
+        self.last = self.linear(x) * self.mask
+        return self.last.sum() + self.losses[0]
+
+
+def captured(step: Callable[[Tensor, nn.Module], object]) -> None:
+    model = Remembering()
+    capture(lambda x: step(x, model), [model], [], (torch.ones(2, 4),), {})
+
+
+def test_what_modules_keep_is_put_back() -> None:
+    """A model that keeps tensors of its forward pass is captured, and is an ordinary model afterwards."""
+    model = Remembering()
+    capture(model, [model], [], (torch.ones(2, 4),), {})
+    assert model.mask is None
+    assert model.losses == []
+    assert not hasattr(model, "last")
+    model(torch.ones(2, 4))
+    assert not isinstance(model.mask, FakeTensor)
+
+
+def test_a_loss_in_a_list_is_refused() -> None:
+    """Numbers and tensors, and it is said what keeps them and what to do."""
+    kept: dict[str, object] = {}
+
+    def number(x: Tensor, model: nn.Module) -> Tensor:
+        loss = model(x)
+        LOG.append(loss.item())
+        return loss
+
+    def tensor(x: Tensor, model: nn.Module) -> Tensor:
+        kept["loss"] = model(x).detach()
+        return x
+
+    for step, message in ((number, "a number in a list"), (tensor, r"a tensor of shape \(\) as `loss`")):
+        with pytest.raises(Uncapturable, match=f"keeps {message}.* return it from the step"):
+            captured(step)
+        LOG.clear()
+        kept.clear()
+
+
+def test_what_is_returned_is_not_kept() -> None:
+    """A step may return numbers and tensors in whatever it likes."""
+    captured(lambda x, model: {"loss": model(x), "number": model(x).item()})
+
+
+def test_an_argument_that_is_a_weight_is_refused_where_that_is_written() -> None:
+    """What is read after an update would be what was there before, or the other way round."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor, weight: Tensor) -> Tensor:
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss + weight.sum()
+
+    with pytest.raises(Uncapturable, match=r"argument number 1 .* shares memory with parameter 'weight'"):
+        capture(step, [model], [optimizer], (torch.ones(2, 4), model.weight.detach()), {})
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_derivatives_in_forward_mode_are_refused() -> None:
+    """Their zeros have no memory."""
+    with pytest.raises(Uncapturable, match="forward mode"):
+        captured(lambda x, model: torch.func.jvp(lambda y: (y * torch.ones(4)).sum(), (x,), (x,))[1] + model(x))

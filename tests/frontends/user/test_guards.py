@@ -1,0 +1,21 @@
+"""Do guards keep every digit of what they compare?"""
+
+import sympy
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from outgrow.frontends.user.guards import guards
+
+
+def test_a_value_with_many_digits_meets_its_own_guard() -> None:
+    """A hyper-parameter that had to become a number is compared with that number exactly."""
+    environment, value = ShapeEnv(), 0.1 + 0.2
+    source = ConstantSource("rate")
+    symbol = environment.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    assert isinstance(symbol, sympy.Symbol)
+    rate = environment.create_symfloatnode(symbol, hint=value, source=source)
+    assert rate < 0.5
+    assert rate * 2 == 2 * value  # pyright: ignore[reportOperatorIssue]
+    found = guards(environment, [symbol], [value])
+    assert found.hold([value])
+    assert not found.hold([0.3])

@@ -1,0 +1,124 @@
+"""What goes past the trace of a step is refused, with a remedy, and nothing is changed."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.ao import quantization
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.tracing.capture import capture
+
+Body = Callable[[nn.Module, Tensor], object]
+
+
+class Bounded(nn.Module):
+    """A layer, and a buffer that has no size yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("low", torch.empty(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).square().sum()
+
+
+def captured(body: Body, model: nn.Module | None = None) -> None:
+    model = model or Bounded()
+    capture(lambda x: body(model, x), [model], [torch.optim.SGD(model.parameters())], (torch.ones(2, 4),))
+
+
+def normalised(model: nn.Module, x: Tensor) -> None:
+    model(x).backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.data = parameter.grad.data / parameter.grad.norm()
+
+
+def clamped(_model: nn.Module, x: Tensor) -> Tensor:
+    x = x * 2
+    x.data = x.data.clamp(0, 1)
+    return x
+
+
+def caught(_model: nn.Module, x: Tensor) -> Tensor:
+    y = x * 2
+    try:
+        y.data = x
+    except Exception:  # noqa: BLE001 - a step that goes on, whatever happens
+        y = y + 1
+    return y
+
+
+def without_a_library(_model: nn.Module, x: Tensor) -> Tensor:
+    with torch.backends.mkldnn.flags(enabled=False):
+        return x @ x.T
+
+
+def resized(model: nn.Module, x: Tensor) -> None:
+    low = model.get_buffer("low")
+    low.resize_(4).copy_(x.amin(0))
+
+
+def replaced(model: nn.Module, x: Tensor) -> None:
+    torch.ops.aten.set_.source_Tensor(model.get_buffer("low"), x.mean(0))
+
+
+def by_an_operator(model: nn.Module, x: Tensor) -> None:
+    torch.amin(x, 0, out=model.get_buffer("low"))
+
+
+def followed_argument(model: nn.Module, x: Tensor) -> None:
+    x.requires_grad_()
+    model(x).backward()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (normalised, r"sets the \.data of a tensor of shape \(4, 4\).*assign p\.grad itself"),
+        (clamped, r"sets the \.data of a tensor of shape \(2, 4\).*copy_"),
+        (caught, r"sets the \.data"),
+        (without_a_library, "changes a setting of torch .mkldnn_enabled.*around the call"),
+        (resized, "gives buffer 'low' another shape"),
+        (replaced, "gives buffer 'low' another shape"),
+        (by_an_operator, "gives buffer 'low' another shape"),
+        (followed_argument, r"leaves a gradient.*argument number 0.*x\.detach\(\)\.requires_grad_\(\)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_what_a_plan_would_leave_out_is_refused(body: Body, message: str) -> None:
+    """Also where the step itself catches the refusal."""
+    model = Bounded()
+    with pytest.raises(Uncapturable, match=message):
+        captured(body, model)
+    assert model.get_buffer("low").shape == (0,)
+    assert torch.backends.mkldnn.enabled
+    x = torch.ones(2)
+    x.data = torch.zeros(2)
+    assert x.sum() == 0
+
+
+def test_a_gradient_of_a_copy_of_an_argument_is_captured() -> None:
+    """As the refusal says."""
+
+    def body(model: nn.Module, x: Tensor) -> Tensor | None:
+        x = x.detach().requires_grad_()
+        model(x).backward()
+        return x.grad
+
+    captured(body)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Please use quant_min")
+def test_observers_have_room_for_their_channels_before_a_step_is_captured() -> None:
+    """Their kernels resize buffers, which no trace sees; after a forward pass the sizes are final."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+    vars(model)["qconfig"] = quantization.get_default_qat_qconfig("x86")
+    quantization.prepare_qat(model.train(), inplace=True)
+    with pytest.raises(Uncapturable, match="run the model once"):
+        captured(lambda model, x: model(x), model)
+    model(torch.ones(2, 4))
+    captured(lambda model, x: model(x), model)

@@ -1,0 +1,230 @@
+"""Do several processes compute what one does, and end when one of them does?"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+
+import outgrow
+from outgrow import Step, Workload
+from outgrow.errors import Divided, PeerLost, Uncapturable
+from outgrow.frontends.workers import workers as module
+from outgrow.frontends.workloads.loading import load_workload_function
+from outgrow.planning.partition import options
+from tests.frontends.several import Work, together
+
+FAMILIES = Path(__file__).parents[3] / "benchmarks" / "workloads" / "families.py"
+NAMES = ("perceptron", "image", "volume", "text", "series")
+FEW_NAMES = ("image", "text")
+TOLERANCE = 1e-12
+STEPS = 3
+SECONDS = 20.0
+"""A process that waits for one that has ended says so sooner."""
+
+
+def made(name: str, **settings: Any) -> Workload:
+    """A small model of some family; its tensors are cut however small they are."""
+    options.SMALL_BYTES = 0
+    return load_workload_function(f"{FAMILIES}:{name}")(**settings)
+
+
+def shared(job: Workload, mesh: DeviceMesh, budget: str = "2GiB") -> Step[..., Tensor]:
+    """Its step, over a mesh."""
+    return outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget, mesh=mesh)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, over the largest element."""
+    return float((found - expected).detach().abs().max() / expected.detach().abs().max())
+
+
+def errors(mesh: DeviceMesh, _folder: Path, names: Sequence[str] = NAMES) -> dict[str, list[float]]:
+    """By family, how far losses and parameters are from one process, and bytes received, and how many were said."""
+    found: dict[str, list[float]] = {}
+    for name in names:
+        job, alone = made(name), made(name)
+        torch.manual_seed(1)
+        step = shared(job, mesh)
+        losses = [step(*job.batches[0]) for _ in range(STEPS)]
+        torch.manual_seed(1)
+        expected = [alone.step(*alone.batches[0]) for _ in range(STEPS)]
+        pairs = zip(job.model.parameters(), alone.model.parameters(), strict=True)
+        found[name] = [
+            max(error(one, other) for one, other in zip(losses, expected, strict=True)),
+            max(error(whole(one), other) for one, other in pairs),
+            float(step.shared.received_bytes),
+            float(STEPS * step.shared.predicted_bytes[mesh.get_local_rank()]),
+        ]
+        step.close()
+    return found
+
+
+def errors_of_few(mesh: DeviceMesh, folder: Path) -> dict[str, list[float]]:
+    """The same for some families."""
+    return errors(mesh, folder, FEW_NAMES)
+
+
+def errors_in_no_room(mesh: DeviceMesh, folder: Path) -> dict[str, list[float]]:
+    """The same where nothing is held but equal shares."""
+    module.FOR_TENSORS = 0.0
+    return errors(mesh, folder)
+
+
+@pytest.mark.parametrize(("workers", "work"), [(2, errors_in_no_room), (4, errors_of_few)])
+def test_several_compute_what_one_does(workers: int, work: Work) -> None:
+    """Up to the order of sums, in every family, with dropout, and receive as many bytes as was said."""
+    for found in together(work, workers):
+        for name, (losses, parameters, received, predicted) in found.items():
+            assert losses <= TOLERANCE, name
+            assert parameters <= TOLERANCE, name
+            assert received == predicted > 0, name
+
+
+def begun(mesh: DeviceMesh, _folder: Path, *, saved: Path) -> dict[str, Any]:
+    """Train with batches of several shapes and a schedule, evaluate, and save."""
+    job, alone = made("text"), made("text")
+    x, y = job.batches[0]
+    schedules = [torch.optim.lr_scheduler.StepLR(item.optimizer, 1, 0.5) for item in (job, alone)]
+    step = shared(job, mesh)
+    distances: list[float] = []
+    for batch in ((x, y), (x[:3], y[:3]), (x, y)):
+        torch.manual_seed(2)
+        found = step(*batch)
+        torch.manual_seed(2)
+        distances.append(error(found, alone.step(*batch)))
+        for schedule in schedules:
+            schedule.step()
+    evaluated = outgrow.compile(partial(evaluation, job), model=job.model, memory_budget="2GiB", mesh=mesh)
+    distances.append(error(evaluated(x), evaluation(alone, x)))
+    state_dict_saver.save(state_of(job), checkpoint_id=saved)
+    parts = [parameter for parameter in job.model.parameters() if isinstance(parameter, DTensor)]
+    held = sum(parameter.to_local().numel() for parameter in parts)
+    return {"distances": distances, "held": held, "all": sum(parameter.numel() for parameter in parts)}
+
+
+def evaluation(job: Workload, x: Tensor) -> Tensor:
+    """Scores, without gradients and without dropout."""
+    job.model.eval()
+    with torch.no_grad():
+        found = job.model(x)
+    job.model.train()
+    return found
+
+
+def state_of(job: Workload) -> dict[str, Any]:
+    """What a checkpoint holds."""
+    model, optimizer = get_state_dict(job.model, job.optimizer)
+    return {"model": model, "optimizer": optimizer}
+
+
+def resumed(mesh: DeviceMesh, _folder: Path, *, saved: Path) -> float:
+    """Load what other processes saved, train on, and return the loss."""
+    job = made("text")
+    state = state_of(job)
+    state_dict_loader.load(state, checkpoint_id=saved)
+    set_state_dict(job.model, job.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    torch.manual_seed(3)
+    return shared(job, mesh)(*job.batches[0]).item()
+
+
+def test_a_training_is_saved_by_two_and_continued_by_three(tmp_path: Path) -> None:
+    """Each has its part of the parameters; batches of other shapes, evaluation and schedules are as alone."""
+    for found in together(partial(begun, saved=tmp_path), 2):
+        assert max(found["distances"]) <= TOLERANCE
+        assert found["held"] <= 0.51 * found["all"]
+    alone = made("text")
+    x, y = alone.batches[0]
+    schedule = torch.optim.lr_scheduler.StepLR(alone.optimizer, 1, 0.5)
+    for batch in ((x, y), (x[:3], y[:3]), (x, y)):
+        torch.manual_seed(2)
+        alone.step(*batch)
+        schedule.step()
+    torch.manual_seed(3)
+    expected = alone.step(x, y).item()
+    for loss in together(partial(resumed, saved=tmp_path), 3):
+        assert abs(loss / expected - 1) <= TOLERANCE
+
+
+def refused(mesh: DeviceMesh, _folder: Path) -> dict[str, str]:
+    """What is said where workers disagree, hold parameters elsewhere, or name a mesh that cannot be."""
+    worker = mesh.get_local_rank()
+    found: dict[str, str] = {}
+
+    def attempt(what: str, call: Callable[[], object], *kinds: type[Exception]) -> None:
+        with pytest.raises(kinds) as caught:
+            call()
+        found[what] = str(caught.value)
+
+    job = made("perceptron")
+    x, y = job.batches[0]
+    torch.manual_seed(worker)
+    attempt("seeds", lambda: shared(job, mesh)(x, y), Divided)
+    torch.manual_seed(0)
+    attempt("batch", lambda: shared(job, mesh)(x + worker, y), Divided)
+    attempt("shapes", lambda: shared(job, mesh)(x[: 9 + worker], y[: 9 + worker]), Divided)
+    with torch.no_grad():
+        next(iter(job.model.parameters())).add_(worker)
+    attempt("parameters", lambda: shared(job, mesh)(x, y), Divided)
+    other = made("perceptron")
+    listed = list(other.model.parameters())
+    attempt("list", lambda: shared(other, mesh)(x, y), Uncapturable)
+    listed.clear()
+    grid = init_device_mesh("cpu", (1, mesh.size()))
+    attempt("mesh", lambda: shared(other, grid), ValueError)
+    attempt("early", lambda: shared(other, mesh).shared, RuntimeError)
+    attempt("larger", lambda: init_device_mesh("cpu", (mesh.size() + 1,)), RuntimeError)
+    return found
+
+
+def test_what_workers_would_wait_for_in_vain_is_refused() -> None:
+    """By all of them, at the start, in a sentence that says what differs."""
+    for found in together(refused, 2):
+        assert "do not agree on the state of torch's generator" in found["seeds"]
+        assert "do not agree on the batch" in found["batch"]
+        assert "do not agree on the operators of the step" in found["shapes"]
+        assert "do not agree on parameters" in found["parameters"]
+        assert "held in a list" in found["list"]
+        assert "mesh has 2 dimensions" in found["mesh"]
+        assert "call the step once" in found["early"]
+
+
+def left(mesh: DeviceMesh, folder: Path) -> float | None:
+    """One worker ends after a step; return how long the other waited for it, and check what it is told."""
+    job = made("perceptron")
+    step = shared(job, mesh)
+    step(*job.batches[0])
+    step(*job.batches[0])
+    if mesh.get_local_rank() == 1:
+        (folder / "1.json").write_text("null")
+        os._exit(0)
+    begin = time.monotonic()
+    with pytest.raises(PeerLost, match="start all workers again"):
+        _go_on(step, job)
+    return time.monotonic() - begin
+
+
+def _go_on(step: Step[..., Tensor], job: Workload) -> None:
+    for _ in range(STEPS):
+        step(*job.batches[0])
+
+
+def test_a_worker_that_ends_is_missed_within_seconds() -> None:
+    """The others raise an error that says so, and do not hang."""
+    waited, _ = together(left, 2)
+    assert waited is not None
+    assert waited < SECONDS

@@ -1,0 +1,87 @@
+"""Where branches cross, the search knows an order in which more fits; in a chain there is none."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from outgrow.analysis.liveness import peak_bytes
+from outgrow.ir.graph import Graph
+from outgrow.ir.text import parse_graph
+from outgrow.plan import Budget, Move
+from outgrow.planning.bound.bound import bound_seconds
+from outgrow.planning.order.lean import least_seconds, orders
+from outgrow.planning.planner import planned
+from outgrow.planning.problem import Problem
+from outgrow.rewriting.derive import apply_laws, verify_derived
+from tests.planning.irregular import irregular
+from tests.planning.test_planners import problem_of
+
+BRANCHES = 6
+LARGE, SMALL = 1 << 20, 1 << 10
+
+
+def branches() -> Graph:
+    """Each branch makes much of the input and little of that; all of the former are captured first."""
+    lines = ["storage x input 1024", "value %x: x@0 f32[256]"]
+    for at in range(BRANCHES):
+        lines += [f"storage wide{at} {LARGE}", f"%wide{at}: wide{at}@0 f32[{LARGE // 4}] = my.wide(%x)"]
+    for at in range(BRANCHES):
+        lines += [f"storage thin{at} {SMALL}", f"%thin{at}: thin{at}@0 f32[{SMALL // 4}] = my.thin(%wide{at})"]
+    operands = ", ".join(f"%thin{at}" for at in range(BRANCHES))
+    lines += ["storage loss 4", f"%loss: loss@0 f32[1] = my.loss({operands})", "return %loss"]
+    return parse_graph("\n".join(lines))
+
+
+def chain() -> Graph:
+    """One op after the other."""
+    lines = ["storage x input 1024", "value %x: x@0 f32[256]"]
+    names = ["x", *(f"a{at}" for at in range(8))]
+    for before, name in pairwise(names):
+        lines += [f"storage {name} {LARGE}", f"%{name}: {name}@0 f32[{LARGE // 4}] = my.one(%{before})"]
+    gradient = names[-1]
+    for name in reversed(names[1:]):
+        lines += [f"storage g{name} 4", f"%g{name}: g{name}@0 f32[1] = my.back(%{name}, %{gradient})"]
+        gradient = f"g{name}"
+    return parse_graph("\n".join([*lines, f"return %{gradient}"]))
+
+
+def under(problem: Problem, budget: int) -> Problem:
+    return replace(problem, budget=Budget(budget))
+
+
+def test_a_chain_has_one_order() -> None:
+    """What cannot be better is not another order."""
+    problem = problem_of(chain(), 1 << 30)
+    assert [moves for _, moves in orders(problem)] == [()]
+    assert least_seconds(under(problem, 3 * LARGE)) == bound_seconds(under(problem, 3 * LARGE))
+
+
+def test_branches_that_end_thin_run_one_by_one() -> None:
+    """In the lean order the step fits where the captured one would have to move or repeat."""
+    problem = problem_of(branches(), 1 << 30)
+    (_, none), (lean, moves) = orders(problem)
+    assert none == ()
+    assert moves
+    verify_derived(lean, problem.graph)
+    assert apply_laws(problem.graph, moves) == lean
+    assert peak_bytes(lean, {}) < 2 * LARGE
+    arithmetic = sum(cost.seconds for cost in problem.costs.values())
+    found = planned(under(problem, 2 * LARGE))
+    assert any(isinstance(decision, Move) for decision in found.plan.decisions)
+    assert found.simulated.seconds == pytest.approx(arithmetic)
+    assert found.simulated.peak_bytes <= 2 * LARGE
+    assert found.plan.bound_seconds == pytest.approx(arithmetic)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_irregular_steps_keep_their_budget_and_their_bound(seed: int) -> None:
+    """A plan in either order is verified, fits, and is not below what `least_seconds` says."""
+    problem = problem_of(irregular(seed, 60), 1 << 40)
+    for lean, _ in orders(problem):
+        verify_derived(lean, problem.graph)
+    problem = under(problem, peak_bytes(problem.graph, {}) * 2 // 3)
+    found = planned(problem)
+    verify_derived(found.stages[-1].graph, problem.graph)
+    assert found.simulated.peak_bytes <= problem.budget.capacity_bytes
+    assert found.simulated.seconds >= least_seconds(problem) * (1 - 1e-9)

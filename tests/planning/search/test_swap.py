@@ -1,0 +1,56 @@
+"""A schedule keeps the capacity at every op, or there is none."""
+
+import numpy as np
+import pytest
+
+from outgrow.analysis.cost import Cost
+from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.text import parse_graph
+from outgrow.plan import Budget, Piece, Swap
+from outgrow.planning.planner import make_plan
+from outgrow.planning.problem import Problem
+from outgrow.planning.search.residence import residence_of
+from outgrow.planning.search.sequence import sequence_of
+from outgrow.planning.search.space import space_of
+from outgrow.planning.search.transfers import transfers
+from tests.planning.crowded import crowded
+
+MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0))
+GRAPH = parse_graph(
+    """
+    storage x input 8
+    storage a 16
+    storage b 16
+    storage c 8
+    storage d 8
+    value %x: x@0 f32[2]
+    %a: a@0 f32[4] = my.one(%x)
+    %b: b@0 f32[4] = my.two(%x)
+    %c: c@0 f32[2] = my.three(%x)
+    %d: d@0 f32[2] = my.four(%a, %b)
+    return %d
+    """
+)
+PROBLEM = Problem(GRAPH, {op.name: Cost(1.0) for op in GRAPH.ops}, MACHINE, Budget(40), minimum_bytes=4)
+
+
+def test_gaps_that_free_too_little_have_no_schedule() -> None:
+    """The last op needs 48 bytes whatever rests before it, with and without a copy on its way out."""
+    space = space_of(PROBLEM, GRAPH)
+    seconds, live, gaps, _ = residence_of(space.tables, sequence_of(space.tables, space.start), space.start)
+    assert len(gaps.begin) == 2
+    for moved in (np.zeros(2, np.int64), gaps.size):
+        found = transfers(seconds, live, gaps, moved, PROBLEM.budget.capacity_bytes, MACHINE.link, 0.0, 4)
+        assert not np.isfinite(found.seconds)
+        assert found.excess_bytes == 8
+
+
+def test_of_a_storage_leaves_what_there_is_no_room_for() -> None:
+    """50 bytes of 100 are lacking over four ops: the first 64, in parts of 64, leave and come back."""
+    graph = crowded(is_rebuilt=False)
+    machine = Machine("slow", Device("toy", 1e9, 1e9), Link(10.0, 20.0))
+    costs = {op.name: Cost(1.0) for op in graph.ops}
+    plan = make_plan(Problem(graph, costs, machine, Budget(262), minimum_bytes=4, piece_bytes=64))
+    assert plan.decisions == (Swap("p", "one", "fill0", (Piece(0, 64, "last"),), "last"),)
+    assert plan.predicted.peak_bytes == 262 - 14
+    assert plan.predicted.seconds == pytest.approx(6 + 6.4 + 3.2)
