@@ -379,6 +379,28 @@ def checkpointed_reentrant() -> Job:
     return trained(model, Adam(model.parameters()), rows)
 
 
+class Spectral(nn.Module):
+    """Rows turned by angles, and their waves weighed by complex numbers: the backward pass reads conjugates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: Tensor
+        self.register_buffer("turns", torch.polar(torch.ones(4), torch.arange(4.0)))
+        self.waves = nn.Parameter(torch.randn(2, 8, 3, dtype=torch.complex64))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = torch.view_as_complex(x.reshape(len(x), 4, 2)) * self.turns
+        waves = torch.fft.rfft(torch.view_as_real(turned).reshape(len(x), 2, 4), n=8)
+        weighed = torch.einsum("nif,iof->nof", waves[..., :3], self.waves)
+        return self.head(torch.fft.irfft(weighed, n=8).sum(1))
+
+
+def spectral() -> Job:
+    model = Spectral()
+    return trained(model, Adam(model.parameters()), rows)
+
+
 class Recurrent(nn.Module):
     """What a recurrent network says last."""
 
@@ -529,6 +551,7 @@ FEATURES: tuple[Make, ...] = (
     custom_function,
     checkpointed,
     checkpointed_reentrant,
+    spectral,
     lstm,
     gru,
     attention_decoder,

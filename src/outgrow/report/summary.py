@@ -124,6 +124,7 @@ class Summary:
     def figures(self) -> list[tuple[str, str, str]]:
         """Return name, figure and meaning of everything else."""
         is_deep = self.bytes_below > 0
+        basis = "the arithmetic in core: " if self.bound_seconds == self.in_core_seconds else ""
         return [
             (
                 "budget",
@@ -135,7 +136,7 @@ class Summary:
             (
                 "bound",
                 format_seconds(self.bound_seconds),
-                f"no plan is below; this: {self.distance:+z.1%}",
+                f"{basis}no plan is below; this: {self.distance:+z.1%}",
             ),
             ("speed", f"{self.speed:.3f}", "of the step in core, predicted"),
             (

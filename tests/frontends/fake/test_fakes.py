@@ -101,3 +101,25 @@ def test_a_part_put_into_repeated_numbers_is_laid_out_as_kernels_do() -> None:
             torch.select_scatter(whole, torch.zeros(4, 6), 2, 0)
             torch.diagonal_scatter(whole, torch.zeros(4, 6), 0, 1, 2)
     assert compared.found == []
+
+
+def test_permuted_operands_are_laid_out_as_kernels_do() -> None:
+    """Losses, sums of exponentials, powers, quotients and unpooling, forward and backward, of permuted operands."""
+    torch.manual_seed(0)
+    functional = nn.functional
+    rows = torch.randn(6, 4).t().requires_grad_()
+    goal = torch.randn(6, 4).t()
+    image = _channels_last(torch.float32).requires_grad_()
+    with _Compared() as compared:
+        for loss in (functional.smooth_l1_loss, functional.huber_loss, functional.mse_loss, functional.l1_loss):
+            loss(rows, goal).backward()
+        functional.logsigmoid(rows).sum().backward()
+        (functional.log_softmax(rows, 1) * goal).sum().backward()
+        (2**rows).sum().backward()
+        torch.div(rows, 2.0, rounding_mode="floor").sum().backward()
+        torch.copysign(rows, torch.tensor(-1.0)).sum().backward()
+        pooled, places = functional.max_pool2d(image, 2, return_indices=True)
+        functional.max_unpool2d(pooled, places, (2, 2)).square().sum().backward()
+        functional.pad(image, (1, 1, 1, 1), mode="replicate").square().sum().backward()
+        functional.pad(image, (1, 1, 1, 1), mode="reflect").square().sum().backward()
+    assert compared.found == []

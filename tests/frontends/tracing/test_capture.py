@@ -482,3 +482,26 @@ def test_writes_to_arguments_that_share_memory_are_refused() -> None:
     capture(step, [], [], (x, torch.zeros(4)))
     with pytest.raises(Uncapturable, match="shares memory"):
         capture(step, [], [], (x, x[:]))
+
+
+def test_what_has_no_shape_yet_is_refused() -> None:
+    """A lazy layer; the remedy is to call the model."""
+    model = nn.Sequential(nn.LazyLinear(4))
+    with pytest.raises(Uncapturable, match=r"parameter '0\.weight' has no shape before the first forward pass"):
+        capture(model, [model], [], (torch.ones(2, 3),))
+
+
+def test_state_of_no_parameter_is_refused() -> None:
+    """Under a name, as some optimizers keep it."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    optimizer.state["global"] = {"calls": torch.zeros(())}  # pyright: ignore[reportArgumentType]
+    with pytest.raises(Uncapturable, match=r"state\['global'\]\['calls'\].* of no parameter"):
+        capture(model, [model], [optimizer], (torch.ones(2, 2),))
+
+
+def test_an_empty_batch_is_refused() -> None:
+    """Torch cannot trace the gradient of its mean; the line of the user is named."""
+    model = nn.Linear(2, 2)
+    with pytest.raises(Uncapturable, match=r"test_capture.py:\d+.*cannot trace"):
+        capture(lambda x: nn.functional.mse_loss(model(x), x).backward(), [model], [], (torch.ones(0, 2),))

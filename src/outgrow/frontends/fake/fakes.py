@@ -30,6 +30,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.fake.literals import LIFTS, Literals
@@ -112,6 +113,7 @@ class Twins(TorchDispatchMode):
         self.mode = mode
         self.fakes: dict[int, Tensor] = {}
         self.originals: dict[int, Tensor] = {}
+        self._conjugates = Conjugates()
 
     def twin(self, tensor: Tensor) -> Tensor:
         """Return the fake twin of a tensor; a fake tensor is its own."""
@@ -134,7 +136,7 @@ class Twins(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
             args, kwargs = pytree.tree_map_only(Tensor, self.twin, (args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        return self._conjugates.called(func, args, kwargs or {}, func)
 
 
 def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:

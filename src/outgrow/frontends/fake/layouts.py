@@ -6,8 +6,9 @@ torch 2.11 to 2.13) return odd strides where every kernel returns those of `torc
 channels-last except in dimensions of size 1 is given the strides of `torch.empty(..., memory_format=channels_last)`.
 
 Some kernels return contiguous results where their abstract implementations keep the operand's permutation
-(`as_kernels_lay_out`); batch normalisation keeps channels-last and nothing else. Where a part is put into a tensor that
-repeats numbers, such as the gradient of a sum, kernels write them all out; abstract torch 2.11 goes on repeating them.
+(`as_kernels_lay_out`); batch normalisation keeps channels-last and nothing else. Some, such as those of padding, keep
+what their abstract implementations drop. Where a part is put into a tensor that repeats numbers, such as the gradient
+of a sum, kernels write them all out; abstract torch 2.11 goes on repeating them.
 """
 
 from collections.abc import Sequence
@@ -16,14 +17,35 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-_CONTIGUOUS = (torch.ops.aten.mse_loss_backward.default, torch.ops.aten.native_layer_norm_backward.default)
+_CONTIGUOUS = (
+    torch.ops.aten.mse_loss_backward.default,
+    torch.ops.aten.smooth_l1_loss_backward.default,
+    torch.ops.aten.huber_loss_backward.default,
+    torch.ops.aten.log_sigmoid_forward.default,
+    torch.ops.aten._log_softmax_backward_data.default,
+    torch.ops.aten.native_layer_norm_backward.default,
+    torch.ops.aten.pow.Scalar,
+)
+_LIKE_FIRST = (
+    torch.ops.aten.div.Tensor_mode,
+    torch.ops.aten.floor_divide.default,
+    torch.ops.aten.copysign.Tensor,
+    torch.ops.aten.log_sigmoid_backward.default,
+)
+"""Operators whose result lies like the first operand, if the others are numbers or lie like it."""
+_FORMED_BY = {
+    torch.ops.aten.max_unpool2d.default: 0,
+    torch.ops.aten.reflection_pad2d_backward.default: 1,
+    torch.ops.aten.replication_pad2d_backward.default: 1,
+}
+"""Operators whose result has the memory format of this operand."""
 _BY_FORMAT = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default)
 _SCATTERED = (
     torch.ops.aten.slice_scatter.default,
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.diagonal_scatter.default,
 )
-LAID_OUT = frozenset((*_CONTIGUOUS, *_BY_FORMAT, *_SCATTERED))
+LAID_OUT = frozenset((*_CONTIGUOUS, *_LIKE_FIRST, *_FORMED_BY, *_BY_FORMAT, *_SCATTERED))
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -38,8 +60,14 @@ def like_a_kernel(fake: Tensor) -> Tensor:
     return torch.empty_strided(fake.shape, strides, dtype=fake.dtype, device=fake.device)
 
 
-def as_kernels_lay_out(func: OpOverload, _args: Sequence[object], returned: object) -> object:
-    """Return the fake results of `func`, one of `LAID_OUT`, with the first as its kernel lays it out."""
+def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: object) -> object:
+    """Return the fake results of `func`, one of `LAID_OUT`, as its kernel lays them out."""
+    if func in _LIKE_FIRST:
+        return _like_the_first(args, returned)
+    if func in _FORMED_BY:
+        return _formed(args[_FORMED_BY[func]], returned)
+    if func is torch.ops.aten.log_sigmoid_forward.default and isinstance(returned, Sequence):
+        return tuple(torch.empty(item.shape, dtype=item.dtype, device=item.device) for item in returned)
     first, *others = returned if isinstance(returned, Sequence) else (returned,)
     if not isinstance(first, Tensor) or first.is_contiguous():
         return returned
@@ -49,6 +77,24 @@ def as_kernels_lay_out(func: OpOverload, _args: Sequence[object], returned: obje
         return torch.empty_like(first) if _repeats(first) else returned
     laid_out = torch.empty(first.shape, dtype=first.dtype, device=first.device)
     return (laid_out, *others) if isinstance(returned, Sequence) else laid_out
+
+
+def _like_the_first(args: Sequence[object], returned: object) -> object:
+    first, *others = (arg for arg in args if isinstance(arg, Tensor))
+    is_alone = all(other.dim() == 0 or other.shape == first.shape for other in others)
+    if not is_alone or first.dim() == 0 or not isinstance(returned, Tensor):
+        return returned
+    return torch.empty_like(first, dtype=returned.dtype)
+
+
+def _formed(operand: object, returned: object) -> object:
+    """Return a result in the memory format of an operand."""
+    assert isinstance(operand, Tensor), "the position is that of a tensor"
+    assert isinstance(returned, Tensor), "there is one result"
+    kind = _FORMATS.get(operand.dim(), torch.contiguous_format)
+    if operand.is_contiguous() or not operand.is_contiguous(memory_format=kind):
+        return returned
+    return torch.empty(returned.shape, dtype=returned.dtype, device=returned.device, memory_format=kind)
 
 
 def _repeats(tensor: Tensor) -> bool:

@@ -17,6 +17,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
@@ -105,6 +106,12 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
     Raises `Uncapturable` where an optimizer updates a parameter of no model, or nests tensors in its state.
     """
     owned = parameters(training)
+    for slot, parameter in owned.items():
+        if is_lazy(parameter):
+            raise Uncapturable(
+                f"parameter {slot.name!r} has no shape before the first forward pass; call the model once before the "
+                "first step"
+            )
     held: dict[StateSlot, Tensor] = {**owned}
     for model, module in enumerate(training.models):
         held |= {BufferSlot(model, name): buffer for name, buffer in module.named_buffers()}

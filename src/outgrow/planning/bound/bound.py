@@ -71,22 +71,25 @@ from outgrow.planning.problem import Problem
 Terms = list[tuple[int, float]]
 """A sum of coefficients times variables, these by number."""
 
-_VARIABLES = 20_000
+VARIABLES = 20_000
 """What HiGHS solves in some seconds. An outline of merged storages would be solved sooner, but says less."""
 _FEWEST_GROUPS = 12
 _MOST_GROUPS = 192
 
 
-def bound_seconds(problem: Problem) -> float:
-    """Return seconds below which no plan for the problem in the captured order can come."""
+def bound_seconds(problem: Problem, variables: int = VARIABLES) -> float:
+    """Return seconds below which no plan for the problem in the captured order can come.
+
+    A programme of more `variables` takes longer, and says more.
+    """
     arithmetic = sum(map(problem.seconds_of, problem.graph.ops))
     if peak_bytes(problem.graph, problem.workspace) <= problem.budget.capacity_bytes:
         return arithmetic
-    return max(arithmetic, _solved(_affordable(problem), problem.machine.link.half_duplex))
+    return max(arithmetic, _solved(_affordable(problem, variables), problem.machine.link.half_duplex))
 
 
-def _affordable(problem: Problem) -> Outline:
-    """The finest outline whose programme has at most `_VARIABLES` variables; one of merged storages if none has."""
+def _affordable(problem: Problem, variables: int) -> Outline:
+    """The finest outline whose programme has at most `variables` variables; one of merged storages if none has."""
     found = study(problem)
     groups = [min(_MOST_GROUPS, len(found.ops))]
     while groups[-1] > _FEWEST_GROUPS:
@@ -96,7 +99,7 @@ def _affordable(problem: Problem) -> Outline:
         for count in groups:
             drawn = outline(found, choose_moments(found, count))
             drawn = merged(drawn) if is_merged else drawn
-            if drawn.variables <= _VARIABLES:
+            if drawn.variables <= variables:
                 return drawn
     assert drawn is not None, "there is at least one number of groups"
     return drawn

@@ -18,7 +18,7 @@ from dataclasses import replace
 from outgrow.analysis.updates import first_update
 from outgrow.ir.graph import Graph, Role
 from outgrow.plan import Move
-from outgrow.planning.bound.bound import bound_seconds
+from outgrow.planning.bound.bound import VARIABLES, bound_seconds
 from outgrow.planning.order.jobs import alone, jobs_of, profile
 from outgrow.planning.order.moves import moves_to
 from outgrow.planning.order.reorder import Effort, lowered
@@ -40,9 +40,9 @@ def orders(problem: Problem) -> Iterator[tuple[Graph, tuple[Move, ...]]]:
         yield apply_laws(graph, moves), moves
 
 
-def least_seconds(problem: Problem) -> float:
-    """Return seconds that no plan in one of the `orders` can beat."""
-    return min(bound_seconds(replace(problem, graph=graph)) for graph, _ in orders(problem))
+def least_seconds(problem: Problem, variables: int = VARIABLES) -> float:
+    """Return seconds that no plan in one of the `orders` can beat, by programmes of at most `variables` variables."""
+    return min(bound_seconds(replace(problem, graph=graph), variables) for graph, _ in orders(problem))
 
 
 def _moves(problem: Problem) -> tuple[Move, ...]:

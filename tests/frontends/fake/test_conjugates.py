@@ -1,0 +1,42 @@
+"""A conjugate is computed where torch only marks it; what would see the mark is refused."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.tracing.capture import capture
+
+
+def captured(step: Callable[[Tensor, Tensor], object], shape: tuple[int, ...] = (4, 4)) -> list[str]:
+    x = torch.zeros(shape, dtype=torch.complex64)
+    return [op.operator for op in capture(step, [], [], (x, x.clone())).graph.ops]
+
+
+def test_a_conjugate_is_an_op_of_its_own() -> None:
+    """Element by element, through views, and in batches of products on the CPU."""
+    assert captured(lambda x, y: x.conj() * y) == ["aten._conj_physical.default", "aten.mul.Tensor"]
+    assert captured(lambda x, y: x.conj().T * y) == ["aten._conj_physical.default", "aten.mul.Tensor"]
+    batched = captured(lambda x, y: torch.bmm(x, y.mH), (2, 4, 4))
+    assert batched == ["aten._conj_physical.default", "aten.bmm.default"]
+
+
+@pytest.mark.parametrize("step", [lambda x, y: x @ y.mH, lambda x, y: x[0] @ y.conj()[0]], ids=["mm", "dot"])
+def test_a_product_that_takes_the_mark_is_refused(step: Callable[[Tensor, Tensor], object]) -> None:
+    """Libraries add up in another order then."""
+    with pytest.raises(Uncapturable, match="gives a conjugate of shape"):
+        captured(step)
+
+
+def test_a_write_through_a_conjugate_is_refused() -> None:
+    """It would write into what it was made from."""
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        x = x * 2
+        x.conj().add_(y)
+        return x
+
+    with pytest.raises(Uncapturable, match="gives a conjugate"):
+        captured(step)
