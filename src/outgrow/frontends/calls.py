@@ -117,10 +117,10 @@ def settle(call: Bound, outcome: Outcome) -> object:
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
         place = call.captured.places.get(item.slot)
         put(item.slot, result if result is None or place is None else place.around(result), call.training)
-    for scheduler in call.captured.schedulers:
-        scheduler.step()
     for number in call.captured.numbers:
         number.leave()
+    for scheduler in call.captured.schedulers:
+        scheduler.step()
     return call.captured.unflatten(outcome.results)
 
 

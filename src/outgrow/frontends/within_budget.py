@@ -11,13 +11,14 @@ from operator import attrgetter
 
 import torch
 
-from outgrow.analysis.cost import Cost
+from outgrow.analysis.cost import Cost, costs_of
 from outgrow.errors import Infeasible
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared, prepare
 from outgrow.frontends.tracing.capture import Captured
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
+from outgrow.planning.problem import Problem
 from outgrow.planning.search.search import ENOUGH
 from outgrow.runtime.program import Program
 from outgrow.units import format_bytes
@@ -152,24 +153,21 @@ def _prepared(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bo
 
     A larger budget may have more overhead, so the floor that `Infeasible` names includes the overhead at that floor.
     """
-    overhead = demand.overhead_within(limit_bytes) + less_bytes
+    graph, overhead = demand.captured.graph, demand.overhead_within(limit_bytes) + less_bytes
     while True:
         try:
-            return prepare(
-                demand.captured.graph,
-                demand.known,
+            problem = Problem(
+                graph,
+                costs_of(graph, demand.machine.device, demand.known),
                 demand.machine,
                 Budget(limit_bytes, overhead),
-                planner=demand.planner,
+                least_bytes=demand.platform.least_bytes(),
                 fixed=demand.fixed,
                 anchored=demand.platform.anchored,
                 quick=is_quick,
-                least_bytes=demand.platform.least_bytes(),
                 progress=demand.progress,
-                prove=False,
-                keep=not is_quick,
-                verify=False,
             )
+            return prepare(problem, demand.planner, prove=False, keep=not is_quick, verify=False)
         except Infeasible as refusal:
             before, overhead = overhead, demand.overhead_within(refusal.floor_bytes) + less_bytes
             if overhead <= before:

@@ -1,13 +1,4 @@
-"""What does a planner get? A captured graph, its costs, a machine and a budget: one frozen record.
-
-A storage below `minimum_bytes` is not moved: a transfer of it costs more in bookkeeping than it frees. Where a step has
-no plan otherwise, those from `least_bytes` on are moved too. Of the storages that outlive the step, those named in
-`fixed` are never moved (`leaving` says which others may leave the device). On an *anchored* device what outlives the
-step is not where the step has its memory: unless it rests in the next tier between steps, it has room of its own from
-the beginning of the step to its end, and does not move. A *quick* plan is the best one of a scan (`search`), without
-the search that follows. A solver that a planner asks is stopped after `solver_seconds`. What a planner has to say of
-its plan, such as that a solver was stopped, it tells `remark`.
-"""
+"""What does a planner get? A captured graph, its costs, a machine and a budget: one frozen record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,17 +27,27 @@ class Problem:
 
     graph: Graph
     costs: Mapping[str, Cost]
+    """By the names of captured ops."""
     machine: Machine
     budget: Budget
     minimum_bytes: int = 2 << 20
+    """A smaller storage is not moved: a transfer of it costs more in bookkeeping than it frees."""
     piece_bytes: int = 64 << 20
+    """The most that one copy moves."""
     least_bytes: int = 256 << 10
+    """Where a step has no plan otherwise, storages from this size on are moved too."""
     fixed: frozenset[str] = frozenset()
+    """Storages that outlive the step and are never moved; `leaving` says which others may leave the device."""
     anchored: bool = False
+    """Whether what outlives the step has room of its own all the time, unless it rests in the next tier between steps:
+    on a device beside the host, where the step has its memory elsewhere."""
     quick: bool = False
+    """Whether the best plan of a scan will do, without the search that follows it (`search`)."""
     solver_seconds: float = SOLVER_SECONDS
+    """After this a solver that a planner asks is stopped."""
     progress: Callable[[str, float], None] = field(default=silent, compare=False)
     remark: Callable[[str], None] = field(default=unheard, compare=False)
+    """What a planner has to say of its plan, such as that a solver was stopped."""
 
     def seconds_of(self, op: Op) -> float:
         """Return the seconds of an op, captured or repeated; an op of unknown cost takes none."""

@@ -107,47 +107,17 @@ class Prepared:
         )
 
 
-def prepare(
-    graph: Graph,
-    known: Mapping[str, Cost],
-    machine: Machine,
-    budget: Budget,
-    *,
-    planner: str,
-    fixed: frozenset[str] = frozenset(),
-    anchored: bool = False,
-    quick: bool = False,
-    least_bytes: int | None = None,
-    progress: Callable[[str, float], None] = silent,
-    prove: bool = True,
-    keep: bool = False,
-    verify: bool = True,
-    solver_seconds: float = SOLVER_SECONDS,
-) -> Prepared:
-    """Plan a captured graph and derive what will run; `known` are measured costs by signature.
+def prepare(problem: Problem, planner: str, *, prove: bool = True, keep: bool = False, verify: bool = True) -> Prepared:
+    """Plan a captured graph and derive what will run.
 
-    Of the storages that outlive the step, those named in `fixed` stay on the device, and on an `anchored` device all
-    that do not rest in the next tier between steps. A storage of at least `least_bytes` makes room for any other when
-    it dies (None: as on this CPU). A `quick` plan is not searched for. Without `prove` the bound is the arithmetic
-    alone, which takes no time to find. With `keep` a plan of an earlier job may serve (`frontends.preparing.kept`).
-    Without `verify` the derivation is still to be verified (`Prepared.require_verified`).
-    Raises `Infeasible` if the budget is below the floor.
+    Without `prove` the bound is the arithmetic alone, which takes no time to find. With `keep` a plan of an earlier job
+    may serve (`frontends.preparing.kept`). Without `verify` the derivation is still to be verified
+    (`Prepared.require_verified`). Raises `Infeasible` if the budget is below the floor.
     """
-    costs = costs_of(graph, machine.device, known)
-    problem = Problem(
-        graph,
-        costs,
-        machine,
-        budget,
-        least_bytes=heap_least_bytes() if least_bytes is None else least_bytes,
-        fixed=fixed,
-        anchored=anchored,
-        quick=quick,
-        solver_seconds=solver_seconds,
-        progress=progress,
-    )
     found = planned_or_kept(problem, planner, prove=prove) if keep else planned(problem, planner, prove=prove)
-    prepared = Prepared(graph, costs, machine, found.plan, found.stages, found.in_core, found.simulated)
+    prepared = Prepared(
+        problem.graph, problem.costs, problem.machine, found.plan, found.stages, found.in_core, found.simulated
+    )
     if verify:
         prepared.require_verified()
     return prepared
@@ -213,13 +183,13 @@ def plan_captured(
 ) -> Prepared:
     """Plan a captured step before it has run; raises `Infeasible` if the budget is below the floor."""
     budget = Budget(budget_bytes, unseen_overhead_bytes(captured.graph, budget_bytes))
-    return prepare(
+    problem = Problem(
         captured.graph,
-        target.costs,
+        costs_of(captured.graph, target.machine.device, target.costs),
         target.machine,
         budget,
-        planner=planner,
-        progress=progress,
-        prove=prove,
+        least_bytes=heap_least_bytes(),
         solver_seconds=solver_seconds,
+        progress=progress,
     )
+    return prepare(problem, planner, prove=prove)
