@@ -113,15 +113,24 @@ def serve(kind: str, request: str, facts: Path, most_seconds: float, *, is_smoke
             pass
 
     from gpu_grounds import ground_of
-    from gpu_rows import served
 
     if kind == "checks":
         from gpu_checks import checked
 
         with ground_of(is_smoke=is_smoke) as ground:
             checked(ground, tell, is_smoke=is_smoke)
-    else:
-        served(request, tell, is_smoke=is_smoke)
+        return
+    from gpu_rows import Asked, be_deterministic, outgrown
+
+    asked = Asked(**json.loads(request))
+    be_deterministic(is_strict=asked.is_strict)
+    with ground_of(is_smoke=is_smoke) as ground:
+        if asked.who == "ours":
+            outgrown(ground, asked, tell)
+        else:
+            from gpu_rivals import rivalled
+
+            tell(**rivalled(ground, asked))
 
 
 # All of it ----------------------------------------------------------------------------------------------------------

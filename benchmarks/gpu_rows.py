@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from gpu_grounds import Ground, ground_of
+from gpu_grounds import Ground
 from gpu_trainings import TRAININGS, Training, step_of
 from torch import Tensor
 
@@ -149,19 +149,6 @@ def be_deterministic(*, is_strict: bool) -> None:
 
 
 # A row ------------------------------------------------------------------------------------------------------------
-
-
-def served(request: str, tell: Tell, *, is_smoke: bool) -> None:
-    """Make the row that is asked for, as JSON."""
-    asked = Asked(**json.loads(request))
-    be_deterministic(is_strict=asked.is_strict)
-    with ground_of(is_smoke=is_smoke) as ground:
-        if asked.who == "ours":
-            outgrown(ground, asked, tell)
-        else:
-            from gpu_rivals import rivalled
-
-            tell(**rivalled(ground, asked))
 
 
 def outgrown(ground: Ground, asked: Asked, tell: Tell) -> None:
