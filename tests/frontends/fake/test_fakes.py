@@ -122,4 +122,7 @@ def test_permuted_operands_are_laid_out_as_kernels_do() -> None:
         functional.max_unpool2d(pooled, places, (2, 2)).square().sum().backward()
         functional.pad(image, (1, 1, 1, 1), mode="replicate").square().sum().backward()
         functional.pad(image, (1, 1, 1, 1), mode="reflect").square().sum().backward()
+        volume = torch.randn(2, 4, 4, 4, 4).contiguous(memory_format=torch.channels_last_3d).requires_grad_()
+        functional.pad(volume, (1,) * 6, mode="replicate").square().sum().backward()
+        functional.pad(volume, (1,) * 6, mode="reflect").square().sum().backward()
     assert compared.found == []

@@ -37,6 +37,10 @@ _FORMED_BY = {
     torch.ops.aten.max_unpool2d.default: 0,
     torch.ops.aten.reflection_pad2d_backward.default: 1,
     torch.ops.aten.replication_pad2d_backward.default: 1,
+    torch.ops.aten.reflection_pad3d.default: 0,
+    torch.ops.aten.reflection_pad3d_backward.default: 1,
+    torch.ops.aten.replication_pad3d.default: 0,
+    torch.ops.aten.replication_pad3d_backward.default: 1,
 }
 """Operators whose result has the memory format of this operand."""
 _BY_FORMAT = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default)

@@ -9,6 +9,7 @@
 So an attribute that is set to another number, or a configuration that is changed in place, makes another step.
 """
 
+import weakref
 from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -31,6 +32,8 @@ _OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
 _OF_OPTIMIZERS = frozenset(vars(SGD([nn.Parameter(torch.empty(0))]))) | {"_opt_called", "step"}
 """Torch's own attributes: tables that a signature describes by themselves, and marks that schedulers make."""
 _MOST_ENTRIES = 256
+_MOST_BYTES = 1 << 14
+"""Of larger containers and arrays, it counts which one it is."""
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _QUICKLY_KNOWN = frozenset(_NUMBERS)
 _SINGLE = (
@@ -72,6 +75,10 @@ def _way(kind: type) -> _Describe | None:
         return _itself
     if issubclass(kind, Tensor):
         return _which
+    if issubclass(kind, np.ndarray):
+        return _array
+    if issubclass(kind, slice | range):
+        return _range
     if issubclass(kind, dict):
         return _entries
     if issubclass(kind, list | tuple | deque | set | frozenset):
@@ -85,8 +92,32 @@ def _itself(value: Hashable, _known: Known) -> Hashable:
     return value
 
 
-def _which(value: object, _known: Known) -> Hashable:
-    return id(value)
+class _Which:
+    """One tensor, which another one at its address is not."""
+
+    __slots__ = ("_hash", "_tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._hash = weakref.ref(tensor), id(tensor)
+
+    def __eq__(self, other: object) -> bool:
+        tensor = self._tensor()
+        return isinstance(other, _Which) and tensor is not None and tensor is other._tensor()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def _which(value: Tensor, _known: Known) -> Hashable:
+    return _Which(value)
+
+
+def _array(value: Any, _known: Known) -> Hashable:
+    return (value.shape, value.dtype.str, value.tobytes() if value.nbytes <= _MOST_BYTES else id(value))
+
+
+def _range(value: slice | range, _known: Known) -> Hashable:
+    return (value.start, value.stop, value.step)
 
 
 def _entries(value: dict[Hashable, object], known: Known) -> Hashable:

@@ -10,10 +10,12 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import BuiltinMethodType, FunctionType, MethodType
+from functools import partial
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from outgrow.errors import Uncapturable
@@ -54,13 +56,46 @@ def nothing_drawn(step: Callable[..., object], holders: Iterable[object]) -> Ite
             source.write(state)
 
 
-def _closed_over(step: Callable[..., object]) -> list[object]:
-    """Return what a function uses of its surroundings."""
-    function = inspect.unwrap(step)
-    if not isinstance(function, FunctionType):
-        return []
-    seen = inspect.getclosurevars(function)
-    return pytree.tree_leaves([*seen.nonlocals.values(), *seen.globals.values()])
+def _closed_over(step: object) -> list[object]:
+    """Return what a callable uses of its surroundings, and what objects among that have as attributes."""
+    seen = pytree.tree_leaves(surroundings(step))
+    return [*seen, *(leaf for value in seen for leaf in pytree.tree_leaves(_attributes(value)))]
+
+
+def surroundings(step: object) -> list[object]:
+    """Return what a function, a method, a partial function or another callable closes over or is bound to."""
+    match step:
+        case MethodType():
+            return [step.__self__, *surroundings(step.__func__)]
+        case partial():
+            return [step.args, step.keywords, *surroundings(step.func)]
+        case FunctionType():
+            wrapped = inspect.unwrap(step)
+            return list(names_of(wrapped).values()) if isinstance(wrapped, FunctionType) else surroundings(wrapped)
+        case _:
+            return [step]
+
+
+def names_of(function: FunctionType) -> dict[str, object]:
+    """Return what a function sees beyond its own variables, by name; what has no value yet is left out."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    around = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+    names, table = function.__code__.co_names, function.__globals__
+    return {name: table[name] for name in names if name in table} | around
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _attributes(value: object) -> list[object]:
+    """Return the attributes of an object of the user's; modules of Python and of torch, and types, have others."""
+    is_other = isinstance(value, ModuleType | type | nn.Module | FunctionType) or not hasattr(value, "__dict__")
+    return [] if is_other else list(vars(value).values())
 
 
 def _of_its_own(values: Iterable[object]) -> Iterator[_Source]:

@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.drawn import names_of
 
 
 @contextmanager
@@ -92,5 +93,4 @@ def _names(step: Callable[..., object]) -> dict[int, str]:
     function = inspect.unwrap(step)
     if not isinstance(function, FunctionType):
         return {}
-    seen = inspect.getclosurevars(function)
-    return {id(value): name for table in (seen.globals, seen.nonlocals) for name, value in table.items()}
+    return {id(value): name for name, value in names_of(function).items()}

@@ -7,9 +7,10 @@ x.grad              of an argument is found by the caller; a plan hands over wha
 settings of torch   choose kernels; a plan runs under those of the caller
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from threading import get_ident
 from typing import Any, NoReturn, TypeAlias
 from unittest.mock import patch
 
@@ -44,20 +45,27 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
     `held` are the tensors that a message can name.
     """
     refused: list[Uncapturable] = []
+    own = get_ident()  # what others do meanwhile is no part of the step
     names = {id(tensor): title(slot) for slot, tensor in held.items()}
 
     def refuse(message: str) -> NoReturn:
         refused.append(Uncapturable(message))
         raise refused[0]
 
-    def set_content(tensor: Tensor, _content: Tensor) -> NoReturn:
+    def set_content(tensor: Tensor, content: Tensor) -> None:
+        if get_ident() != own:
+            _content.__set__(tensor, content)
+            return
         what = names.get(id(tensor), f"a tensor of shape {tuple(tensor.shape)}")
         refuse(
             f"the step sets the .data of {what}, which the captured step would not see; write into the tensor (under "
             "torch.no_grad(), with copy_), assign p.grad itself, or do this outside of the step"
         )
 
-    def set_setting(name: str, *_values: object) -> NoReturn:
+    def set_setting(name: str, setting: Callable[..., None], *values: object, **named: object) -> None:
+        if get_ident() != own:
+            setting(*values, **named)
+            return
         refuse(
             f"the step changes a setting of torch ({name.removeprefix('_set_')}), which a plan would not do while it "
             "runs; change it around the call of the step"
@@ -66,7 +74,7 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(Tensor, "data", property(_content.__get__, set_content)))
         for owner, name in _SETTINGS:
-            stack.enter_context(patch.object(owner, name, partial(set_setting, name)))
+            stack.enter_context(patch.object(owner, name, partial(set_setting, name, getattr(owner, name))))
         yield
     if refused:
         raise refused[0]
