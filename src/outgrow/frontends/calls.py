@@ -111,14 +111,14 @@ def carried_out(call: Bound, run: Run) -> Outcome:
 
 
 def settle(call: Bound, outcome: Outcome) -> object:
-    """Leave new state, numbers and schedulers as the captured step did, and return what it returns."""
+    """Leave new state, attributes and schedulers as the captured step did, and return what it returns."""
     for item in call.captured.puts:
         result = None if item.result is None else outcome.results[item.result]
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
         place = call.captured.places.get(item.slot)
         put(item.slot, result if result is None or place is None else place.around(result), call.training)
-    for number in call.captured.numbers:
-        number.leave()
+    for item in call.captured.settled:
+        item.leave()
     for scheduler in call.captured.schedulers:
         scheduler.step()
     return call.captured.unflatten(outcome.results)

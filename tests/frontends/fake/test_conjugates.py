@@ -1,6 +1,7 @@
 """A conjugate is computed where torch only marks it; what would see the mark is refused."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -40,3 +41,18 @@ def test_a_write_through_a_conjugate_is_refused() -> None:
 
     with pytest.raises(Uncapturable, match="gives a conjugate"):
         captured(step)
+
+
+def test_a_conjugate_is_not_read_after_a_write_to_its_tensor() -> None:
+    """In eager mode it would see the write; one that is not read any more does not matter, as of a weight."""
+
+    def step(x: Tensor, y: Tensor, *, again: bool) -> Tensor:
+        x = x * 2
+        conjugate = x.conj()
+        y = conjugate * y
+        x.mul_(2)
+        return conjugate * y if again else x * y
+
+    assert captured(partial(step, again=False))[-1] == "aten.mul.Tensor"
+    with pytest.raises(Uncapturable, match="of a tensor that was written since"):
+        captured(partial(step, again=True))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from outgrow.errors import Uncapturable
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.user.attributes import Settled
 
 
 class Base(nn.Module):
@@ -72,6 +74,61 @@ class Counting(Base):
         return self.linear(x).sum() * (2 if self.is_odd else 1)
 
 
+class Turning(Base):
+    """Turns what is no number: a tuple, a list, an entry, a value of a configuration, and one that comes and goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair, self.names, self.rates = (1, 2), ["a", "b"], {"now": 1, "then": 2}
+        self.config = SimpleNamespace(scale=1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = self.pair[0] * self.rates["now"] * self.config.scale
+        self.pair = self.pair[::-1]
+        self.names.reverse()
+        self.rates["now"], self.rates["then"] = self.rates["then"], self.rates["now"]
+        self.config.scale = 3.0 - self.config.scale
+        if hasattr(self, "extra"):
+            del self.extra
+        else:
+            self.extra = None
+        return self.linear(x).sum() * factor
+
+
+def turned(model: Turning) -> object:
+    return (model.pair, list(model.names), dict(model.rates), model.config.scale, hasattr(model, "extra"))
+
+
+class Tabulating(Base):
+    """A table is made once for each length, which is noted beside it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.calls != len(x):
+            self.calls = len(x)
+            self.hidden = torch.arange(4.0).cos()
+        assert self.hidden is not None
+        return (self.linear(x) * self.hidden).sum()
+
+
+class Stretching(Base):
+    """The longest batch so far, as a tensor in place of a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > self.calls:
+            self.calls = torch.tensor(len(x))
+        return self.linear(x).sum() * self.calls
+
+
+class Counted(Base):
+    """A count beside a value that nobody reads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        x = self.linear(x)
+        self.hidden = x
+        return x.sum() * self.calls
+
+
 def captured(model: nn.Module) -> Captured:
     def step(x: Tensor) -> Tensor:
         loss = model(x)
@@ -83,8 +140,8 @@ def captured(model: nn.Module) -> Captured:
 
 @pytest.mark.parametrize(
     ("make", "name"),
-    [(Recurrent, "hidden"), (Remembering, "earlier"), (Naming, "named"), (Drawing, "hidden")],
-    ids=["attribute", "list", "dictionary", "random"],
+    [(Recurrent, "hidden"), (Remembering, "earlier"), (Naming, "named"), (Drawing, "hidden"), (Stretching, "calls")],
+    ids=["attribute", "list", "dictionary", "random", "constant for a number"],
 )
 def test_what_the_next_step_would_read_is_refused(make: Callable[[], Base], name: str) -> None:
     """It would be as it was before; the module is as it was."""
@@ -109,11 +166,36 @@ def test_numbers_are_left_as_the_step_leaves_them() -> None:
     """Each number, flag and word that changes, by the value that it has then."""
     model = Counting()
     found = captured(model)
-    assert {(item.name, item.value) for item in found.numbers} == {("is_odd", True), ("calls", 1)}
     assert (model.is_odd, model.calls) == (False, 0)
-    for item in found.numbers:
+    for item in found.settled:
         item.leave()
     assert (model.is_odd, model.calls) == (True, 1)
+
+
+def test_what_is_settled_is_left_as_the_step_leaves_it() -> None:
+    """Containers, configurations and attributes that come and go, again and again; until then all is as it was."""
+    model, eager = Turning(), Turning()
+    x = torch.ones(2, 4)
+    for _ in range(3):
+        before = turned(model)
+        found = captured(model)
+        assert turned(model) == before
+        for item in found.settled:
+            item.leave()
+        eager(x)
+        assert turned(model) == turned(eager)
+    for item in found.settled:
+        item.leave()
+    assert turned(model) == turned(eager)
+
+
+def test_the_length_of_a_table_that_is_not_left_is_not_left() -> None:
+    """The next step would look for the table; a count beside a value that nobody reads is left."""
+    model = Tabulating()
+    assert captured(model).settled == ()
+    assert (model.calls, model.hidden) == (0, None)
+    counted = captured(Counted()).settled
+    assert [item.value for item in counted if isinstance(item, Settled)] == [1]
 
 
 def test_one_thread_at_a_time_runs_steps_of_a_model() -> None:

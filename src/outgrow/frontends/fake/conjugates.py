@@ -30,32 +30,47 @@ _BY_LIBRARY = frozenset(
 
 
 class Conjugates:
-    """The tensors of one trace that torch would have marked."""
+    """The tensors of one trace that torch would have marked; views of them share their places."""
 
     def __init__(self) -> None:
-        self._by_place: dict[int, Tensor] = {}
+        self._bases: dict[int, Tensor] = {}
+        """By the place of a conjugate, the tensor of which it is one."""
+        self._held: list[Tensor] = []
+        self._stale: set[int] = set()
 
     def called(
         self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], call: Callable[..., object]
     ) -> object:
-        """Call an operator by `call`, which is `func` itself but for conjugates.
+        """Call an operator by `call`, which is `func` itself except for conjugates.
 
-        Raises `Uncapturable` for operators that would see the mark, and for writes through it.
+        Raises `Uncapturable` for operators that would see the mark, for writes through it, and for reading a conjugate
+        after what it is a view of was written.
         """
         if func is _CONJUGATE:
-            found = torch.ops.aten._conj_physical.default(*args)
-            self._by_place[place(found)] = found
+            (base,) = args
+            found = torch.ops.aten._conj_physical.default(base)
+            assert isinstance(base, Tensor), "a conjugate is one of a tensor"
+            self._bases[place(found)] = base
+            self._held.append(found)  # so that its place stays its own
             return found
-        if self._by_place and (func in _BY_LIBRARY or func._schema.is_mutable):
+        if self._bases:
             self._check(func, args, kwargs)
         return call(*args, **kwargs)
 
     def _check(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        marked = [tensor for tensor in tensors if place(tensor) in self._by_place]
-        is_resolved = func in _BATCHED and all(tensor.device.type == "cpu" for tensor in marked)
-        if marked and not is_resolved:
+        marked = [tensor for tensor in tensors if place(tensor) in self._bases]
+        is_resolved = func not in _BY_LIBRARY or (func in _BATCHED and all(t.device.type == "cpu" for t in marked))
+        if marked and (func._schema.is_mutable or not is_resolved):
             raise Uncapturable(
                 f"the step gives a conjugate of shape {tuple(marked[0].shape)} to {func}, which takes it by a mark "
                 "that no plan can hold; write the product for real and imaginary parts, or as torch.bmm on a CPU"
             )
+        if any(place(tensor) in self._stale for tensor in marked):
+            raise Uncapturable(
+                f"the step reads a conjugate of shape {tuple(marked[0].shape)} of a tensor that was written since, "
+                "which in eager mode is a view of it; conjugate it after the write"
+            )
+        if func._schema.is_mutable:
+            written = {place(tensor) for tensor in tensors}
+            self._stale |= {at for at, base in self._bases.items() if place(base) in written}

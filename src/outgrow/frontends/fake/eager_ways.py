@@ -4,34 +4,56 @@
                 gradients summed in 32 bits, where eager sums them in the lower precision
     attention   in evaluation mode fused kernels are avoided where a tensor has functions of its own, as every tensor
                 seems to have while Python modes are active
+    transformers    does not look at a fake tensor, such as the positions of tokens, to see whether a mask can be left
+                    out; where its content is known it may
 
 While the step itself is traced, torch is told what it would find in eager.
 """
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import activation
+
+from outgrow.frontends.fake.literals import Literals
 
 _NONE = torch._C._disabled_torch_function_impl
 
 
 @contextmanager
-def as_in_eager(*, caches_casts: bool) -> Iterator[None]:
-    """Let torch go the ways of eager; autocast keeps casts if it does so there."""
+def as_in_eager(literals: Literals, *, caches_casts: bool) -> Iterator[None]:
+    """Let torch, and libraries, go the ways of eager; autocast keeps casts if it does so there."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(caches_casts)
     try:
         with (
             patch.object(torch.overrides, "has_torch_function", _has_own_functions),
             patch.object(activation, "_is_make_fx_tracing", lambda: False),
+            _seen_by_transformers(literals),
         ):
             yield
     finally:
         torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def _seen_by_transformers(literals: Literals) -> Iterator[None]:
+    """Let transformers take a tensor of known content for a real one."""
+    asked = sys.modules.get("transformers.utils.import_utils")
+    if asked is None or not hasattr(asked, "is_fake_tensor"):
+        yield
+        return
+
+    def is_unknown(tensor: object) -> bool:
+        return isinstance(tensor, FakeTensor) and not literals.knows(tensor)
+
+    with patch.object(asked, "is_fake_tensor", is_unknown):
+        yield
 
 
 def _has_own_functions(tensors: Iterable[object]) -> bool:

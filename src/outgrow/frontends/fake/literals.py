@@ -63,6 +63,10 @@ class Literals:
             self._places.add(place(tensor))
         return fake
 
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether the content of a tensor is known."""
+        return tensor in self._known
+
     def number(self, tensor: Tensor) -> float | None:
         """Return the content of a tensor of one number; None where it is not known."""
         real = self._known.get(tensor)

@@ -6,5 +6,4 @@ convert        from nodes to ops on storages
 names          calls of torch as plain data, and back
 arguments      all the arguments that the schema of an operator has a place for
 signature      for which calls a captured step is right
-configuration  what in attributes tells modules and optimizers what to do
 """

@@ -27,7 +27,7 @@ from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.fake.sharing import address
 from outgrow.frontends.tracing.convert import Conversion
 from outgrow.frontends.tracing.trace import Leaf, Traced, trace
-from outgrow.frontends.user.attributes import Number, not_to_be_read
+from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, next_step
 from outgrow.frontends.user.devices import CPU, device_of, elsewhere_of, title
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart
 from outgrow.frontends.user.guards import Guards, asked, guards
@@ -111,8 +111,8 @@ class Captured:
 
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step and
     stay there. `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not
-    inputs, and can go when the step begins. `schedulers` make a step of their own after every call, and `numbers` are
-    then set in attributes of modules. `guards` are conditions on the hyper-parameters, followed by the `counters`.
+    inputs, and can go when the step begins. `schedulers` make a step of their own after every call; what is `settled`
+    is set in attributes before. `guards` are conditions on the hyper-parameters, followed by the `counters`.
     Tensors with `places` are spread over a mesh, and this process has its part of them. The step runs on `device`; if
     that is not the host, storages `elsewhere` are small ones of the host, which stay there.
     """
@@ -126,7 +126,7 @@ class Captured:
     guards: Guards
     constants: tuple[Tensor, ...]
     schedulers: tuple[LRScheduler, ...] = ()
-    numbers: tuple[Number, ...] = ()
+    settled: tuple[Settled | Contents, ...] = ()
     counters: tuple[Counted, ...] = ()
     places: Mapping[StateSlot, Place] = field(default_factory=dict[StateSlot, Place])
     device: torch.device = CPU
@@ -213,9 +213,26 @@ def capture(
         del traced
         if mode is not None:
             check_nothing_is_kept(mode, environment, step)
-    if left:
-        with not_to_be_read(left):
+    if not left:
+        return captured
+
+    def trace_next(settled: Sequence[Settled | Contents], not_to_read: Sequence[Left]) -> None:
+        with next_step(settled, not_to_read):
             trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
+
+    owners = {id(item.owner) for item in left}
+    apart = tuple(item for item in captured.settled if id(item.owner) not in owners)
+    if len(apart) < len(captured.settled):
+        try:
+            trace_next(captured.settled, left)
+        except Read:
+            captured = replace(captured, settled=apart)
+    state = [item for item in left if item.depend]
+    if state:
+        try:
+            trace_next(captured.settled, state)
+        except Read as refusal:
+            raise Uncapturable(str(refusal)) from refusal
     return captured
 
 
@@ -263,7 +280,7 @@ class _Assembly:
             guards=guards(self.traced.shape_env, (*self.traced.symbols, *counters), assumed),
             constants=tuple(self.constants),
             schedulers=self.traced.schedulers,
-            numbers=self.traced.numbers,
+            settled=self.traced.settled,
             counters=tuple(counter for counter, _ in counters.values()),
             device=device,
             elsewhere=elsewhere_of(self.conversion.devices, device, graph),

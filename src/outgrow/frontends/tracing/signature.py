@@ -26,7 +26,7 @@ from torch.optim.optimizer import (
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.sharing import address
-from outgrow.frontends.tracing.configuration import of_module, of_optimizer
+from outgrow.frontends.user.configuration import of_module, of_optimizer
 from outgrow.frontends.user.containers import open_dataclasses
 
 _PLAIN = (bool, int, float, str)

@@ -37,7 +37,7 @@ from outgrow.frontends.fake.counters import Counted, Counters
 from outgrow.frontends.fake.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode, Twins, fake_mode, stand_in
 from outgrow.frontends.fake.generator import generator_traced
-from outgrow.frontends.user.attributes import Kept, Left, Number, attributes_kept, dependent
+from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
 from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import nothing_drawn
@@ -106,8 +106,8 @@ class Traced:
     `returned` are the leaves of what the step returns, with None for those that are outputs.
     `born` are tensors that are new in their slots, `emptied` the slots that lost theirs, `gradients` the tensors that
     were in `p.grad` when an optimizer made its step, and `schedulers` those whose steps are to follow every call.
-    `mode` is the mode of the fake tensors, if it was made for this run. `numbers` are what the step leaves in
-    attributes of modules, and `left` are values left there that depend on what the step was given.
+    `mode` is the mode of the fake tensors, if it was made for this run. `settled` is what the step leaves in
+    attributes, and `left` are the values without content that it leaves there.
     """
 
     module: fx.GraphModule
@@ -125,7 +125,7 @@ class Traced:
     emptied: tuple[StateSlot, ...]
     gradients: tuple[Tensor, ...]
     schedulers: tuple[LRScheduler, ...]
-    numbers: tuple[Number, ...]
+    settled: tuple[Settled | Contents, ...]
     left: tuple[Left, ...]
 
 
@@ -139,7 +139,7 @@ class _Run:
     born: dict[StateSlot, Tensor] = field(default_factory=dict)
     emptied: tuple[StateSlot, ...] = ()
     gradients: list[Tensor] = field(default_factory=list)
-    numbers: tuple[Number, ...] = ()
+    settled: tuple[Settled | Contents, ...] = ()
     kept: tuple[Kept, ...] = ()
 
 
@@ -174,17 +174,18 @@ def _trace(
         call_args, call_kwargs = pytree.tree_unflatten(fake_leaves, call_structure)
         hyper = hyper_parameters(training)
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
-        assert mode.literals is not None, "and follows literals"
-        mode.counters = counters = Counters(mode.shape_env, mode.literals, distinct, tensors)
+        literals = mode.literals
+        assert literals is not None, "and follows literals"
+        mode.counters = counters = Counters(mode.shape_env, literals, distinct, tensors)
         symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
         expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
         run = _Run()
 
         def traced(_inputs: object) -> list[object]:
-            with as_in_eager(caches_casts=caches_casts):
+            with as_in_eager(literals, caches_casts=caches_casts):
                 returned = step(*call_args, **call_kwargs)
             found = _observe(returned, training, before, run)
-            run.numbers, run.kept = attributes.numbers(), attributes.kept()
+            run.settled, run.kept = attributes.settled(), attributes.kept()
             return [*found, *(tensor.detach() for item in run.kept for tensor in item.tensors)]
 
         owners = [module for model in training.models for module in model.modules()]
@@ -206,7 +207,7 @@ def _trace(
         lying = geometries(tensors)
         module = tracer([*tensors.values(), *symbols])
         check_geometries(lying, tensors)
-        left = dependent(run.kept, _taken_from(module, len(run.outputs)))
+        left = left_by(run.kept, _taken_from(module, len(run.outputs)))
         _check_unchanged(plain, plain_state(training))
         assert run.structure is not None, "the step ran"
         return Traced(
@@ -225,7 +226,7 @@ def _trace(
             emptied=run.emptied,
             gradients=tuple(map(twins.twin, run.gradients)),
             schedulers=tuple(schedulers.waiting),
-            numbers=run.numbers,
+            settled=run.settled,
             left=left,
         )
 

@@ -1,13 +1,14 @@
 """What does a step find in a user's program? Tensors in many places, and what cannot be captured.
 
-state       models, optimizers, gradients: the slots where tensors hang
-containers  which containers may hold tensors
-devices     on which devices tensors may lie
-attributes  what modules keep in their attributes, which is seen to be no state
-escapes     what a step keeps that has no content
-unseen      what a step does that no trace sees
-drawn       random numbers that are not torch's
-guards      conditions on hyper-parameters under which a captured step holds
-schedules   what becomes of `scheduler.step()`
-refusals    why a step cannot be captured, and which line is to blame
+state          models, optimizers, gradients: the slots where tensors hang
+containers     which containers may hold tensors
+devices        on which devices tensors may lie
+configuration  what in attributes tells modules and optimizers what to do
+attributes     what modules and optimizers keep in their attributes
+escapes        what a step keeps that has no content
+unseen         what a step does that no trace sees
+drawn          random numbers that are not torch's
+guards         conditions on hyper-parameters under which a captured step holds
+schedules      what becomes of `scheduler.step()`
+refusals       why a step cannot be captured, and which line is to blame
 """

@@ -1,18 +1,20 @@
 """What do modules and optimizers keep in their attributes? What a step leaves there counts: its Python runs once.
 
-    numbers, flags, words   are part of the signature, so every call with one signature leaves the same ones: they are
-                            put back after the capture, and set after each call as the captured step left them
-    values of the step      have no content while it is captured: the attributes are put back as they were
+    settled values        numbers, words, containers and configurations without tensors are part of the signature, so
+                          every call with one signature leaves the same ones: they are put back after the capture, and
+                          set after each call as the captured step left them
+    values of the step    have no content while it is captured: the attributes are put back as they were
 
 So a mask that a module would make only once is made in every step. What depends on the batch or on weights, such as a
 hidden state, must not be read by the next step: to find out, the step is traced again with an object in its place that
-refuses to be read.
+refuses to be read. A settled value that lets the next step read what cannot be left, such as the length of a table that
+is kept beside it, is not left either.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn
 
 import torch
 import torch.utils._pytree as pytree
@@ -21,47 +23,76 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.configuration import is_configuration, is_settled
 from outgrow.frontends.user.refusals import DROP_IN
 
 _HELD_ELSEWHERE = ("_parameters", "_buffers", "_modules", "state", "param_groups")
 """Attributes that are a module's tables of tensors and modules, or an optimizer's."""
 _CONTAINERS = (list, dict, set)
-_PLAIN = (bool, int, float, str)
 _SHAPES_ALONE = ("_like", "new_", "empty", "sym_")
 """Parts of the names of operators whose results do not depend on the contents of their operands."""
 
 Container = list[object] | dict[object, object] | set[object]
 
 
+class _Gone:
+    """Stands for an attribute that a step deletes."""
+
+
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number, flag or word in an attribute of a module or an optimizer, as a step leaves it there."""
+class Settled:
+    """A settled value in an attribute of a module or an optimizer, as a step leaves it there."""
 
     owner: object
     name: str
-    value: bool | float | str
+    value: object
 
     def leave(self) -> None:
         """Set it as the step does."""
-        vars(self.owner)[self.name] = self.value
+        if isinstance(self.value, _Gone):
+            vars(self.owner).pop(self.name, None)
+        else:
+            vars(self.owner)[self.name] = self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Settled contents of a container that hangs in attributes of an owner, as a step leaves them."""
+
+    owner: object
+    container: Container
+    contents: Container
+
+    def leave(self) -> None:
+        """Fill the container as the step does."""
+        _fill(self.container, self.contents)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Values of a step that a module or an optimizer keeps in an attribute: these tensors."""
+    """Values of a step that a module or an optimizer keeps in an attribute: these tensors, in place of what was."""
 
     owner: object
     name: str
     tensors: tuple[Tensor, ...]
+    replaced: object
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """An attribute of a module or an optimizer in which `count` values depend on what a step was given."""
+    """An attribute in which a step leaves `count` values; the next step must not read them if they `depend` on it.
+
+    They do if they depend on what the step was given, or if one of them replaces a number.
+    """
 
     owner: object
     name: str
     count: int
+    depend: bool
+
+
+class Read(Uncapturable):
+    """A step reads what an earlier call left in an attribute."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +101,7 @@ class Attributes:
 
     owners: tuple[object, ...]
     before: tuple[dict[str, object], ...]
-    containers: tuple[tuple[Container, Container], ...]
+    containers: tuple[tuple[object, Container, Container], ...]
     known: frozenset[int]
 
     @staticmethod
@@ -78,51 +109,59 @@ class Attributes:
         """Note what is there."""
         each = tuple({id(owner): owner for owner in owners}.values())
         before = tuple(dict(vars(owner)) for owner in each)
-        named = [pair for copy in before for pair in copy.items() if pair[0] not in _HELD_ELSEWHERE]
-        held = [item for _, item in named if isinstance(item, _CONTAINERS)]
-        copies = tuple((item, item.copy()) for item in held if type(item) in _CONTAINERS)
+        found: dict[int, tuple[object, Container]] = {}
+        for owner, copy in zip(each, before, strict=True):
+            for name, value in copy.items():
+                if name not in _HELD_ELSEWHERE:
+                    _find_containers(owner, value, found)
+        containers = tuple((owner, item, item.copy()) for owner, item in found.values())
         known = frozenset(id(leaf) for copy in before for leaf in _leaves(copy) if isinstance(leaf, FakeTensor))
-        return Attributes(each, before, copies, known)
+        return Attributes(each, before, containers, known)
 
     def put_back(self) -> None:
-        """Put back what has no content, and numbers; nothing else."""
-        for container, copy in self.containers:
-            if _has_fresh(container, copy):
+        """Put back what has no content, and what is settled; nothing else."""
+        for _, container, copy in self.containers:
+            if _differ(container, copy) and (is_settled(container) or any(map(_is_empty, _leaves(container)))):
                 _fill(container, copy)
         for owner, copy in zip(self.owners, self.before, strict=True):
             _put_back_attributes(vars(owner), copy)
 
     def put_back_all(self) -> None:
         """Put back everything."""
-        for container, copy in self.containers:
+        for _, container, copy in self.containers:
             _fill(container, copy)
         for owner, copy in zip(self.owners, self.before, strict=True):
             vars(owner).clear()
             vars(owner).update(copy)
 
-    def numbers(self) -> tuple[Number, ...]:
-        """Return the numbers, flags and words that have changed."""
-        return tuple(
-            Number(owner, name, value)
-            for owner, copy in zip(self.owners, self.before, strict=True)
-            for name, value in vars(owner).items()
-            if _is_plain(value) and copy.get(name) is not value
-        )
+    def settled(self) -> tuple[Settled | Contents, ...]:
+        """Return the settled values that have changed."""
+        found: list[Settled | Contents] = []
+        for owner, container, copy in self.containers:
+            if _differ(container, copy) and is_settled(container):
+                found.append(Contents(owner, container, container.copy()))
+        for owner, copy in zip(self.owners, self.before, strict=True):
+            there = {name: value for name, value in vars(owner).items() if name not in _HELD_ELSEWHERE}
+            new = [(name, value) for name, value in there.items() if name not in copy or copy[name] is not value]
+            found += [Settled(owner, name, value) for name, value in new if is_settled(value)]
+            gone = [name for name in copy if name not in there and name not in _HELD_ELSEWHERE]
+            found += [Settled(owner, name, _Gone()) for name in gone]
+        return tuple(found)
 
     def kept(self) -> tuple[Kept, ...]:
         """Return the values of the step that attributes hold now."""
         found: list[Kept] = []
-        for owner in self.owners:
+        for owner, copy in zip(self.owners, self.before, strict=True):
             for name in [name for name in vars(owner) if name not in _HELD_ELSEWHERE]:
                 tensors = [leaf for leaf in _leaves(vars(owner)[name]) if isinstance(leaf, FakeTensor)]
                 fresh = tuple(tensor for tensor in tensors if id(tensor) not in self.known)
-                found += [Kept(owner, name, fresh)] if fresh else []
+                found += [Kept(owner, name, fresh, copy.get(name))] if fresh else []
         return tuple(found)
 
 
 @contextmanager
 def attributes_kept(owners: Iterable[object]) -> Iterator[Attributes]:
-    """Put attributes back that have no content at the end, or are numbers: `settle` leaves these after each call."""
+    """Put attributes back that have no content at the end, or are settled: `settle` leaves these after each call."""
     attributes = Attributes.of(owners)
     try:
         yield attributes
@@ -130,11 +169,15 @@ def attributes_kept(owners: Iterable[object]) -> Iterator[Attributes]:
         attributes.put_back()
 
 
-def dependent(kept: Sequence[Kept], nodes: Sequence[object]) -> tuple[Left, ...]:
-    """Return which kept values depend on inputs or random numbers; `nodes` are those of their tensors, in order."""
+def left_by(kept: Sequence[Kept], nodes: Sequence[object]) -> tuple[Left, ...]:
+    """Return what a step leaves in attributes; `nodes` are those of the tensors that are kept, in order."""
     rest = iter(nodes)
-    found = [(item, [_depends(next(rest)) for _ in item.tensors]) for item in kept]
-    return tuple(Left(item.owner, item.name, len(depend)) for item, depend in found if any(depend))
+    found: list[Left] = []
+    for item in kept:
+        depend = [_depends(next(rest)) for _ in item.tensors]
+        is_state = any(depend) or isinstance(item.replaced, int | float)
+        found.append(Left(item.owner, item.name, len(depend), is_state))
+    return tuple(found)
 
 
 def _depends(node: object) -> bool:
@@ -156,9 +199,14 @@ def _draws(operator: torch._ops.OpOverload) -> bool:
 
 
 @contextmanager
-def not_to_be_read(left: Sequence[Left]) -> Iterator[None]:
-    """Put objects that refuse to be read where values are kept, as the next step would see them; undo it at the end."""
-    attributes = Attributes.of(item.owner for item in left)
+def next_step(settled: Sequence[Settled | Contents], left: Sequence[Left]) -> Iterator[None]:
+    """Let attributes be as the next step would find them, with objects that refuse to be read for what is left there.
+
+    All is as before at the end.
+    """
+    attributes = Attributes.of(item.owner for item in (*settled, *left))
+    for item in settled:
+        item.leave()
     for item in left:
         table, refusing = vars(item.owner), _Refusing(f"{type(item.owner).__name__}.{item.name}")
         match table.get(item.name):
@@ -182,7 +230,7 @@ class _Refusing:
 
     def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         name = self.__dict__["_name"]
-        raise Uncapturable(
+        raise Read(
             f"the step reads what an earlier call left in {name}, where the captured step leaves nothing; pass it as "
             f"an argument and return it, or keep it in a buffer that the step writes with copy_{DROP_IN}"
         )
@@ -199,9 +247,21 @@ class _Refusing:
     __rmatmul__ = __neg__ = __pow__ = __lt__ = __le__ = __gt__ = __ge__ = __iadd__ = __isub__ = __imul__ = _refuse
 
 
-def _has_fresh(container: Container, copy: Container) -> bool:
-    known = {id(leaf) for leaf in _leaves(copy)}
-    return any(_is_empty(leaf) and id(leaf) not in known for leaf in _leaves(container))
+def _find_containers(owner: object, value: object, found: dict[int, tuple[object, Container]]) -> None:
+    """Find the containers and the attributes of configurations in a value, each once."""
+    inner: Any = vars(value) if is_configuration(value) else value
+    if type(inner) not in _CONTAINERS or id(inner) in found:
+        return
+    found[id(inner)] = (owner, inner)
+    for item in inner.values() if isinstance(inner, dict) else inner:
+        _find_containers(owner, item, found)
+
+
+def _differ(container: Container, copy: Container) -> bool:
+    """Whether other objects are in a container, or in another order."""
+    if isinstance(container, dict) and isinstance(copy, dict):
+        return _differ([*container, *container.values()], [*copy, *copy.values()])
+    return len(container) != len(copy) or any(one is not other for one, other in zip(container, copy, strict=True))
 
 
 def _fill(container: Any, copy: Any) -> None:
@@ -218,18 +278,15 @@ def _fill(container: Any, copy: Any) -> None:
 def _put_back_attributes(attributes: dict[str, object], copy: Mapping[str, object]) -> None:
     for name, value in list(attributes.items()):
         is_new = name not in copy or copy[name] is not value
-        if is_new and name not in _HELD_ELSEWHERE and (_is_plain(value) or any(map(_is_empty, _leaves(value)))):
-            del attributes[name]
-            if name in copy:
-                attributes[name] = copy[name]
+        if is_new and name not in _HELD_ELSEWHERE and (is_settled(value) or any(map(_is_empty, _leaves(value)))):
+            attributes[name] = copy.get(name)
+    for name in [name for name in attributes if name not in copy and attributes[name] is None]:
+        del attributes[name]
+    attributes |= {name: value for name, value in copy.items() if name not in attributes}
 
 
 def _leaves(value: object) -> list[object]:
     return pytree.tree_leaves(list(value) if isinstance(value, set) else value)
-
-
-def _is_plain(value: object) -> TypeGuard[bool | float | str]:
-    return type(value) in _PLAIN
 
 
 def _is_empty(value: object) -> bool:

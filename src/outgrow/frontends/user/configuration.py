@@ -12,7 +12,7 @@ So an attribute that is set to another number, or a configuration that is change
 import weakref
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
@@ -63,9 +63,30 @@ def _described(attributes: Mapping[str, object], known: Known, without: frozense
 def _value(value: Any, known: Known) -> Hashable:
     kind = type(value)
     if kind in _QUICKLY_KNOWN:
-        return value
+        return value if value == value else "not a number"  # noqa: PLR0124 - which equals nothing, not even itself
     describe = _way(kind)
     return None if describe is None else describe(value, known)
+
+
+def is_configuration(value: object) -> bool:
+    """Whether an object is one whose own attributes are its content."""
+    return _way(type(value)) is _configuration and hasattr(value, "__dict__")
+
+
+def is_settled(value: object, depth: int = 6) -> bool:
+    """Whether a value is described by its content or identity all through: there is no tensor in it."""
+    way = _way(type(value))
+    if way is _itself:
+        return True
+    if depth == 0 or way in (None, _which):
+        return False
+    if way is _entries:
+        return isinstance(value, dict) and all(is_settled(item, depth - 1) for item in value.values())
+    if way is _items:
+        return isinstance(value, Iterable) and all(is_settled(item, depth - 1) for item in value)
+    if way is _configuration:
+        return hasattr(value, "__dict__") and is_settled(vars(value), depth - 1)
+    return True
 
 
 @cache
