@@ -15,6 +15,10 @@ from outgrow.units import format_bytes, format_seconds
 SECONDS_A_DAY = 24 * 60 * 60
 
 
+_FLOOR = "the smallest budget with which a new process has a plan"
+_FLOOR_UNSEEN = "an estimate for the first step: training adds what its process takes, and optimizer state"
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What the last step took: timeline peak, process bytes above the baseline, seconds; and the losses so far."""
@@ -123,7 +127,8 @@ class Summary:
 
     def figures(self) -> list[tuple[str, str, str]]:
         """Return name, figure and meaning of everything else."""
-        is_deep = self.bytes_below > 0
+        is_deep, is_writing = self.bytes_below > 0, self.bytes_written > 0
+        a_day = format_bytes(int(self.written_a_day_bytes))
         basis = "the arithmetic in core: " if self.bound_seconds == self.in_core_seconds else ""
         return [
             (
@@ -131,12 +136,12 @@ class Summary:
                 format_bytes(self.budget_bytes),
                 f"with {format_bytes(self.overhead_bytes)} of overhead",
             ),
-            ("floor", format_bytes(self.floor_bytes), "the smallest budget with which a new process has a plan"),
+            ("floor", format_bytes(self.floor_bytes), _FLOOR if self.measured else _FLOOR_UNSEEN),
             ("in core", format_bytes(self.in_core_peak_bytes), f"in {format_seconds(self.in_core_seconds)}"),
             (
                 "bound",
                 format_seconds(self.bound_seconds),
-                f"{basis}no plan is below; this: {self.distance:+z.1%}",
+                f"{basis}no plan is below, by the costs when it was made; this: {self.distance:+z.1%}",
             ),
             ("speed", f"{self.speed:.3f}", "of the step in core, predicted"),
             (
@@ -144,10 +149,9 @@ class Summary:
                 format_bytes(self.bytes_swapped) if self.bytes_swapped else "none",
                 "bytes moved in a step, both ways",
             ),
-            (
-                "written",
-                format_bytes(self.bytes_written) if self.bytes_written else "none",
-                f"of these, to the next tier: {format_bytes(int(self.written_a_day_bytes))} a day",
+            *(
+                [("written", format_bytes(self.bytes_written), f"of these, to the next tier: {a_day} a day")]
+                * is_writing
             ),
             *([("below", format_bytes(self.bytes_below), "of those moved: through the host, to a disk")] * is_deep),
             (

@@ -158,7 +158,7 @@ def _check_owned(index: int, parameter: Tensor, slots: dict[int, ParameterSlot])
     if id(parameter) not in slots:
         raise Uncapturable(
             f"optimizer {index} updates a parameter of shape {tuple(parameter.shape)} that no model owns; "
-            "name every module that is trained: model=[model, loss_module]"
+            "name every module that is trained: model=[model, loss_module], and make the optimizer of their parameters"
         )
 
 
