@@ -31,7 +31,7 @@ import shutil
 import subprocess
 
 print("python", platform.python_version())
-for package in ("torch", "transformers", "torchvision", "numba", "numpy", "scipy", "pytest", "hypothesis"):
+for package in ("torch", "transformers", "torchvision", "numba", "numpy", "highspy", "pytest", "hypothesis"):
     try:
         print(package, metadata.version(package))
     except metadata.PackageNotFoundError:

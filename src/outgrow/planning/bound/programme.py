@@ -7,16 +7,20 @@
 HiGHS: Huangfu and Hall 2018, "Parallelizing the dual revised simplex method",
 https://doi.org/10.1007/s12532-017-0130-5. Its first-order method for large programmes of real numbers is PDLP:
 Applegate et al. 2021, "Practical large-scale linear programming using primal-dual hybrid gradient",
-https://arxiv.org/abs/2106.04756. Where an interior point method takes a minute, it takes some seconds.
+https://arxiv.org/abs/2106.04756. Where an interior point method takes a minute, it takes some seconds. The solver is
+loaded when it is first asked: a training asks none.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
-from highspy import Highs, HighsLp, HighsModelStatus, HighsVarType, MatrixFormat
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from highspy import Highs
 
 _LARGE = 2_000
 """From so many variables on the first-order method is used; below, the simplex method is as quick, and exact."""
@@ -72,6 +76,8 @@ class Solution:
 
 def solve(programme: Programme, *, time_limit: float, gap: float) -> Solution:
     """Return the best solution found within `time_limit` seconds."""
+    from highspy import HighsModelStatus  # noqa: PLC0415
+
     solver = _given(programme)
     solver.setOptionValue("time_limit", time_limit)
     solver.setOptionValue("mip_rel_gap", gap)
@@ -132,8 +138,10 @@ def _weighted(programme: Programme, prices: NDArray[np.float64]) -> NDArray[np.f
     return total
 
 
-def _given(programme: Programme) -> Highs:
+def _given(programme: Programme) -> "Highs":
     """Return a solver that was given a programme."""
+    from highspy import Highs, HighsLp, HighsVarType, MatrixFormat  # noqa: PLC0415
+
     stated = HighsLp()
     stated.num_col_, stated.num_row_ = len(programme.costs), len(programme.row_lowers)
     stated.col_cost_, stated.col_lower_, stated.col_upper_ = map(
@@ -145,11 +153,9 @@ def _given(programme: Programme) -> Highs:
     stated.a_matrix_.index_ = np.array(programme.columns, dtype=np.int32)
     stated.a_matrix_.value_ = np.array(programme.coefficients)
     if any(programme.integers):
-        stated.integrality_ = [_KINDS[is_integer] for is_integer in programme.integers]
+        kinds = {False: HighsVarType.kContinuous, True: HighsVarType.kInteger}
+        stated.integrality_ = [kinds[is_integer] for is_integer in programme.integers]
     solver = Highs()
     solver.silent()
     solver.passModel(stated)
     return solver
-
-
-_KINDS = {False: HighsVarType.kContinuous, True: HighsVarType.kInteger}
