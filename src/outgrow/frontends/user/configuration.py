@@ -142,15 +142,19 @@ def _range(value: slice | range, _known: Known) -> Hashable:
 
 
 def _entries(value: dict[Hashable, object], known: Known) -> Hashable:
-    if id(value) in known or len(value) > _MOST_ENTRIES:
-        return (known.get(id(value)), id(value), len(value))
+    if id(value) in known:
+        return known[id(value)]
+    if len(value) > _MOST_ENTRIES:
+        return (id(value), len(value))
     known[id(value)] = len(known)
     return tuple([(key, type(item), _value(item, known)) for key, item in value.items()])
 
 
 def _items(value: Collection[object], known: Known) -> Hashable:
-    if id(value) in known or len(value) > _MOST_ENTRIES:
-        return (known.get(id(value)), id(value), len(value))
+    if id(value) in known:
+        return known[id(value)]
+    if len(value) > _MOST_ENTRIES:
+        return (id(value), len(value))
     known[id(value)] = len(known)
     return tuple([(type(item), _value(item, known)) for item in value])
 
