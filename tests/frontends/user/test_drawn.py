@@ -56,25 +56,53 @@ def test_other_random_numbers_are_refused(name: str, draw: Callable[[], object])
 
 def test_a_generator_that_the_step_closes_over_is_refused() -> None:
     """A global name, or one of a function around it."""
-
-    def step(generator: random.Random | None, x: Tensor) -> Tensor:
-        return x * (OWN if generator is None else generator).random()
-
     own = random.Random(2)
 
-    def around(x: Tensor) -> Tensor:
+    def by_global_name(x: Tensor) -> Tensor:
+        return x * OWN.random()
+
+    def by_closure(x: Tensor) -> Tensor:
         return x * own.random()
 
     before = state_of(own.random)
-    for each in (around, step):
-        call = each if each is around else step
+    for step in (by_global_name, by_closure):
         with pytest.raises(Uncapturable, match=r"draws from a random\.Random"):
-            capture(call, [], [], (torch.ones(2),) if call is around else (None, torch.ones(2)))
+            capture(step, [], [], (torch.ones(2),))
     assert state_of(own.random) == before
+
+
+class Trainer:
+    """A step that is bound to what holds a generator."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(1)
+
+    def step(self, x: Tensor) -> Tensor:
+        return x * self.generator.random()
+
+
+def test_a_generator_of_the_object_that_a_step_is_bound_to_is_refused() -> None:
+    """Of a method, of a partial function of it, and of a function that calls it."""
+    trainer = Trainer()
+    for step in (trainer.step, partial(trainer.step), lambda x: trainer.step(x) + 1):
+        with pytest.raises(Uncapturable, match="draws from a Generator of NumPy"):
+            capture(step, [], [], (torch.ones(2),))
+
+
+def test_what_a_step_closes_over_may_have_no_value() -> None:
+    """Since the step does not come there."""
+    if OWN.random() < 0:
+        average = nn.Identity()
+
+    def step(x: Tensor) -> Tensor:
+        return average(x) if len(x) > 2 else x * 2
+
+    graph = capture(step, [], [], (torch.ones(2),)).graph
+    assert [op.operator for op in graph.ops] == ["aten.mul.Tensor"]
 
 
 def test_a_generator_that_is_left_alone_is_no_matter() -> None:
     """A model may hold one."""
     model = Dropping(partial(float, 2))
     model.draws.append(random.Random(5).random)
-    capture(model, [model], [], (torch.ones(2),))
+    assert len(capture(model, [model], [], (torch.ones(2),)).graph.ops) == 1

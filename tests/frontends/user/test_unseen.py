@@ -25,9 +25,11 @@ class Bounded(nn.Module):
         return self.linear(x).square().sum()
 
 
-def captured(body: Body, model: nn.Module | None = None) -> None:
+def captured(body: Body, model: nn.Module | None = None) -> list[str]:
+    """The operators of a step."""
     model = model or Bounded()
-    capture(lambda x: body(model, x), [model], [torch.optim.SGD(model.parameters())], (torch.ones(2, 4),))
+    found = capture(lambda x: body(model, x), [model], [torch.optim.SGD(model.parameters())], (torch.ones(2, 4),))
+    return [op.operator for op in found.graph.ops]
 
 
 def normalised(model: nn.Module, x: Tensor) -> None:
@@ -109,7 +111,7 @@ def test_a_gradient_of_a_copy_of_an_argument_is_captured() -> None:
         model(x).backward()
         return x.grad
 
-    captured(body)
+    assert "aten.pow.Tensor_Scalar" in captured(body)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Please use quant_min")
@@ -121,4 +123,5 @@ def test_observers_have_room_for_their_channels_before_a_step_is_captured() -> N
     with pytest.raises(Uncapturable, match="run the model once"):
         captured(lambda model, x: model(x), model)
     model(torch.ones(2, 4))
-    captured(lambda model, x: model(x), model)
+    operators = captured(lambda model, x: model(x), model)
+    assert "aten._fused_moving_avg_obs_fq_helper.default" in operators

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.literals import tensors_of, writes
 from outgrow.frontends.fake.sharing import place
 
 _CONJUGATE = torch.ops.aten._conj.default
@@ -33,9 +34,8 @@ class Conjugates:
     """The tensors of one trace that torch would have marked; views of them share their places."""
 
     def __init__(self) -> None:
-        self._bases: dict[int, Tensor] = {}
-        """By the place of a conjugate, the tensor of which it is one."""
-        self._held: list[Tensor] = []
+        self._made: dict[int, tuple[Tensor, Tensor]] = {}
+        """By the place of a conjugate itself, and what it is one of. Held, it keeps its place."""
         self._stale: set[int] = set()
 
     def called(
@@ -50,18 +50,17 @@ class Conjugates:
             (base,) = args
             found = torch.ops.aten._conj_physical.default(base)
             assert isinstance(base, Tensor), "a conjugate is one of a tensor"
-            self._bases[place(found)] = base
-            self._held.append(found)  # so that its place stays its own
+            self._made[place(found)] = (found, base)
             return found
-        if self._bases:
+        if self._made:
             self._check(func, args, kwargs)
         return call(*args, **kwargs)
 
     def _check(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        marked = [tensor for tensor in tensors if place(tensor) in self._bases]
+        tensors = tensors_of(pytree.tree_leaves((args, kwargs)))
+        marked = [tensor for tensor in tensors if place(tensor) in self._made]
         is_resolved = func not in _BY_LIBRARY or (func in _BATCHED and all(t.device.type == "cpu" for t in marked))
-        if marked and (func._schema.is_mutable or not is_resolved):
+        if marked and (writes(func) or not is_resolved):
             raise Uncapturable(
                 f"the step gives a conjugate of shape {tuple(marked[0].shape)} to {func}, which takes it by a mark "
                 "that no plan can hold; write the product for real and imaginary parts, or as torch.bmm on a CPU"
@@ -71,6 +70,6 @@ class Conjugates:
                 f"the step reads a conjugate of shape {tuple(marked[0].shape)} of a tensor that was written since, "
                 "which in eager mode is a view of it; conjugate it after the write"
             )
-        if func._schema.is_mutable:
+        if writes(func):
             written = {place(tensor) for tensor in tensors}
-            self._stale |= {at for at, base in self._bases.items() if place(base) in written}
+            self._stale |= {at for at, (_, base) in self._made.items() if place(base) in written}

@@ -1,11 +1,11 @@
 """Which way would torch go in eager? Where it sees that it is traced it goes another one, with other bits.
 
-    autocast    its cache is off while make_fx traces: a weight that is used twice would be cast twice, and the two
-                gradients summed in 32 bits, where eager sums them in the lower precision
-    attention   in evaluation mode fused kernels are avoided where a tensor has functions of its own, as every tensor
-                seems to have while Python modes are active
-    transformers    does not look at a fake tensor, such as the positions of tokens, to see whether a mask can be left
-                    out; where its content is known it may
+    autocast      its cache is off while make_fx traces: a weight that is used twice would be cast twice, and the two
+                  gradients summed in 32 bits, where eager sums them in the lower precision
+    attention     in evaluation mode fused kernels are avoided where a tensor has functions of its own, as every tensor
+                  seems to have while Python modes are active
+    transformers  does not look at a fake tensor, such as the positions of tokens, to see whether a mask can be left
+                  out; where its content is known it may
 
 While the step itself is traced, torch is told what it would find in eager.
 """

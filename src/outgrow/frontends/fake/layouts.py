@@ -1,7 +1,7 @@
-"""Which strides does a kernel give to a dimension of size 1?
+"""Which strides does a kernel give its result, where its abstract implementation says others?
 
-Strides of such a dimension say nothing about bytes, but operators read the memory format off them: one odd stride, and
-`torch.cat` takes a channels-last volume for a contiguous one. Some abstract implementations (native_group_norm of
+Strides of a dimension of size 1 say nothing about bytes, but operators read the memory format off them: one odd stride,
+and `torch.cat` takes a channels-last volume for a contiguous one. Some abstract implementations (native_group_norm of
 torch 2.11 to 2.13) return odd strides where every kernel returns those of `torch.empty`. A fresh result that is
 channels-last except in dimensions of size 1 is given the strides of `torch.empty(..., memory_format=channels_last)`.
 

@@ -22,14 +22,21 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 Known: TypeAlias = dict[int, int]
 """For each container and configuration met before its number, so that each is described once."""
 _Describe: TypeAlias = Callable[[Any, Known], Hashable]
 
 _OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
-_OF_OPTIMIZERS = frozenset(vars(SGD([nn.Parameter(torch.empty(0))]))) | {"_opt_called", "step"}
+_OF_OPTIMIZERS = frozenset(
+    (
+        *("state", "param_groups", "defaults", "step", "_opt_called"),
+        *("_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured"),
+        *(f"_optimizer_{table}_hooks" for table in ("step_pre", "step_post", "state_dict_pre", "state_dict_post")),
+        *("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks"),
+    )
+)
 """Torch's own attributes: tables that a signature describes by themselves, and marks that schedulers make."""
 _MOST_ENTRIES = 256
 _MOST_BYTES = 1 << 14
