@@ -15,7 +15,8 @@ from rows import GB, spelled, workload_function
 from outgrow import Workload
 from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.machines import described_machine
-from outgrow.frontends.preparing.prepare import KnownMachine, capture_workload, problem_of
+from outgrow.frontends.preparing.prepare import KnownMachine, problem_of
+from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.plan import Budget, Plan
 from outgrow.planning.names import PLANNER_NAMES

@@ -13,8 +13,10 @@ from cells import OURS, Cell, function_of, machine_of
 from claims import CAPUCHIN, CLAIMS, HARDLY_SLOWER, MENG, TFLMS, Claim
 from rows import Row, write_rows
 
+from outgrow.frontends.preparing.ahead import Ahead
 from outgrow.frontends.preparing.largest import Trial, largest, trial
 from outgrow.frontends.preparing.prepare import KnownMachine
+from outgrow.frontends.workloads.steps import capture_workload
 
 CHEAP = ("resnet.py:resnet50", "vgg.py:vgg16", "inception.py:inception_v3", "pix2pixhd.py:pix2pixhd")
 
@@ -49,7 +51,8 @@ def measured(item: Batch) -> Row:
     tried: dict[int, float | None] = {}
 
     def with_batch(value: int) -> Trial:
-        found = trial(function_of(cell), {**cell.settings, "batch": value}, _target(cell), budget, OURS, value)
+        first = capture_workload(function_of(cell), {**cell.settings, "batch": value})
+        found = trial(Ahead((first,), _target(cell)), budget, OURS, value)
         plan = found.prepared.plan if found.prepared else None
         tried[value] = plan.in_core.seconds / plan.predicted.seconds if plan else None
         return found

@@ -43,7 +43,8 @@ def measured(cell: Cell) -> dict[str, object]:
     from outgrow.analysis.liveness import peak_bytes
     from outgrow.frontends.lowering.warmup import warm_up
     from outgrow.frontends.preparing.machines import described_machine
-    from outgrow.frontends.preparing.prepare import KnownMachine, capture_workload, problem_of
+    from outgrow.frontends.preparing.prepare import KnownMachine, problem_of
+    from outgrow.frontends.workloads.steps import capture_workload
     from outgrow.plan import Budget
     from outgrow.planning.order.lean import least_seconds
     from outgrow.planning.planner import planned

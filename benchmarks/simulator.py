@@ -90,8 +90,9 @@ def _seconds(step: Row, kind: str) -> float:
 def serve(request: Row) -> None:
     """Run the steps of one trial and print their summaries."""
     from outgrow.frontends.compile import compile_workload, warm_up
-    from outgrow.frontends.preparing.prepare import capture_workload, known_machine, problem_of
+    from outgrow.frontends.preparing.prepare import known_machine, problem_of
     from outgrow.frontends.workloads.loading import build, load_workload_function
+    from outgrow.frontends.workloads.steps import capture_workload
     from outgrow.planning.pareto import range_of
 
     function = load_workload_function(str(ROOT / request["workload"]))

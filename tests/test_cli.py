@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from outgrow import commands, describing
+from outgrow import describing
 from outgrow.cli import main
 from outgrow.frontends.preparing import measure
 from outgrow.frontends.preparing.machines import described_machine, machine_names
-from outgrow.frontends.preparing.prepare import capture_workload
-from outgrow.frontends.tracing.capture import Captured
-from outgrow.frontends.workloads import loading
+from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.workloads import loading, steps
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.runtime import device, flights
 from outgrow.units import format_bytes, format_seconds
@@ -397,11 +396,11 @@ def test_an_invalid_graph_is_shown_around_the_fault(
     """What was captured is verified, and the refusal shows the ops before and behind the one at fault."""
 
     def captured(*arguments: object) -> Captured:
-        found = capture_workload(*arguments)  # pyright: ignore[reportArgumentType]
+        found = capture(*arguments)  # pyright: ignore[reportArgumentType]
         first, second, *rest = found.graph.instructions
         return replace(found, graph=replace(found.graph, instructions=(second, first, *rest)))
 
-    monkeypatch.setattr(commands, "capture_workload", captured)
+    monkeypatch.setattr(steps, "capture", captured)
     said = outgrow("plan", f"{toy}:perceptron", "--memory-budget=1GiB", "--machine=v100-pcie3")
     assert said.status == 1
     assert said.err.startswith("outgrow: invariant 1: ")

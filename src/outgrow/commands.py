@@ -12,8 +12,8 @@ from torch import Tensor
 
 from outgrow.errors import Infeasible, InvalidPlan
 from outgrow.frontends.compile import Step, compile_workload, warm_up
-from outgrow.frontends.preparing.prepare import KnownMachine, capture_workload, known_machine, plan_captured
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.preparing.ahead import Ahead, look_ahead
+from outgrow.frontends.preparing.prepare import KnownMachine, known_machine
 from outgrow.frontends.workloads.loading import blamed_on, build, load_workload_function
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.machine import Machine
@@ -26,6 +26,8 @@ from outgrow.report.output import write_atomically, write_data
 from outgrow.report.page import render_page
 from outgrow.report.progress import Narrator, StepLine
 from outgrow.report.summary import Traces
+from outgrow.runtime.memory import clear_away
+from outgrow.runtime.process import process_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +104,10 @@ def _take_steps(job: Job, workload: Workload, step: Step, narrator: Narrator) ->
 
 def plan(job: Job, narrator: Narrator) -> None:
     """Tell what training would take. Nothing is run or allocated."""
-    captured, target = _captured(job, narrator)
+    narrator.stage("capture")
+    ahead = Prospect.of(job).ahead(job.settings)
     narrator.stage("plan")
-    prepared = plan_captured(
-        captured,
-        target,
+    prepared = ahead.planned(
         job.budget_bytes,
         planner=job.planner,
         progress=narrator.stage,
@@ -127,15 +128,14 @@ def plan(job: Job, narrator: Narrator) -> None:
 
 def compare(job: Job, narrator: Narrator) -> None:
     """Tell what each planner makes of the same step under the same budget."""
-    captured, target = _captured(job, narrator)
+    narrator.stage("capture")
+    ahead = Prospect.of(job).ahead(job.settings)
     rows: list[Row] = []
     bound: float | None = None
     for planner in PLANNER_NAMES:
         narrator.stage(f"planning by {planner}")
         try:
-            prepared = plan_captured(
-                captured,
-                target,
+            prepared = ahead.planned(
                 job.budget_bytes,
                 planner=planner,
                 progress=narrator.stage,
@@ -167,16 +167,28 @@ def explain(path: Path, narrator: Narrator) -> None:
     narrator.say(told)
 
 
-def target_of(job: Job) -> tuple[KnownMachine, Callable[..., Workload]]:
-    """Return the machine that a job plans for, and the function that describes its workload."""
-    target = known_machine(job.offload_dir) if job.machine is None else KnownMachine(job.machine)
-    return target, load_workload_function(job.workload)
+@dataclass(frozen=True)
+class Prospect:
+    """A workload, the machine that it is planned for, and what this process has loaded, if it would be trained here."""
 
+    function: Callable[..., Workload]
+    target: KnownMachine
+    loaded_bytes: int | None
 
-def _captured(job: Job, narrator: Narrator) -> tuple[Captured, KnownMachine]:
-    target, function = target_of(job)
-    narrator.stage("capture")
-    return capture_workload(function, job.settings), target
+    @staticmethod
+    def of(job: Job) -> "Prospect":
+        """Return what a job is about."""
+        function = load_workload_function(job.workload)
+        if job.machine is not None:
+            return Prospect(function, KnownMachine(job.machine), None)
+        baseline_bytes = warm_up(job.kernels)
+        target = known_machine(job.offload_dir)
+        clear_away()
+        return Prospect(function, target, max(0, process_bytes() - baseline_bytes))
+
+    def ahead(self, settings: Mapping[str, object]) -> Ahead:
+        """Return the steps with these settings."""
+        return look_ahead(self.function, settings, self.target, self.loaded_bytes)
 
 
 def _write(outputs: Outputs, found: Findings) -> None:

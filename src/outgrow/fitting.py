@@ -4,14 +4,11 @@ Both answers are predictions: nothing is run or allocated.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from outgrow.commands import Job, target_of
+from outgrow.commands import Job, Prospect
 from outgrow.errors import Infeasible, InvalidWorkload
 from outgrow.frontends.preparing.largest import Trial, largest, trial
-from outgrow.frontends.preparing.prepare import KnownMachine, capture_workload, problem_of
-from outgrow.frontends.workloads.workload import Workload
 from outgrow.planning.pareto import curve, range_of, slowdown_of, smallest_budget
 from outgrow.report.columns import aligned
 from outgrow.report.curve import curve_picture
@@ -33,21 +30,19 @@ class Wish:
 
 def fit(job: Job, wish: Wish, narrator: Narrator) -> None:
     """Tell the largest value of a setting that fits the budget, or the smallest budget and what memory buys."""
-    target, function = target_of(job)
+    prospect = Prospect.of(job)
     if wish.vary is None:
-        _smallest(job, wish, function, target, narrator)
+        _smallest(job, wish, prospect, narrator)
     else:
-        _largest(job, wish.vary, wish.slowdown, function, target, narrator)
+        _largest(job, wish.vary, wish.slowdown, prospect, narrator)
 
 
-def _largest(
-    job: Job, name: str, slowdown: float, function: Callable[..., Workload], target: KnownMachine, narrator: Narrator
-) -> None:
+def _largest(job: Job, name: str, slowdown: float, prospect: Prospect, narrator: Narrator) -> None:
     trials: list[Trial] = []
 
     def tried(value: int) -> Trial:
         narrator.stage(f"{name} {value}")
-        found = trial(function, {**job.settings, name: value}, target, job.budget_bytes, job.planner, value)
+        found = trial(prospect.ahead({**job.settings, name: value}), job.budget_bytes, job.planner, value)
         trials.append(found)
         narrator.say(f"{name} {value}: {_outcome(found)}")
         return found
@@ -76,15 +71,13 @@ def _outcome(found: Trial) -> str:
     return f"{format_bytes(plan.in_core.peak_bytes)} in core, {slowdown_of(plan):.3f} times the seconds in core"
 
 
-def _smallest(
-    job: Job, wish: Wish, function: Callable[..., Workload], target: KnownMachine, narrator: Narrator
-) -> None:
+def _smallest(job: Job, wish: Wish, prospect: Prospect, narrator: Narrator) -> None:
     narrator.stage("capture")
-    captured = capture_workload(function, job.settings)
-    problem = problem_of(captured.graph, target)
+    ahead = prospect.ahead(job.settings)
+    problem, floor = ahead.problem(), ahead.floor_bytes()
     narrator.stage("smallest budget")
-    best = smallest_budget(problem, wish.slowdown, planner=job.planner)
-    floor, in_core = range_of(problem)
+    best = smallest_budget(problem, wish.slowdown, planner=job.planner, least_bytes=floor)
+    in_core = max(floor, range_of(problem)[1])
     budgets = [floor + (in_core - floor) * part // _POINTS for part in range(_POINTS + 1)]
     points = curve(problem, budgets, planner=job.planner)
     rows = [("budget", "times the seconds in core")]

@@ -10,9 +10,10 @@ import torch
 from outgrow import Workload
 from outgrow.errors import InvalidWorkload
 from outgrow.frontends.preparing.machines import described_machine
-from outgrow.frontends.preparing.prepare import KnownMachine, capture_workload, plan_captured
+from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured
 from outgrow.frontends.tracing.capture import Captured
 from outgrow.frontends.workloads.loading import build, load_workload_function
+from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.graph import Role
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "workloads"

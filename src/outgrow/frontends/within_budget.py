@@ -14,7 +14,7 @@ import torch
 from outgrow.analysis.cost import Cost, costs_of
 from outgrow.errors import Infeasible
 from outgrow.frontends.platforms.platform import Platform
-from outgrow.frontends.preparing.prepare import Prepared, prepare
+from outgrow.frontends.preparing.prepare import Prepared, prepare, within
 from outgrow.frontends.tracing.capture import Captured
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
@@ -149,26 +149,21 @@ def _program(demand: Demand, limit_bytes: int, prepared: Prepared) -> tuple[Prog
 
 
 def _prepared(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bool) -> Prepared:
-    """Return the plan for what the overhead leaves of the budget, less `less_bytes`.
+    """Return the plan for what the overhead leaves of the budget, less `less_bytes`."""
+    graph, platform = demand.captured.graph, demand.platform
 
-    A larger budget may have more overhead, so the floor that `Infeasible` names includes the overhead at that floor.
-    """
-    graph, overhead = demand.captured.graph, demand.overhead_within(limit_bytes) + less_bytes
-    while True:
-        try:
-            problem = Problem(
-                graph,
-                costs_of(graph, demand.machine.device, demand.known),
-                demand.machine,
-                Budget(limit_bytes, overhead),
-                least_bytes=demand.platform.least_bytes(),
-                fixed=demand.fixed,
-                anchored=demand.platform.anchored,
-                quick=is_quick,
-                progress=demand.progress,
-            )
-            return prepare(problem, demand.planner, prove=False, keep=not is_quick, verify=False)
-        except Infeasible as refusal:
-            before, overhead = overhead, demand.overhead_within(refusal.floor_bytes) + less_bytes
-            if overhead <= before:
-                raise
+    def planned(budget: Budget) -> Prepared:
+        problem = Problem(
+            graph,
+            costs_of(graph, demand.machine.device, demand.known),
+            demand.machine,
+            budget,
+            least_bytes=platform.least_bytes(),
+            fixed=demand.fixed,
+            anchored=platform.anchored,
+            quick=is_quick,
+            progress=demand.progress,
+        )
+        return prepare(problem, demand.planner, prove=False, keep=not is_quick, verify=False)
+
+    return within(limit_bytes, lambda limit: demand.overhead_within(limit) + less_bytes, planned)

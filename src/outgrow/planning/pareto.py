@@ -48,12 +48,13 @@ def curve(problem: Problem, budgets: Sequence[int], *, planner: str = "search") 
     return tuple(found)
 
 
-def smallest_budget(problem: Problem, slowdown: float, *, planner: str = "search") -> Point:
+def smallest_budget(problem: Problem, slowdown: float, *, planner: str = "search", least_bytes: int = 0) -> Point:
     """Return the smallest budget whose plan is at most `slowdown` times as slow as the step in core.
 
-    It is found to a hundredth of the peak in core.
+    It is found to a hundredth of the peak in core, and is at least `least_bytes`.
     """
-    lowest, enough = range_of(problem)
+    floor, in_core = range_of(problem)
+    lowest, enough = max(floor, least_bytes), max(in_core, least_bytes)
 
     def tried(size_bytes: int) -> Point | None:
         try:

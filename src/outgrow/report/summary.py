@@ -16,7 +16,7 @@ SECONDS_A_DAY = 24 * 60 * 60
 
 
 _FLOOR = "the smallest budget with which a new process has a plan"
-_FLOOR_UNSEEN = "an estimate for the first step: training adds what its process takes, and optimizer state"
+_FLOOR_UNSEEN = "an estimate: a run shows what its process takes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ import torch
 
 from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends.preparing.machines import described_machine, machine_names
-from outgrow.frontends.preparing.prepare import KnownMachine, capture_workload, plan_captured
+from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.workloads.loading import build, load_workload_function
+from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.text import print_graph
 from tests.workloads import DEEP, written
 

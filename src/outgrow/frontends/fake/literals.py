@@ -70,7 +70,8 @@ class Literals:
     def number(self, tensor: Tensor) -> float | None:
         """Return the content of a tensor of one number; None where it is not known."""
         real = self._known.get(tensor)
-        return None if real is None or real.numel() != 1 else real.item()
+        with no_dispatch():
+            return None if real is None or real.numel() != 1 else real.item()
 
     def _has_room(self, tensors: Sequence[Tensor]) -> bool:
         """Whether companions of these tensors may be made; larger ones use up what is left for them."""

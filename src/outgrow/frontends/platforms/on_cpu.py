@@ -42,7 +42,9 @@ class OnCpu:
         """What has to be measured takes little."""
 
     def machine(self) -> Machine:
-        return this_machine(self._folder)
+        found = this_machine(self._folder)
+        memory.trim()  # what was measured with is free again, but on the heap
+        return found
 
     def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:  # noqa: ARG002
         return self.cache.known
@@ -101,8 +103,8 @@ class OnCpu:
             forget(tensor.untyped_storage())
         return resident_bytes(tensors)
 
-    def unseen_bytes(self, graph: Graph, within: int) -> int:
-        return unseen_overhead_bytes(graph, within)
+    def unseen_bytes(self, graph: Graph, within: int, *, has_run: bool = False) -> int:
+        return unseen_overhead_bytes(graph, within, has_run=has_run)
 
     def clear_away(self) -> None:
         memory.clear_away()

@@ -4,12 +4,12 @@ A value fits if its step has a plan under the budget that is at most `slowdown` 
 Larger values are taken to fit less, so the largest is found by doubling from a first one, then by halving the range.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from outgrow.errors import Infeasible
-from outgrow.frontends.preparing.prepare import KnownMachine, Prepared, capture_workload, plan_captured
-from outgrow.frontends.workloads.workload import Workload
+from outgrow.frontends.preparing.ahead import Ahead
+from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.planning.pareto import slowdown_of
 
 
@@ -26,18 +26,10 @@ class Trial:
         return self.prepared is not None and slowdown_of(self.prepared.plan) <= slowdown
 
 
-def trial(
-    function: Callable[..., Workload],
-    settings: Mapping[str, object],
-    target: KnownMachine,
-    budget_bytes: int,
-    planner: str,
-    value: int,
-) -> Trial:
-    """Capture and plan the workload with these settings."""
-    captured = capture_workload(function, settings)
+def trial(ahead: Ahead, budget_bytes: int, planner: str, value: int) -> Trial:
+    """Plan the steps that were captured with this value of the setting."""
     try:
-        return Trial(value, plan_captured(captured, target, budget_bytes, planner=planner, prove=False))
+        return Trial(value, ahead.planned(budget_bytes, planner=planner, prove=False))
     except Infeasible as refusal:
         return Trial(value, None, refusal)
 

@@ -10,12 +10,10 @@ from outgrow.analysis.cost import Cost, costs_of
 from outgrow.analysis.liveness import peak_bytes
 from outgrow.analysis.sinking import sunk
 from outgrow.analysis.timeline import Lane, Trace
+from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.kept import planned_or_kept
 from outgrow.frontends.preparing.measure import open_cost_cache, this_machine
-from outgrow.frontends.tracing.capture import Captured, capture
-from outgrow.frontends.workloads.loading import blamed_on
-from outgrow.frontends.workloads.unallocated import build_unallocated
-from outgrow.frontends.workloads.workload import Workload
+from outgrow.frontends.tracing.capture import Captured
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.arithmetic import PRODUCTS, value_bytes
@@ -123,11 +121,11 @@ def prepare(problem: Problem, planner: str, *, prove: bool = True, keep: bool = 
     return prepared
 
 
-def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
+def unseen_overhead_bytes(graph: Graph, budget_bytes: int, *, has_run: bool = False) -> int:
     """Return what a process is expected to take beyond the timeline's peak, before a run has shown it.
 
     A share of what the step will hold, a larger share of what it holds in small tensors, which leave holes in the
-    heap, what the library keeps of the operands of matrix products, and a constant.
+    heap, what the library keeps of the operands of matrix products, and, before any step has run, a constant.
     """
     least = heap_least_bytes()
     small = {name: storage for name, storage in graph.storages.items() if storage.size_bytes < least}
@@ -136,18 +134,7 @@ def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
     in_heap = min(held, peak_bytes(replace(graph, storages={**small, **large}), {}))
     factors = [graph.values[name] for op in graph.ops if op.operator in PRODUCTS for name in op.operands]
     packed = min(_PACKED_BYTES, max(map(value_bytes, factors), default=0))
-    return int(held * _UNSEEN_SHARE + in_heap * _HEAP_SHARE) + packed + _UNSEEN_BYTES
-
-
-def capture_workload(function: Callable[..., Workload], settings: Mapping[str, object]) -> Captured:
-    """Build a workload without memory and capture its step on its first batch. Nothing is run.
-
-    Raises `InvalidWorkload` where the workload cannot be built, and `Uncapturable` where its step, or the
-    function that builds it, needs the content of a tensor.
-    """
-    workload = build_unallocated(function, settings)
-    with blamed_on("the step cannot be captured"):
-        return capture(workload.step, [workload.model], [workload.optimizer], tuple(workload.batches[0]), {})
+    return int(held * _UNSEEN_SHARE + in_heap * _HEAP_SHARE) + packed + (0 if has_run else _UNSEEN_BYTES)
 
 
 @dataclass(frozen=True)
@@ -163,12 +150,30 @@ def known_machine(offload_dir: Path | None = None) -> KnownMachine:
     return KnownMachine(this_machine(offload_folder(offload_dir)), open_cost_cache().known)
 
 
-def problem_of(graph: Graph, target: KnownMachine) -> Problem:
-    """Return the problem of planning a captured graph that has not run yet, without a budget."""
-    overhead = unseen_overhead_bytes(graph, 1 << 60)
+def problem_of(graph: Graph, target: KnownMachine, taken_bytes: int = 0) -> Problem:
+    """Return the problem of planning a captured graph that has not run yet, without a budget.
+
+    The process takes `taken_bytes` for other things.
+    """
+    overhead = taken_bytes + unseen_overhead_bytes(graph, 1 << 60)
     return Problem(
         graph, costs_of(graph, target.machine.device, target.costs), target.machine, Budget(1 << 60, overhead)
     )
+
+
+def within(limit_bytes: int, overhead_within: Callable[[int], int], planned: Callable[[Budget], Prepared]) -> Prepared:
+    """Return what is planned for what the overhead leaves of a budget.
+
+    A larger budget may have more overhead, so the floor that `Infeasible` names includes the overhead at that floor.
+    """
+    overhead = overhead_within(limit_bytes)
+    while True:
+        try:
+            return planned(Budget(limit_bytes, overhead))
+        except Infeasible as refusal:
+            before, overhead = overhead, overhead_within(refusal.floor_bytes)
+            if overhead <= before:
+                raise
 
 
 def plan_captured(
@@ -180,16 +185,26 @@ def plan_captured(
     progress: Callable[[str, float], None] = silent,
     prove: bool = True,
     solver_seconds: float = SOLVER_SECONDS,
+    taken_bytes: int = 0,
+    quick: bool = False,
 ) -> Prepared:
-    """Plan a captured step before it has run; raises `Infeasible` if the budget is below the floor."""
-    budget = Budget(budget_bytes, unseen_overhead_bytes(captured.graph, budget_bytes))
+    """Plan a captured step before it has run, in a process that takes `taken_bytes` for other things.
+
+    Raises `Infeasible` if the budget is below the floor.
+    """
+    graph = captured.graph
     problem = Problem(
-        captured.graph,
-        costs_of(captured.graph, target.machine.device, target.costs),
+        graph,
+        costs_of(graph, target.machine.device, target.costs),
         target.machine,
-        budget,
+        Budget(budget_bytes),
         least_bytes=heap_least_bytes(),
+        quick=quick,
         solver_seconds=solver_seconds,
         progress=progress,
     )
-    return prepare(problem, planner, prove=prove)
+    return within(
+        budget_bytes,
+        lambda limit: taken_bytes + unseen_overhead_bytes(graph, limit),
+        lambda budget: prepare(replace(problem, budget=budget), planner, prove=prove),
+    )

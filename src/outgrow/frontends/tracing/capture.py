@@ -84,10 +84,14 @@ class Hyper:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """After the step, result number `result` hangs in `slot`; if it is None, the slot is empty."""
+    """After the step, result number `result` hangs in `slot`; if it is None, the slot is empty.
+
+    `number` is its content, if it is one number that is the same in every call: a counter that begins.
+    """
 
     slot: StateSlot
     result: int | None
+    number: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +363,9 @@ class _Assembly:
 
     def _puts(self, numbers: Mapping[int, int]) -> tuple[Put, ...]:
         outputs = enumerate(self.traced.outputs)
-        puts = [Put(slot, numbers[at]) for at, slot in outputs if slot is not None and not isinstance(slot, Leaf)]
+        begun = self.traced.begun
+        slots = [(at, slot) for at, slot in outputs if slot is not None and not isinstance(slot, Leaf)]
+        puts = [Put(slot, numbers[at], begun.get(slot)) for at, slot in slots]
         return (*puts, *(Put(slot, None) for slot in self.traced.emptied))
 
     def _returned(self, numbers: Mapping[int, int]) -> Returned:

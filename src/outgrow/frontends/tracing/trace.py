@@ -104,7 +104,8 @@ class Traced:
     The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that
     the step looked at, and what they were. `originals` are the real tensors by the identity of their fake twins.
     `returned` are the leaves of what the step returns, with None for those that are outputs.
-    `born` are tensors that are new in their slots, `emptied` the slots that lost theirs, `gradients` the tensors that
+    `born` are tensors that are new in their slots, `begun` the numbers in those whose content is known, `emptied` the
+    slots that lost theirs, `gradients` the tensors that
     were in `p.grad` when an optimizer made its step, and `schedulers` those whose steps are to follow every call.
     `mode` is the mode of the fake tensors, if it was made for this run. `settled` is what the step leaves in
     attributes, and `left` are the values without content that it leaves there.
@@ -122,6 +123,7 @@ class Traced:
     structure: pytree.TreeSpec
     returned: tuple[object, ...]
     born: Mapping[StateSlot, Tensor]
+    begun: Mapping[StateSlot, float]
     emptied: tuple[StateSlot, ...]
     gradients: tuple[Tensor, ...]
     schedulers: tuple[LRScheduler, ...]
@@ -223,6 +225,7 @@ def _trace(
             structure=run.structure,
             returned=tuple(run.returned),
             born=run.born,
+            begun={slot: number for slot, item in run.born.items() if (number := literals.number(item)) is not None},
             emptied=run.emptied,
             gradients=tuple(map(twins.twin, run.gradients)),
             schedulers=tuple(schedulers.waiting),

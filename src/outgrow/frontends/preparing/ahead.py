@@ -1,0 +1,88 @@
+"""What will a training take, before any of it runs? Its steps are captured without memory, and planned.
+
+The first step makes the state of optimizers and each later one finds it: both have to fit, and what is told is the
+plan of the later one. What the process takes beside the tensors of a step is estimated, but for what a look ahead
+takes itself: modules that are imported, data that are read, steps as graphs.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+
+from outgrow.errors import Infeasible
+from outgrow.frontends.preparing.prepare import KnownMachine, Prepared, plan_captured, problem_of
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.workloads.steps import capture_steps
+from outgrow.frontends.workloads.workload import Workload
+from outgrow.planning.names import SOLVER_SECONDS
+from outgrow.planning.pareto import range_of
+from outgrow.planning.problem import Problem, silent
+from outgrow.runtime.memory import clear_away
+from outgrow.runtime.process import process_bytes
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The steps of a training, the machine that they are planned for, and what its process takes beside them."""
+
+    steps: tuple[Captured, ...]
+    target: KnownMachine
+    taken_bytes: int = 0
+
+    def planned(
+        self,
+        budget_bytes: int,
+        *,
+        planner: str = "search",
+        progress: Callable[[str, float], None] = silent,
+        prove: bool = True,
+        solver_seconds: float = SOLVER_SECONDS,
+    ) -> Prepared:
+        """Return the plan of the last step; raises `Infeasible`, naming the largest floor, if one does not fit."""
+        *before, last = self.steps
+        ways = [partial(plan_captured, step, prove=False, quick=True) for step in before]
+        ways.append(
+            partial(plan_captured, last, planner=planner, progress=progress, prove=prove, solver_seconds=solver_seconds)
+        )
+        found = [self._tried(way, budget_bytes) for way in ways]
+        refusals = [item for item in found if isinstance(item, Infeasible)]
+        if refusals:
+            raise max(refusals, key=attrgetter("floor_bytes"))
+        plans = [item for item in found if isinstance(item, Prepared)]
+        floor = max(item.plan.floor_bytes for item in plans)
+        return replace(plans[-1], plan=replace(plans[-1].plan, floor_bytes=floor))
+
+    def problem(self) -> Problem:
+        """Return the problem of planning the last step, without a budget."""
+        return problem_of(self.steps[-1].graph, self.target, self.taken_bytes)
+
+    def floor_bytes(self) -> int:
+        """Return the smallest budget with which every step has a plan."""
+        problems = (problem_of(step.graph, self.target, self.taken_bytes) for step in self.steps)
+        return max(range_of(problem)[0] for problem in problems)
+
+    def _tried(self, way: Callable[..., Prepared], budget_bytes: int) -> Prepared | Infeasible:
+        try:
+            return way(self.target, budget_bytes, taken_bytes=self.taken_bytes)
+        except Infeasible as refusal:
+            return refusal
+
+
+def look_ahead(
+    function: Callable[..., Workload],
+    settings: Mapping[str, object],
+    target: KnownMachine,
+    loaded_bytes: int | None = None,
+) -> Ahead:
+    """Capture the steps of a workload without memory.
+
+    `loaded_bytes` is what this process takes above its baseline before; None if the training will have another process.
+    """
+    if loaded_bytes is None:
+        return Ahead(capture_steps(function, settings), target)
+    clear_away()
+    before = process_bytes()
+    steps = capture_steps(function, settings)
+    clear_away()
+    return Ahead(steps, target, loaded_bytes + max(0, process_bytes() - before))

@@ -1,0 +1,68 @@
+"""Which steps does a workload take? A first one, and, if that makes state, one that finds it, again and again.
+
+Both are captured without memory. What the first step leaves in the slots of models and optimizers has no contents
+then, but for the counters that it begins: optimizers look at those.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch._guards import detect_fake_mode
+
+from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.user.attributes import next_step
+from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.state import OptimizerSlot, Training, preserved, put, state_tensors
+from outgrow.frontends.workloads.loading import blamed_on
+from outgrow.frontends.workloads.unallocated import build_unallocated
+from outgrow.frontends.workloads.workload import Workload
+
+
+def capture_workload(function: Callable[..., Workload], settings: Mapping[str, object]) -> Captured:
+    """Build a workload without memory and capture its first step, on its first batch. Nothing is run.
+
+    Raises `InvalidWorkload` where the workload cannot be built, and `Uncapturable` where its step, or the
+    function that builds it, needs the content of a tensor.
+    """
+    return _captured(build_unallocated(function, settings))
+
+
+def capture_steps(function: Callable[..., Workload], settings: Mapping[str, object]) -> tuple[Captured, ...]:
+    """As `capture_workload`; with the step that follows, on the same batch, if the first makes state of optimizers."""
+    workload = build_unallocated(function, settings)
+    first = _captured(workload)
+    if not any(isinstance(item.slot, OptimizerSlot) for item in first.puts):
+        return (first,)
+    with _moved_on(Training((workload.model,), (workload.optimizer,)), first):
+        return first, _captured(workload)
+
+
+def _captured(workload: Workload) -> Captured:
+    with blamed_on("the step cannot be captured"):
+        return capture(workload.step, [workload.model], [workload.optimizer], tuple(workload.batches[0]), {})
+
+
+@contextmanager
+def _moved_on(training: Training, captured: Captured) -> Iterator[None]:
+    """Let models and optimizers without memory hold what a captured step leaves; all is as before at the end."""
+    mode = detect_fake_mode(list(state_tensors(training).values()))
+    assert mode is not None, "a workload without memory has fake parameters"
+    with preserved(training), next_step(captured.settled, ()):
+        for item in captured.puts:
+            if item.result is None:
+                put(item.slot, None, training)
+            elif item.number is not None:
+                put(item.slot, _stand_in(captured, item.result).fill_(item.number), training)
+            else:
+                with mode:
+                    put(item.slot, _stand_in(captured, item.result), training)
+        yield
+
+
+def _stand_in(captured: Captured, result: int) -> Tensor:
+    """Return a tensor like a result of a captured step."""
+    value = captured.graph.values[captured.graph.results[result]]
+    device = CPU if value.storage in captured.elsewhere else captured.device
+    return torch.empty_strided(value.shape, value.strides, dtype=getattr(torch, value.dtype), device=device)

@@ -1,0 +1,76 @@
+"""Does a look ahead tell what a training takes, from its first step on?"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from outgrow.errors import Infeasible
+from outgrow.frontends.preparing.ahead import Ahead, look_ahead
+from outgrow.frontends.preparing.machines import described_machine
+from outgrow.frontends.preparing.prepare import KnownMachine
+from outgrow.frontends.workloads.workload import Workload
+from outgrow.ir.graph import Role
+
+V100 = KnownMachine(described_machine("v100-pcie3"))
+
+
+def adaptive(*, width: int = 1024, rows: int = 64) -> Workload:
+    """Return the training of a network whose optimizer state is twice its weights."""
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(width, width), nn.Tanh())))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x: Tensor) -> Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return Workload(model, optimizer, step, batches=[(torch.randn(rows, width),)])
+
+
+def floor_of(ahead: Ahead) -> int:
+    """Return the floor that a refusal names."""
+    with pytest.raises(Infeasible) as refusal:
+        ahead.planned(1 << 20, prove=False)
+    return refusal.value.floor_bytes
+
+
+def test_the_plan_is_that_of_the_step_that_comes_again() -> None:
+    """It finds the state of the optimizer."""
+    ahead = look_ahead(adaptive, {}, V100)
+    prepared = ahead.planned(1 << 32)
+    given = [storage for name, storage in prepared.graph.storages.items() if name not in prepared.graph.born_at]
+    assert sum(item.size_bytes for item in given if item.role is Role.OPTIMIZER) > 2 * 6 * (4 << 20)
+    assert prepared.graph == ahead.steps[-1].graph
+
+
+def test_a_floor_that_is_named_has_a_plan() -> None:
+    """Exactly there, for every step, and not a byte below."""
+    ahead = look_ahead(adaptive, {}, V100)
+    floor = floor_of(ahead)
+    prepared = ahead.planned(floor, prove=False)
+    assert prepared.plan.budget.limit_bytes == floor
+    assert prepared.plan.floor_bytes <= floor
+    with pytest.raises(Infeasible):
+        ahead.planned(floor - 1, prove=False)
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_each_step_has_to_fit(*, is_turned: bool) -> None:
+    """The floor that is named is the largest, whichever step it is of."""
+    ahead, small = look_ahead(adaptive, {}, V100), look_ahead(adaptive, {"width": 256}, V100)
+    steps = (ahead.steps[0], small.steps[-1])
+    mixed = Ahead(steps[::-1] if is_turned else steps, V100)
+    assert floor_of(mixed) == floor_of(Ahead(steps[:1], V100))
+    assert mixed.planned(1 << 32).plan.floor_bytes == ahead.planned(1 << 32).plan.floor_bytes
+
+
+def test_what_the_process_takes_counts() -> None:
+    """As overhead, beside what is estimated."""
+    ahead = look_ahead(adaptive, {}, V100)
+    assert ahead.taken_bytes == 0
+    assert floor_of(replace(ahead, taken_bytes=5 << 20)) - floor_of(ahead) == pytest.approx(5 << 20, rel=0.02)
+    assert look_ahead(adaptive, {}, V100, 7 << 20).taken_bytes >= 7 << 20
