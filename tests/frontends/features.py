@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -535,7 +536,28 @@ def nothing_returned() -> Job:
     return Job(step, job.models, job.optimizers, job.batch)
 
 
+def written_in_parts() -> Job:
+    """A mask that is made, written through views, and used by every layer; and a rate of NumPy."""
+    model = net()
+    optimizer = Adam(model.parameters(), lr=np.float64(0.01))
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        mask = torch.ones(len(x), 16)
+        mask[:, :4] = x[:, :4]
+        mask.diagonal().fill_(0.5)
+        for layer in model[:-1]:
+            x = layer(x) if isinstance(layer, nn.Linear) else layer(x) * mask
+        loss = F.cross_entropy(model[-1](x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
 FEATURES: tuple[Make, ...] = (
+    written_in_parts,
     matrices_by_muon,
     parameter_groups,
     scheduler_in_the_step,

@@ -73,6 +73,22 @@ def _scheduled_by_number(job: Job, _x: Tensor, _y: Tensor) -> None:
     lr_scheduler.CosineAnnealingWarmRestarts(job.optimizers[0], 3).step(3)
 
 
+def _rate_after_schedule(job: Job, _x: Tensor, _y: Tensor) -> float:
+    lr_scheduler.StepLR(job.optimizers[0], 1).step()
+    return job.optimizers[0].param_groups[0]["lr"]
+
+
+def _updated_after_schedule(job: Job, x: Tensor, _y: Tensor) -> Tensor:
+    lr_scheduler.StepLR(job.optimizers[0], 1).step()
+    return x * job.optimizers[0].param_groups[0]["lr"]
+
+
+def _counted_after_schedule(job: Job, x: Tensor, _y: Tensor) -> Tensor:
+    scheduler = lr_scheduler.StepLR(job.optimizers[0], 1)
+    scheduler.step()
+    return x * scheduler.last_epoch
+
+
 def _data_exchanged(job: Job, _x: Tensor, _y: Tensor) -> None:
     weight = next(job.models[0].parameters())
     weight.data = weight.data * 2
@@ -104,6 +120,9 @@ def _positive(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
         (_rate_by_hand, "'lr'.*scheduler.step"),
         (_scheduled_before, "call the scheduler after the last step of its optimizer"),
         (_scheduled_by_number, "an argument, which would be the same in every call"),
+        (_rate_after_schedule, "the learning rate or the count.*ask after the step"),
+        (_updated_after_schedule, "the learning rate or the count.*ask after the step"),
+        (_counted_after_schedule, "the learning rate or the count.*ask after the step"),
         (_data_exchanged, r"sets the \.data of parameter '0\.weight'.*copy_"),
         (_nested, r"test_features.py:\d+.*enable_nested_tensor=False"),
         (_conditional, r"test_features.py:\d+.*torch cannot trace this"),

@@ -25,6 +25,9 @@ class Scaled(nn.Sequential):
         self.config, self.options = SimpleNamespace(scale=1.0), Options([3])
         self.kind, self.way = torch.float32, partial(torch.add, alpha=1)
         self.first, self.second, self.third = None, True, 1
+        self.bias, self.turn, self.constant = 0.0, 0j, Constant(1)
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.used = self.one
 
 
 @dataclass
@@ -32,6 +35,22 @@ class Options:
     """A configuration that may be changed."""
 
     depths: list[int]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A configuration that equals another one: that of `True` equals that of 1."""
+
+    number: float
+
+
+def rename(model: Any) -> None:
+    model.another = model.other
+    del model.other
+
+
+def turn_around(model: Any) -> None:
+    model.one, model.other = model.other, model.one
 
 
 def swap(model: Any) -> None:
@@ -78,6 +97,13 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "a number that is a flag now": lambda model: setattr(model, "third", True),
     "weights of one memory": tie,
     "places in memory": flatten,
+    "which of two layers is used": lambda model: setattr(model, "used", model.other),
+    "the name of a layer": rename,
+    "the order of layers": turn_around,
+    "a buffer with a gradient": lambda model: model[1].running_mean.requires_grad_(),
+    "the sign of zero": lambda model: setattr(model, "bias", -0.0),
+    "the sign of a complex zero": lambda model: setattr(model, "turn", complex(0.0, -0.0)),
+    "a number that equals a flag": lambda model: setattr(model, "constant", Constant(number=True)),
     "a shared buffer": lambda model: setattr(model[1], "running_var", model[1].running_mean),
 }
 
@@ -134,6 +160,17 @@ def test_an_argument_over_memory_of_the_state_is_signed() -> None:
     assert signed(weight.detach()) != signed(torch.ones(4, 4))
     assert signed(batch[:2], batch[2:4]) == signed(batch[4:6], batch[6:8])
     assert signed(batch[:2], batch[1:3]) != signed(batch[:2], batch[2:4])
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1, True), (1, 1.0), (Constant(1), Constant(number=True))])
+def test_arguments_that_are_equal_need_not_be_the_same(one: object, other: object) -> None:
+    """The step may tell them apart."""
+
+    def signed(value: object) -> object:
+        return signature(len, [], [], (value,), {})
+
+    assert signed(one) != signed(other)
+    assert signed(float("nan")) == signed(float("nan"))
 
 
 def test_modes_that_choose_operators_are_signed() -> None:

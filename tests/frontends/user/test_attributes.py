@@ -1,5 +1,6 @@
 """What a step leaves in attributes of modules is there after each call, or the step is refused."""
 
+import warnings
 from collections.abc import Callable
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -196,6 +197,49 @@ def test_the_length_of_a_table_that_is_not_left_is_not_left() -> None:
     assert (model.calls, model.hidden) == (0, None)
     counted = captured(Counted()).settled
     assert [item.value for item in counted if isinstance(item, Settled)] == [1]
+
+
+class Schedule:
+    """Something that is not looked into."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+class Annealed(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.schedule = Schedule()
+
+
+def test_a_change_that_happens_once_is_told() -> None:
+    """Of a number in an object of some other kind: the user keeps it elsewhere."""
+    model = Annealed()
+
+    def step(x: Tensor) -> Tensor:
+        model.schedule.calls += 1
+        return model.linear(x).sum()
+
+    with pytest.warns(UserWarning, match=r"changes Annealed\.schedule\.calls.*does not look into a Schedule"):
+        capture(step, [model], [], (torch.ones(2, 4),))
+
+
+def test_what_is_put_into_an_argument_is_told() -> None:
+    """The caller's own dictionary does not get it; what is taken out of it needs no word."""
+    model = Base()
+
+    def step(batch: dict[str, Tensor]) -> Tensor:
+        loss = model.linear(batch.pop("x")).sum()
+        if model.is_odd:
+            batch["loss"] = loss
+        return loss
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        capture(step, [model], [], ({"x": torch.ones(2, 4)},))
+    model.is_odd = True
+    with pytest.warns(UserWarning, match="puts something into a dict or a list among its arguments"):
+        capture(step, [model], [], ({"x": torch.ones(2, 4)},))
 
 
 def test_one_thread_at_a_time_runs_steps_of_a_model() -> None:

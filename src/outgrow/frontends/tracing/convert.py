@@ -169,7 +169,7 @@ class Conversion:
         version = self.versions[meant.storage]
         key = replace(meant, name="", version=version)
         if key not in self._known:
-            name = meant.name if meant.name not in self.values else f"{meant.name}${version}"
+            name = meant.name if meant.name not in self.values else f"{meant.name}$v{version}"
             self._known[key] = name
             self.values[name] = replace(key, name=name)
         return self._known[key]

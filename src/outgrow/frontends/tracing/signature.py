@@ -2,8 +2,9 @@
 
 A signature is everything that shaped the capture and is not read anew at each call: shapes, dtypes and strides of all
 tensors, devices of parameters and arguments, which tensors share memory and where they lie in it, which state and
-gradients exist, arguments that are not tensors, requires_grad flags, the types of modules, what they and optimizers
-have in their attributes (`configuration`), all hooks, constants of the parameter groups, and the modes of torch. Only
+gradients exist, arguments that are not tensors, requires_grad flags, the types of modules and under which names they,
+their parameters and buffers hang in each other, what they and optimizers have in their attributes (`configuration`),
+all hooks, constants of the parameter groups, and the modes of torch. Only
 the floats of parameter groups are no part of it: they are inputs of the graph (see `Captured.guards_hold`).
 
 It walks modules by itself and takes about two microseconds a tensor, on every call except where a step has ample room
@@ -26,7 +27,7 @@ from torch.optim.optimizer import (
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.sharing import address
-from outgrow.frontends.user.configuration import of_module, of_optimizer
+from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of_optimizer
 from outgrow.frontends.user.containers import open_dataclasses
 
 _PLAIN = (bool, int, float, str)
@@ -129,7 +130,8 @@ def _argument(leaf: object, memory: Memory) -> Hashable:
         offset = int(leaf.storage_offset())
         number, first = memory.setdefault(address(leaf), (len(memory), offset))
         return (_tensor(leaf), leaf.is_inference(), number, offset - first)
-    return (type(leaf), _hashable(leaf, "an argument of the step"))
+    described = content(leaf)
+    return (type(leaf), described if type(leaf) in NUMBERS else (_hashable(leaf, "an argument of the step"), described))
 
 
 def _hashable(value: object, what: str) -> Hashable:
@@ -143,21 +145,24 @@ def _hashable(value: object, what: str) -> Hashable:
 
 
 def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory) -> Hashable:
-    """Describe the tensors of all modules, each once; a parameter met before is only named by its number.
+    """Describe the tensors of all modules, each once; what was met before is only named by its number.
 
     It is one flat list, since most of a signature's time goes here.
     """
     found: list[Hashable] = []
     known: dict[int, int] = {}
-    seen: set[nn.Module] = set()
+    numbers: dict[nn.Module | None, int] = {None: -1}
     waiting = list(models)
+    found += [numbers.setdefault(model, len(numbers)) for model in models]
+    seen: set[nn.Module] = set()
     while waiting:
         module = waiting.pop()
         if module in seen:
             continue
         seen.add(module)
-        parameters, buffers = module._parameters, module._buffers
-        found += (type(module), len(parameters), len(buffers), of_module(module, known), _hooks(module))
+        parameters, buffers, children = module._parameters, module._buffers, module._modules
+        found += (type(module), tuple(parameters), tuple(buffers), of_module(module, known), _hooks(module))
+        found += [(name, numbers.setdefault(child, len(numbers))) for name, child in children.items()]
         for parameter in parameters.values():
             if parameter is None or id(parameter) in order:
                 found.append(None if parameter is None else order[id(parameter)])
@@ -167,8 +172,8 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory)
                 found.append(None if grad is None else _layout(grad, memory))
                 for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
                     found.append(None if hooks is None else tuple(hooks))
-        found += [None if buffer is None else _layout(buffer, memory) for buffer in buffers.values()]
-        waiting += [child for child in module._modules.values() if child is not None]
+        found += [None if item is None else (_layout(item, memory), item.requires_grad) for item in buffers.values()]
+        waiting += [child for child in children.values() if child is not None]
     return tuple(found)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from threading import RLock, get_ident
 from typing import Any, TypeAlias
 from unittest.mock import patch
+from warnings import warn
 
 import sympy
 import torch
@@ -74,6 +75,9 @@ def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
     return _full((), data, **options) if isinstance(data, torch.SymFloat) else _as_tensor(data, **options)
 
 
+_NOT_SEEN = (
+    "The step puts something into a dict or a list among its arguments. The caller does not see it there: return it."
+)
 _NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
     LBFGS: "decides by the losses that it sees how often it calls the model, so its step is no graph",
     SparseAdam: "updates the rows that a sparse gradient names, so the shapes of its step are contents",
@@ -186,6 +190,9 @@ def _trace(
         def traced(_inputs: object) -> list[object]:
             with as_in_eager(literals, caches_casts=caches_casts):
                 returned = step(*call_args, **call_kwargs)
+            schedulers.ended(returned)
+            attributes.warn_of_opaque()
+            _warn_of_given(fake_leaves, (call_args, call_kwargs))
             found = _observe(returned, training, before, run)
             run.settled, run.kept = attributes.settled(), attributes.kept()
             return [*found, *(tensor.detach() for item in run.kept for tensor in item.tensors)]
@@ -232,6 +239,13 @@ def _trace(
             settled=run.settled,
             left=left,
         )
+
+
+def _warn_of_given(given: Sequence[object], arguments: object) -> None:
+    """Say so if the step has put something into containers among its arguments, which are not the caller's own."""
+    there = pytree.tree_leaves(arguments)
+    if len(there) > len(given) or not {id(leaf) for leaf in there} <= {id(leaf) for leaf in given}:
+        warn(_NOT_SEEN, stacklevel=2)
 
 
 def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:

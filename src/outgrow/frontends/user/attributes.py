@@ -5,16 +5,18 @@
                           set after each call as the captured step left them
     values of the step    have no content while it is captured: the attributes are put back as they were
 
-So a mask that a module would make only once is made in every step. What depends on the batch or on weights, such as a
-hidden state, must not be read by the next step: to find out, the step is traced again with an object in its place that
-refuses to be read. A settled value that lets the next step read what cannot be left, such as the length of a table that
-is kept beside it, is not left either.
+Objects of other kinds are not looked into: a change of one happens once, at the capture, and the user is told. A mask
+that a module would make only once is made in every step. What depends on the batch or on weights, such as a hidden
+state, must not be read by the next step: to find out, the step is traced again with an object in its place that refuses
+to be read. A settled value that lets the next step read what cannot be left, such as the length of a table that is kept
+beside it, is not left either.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from warnings import warn
 
 import torch
 import torch.utils._pytree as pytree
@@ -23,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.configuration import is_configuration, is_settled
+from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_settled
 from outgrow.frontends.user.refusals import DROP_IN
 
 _HELD_ELSEWHERE = ("_parameters", "_buffers", "_modules", "state", "param_groups")
@@ -31,6 +33,11 @@ _HELD_ELSEWHERE = ("_parameters", "_buffers", "_modules", "state", "param_groups
 _CONTAINERS = (list, dict, set)
 _SHAPES_ALONE = ("_like", "new_", "empty", "sym_")
 """Parts of the names of operators whose results do not depend on the contents of their operands."""
+
+_ONCE = (
+    "The step changes {0}.{2}. outgrow does not look into a {1}, so this happens once, when the step is captured. Keep "
+    "what changes from step to step in an attribute of the module or the optimizer itself, or change it after the step."
+)
 
 Container = list[object] | dict[object, object] | set[object]
 
@@ -97,12 +104,16 @@ class Read(Uncapturable):
 
 @dataclass(frozen=True)
 class Attributes:
-    """The attributes of objects before a step, copies of the containers among them, and tensors without content."""
+    """The attributes of objects before a step, copies of the containers among them, and tensors without content.
+
+    `opaque` are those that are not looked into, by what to call them, with their own attributes.
+    """
 
     owners: tuple[object, ...]
     before: tuple[dict[str, object], ...]
     containers: tuple[tuple[object, Container, Container], ...]
     known: frozenset[int]
+    opaque: tuple[tuple[str, object, dict[str, object]], ...]
 
     @staticmethod
     def of(owners: Iterable[object]) -> "Attributes":
@@ -116,7 +127,9 @@ class Attributes:
                     _find_containers(owner, value, found)
         containers = tuple((owner, item, item.copy()) for owner, item in found.values())
         known = frozenset(id(leaf) for copy in before for leaf in _leaves(copy) if isinstance(leaf, FakeTensor))
-        return Attributes(each, before, containers, known)
+        named = ((f"{type(owner).__name__}.{name}", value) for owner in each for name, value in vars(owner).items())
+        opaque = tuple((name, value, dict(vars(value))) for name, value in named if is_opaque(value))
+        return Attributes(each, before, containers, known, opaque)
 
     def put_back(self) -> None:
         """Put back what has no content, and what is settled; nothing else."""
@@ -147,6 +160,13 @@ class Attributes:
             gone = [name for name in copy if name not in there and name not in _HELD_ELSEWHERE]
             found += [Settled(owner, name, _Gone()) for name in gone]
         return tuple(found)
+
+    def warn_of_opaque(self) -> None:
+        """Say where the step has changed a number in an object that is not looked into."""
+        for name, value, copy in self.opaque:
+            changed = [key for key, item in vars(value).items() if is_settled(item) and copy.get(key) is not item]
+            if changed:
+                warn(_ONCE.format(name, type(value).__name__, changed[0]), stacklevel=2)
 
     def kept(self) -> tuple[Kept, ...]:
         """Return the values of the step that attributes hold now."""

@@ -41,8 +41,8 @@ _OF_OPTIMIZERS = frozenset(
 _MOST_ENTRIES = 256
 _MOST_BYTES = 1 << 14
 """Of larger containers and arrays, it counts which one it is."""
-_NUMBERS = (bool, int, float, complex, str, bytes, type(None), np.generic)
-_QUICKLY_KNOWN = frozenset(_NUMBERS)
+NUMBERS = frozenset((bool, int, float, complex, str, bytes, type(None)))
+"""What is described by its value."""
 _SINGLE = (
     *(nn.Module, type, Enum, torch.dtype, torch.device, torch.layout, torch.memory_format),
     *(FunctionType, BuiltinFunctionType, BuiltinMethodType, MethodType, partial),
@@ -67,10 +67,19 @@ def _described(attributes: Mapping[str, object], known: Known, without: frozense
     return tuple(found)
 
 
+def content(value: object) -> Hashable:
+    """Describe a value by itself."""
+    return _value(value, {})
+
+
 def _value(value: Any, known: Known) -> Hashable:
     kind = type(value)
-    if kind in _QUICKLY_KNOWN:
-        return value if value == value else "not a number"  # noqa: PLR0124 - which equals nothing, not even itself
+    if kind is float:
+        return value.hex()  # 0.0 equals -0.0, and what is not a number equals nothing
+    if kind is complex:
+        return (value.real.hex(), value.imag.hex())
+    if kind in NUMBERS:
+        return value
     describe = _way(kind)
     return None if describe is None else describe(value, known)
 
@@ -78,6 +87,11 @@ def _value(value: Any, known: Known) -> Hashable:
 def is_configuration(value: object) -> bool:
     """Whether an object is one whose own attributes are its content."""
     return _way(type(value)) is _configuration and hasattr(value, "__dict__")
+
+
+def is_opaque(value: object) -> bool:
+    """Whether an object is described by its type alone, though it has attributes."""
+    return _way(type(value)) is None and hasattr(value, "__dict__")
 
 
 def is_settled(value: object, depth: int = 6) -> bool:
@@ -99,7 +113,9 @@ def is_settled(value: object, depth: int = 6) -> bool:
 @cache
 def _way(kind: type) -> _Describe | None:
     """Return how values of a type are described; None if by their type alone."""
-    if issubclass(kind, (*_NUMBERS, *_SINGLE)):
+    if issubclass(kind, np.generic):
+        return _scalar
+    if issubclass(kind, (*NUMBERS, *_SINGLE)):
         return _itself
     if issubclass(kind, Tensor):
         return _which
@@ -118,6 +134,10 @@ def _way(kind: type) -> _Describe | None:
 
 def _itself(value: Hashable, _known: Known) -> Hashable:
     return value
+
+
+def _scalar(value: np.generic, _known: Known) -> Hashable:
+    return (value.dtype.str, value.tobytes())
 
 
 class _Which:

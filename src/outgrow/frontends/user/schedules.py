@@ -2,25 +2,55 @@
 
 A learning rate scheduler counts calls and writes the rates into the optimizers' parameter groups, where a captured
 step reads them anew at each call. So its own step need not be captured, provided that nothing after it in the user's
-step depends on it: no optimizer makes a step, and nobody asks for the rate.
+step depends on it: no optimizer makes a step, and nobody asks for the rate or for the count, in whose place an object
+is that refuses to be read.
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import NoReturn
 from unittest.mock import patch
 
+import torch.utils._pytree as pytree
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from outgrow.errors import Uncapturable
 
+_COUNTS = ("last_epoch", "_step_count", "_last_lr")
+"""What a scheduler keeps of its own steps."""
+_EARLY = "the step asks for what scheduler.step() changes, the learning rate or the count, after it; ask after the step"
+
+
+class _Early:
+    """Stands for a rate, or for a count of steps, that will be another one at each call."""
+
+    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
+        raise Uncapturable(_EARLY)
+
+    @classmethod
+    def __torch_function__(cls, *_args: object, **_kwargs: object) -> NoReturn:
+        raise Uncapturable(_EARLY)
+
+    __bool__ = __float__ = __int__ = __index__ = __str__ = __repr__ = __format__ = __iter__ = __len__ = _refuse
+    __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __mod__ = __floordiv__ = __pow__ = __rpow__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __eq__ = __ne__ = _refuse  # pyright: ignore[reportAssignmentType] - which are to return whether they are equal
+    __hash__ = None
+
 
 @dataclass(frozen=True)
 class Schedulers:
-    """The schedulers whose steps were put off while the user's step was traced, in their order."""
+    """The schedulers whose steps were put off while the user's step was traced, in their order.
+
+    `withheld` are the tables in which something cannot be read since, with what was there.
+    """
 
     waiting: list[LRScheduler] = field(default_factory=list[LRScheduler])
+    withheld: list[tuple[dict[str, object], str, object]] = field(
+        default_factory=list[tuple[dict[str, object], str, object]]
+    )
 
     def put_off(self, scheduler: LRScheduler, *args: object, **kwargs: object) -> None:
         """Stand in for `LRScheduler.step`."""
@@ -30,6 +60,24 @@ class Schedulers:
                 "call it after the step"
             )
         self.waiting.append(scheduler)
+        tables = [(vars(scheduler), key) for key in _COUNTS]
+        tables += [(group, "lr") for group in scheduler.optimizer.param_groups]
+        for table, key in tables:
+            if key in table and not isinstance(table[key], _Early):
+                self.withheld.append((table, key, table[key]))
+                table[key] = _Early()
+
+    def ended(self, returned: object) -> None:
+        """Put back what was withheld, now that the step has ended and `returned` something."""
+        self.put_back()
+        if any(isinstance(leaf, _Early) for leaf in pytree.tree_leaves(returned)):
+            raise Uncapturable(_EARLY)
+
+    def put_back(self) -> None:
+        """Put back what was withheld."""
+        for table, key, value in self.withheld:
+            table[key] = value
+        self.withheld.clear()
 
     def rates(self, scheduler: LRScheduler) -> list[object]:
         """Stand in for `LRScheduler.get_last_lr`: the rates as they are at this call, not those of the capture."""
@@ -59,6 +107,7 @@ def schedulers_put_off() -> Iterator[Schedulers]:
             stack.enter_context(patch.object(LRScheduler, "get_last_lr", _method(found.rates)))
             yield found
     finally:
+        found.put_back()
         handle.remove()
 
 

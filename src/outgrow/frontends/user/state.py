@@ -169,10 +169,10 @@ def hyper_parameters(training: Training) -> dict[GroupSlot, float]:
         for at, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
                 if isinstance(value, float):
-                    found[GroupSlot(index, at, key)] = value
+                    found[GroupSlot(index, at, key)] = float(value)  # NumPy's are floats, too
                 elif isinstance(value, (tuple, list)) and key != "params":
                     floats = ((i, item) for i, item in enumerate(value) if isinstance(item, float))
-                    found |= {GroupSlot(index, at, key, i): item for i, item in floats}
+                    found |= {GroupSlot(index, at, key, i): float(item) for i, item in floats}
     return found
 
 
