@@ -546,7 +546,7 @@ def written_in_parts() -> Job:
         mask = torch.ones(len(x), 16)
         mask[:, :4] = x[:, :4]
         mask.diagonal().fill_(0.5)
-        for layer in model[:-1]:
+        for layer in list(model)[:-1]:
             x = layer(x) if isinstance(layer, nn.Linear) else layer(x) * mask
         loss = F.cross_entropy(model[-1](x), y)
         loss.backward()

@@ -36,8 +36,7 @@ class _Early:
     __bool__ = __float__ = __int__ = __index__ = __str__ = __repr__ = __format__ = __iter__ = __len__ = _refuse
     __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __mod__ = __floordiv__ = __pow__ = __rpow__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __eq__ = __ne__ = _refuse  # pyright: ignore[reportAssignmentType] - which are to return whether they are equal
-    __hash__ = None
+    __eq__ = __ne__ = _refuse
 
 
 @dataclass(frozen=True)
