@@ -320,6 +320,37 @@ def test_a_function_that_takes_more_than_it_may_is_planned_from_then_on(
     assert ours.real_calls == 1
 
 
+class Watched(nn.Module):
+    """A layer that keeps what it gave in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+        self.given: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x).tanh()
+        self.given = x.detach()
+        return x
+
+
+def test_what_a_step_keeps_in_an_attribute_cannot_be_read(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until eager mode sets it, which makes no new plan; a copy of the model can be made at any time."""
+    monkeypatch.setattr(entries, "_ROOMY_BYTES", 1 << 60)
+    model = Watched()
+    x, y = torch.ones(8, 64), torch.ones(8).long()
+    job = Job(nn.Sequential(model), torch.optim.SGD(model.parameters(), lr=0.1), [(x, y)])
+    step = compiled(job, "1GiB")
+    for _ in range(3):
+        step(x, y)
+        copy.deepcopy(model)
+        with pytest.raises(Uncapturable, match=r"left in Watched\.given is read.*return it from the step"):
+            _ = model.given + 1  # pyright: ignore[reportOptionalOperand]
+        model(x)
+        assert isinstance(model.given, Tensor)
+    assert len(step.plans.plans) == 1
+
+
 def test_a_closed_step_opens_again(compiled: Compile, short: Callable[..., int]) -> None:
     """`close` frees the spill file; the next call makes another one, and trains on."""
     ours, files = wide(), open_spill_files()

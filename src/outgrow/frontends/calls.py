@@ -119,6 +119,8 @@ def settle(call: Bound, outcome: Outcome) -> object:
         put(item.slot, result if result is None or place is None else place.around(result), call.training)
     for item in call.captured.settled:
         item.leave()
+    for item in call.captured.overwritten:
+        item.withhold()
     for scheduler in call.captured.schedulers:
         scheduler.step()
     return call.captured.unflatten(outcome.results)

@@ -28,6 +28,7 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import Captured, capture, captured_from
 from outgrow.frontends.tracing.signature import glance, signature
 from outgrow.frontends.tracing.trace import trace
+from outgrow.frontends.user.attributes import Overwritten, withheld
 from outgrow.frontends.user.state import Training, held_tensors, local, read
 from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
@@ -147,6 +148,7 @@ class Entries:
         self._baseline_bytes, self._progress = baseline_bytes, progress
         self._is_compiled = settings.kernels != "eager"
         self._by_signature: dict[Hashable, list[Entry]] = {}
+        self._overwritten: dict[Overwritten, None] = {}
         self._calls = self._dropped = 0
         self._machine: Machine | None = None
         self._overhead_bytes: int | None = None
@@ -170,7 +172,7 @@ class Entries:
         return glance(self._training.models, self._training.optimizers, args, kwargs)
 
     def _examined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
-        key = signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
+        key = self._signature(args, kwargs)
         candidates = self._by_signature.get(key, [])
         self._calls += 1
         found = self._serving(candidates, args, kwargs)
@@ -192,10 +194,18 @@ class Entries:
         entry = self._planned(captured, args, kwargs, is_new=True)
         entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
         entry.seconds, entry.last_call = perf_counter() - begin, self._calls
+        if captured.overwritten:
+            self._overwritten |= dict.fromkeys(captured.overwritten)
+            key = self._signature(args, kwargs)
         self._by_signature.setdefault(key, []).append(entry)
         self._warn_of_many(entry)
         self._drop_oldest()
         return Served(entry)
+
+    def _signature(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
+        """Return the signature of a call; what is in attributes that captured steps overwrite makes no difference."""
+        with withheld(self._overwritten):
+            return signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
 
     def _warn_of_many(self, entry: Entry) -> None:
         """Say, once, if a step is captured over and over for batches of the same shapes."""

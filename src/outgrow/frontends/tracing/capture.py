@@ -27,7 +27,15 @@ from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.fake.sharing import address
 from outgrow.frontends.tracing.convert import Conversion
 from outgrow.frontends.tracing.trace import Leaf, Traced, trace
-from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, next_step
+from outgrow.frontends.user.attributes import (
+    Contents,
+    Left,
+    Overwritten,
+    Read,
+    Settled,
+    next_step,
+    overwritten_by,
+)
 from outgrow.frontends.user.devices import CPU, device_of, elsewhere_of, title
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart
 from outgrow.frontends.user.guards import Guards, asked, guards
@@ -116,9 +124,10 @@ class Captured:
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step and
     stay there. `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not
     inputs, and can go when the step begins. `schedulers` make a step of their own after every call; what is `settled`
-    is set in attributes before. `guards` are conditions on the hyper-parameters, followed by the `counters`.
-    Tensors with `places` are spread over a mesh, and this process has its part of them. The step runs on `device`; if
-    that is not the host, storages `elsewhere` are small ones of the host, which stay there.
+    is set in attributes before, and what is `overwritten` there cannot be read from then on. `guards` are conditions
+    on the hyper-parameters, followed by the `counters`. Tensors with `places` are spread over a mesh, and this process
+    has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are small ones of the
+    host, which stay there.
     """
 
     graph: Graph
@@ -131,6 +140,7 @@ class Captured:
     constants: tuple[Tensor, ...]
     schedulers: tuple[LRScheduler, ...] = ()
     settled: tuple[Settled | Contents, ...] = ()
+    overwritten: tuple[Overwritten, ...] = ()
     counters: tuple[Counted, ...] = ()
     places: Mapping[StateSlot, Place] = field(default_factory=dict[StateSlot, Place])
     device: torch.device = CPU
@@ -237,7 +247,7 @@ def capture(
             trace_next(captured.settled, state)
         except Read as refusal:
             raise Uncapturable(str(refusal)) from refusal
-    return captured
+    return replace(captured, overwritten=overwritten_by(left))
 
 
 def captured_from(traced: Traced, leaves: Sequence[object]) -> Captured:

@@ -8,8 +8,8 @@
 Objects of other kinds are not looked into: a change of one happens once, at the capture, and the user is told. A mask
 that a module would make only once is made in every step. What depends on the batch or on weights, such as a hidden
 state, must not be read by the next step: to find out, the step is traced again with an object in its place that refuses
-to be read. A settled value that lets the next step read what cannot be left, such as the length of a table that is kept
-beside it, is not left either.
+to be read. Such an object is there after each call as well, since what it stands for is not. A settled value that lets
+the next step read what cannot be left, such as the length of a table that is kept beside it, is not left either.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -98,8 +98,42 @@ class Left:
     depend: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """An attribute in which a step leaves a value without having read what was there."""
+
+    owner: object
+    name: str
+
+    def withhold(self) -> None:
+        """Let whoever reads it be refused."""
+        vars(self.owner)[self.name] = _Refusing(f"{type(self.owner).__name__}.{self.name}")
+
+
+@contextmanager
+def withheld(items: Iterable[Overwritten]) -> Iterator[None]:
+    """Within this context the attributes are the same, whatever is in them; they have it again at the end."""
+    before = [(item, vars(item.owner).get(item.name, _Gone)) for item in items]
+    for item, _ in before:
+        item.withhold()
+    try:
+        yield
+    finally:
+        for item, value in before:
+            if value is _Gone:
+                del vars(item.owner)[item.name]
+            else:
+                vars(item.owner)[item.name] = value
+
+
+def overwritten_by(left: Iterable[Left]) -> tuple[Overwritten, ...]:
+    """Return the attributes, other than containers, in which a step leaves values that the next one does not read."""
+    plain = (item for item in left if item.depend and not isinstance(vars(item.owner).get(item.name), _CONTAINERS))
+    return tuple(Overwritten(item.owner, item.name) for item in plain)
+
+
 class Read(Uncapturable):
-    """A step reads what an earlier call left in an attribute."""
+    """What an earlier call left in an attribute is read."""
 
 
 @dataclass(frozen=True)
@@ -251,8 +285,9 @@ class _Refusing:
     def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         name = self.__dict__["_name"]
         raise Read(
-            f"the step reads what an earlier call left in {name}, where the captured step leaves nothing; pass it as "
-            f"an argument and return it, or keep it in a buffer that the step writes with copy_{DROP_IN}"
+            f"what an earlier call left in {name} is read, where a captured step leaves nothing; return it from the "
+            "step, and pass it as an argument where the next one needs it, or keep it in a buffer that the step writes "
+            f"with copy_{DROP_IN}"
         )
 
     @classmethod
@@ -262,7 +297,12 @@ class _Refusing:
         found = [leaf for leaf in pytree.tree_leaves((args, kwargs or {})) if isinstance(leaf, _Refusing)]
         found[0]._refuse()
 
-    __getattr__ = __bool__ = __len__ = __iter__ = __getitem__ = __float__ = __int__ = _refuse
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # whoever copies or pickles a module asks whether there are such methods
+            raise AttributeError(name)
+        self._refuse()
+
+    __bool__ = __len__ = __iter__ = __getitem__ = __float__ = __int__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = _refuse
     __rmatmul__ = __neg__ = __pow__ = __lt__ = __le__ = __gt__ = __ge__ = __iadd__ = __isub__ = __imul__ = _refuse
 
