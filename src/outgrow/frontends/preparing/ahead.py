@@ -7,8 +7,8 @@ takes itself: modules that are imported, data that are read, steps as graphs.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import attrgetter
+from typing import Any
 
 from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.prepare import KnownMachine, Prepared, plan_captured, problem_of
@@ -40,12 +40,16 @@ class Ahead:
         solver_seconds: float = SOLVER_SECONDS,
     ) -> Prepared:
         """Return the plan of the last step; raises `Infeasible`, naming the largest floor, if one does not fit."""
-        *before, last = self.steps
-        ways = [partial(plan_captured, step, prove=False, quick=True) for step in before]
-        ways.append(
-            partial(plan_captured, last, planner=planner, progress=progress, prove=prove, solver_seconds=solver_seconds)
+        quickly = [self._tried(step, budget_bytes, prove=False, quick=True) for step in self.steps[:-1]]
+        wanted = self._tried(
+            self.steps[-1],
+            budget_bytes,
+            planner=planner,
+            progress=progress,
+            prove=prove,
+            solver_seconds=solver_seconds,
         )
-        found = [self._tried(way, budget_bytes) for way in ways]
+        found = [*quickly, wanted]
         refusals = [item for item in found if isinstance(item, Infeasible)]
         if refusals:
             raise max(refusals, key=attrgetter("floor_bytes"))
@@ -62,9 +66,9 @@ class Ahead:
         problems = (problem_of(step.graph, self.target, self.taken_bytes) for step in self.steps)
         return max(range_of(problem)[0] for problem in problems)
 
-    def _tried(self, way: Callable[..., Prepared], budget_bytes: int) -> Prepared | Infeasible:
+    def _tried(self, step: Captured, budget_bytes: int, **how: Any) -> Prepared | Infeasible:
         try:
-            return way(self.target, budget_bytes, taken_bytes=self.taken_bytes)
+            return plan_captured(step, self.target, budget_bytes, taken_bytes=self.taken_bytes, **how)
         except Infeasible as refusal:
             return refusal
 
