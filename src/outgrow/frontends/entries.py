@@ -2,8 +2,7 @@
 
 The overhead of the process (allocator waste, the objects of capture and plan) is what its high water shows above
 the timeline's peak. Before a run has shown it, it is what the process holds by now beyond the baseline and the
-tensors of the step, plus a share of what the step will hold, and, if no other step has run, a constant. It is deducted
-from the budget before planning.
+tensors of the step, plus a share of what the step will hold. It is deducted from the budget before planning.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -44,6 +43,8 @@ from outgrow.runtime.resting import is_loaded
 
 _SLACK_BYTES, _SLACK_SHARE = 8 << 20, 0.25
 """What a process may take beyond the overhead that a run has shown: the heap is never twice the same."""
+_BESIDE = 2
+"""A step that makes state is soon captured and planned anew, which takes about this many times that slack."""
 _SURPRISE = 0.05
 _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
@@ -332,16 +333,18 @@ class Entries:
 
     def _overhead(self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool) -> int:
         """The overhead that a run has shown; for a new step, at least what is to be expected within a budget."""
-        has_run, shown = self._overhead_bytes is not None, self._overhead_bytes or 0
-        slack = max(self._platform.slack_bytes, int(shown * _SLACK_SHARE)) if has_run else 0
+        shown = 0
+        if self._overhead_bytes is not None:
+            shown = self._overhead_bytes + max(self._platform.slack_bytes, int(self._overhead_bytes * _SLACK_SHARE))
         if not is_new:
-            return shown + slack
+            return shown
         going = [read(slot, self._training) for slot in captured.stale]
         known = [*tensors.values(), *(local(gradient) for gradient in going if isinstance(gradient, Tensor))]
         platform = self._platform
         held = self._baseline_bytes + platform.held_bytes(known) + platform.resting_bytes()
         now = max(0, platform.process_bytes() - held)
-        return max(shown, now + platform.unseen_bytes(captured.graph, within, has_run=has_run)) + slack
+        beside = _BESIDE * platform.slack_bytes if _makes_state(captured.graph) else 0
+        return max(shown, now + platform.unseen_bytes(captured.graph, within) + beside)
 
     def looks_at(self, entry: Entry) -> bool:
         """Whether the run that comes next, or came last, shows when its operators ran."""

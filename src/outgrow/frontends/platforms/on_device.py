@@ -175,7 +175,7 @@ class OnDevice:
     def held_bytes(self, tensors: list[Tensor]) -> int:
         return resident_bytes(item for item in tensors if item.device == self._device.torch_device)
 
-    def unseen_bytes(self, graph: Graph, within: int, *, has_run: bool = False) -> int:  # noqa: ARG002
+    def unseen_bytes(self, graph: Graph, within: int) -> int:  # noqa: ARG002
         return self._device.unseen_bytes
 
     def clear_away(self) -> None:

@@ -112,11 +112,8 @@ class Platform(Protocol):
         """Return what tensors take of the budget, each storage once."""
         ...
 
-    def unseen_bytes(self, graph: Graph, within: int, *, has_run: bool = False) -> int:
-        """Return the overhead that is to be expected within a budget before a run shows it, if no other step `has_run`.
-
-        Beside one that has, it is what is to be expected beyond what the process took by then.
-        """
+    def unseen_bytes(self, graph: Graph, within: int) -> int:
+        """Return the overhead that is to be expected within a budget, before a run has shown it."""
         ...
 
     def clear_away(self) -> None:

@@ -28,7 +28,7 @@ from outgrow.runtime.tiers import offload_folder
 from outgrow.simulation import replay
 
 _UNSEEN_SHARE = 0.01
-_UNSEEN_BYTES = 24 << 20
+_UNSEEN_BYTES = 36 << 20
 _HEAP_SHARE = 0.75
 _PACKED_BYTES = 32 << 20
 """What the library of matrix products keeps for parts of an operand, at most."""
@@ -121,11 +121,11 @@ def prepare(problem: Problem, planner: str, *, prove: bool = True, keep: bool = 
     return prepared
 
 
-def unseen_overhead_bytes(graph: Graph, budget_bytes: int, *, has_run: bool = False) -> int:
+def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
     """Return what a process is expected to take beyond the timeline's peak, before a run has shown it.
 
     A share of what the step will hold, a larger share of what it holds in small tensors, which leave holes in the
-    heap, what the library keeps of the operands of matrix products, and, before any step has run, a constant.
+    heap, what the library keeps of the operands of matrix products, and a constant.
     """
     least = heap_least_bytes()
     small = {name: storage for name, storage in graph.storages.items() if storage.size_bytes < least}
@@ -134,7 +134,7 @@ def unseen_overhead_bytes(graph: Graph, budget_bytes: int, *, has_run: bool = Fa
     in_heap = min(held, peak_bytes(replace(graph, storages={**small, **large}), {}))
     factors = [graph.values[name] for op in graph.ops if op.operator in PRODUCTS for name in op.operands]
     packed = min(_PACKED_BYTES, max(map(value_bytes, factors), default=0))
-    return int(held * _UNSEEN_SHARE + in_heap * _HEAP_SHARE) + packed + (0 if has_run else _UNSEEN_BYTES)
+    return int(held * _UNSEEN_SHARE + in_heap * _HEAP_SHARE) + packed + _UNSEEN_BYTES
 
 
 @dataclass(frozen=True)
