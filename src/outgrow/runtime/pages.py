@@ -237,7 +237,11 @@ class CudaMapper:
         self._call("cuMemSetAccess", address, len(pages) * size, ctypes.byref(self._access), 1)
 
     def free(self, address: int, size_bytes: int) -> None:
-        self._call("cuMemUnmap", address, size_bytes)
+        try:
+            self._call("cuMemUnmap", address, size_bytes)
+        except RuntimeError:  # pages were mapped one by one, and so every driver unmaps them
+            for begin in range(address, address + size_bytes, self.page_bytes):
+                self._call("cuMemUnmap", begin, self.page_bytes)
         self._call("cuMemAddressFree", address, size_bytes)
 
     def settle(self) -> None:
