@@ -131,7 +131,9 @@ class Cuda:
             torch.backends.cuda.matmul.allow_tf32,
             torch.backends.cudnn.allow_tf32,
             torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.deterministic,
             torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
         )
         flags = "".join("y" if flag else "n" for flag in chosen)
         card = torch.cuda.get_device_name(self.torch_device).replace(" ", "-")
