@@ -160,6 +160,9 @@ class StandIn:
     def give_back(self) -> None:
         self.streams.settle()
 
+    def keep_busy(self) -> None:
+        """Operators run at once."""
+
     def settle_libraries(self) -> None:
         """Those of the host keep nothing."""
 

@@ -20,6 +20,8 @@ from outgrow.units import format_bytes
 
 _BLOCK_BYTES, _SMALL_BYTES, _LARGE_BYTES = 512, 1 << 20, 10 << 20
 _SMALL_SEGMENT_BYTES, _SEGMENT_BYTES = 2 << 20, 20 << 20
+_BUSY_CYCLES = 2_000_000
+"""About a millisecond."""
 
 
 class Device(Protocol):
@@ -72,6 +74,10 @@ class Device(Protocol):
 
     def settle_libraries(self) -> None:
         """Let libraries take what they keep for this thread and the current stream, if they have not yet."""
+        ...
+
+    def keep_busy(self) -> None:
+        """Give operators' stream a moment to pass, in which the host can get ahead of it."""
         ...
 
     def refusals(self) -> int:
@@ -170,6 +176,10 @@ class Cuda:
         self._settled.add(here)
         torch.cuda.synchronize(self.torch_device)
         torch.cuda.empty_cache()
+
+    def keep_busy(self) -> None:
+        with torch.cuda.device(self.torch_device):
+            torch.cuda._sleep(_BUSY_CYCLES)  # noqa: SLF001 - torch's own tests wait so
 
     def refusals(self) -> int:
         return torch.cuda.memory_stats(self.torch_device).get("num_ooms", 0)
