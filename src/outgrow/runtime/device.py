@@ -72,6 +72,10 @@ class Device(Protocol):
         """Give back what is taken and not in use; the host waits for the device. Libraries may take theirs anew."""
         ...
 
+    def give_back_all(self) -> None:
+        """Give back what is taken and not in use, and leave libraries without what they keep until they ask again."""
+        ...
+
     def settle_libraries(self) -> None:
         """Let libraries take what they keep for this thread and the current stream, if they have not yet."""
         ...
@@ -158,12 +162,15 @@ class Cuda:
         torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def give_back(self) -> None:
+        self.give_back_all()
+        with suppress(torch.OutOfMemoryError):  # state is yet to make room: a step asks again
+            self.settle_libraries()
+
+    def give_back_all(self) -> None:
         torch.cuda.synchronize(self.torch_device)
         torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - torch's manual names it for this
         self._settled.clear()
         torch.cuda.empty_cache()
-        with suppress(torch.OutOfMemoryError):  # state is yet to make room: a step asks again
-            self.settle_libraries()
 
     def settle_libraries(self) -> None:
         here = threading.get_ident(), torch.cuda.current_stream(self.torch_device).cuda_stream
