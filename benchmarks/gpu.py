@@ -206,7 +206,7 @@ def main() -> None:
     card = {"name": "stand-in"} if options.smoke else graphics_card()
     slug = card["name"].removeprefix("NVIDIA ").lower().replace(" ", "-")
     out = options.out or RESULTS / f"gpu_{slug}_{datetime.now(UTC):%Y%m}.json"
-    out.parent.mkdir(exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     table = Table.opened(out, head(options, card))
     wanted = [turn for turn in turns(is_smoke=options.smoke, compiles=options.compile) if options.only in turn.name]
     chosen = [turn for turn in wanted if not (options.resume and table.has(turn))]

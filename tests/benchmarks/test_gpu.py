@@ -117,6 +117,21 @@ def test_a_table_is_continued(tmp_path: Path) -> None:
     assert not gpu_table.Table.opened(tmp_path / "gpu.json", {**HEAD, "commit": "b"}).has(ours)
 
 
+def test_a_copy_without_git_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what the environment says, or follows from the sources: rows that they made are known again."""
+
+    def missing(*command: str) -> str:
+        raise subprocess.CalledProcessError(128, command)
+
+    monkeypatch.setattr(gpu_table, "_output", missing)
+    monkeypatch.delenv("COMMIT", raising=False)
+    found = gpu_table.commit()
+    assert found.startswith("sources ")
+    assert gpu_table.commit() == found
+    monkeypatch.setenv("COMMIT", "a")
+    assert gpu_table.commit() == "a"
+
+
 def test_turns_are_told_apart_and_name_what_exists() -> None:
     """No two turns have one name; networks and rivals are there, and a budget is known before a rival needs it."""
     turns = gpu_turns.turns(is_smoke=False, compiles=True)
