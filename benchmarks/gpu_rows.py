@@ -33,8 +33,8 @@ WARM, TIMED = 2, 5
 """Steps before those that are timed, and these."""
 PLANNING = 4
 """Steps of outgrow before the timed ones: the first plans, the next ones may plan again, and the last makes a score."""
-TRIES = 4
-"""So often is a budget raised to the floor that is named."""
+TRIES = 5
+"""So often is a budget raised to the floor that is named, or a limit left out."""
 ABOVE_FLOOR = 1.02
 
 Tell = Callable[..., None]
@@ -161,7 +161,7 @@ def outgrown(ground: Ground, asked: Asked, tell: Tell) -> None:
         try:
             found = within(ground, asked, budget, is_limited=is_limited)
         except Infeasible as refusal:
-            budget = int(ABOVE_FLOOR * refusal.floor_bytes)
+            budget, is_limited = int(ABOVE_FLOOR * refusal.floor_bytes), True
             tell(floor_bytes=refusal.floor_bytes, floor_is_set_by=refusal.culprit)
         except (torch.OutOfMemoryError, DeviceFull) as full:
             if not is_limited:
@@ -169,7 +169,8 @@ def outgrown(ground: Ground, asked: Asked, tell: Tell) -> None:
             is_limited = False
             tell(limit_was_too_low=str(full).splitlines()[0])
         else:
-            tell(**found, **same(ground, asked, found, expected))
+            agreed = same(ground, asked, found, expected)
+            tell(**found, **agreed)
             return
     raise RuntimeError(f"no plan after {TRIES} budgets, the last of {budget} bytes")
 
