@@ -3,7 +3,8 @@
     context      bytes of the device that are gone once there is a context, and after a matrix product and a convolution
     directed     whether torch's allocator can be directed there, and what was said if not
     pages        seconds to take and to show 1 GiB of them, and those of a sum and a product in pages that are shown in
-                 any order, over those in one tensor
+                 any order, over those in one tensor; whether copies to one half of a page leave alone what kernels do
+                 with the other, which they see at another address
     machine      what copies and arithmetic do
     operators    of each operator of some small steps: results that are born, those of which the allocation was found
                  when it was rehearsed, its scratch (the workspace of convolutions is there), and its seconds
@@ -42,9 +43,11 @@ from outgrow.frontends.preparing.rehearsal import Part, Rehearsal
 from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.below import FileBelow
+from outgrow.runtime.device import Device
 from outgrow.runtime.directed import install
 from outgrow.runtime.flights import StreamLink
 from outgrow.runtime.memory import bytes_on
+from outgrow.runtime.pages import Pages
 from outgrow.runtime.places import Places
 from outgrow.runtime.pool import HostPool
 from outgrow.runtime.tiers import DiskTier, offload_folder
@@ -161,8 +164,30 @@ def pages(ground: Ground) -> dict[str, float | bool]:
         return _seconds(ground, lambda: work(stitched)) / _seconds(ground, lambda: work(whole))
 
     found_slower = {work.__name__: slower(work) for work in (add, product)}
+    told = {"take_seconds": taken - begin, "show_seconds": shown - taken, "halves": _halves(ground, device, found)}
     found.close()
-    return {"works": True, "take_seconds": taken - begin, "show_seconds": shown - taken, **found_slower}
+    return {"works": True, **told, **found_slower}
+
+
+def _halves(ground: Ground, device: Device, pages: Pages) -> bool:
+    """Whether copies to one half of a page and kernels on the other, by two addresses and at once, go well."""
+    size, rounds = pages.page_bytes // 2, 64
+    pool = HostPool(device.torch_device, device.lock)
+    begin = pool.seam_bytes
+    pool.grow(begin + size)
+    source = pool.bytes(begin, size)
+    source.copy_(torch.arange(size, dtype=torch.int64).to(torch.uint8))
+    copied = bytes_on(ground.device, pages.show([0]), size)
+    summed = bytes_on(ground.device, pages.show([0]) + size, size)
+    copied.zero_()
+    summed.zero_()
+    ground.wait()
+    for _ in range(rounds):
+        device.streams.copy(Lane.IN, copied, source)
+        summed.add_(1)
+    device.streams.settle()
+    ground.wait()
+    return torch.equal(copied.cpu(), source) and torch.equal(summed.cpu(), torch.full_like(source, rounds))
 
 
 def resting(ground: Ground) -> dict[str, float | bool]:
