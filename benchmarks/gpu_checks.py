@@ -8,12 +8,14 @@
     machine      what copies and arithmetic do
     operators    of each operator of some small steps: results that are born, those of which the allocation was found
                  when it was rehearsed, its scratch (the workspace of convolutions is there), and its seconds
+    overlap      seconds of products, of copies both ways, and of both beside each other
+    runs         the same steps within a budget: bits, and the operators whose results were born elsewhere; attention of
+                 cuDNN is not deterministic, so there the losses tell
     resting      whether kernels, copies and the host agree on what is in locked memory of the host, and how fast a
                  kernel reads it
-    overlap      seconds of products, of copies both ways, and of both beside each other
-    runs         the same steps within a budget: bits, and the operators whose results were born elsewhere
-    below        whether the device reads memory that is not locked, and a file that is mapped, and how fast; the last
-                 one, since a device that cannot do so all the same would end the process
+    below        the same of a file that is mapped, where the device reads memory that is not locked
+
+The last two are last, since a process in which a device fails at that can do nothing more with it.
 
 One that fails has its error in its place.
 """
@@ -75,11 +77,11 @@ def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
         "context": lambda: context(ground),
         "directed": lambda: directed(ground),
         "pages": lambda: pages(ground),
-        "resting": lambda: resting(ground),
         "overlap": lambda: overlap(ground),
         "machine": lambda: asdict(machine_of(ground.beside())),
         **{f"operators: {name}": lambda asked=asked: operators(ground, asked) for name, asked in samples.items()},
         **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
+        "resting": lambda: resting(ground),
         "below": lambda: below(ground),
     }
     for name, fact in facts.items():
@@ -190,7 +192,7 @@ def _halves(ground: Ground, device: Device, pages: Pages) -> bool:
     return torch.equal(copied.cpu(), source) and torch.equal(summed.cpu(), torch.full_like(source, rounds))
 
 
-def resting(ground: Ground) -> dict[str, float | bool]:
+def resting(ground: Ground) -> dict[str, object]:
     """Return what is seen of a tensor of the device whose memory is locked memory of the host, and how fast."""
     device = ground.beside()
     pool = HostPool(device.torch_device, device.lock)
@@ -204,15 +206,28 @@ def resting(ground: Ground) -> dict[str, float | bool]:
     numbers.add_(3)
     ground.wait()
     written = torch.arange(3, host.numel() + 3, dtype=torch.int32)
-    seconds = _seconds(ground, lambda: numbers.sum(dtype=torch.int64))
-    return {
-        "is_locked": pool.is_locked,
-        "the host sees it": torch.equal(host, written),
-        "a copy sees it": torch.equal(numbers.cpu(), written),
-        "a clone sees it": torch.equal(numbers.clone().cpu(), written),
-        "an item": int(numbers[5].item()) == 8,
-        "bytes_per_second": _MAPPED_BYTES / seconds,
+    return {"is_locked": pool.is_locked, "the host sees it": torch.equal(host, written)} | _seen(numbers, written)
+
+
+def _seen(rests: torch.Tensor, written: torch.Tensor) -> dict[str, object]:
+    """Return whether each way to read a tensor that rests finds what was written, or its error, and its seconds."""
+    total = written.sum(dtype=torch.int64)
+    ways: Mapping[str, Callable[[], bool]] = {
+        "a first sum": lambda: torch.equal(rests.sum(dtype=torch.int64).cpu(), total),
+        "a sum": lambda: torch.equal(rests.sum(dtype=torch.int64).cpu(), total),
+        "a clone": lambda: torch.equal(rests.clone().cpu(), written),
+        "a copy": lambda: torch.equal(rests.cpu(), written),
+        "an item": lambda: rests[5].item() == written[5].item(),
     }
+    found: dict[str, object] = {}
+    for name, way in ways.items():
+        begin = time.perf_counter()
+        try:
+            found[name] = way()
+        except RuntimeError as error:
+            found[name] = str(error)[:200]
+        found[f"{name}, seconds"] = time.perf_counter() - begin
+    return found
 
 
 def overlap(ground: Ground) -> dict[str, float]:
@@ -264,7 +279,7 @@ def _seconds(ground: Ground, work: Callable[[], object]) -> float:
     return median(times)
 
 
-def below(ground: Ground) -> dict[str, float | bool]:
+def below(ground: Ground) -> dict[str, object]:
     """Return whether a kernel reads a mapping of a file, with the bytes that were written, and how fast."""
     device = ground.beside()
     if not device.reads_pages:
@@ -274,11 +289,7 @@ def below(ground: Ground) -> dict[str, float | bool]:
         file.write(0, written.data_ptr(), _MAPPED_BYTES)
         mapped = torch.empty(0, dtype=torch.uint8, device=ground.device)
         mapped.set_(FileBelow(device.torch_device, file).mapped(0, _MAPPED_BYTES, None))
-        begin = time.perf_counter()
-        total = int(mapped.sum(dtype=torch.int64))
-        seconds = time.perf_counter() - begin
-    right = total == int(written.sum(dtype=torch.int64))
-    return {"reads_pages": True, "right": right, "bytes_per_second": _MAPPED_BYTES / seconds}
+        return {"reads_pages": True} | _seen(mapped, written)
 
 
 def operators(ground: Ground, asked: Asked) -> dict[str, dict[str, float]]:
