@@ -9,7 +9,8 @@ one. `checks` are facts about the GPU (`gpu_checks`); a row is a training (`gpu_
     over            what the step takes in core, by torch's allocator, over the budget; `asked_over` is what was asked
     speed           seconds of the step in core over seconds of ours or of a rival; null with a reason in `failed`
                     or in `rivals_told`; optimizers go tensor by tensor on both sides, and kernels are deterministic
-    default_speed   the same with the step in core as users have it: an optimizer for all tensors, any kernels
+    default_speed   the same with the step in core as users have it: an optimizer for all tensors, any kernels; null
+                    where that has no room
     bitwise         losses and state of ours have the bits of those in core
 
 Each row, and each rival, is a process of its own with a time limit, and the most important ones come first. What there
@@ -123,7 +124,7 @@ def serve(kind: str, request: str, facts: Path, most_seconds: float, *, is_smoke
     from gpu_rows import Asked, be_deterministic, outgrown
 
     asked = Asked(**json.loads(request))
-    be_deterministic(is_strict=asked.is_strict)
+    be_deterministic(asked.deterministic)
     with ground_of(is_smoke=is_smoke) as ground:
         if asked.who == "ours":
             outgrown(ground, asked, tell)
@@ -162,7 +163,7 @@ def run(table: Table, chosen: Sequence[Turn], deadline: float, log: Path, *, is_
 def _request(turn: Turn, network: Network | None, row: Mapping[str, Any]) -> dict[str, Any]:
     if network is None:
         return {}
-    known = {"budget_bytes": row["budget_bytes"], "is_strict": row["is_strict"]} if turn.kind == "rival" else {}
+    known = {name: row[name] for name in ("budget_bytes", "deterministic") if turn.kind == "rival"}
     return {
         "workload": network.workload,
         "settings": dict(network.settings),
@@ -180,8 +181,9 @@ def _told(table: Table, turn: Turn, failure: str) -> str:
         return json.dumps({"checks": table.checks}, indent=1)
     if turn.kind == "rival":
         return f"{turn.name}: speed {row['rivals'][turn.who]:.3f}"
+    default = f"{row['default_speed']:.3f}" if row["default_speed"] else "unknown"
     return (
-        f"{turn.name}: speed {row['speed']:.3f} ({row['default_speed']:.3f} of the default) at {row['over']:.2f} times"
+        f"{turn.name}: speed {row['speed']:.3f} ({default} of the default) at {row['over']:.2f} times"
         f" over, {'same bits' if row['bitwise'] else 'OTHER BITS'}, {row['reserved_bytes'] / 2**30:.2f} GiB reserved of"
         f" {row['budget_bytes'] / 2**30:.2f}, predicted {row['predicted_seconds']:.3f} s for {row['seconds']:.3f}"
     )

@@ -76,7 +76,7 @@ class Table:
     def _row(self, turn: Turn, network: Network, facts: dict[str, Any], failure: str) -> dict[str, Any]:
         facts = {key: value for key, value in facts.items() if key not in BITS}
         for name, own in (("speed", "in_core_seconds"), ("default_speed", "default_in_core_seconds")):
-            facts[name] = facts[own] / facts["seconds"] if "seconds" in facts else None
+            facts[name] = facts[own] / facts["seconds"] if "seconds" in facts and facts[own] else None
         before = self.rows.get(turn.row, {})
         row = {
             "name": turn.row,
