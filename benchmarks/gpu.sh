@@ -1,16 +1,25 @@
 #!/usr/bin/env bash
-# What does this machine's GPU say? The tests that need one, then the benchmark, in less than 8 minutes.
+# What does this machine's GPU say? The tests that need one, then the benchmark, all in less than ten minutes.
 #
-#     bash benchmarks/gpu.sh [--deadline 300] [options of benchmarks/gpu.py]
+#     bash benchmarks/gpu.sh [options of benchmarks/gpu.py]
 #
 # The package need not be installed. OUT is a folder for copies of what is written: tests.txt, rows.log, and the file of
-# results. TEST_SECONDS limits the tests (default 150, 0 leaves them out), PYTHON is the interpreter. With --smoke all of
-# it runs on a machine without a GPU. Where time is short, in three goes: the tests with `--only checks`, then
-# TEST_SECONDS=0 with what deadline there is, then the same with --resume.
+# results. TEST_SECONDS limits the tests (default 150, 0 leaves them out), --deadline the benchmark, which otherwise has
+# what is left of MOST_SECONDS (default 560). COMMIT is for a copy without git. LEAST_HOST_BYTES is what is left to the
+# host, or a turn is ended. PYTHON is the interpreter. With --smoke all of it runs on a machine without a GPU.
+#
+# Where time is short, in three goes, each with OUT=FOLDER COMMIT=$(git rev-parse HEAD):
+#
+#     bash benchmarks/gpu.sh --only checks
+#     TEST_SECONDS=0 bash benchmarks/gpu.sh --resume
+#     the same again
+#
+# A go does not repeat what benchmarks/results has from this commit and card. Where each goes to another copy, copy the
+# file of results from FOLDER to benchmarks/results before the next one.
 set -u
 cd "$(dirname "$0")/.."
 
-python=${PYTHON:-$(command -v python || command -v python3)}
+python=${PYTHON:-$(command -v python3 || command -v python)}
 export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8
 export PYTHONFAULTHANDLER=1 TORCH_SHOW_CPP_STACKTRACES=1
 
@@ -23,6 +32,7 @@ for folder in "${XDG_CACHE_HOME:-}" "$HOME/.cache" /var/tmp/outgrow "$PWD/.cache
 done
 
 nvidia-smi || echo "no nvidia-smi"
+head -n 3 /proc/meminfo
 echo "locked memory: $(ulimit -l) KiB; cache: $(df -hT "$XDG_CACHE_HOME" | tail -n 1)"
 "$python" - <<'END'
 import importlib.metadata as metadata
@@ -42,7 +52,7 @@ print("compiler", compiler, said, "nvcc", shutil.which("nvcc"))
 END
 
 # What is compiled once is compiled now, and not within the time limit of whoever comes first.
-"$python" - <<'END'
+timeout -s INT -k 10 120 "$python" - <<'END'
 import time
 
 import torch
@@ -60,12 +70,12 @@ END
 # The plugins that the settings of pytest name may be missing here, so settings that nobody knows are let pass. Only files
 # with a test for a GPU are read: it has the mark, or is one of several of which the others need none. Each has a process
 # of its own, so that one that dies takes no other along, and they run beside each other; but the pages of the GPU are
-# counted, so those who do that come before the others.
+# counted, so those who do that come before the others, and have a minute.
 seconds=${TEST_SECONDS:-150}
 told=$(mktemp -d)
 
 tested() {
-    timeout -s INT -k 20 "$seconds" "$python" -m pytest -q -k cuda --tb=short --maxfail=30 --durations=5 \
+    timeout -s INT -k 10 "$2" "$python" -m pytest -q -k cuda --tb=short --maxfail=30 --durations=5 \
         -W default -W 'ignore::pytest.PytestConfigWarning' \
         -o 'addopts=--import-mode=importlib -p no:logging -p no:cacheprovider' "$1" >"$told/$(basename "$1")" 2>&1
     local status=$?
@@ -74,13 +84,17 @@ tested() {
 }
 
 if [ "$seconds" -gt 0 ]; then
-    tested tests/runtime/test_pages.py
+    tested tests/runtime/test_pages.py $((seconds < 60 ? seconds : 60))
     for file in $(grep -rlE --include='test_*.py' 'mark\.cuda|needs_cuda' tests); do
-        [ "$file" = tests/runtime/test_pages.py ] || tested "$file" &
+        [ "$file" = tests/runtime/test_pages.py ] || tested "$file" "$seconds" &
     done
     wait
     cat "$told"/* >"${OUT:-$told}/tests.txt"
     tail -q -n 25 "$told"/test_*.py
 fi
 
+case " $* " in
+*" --deadline"*) ;;
+*) set -- "$@" --deadline $((${MOST_SECONDS:-560} - SECONDS)) ;;
+esac
 "$python" benchmarks/gpu.py "$@"

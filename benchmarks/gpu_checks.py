@@ -3,16 +3,19 @@
     context      bytes of the device that are gone once there is a context, and after a matrix product and a convolution
     directed     whether torch's allocator can be directed there, and what was said if not
     pages        seconds to take and to show 1 GiB of them, and those of a sum and a product in pages that are shown in
-                 any order, over those in one tensor
+                 any order, over those in one tensor; whether copies to one half of a page leave alone what kernels do
+                 with the other, which they see at another address
     machine      what copies and arithmetic do
     operators    of each operator of some small steps: results that are born, those of which the allocation was found
                  when it was rehearsed, its scratch (the workspace of convolutions is there), and its seconds
+    overlap      seconds of products, of copies both ways, and of both beside each other
+    runs         the same steps within a budget: bits, and the operators whose results were born elsewhere; attention of
+                 cuDNN is not deterministic, so there the losses tell
     resting      whether kernels, copies and the host agree on what is in locked memory of the host, and how fast a
                  kernel reads it
-    overlap      seconds of products, of copies both ways, and of both beside each other
-    runs         the same steps within a budget: bits, and the operators whose results were born elsewhere
-    below        whether the device reads memory that is not locked, and a file that is mapped, and how fast; the last
-                 one, since a device that cannot do so all the same would end the process
+    below        the same of a file that is mapped, where the device reads memory that is not locked
+
+The last two are last, since a process in which a device fails at that can do nothing more with it.
 
 One that fails has its error in its place.
 """
@@ -42,9 +45,11 @@ from outgrow.frontends.preparing.rehearsal import Part, Rehearsal
 from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.below import FileBelow
+from outgrow.runtime.device import Device
 from outgrow.runtime.directed import install
 from outgrow.runtime.flights import StreamLink
 from outgrow.runtime.memory import bytes_on
+from outgrow.runtime.pages import Pages
 from outgrow.runtime.places import Places
 from outgrow.runtime.pool import HostPool
 from outgrow.runtime.tiers import DiskTier, offload_folder
@@ -52,34 +57,32 @@ from outgrow.runtime.tiers import DiskTier, offload_folder
 _PAGED_BYTES, _MAPPED_BYTES = 1 << 30, 64 << 20
 OVER = 4.0
 """The runs are so many times over their budgets, or at their floors."""
-SAMPLES: Mapping[str, tuple[str, Mapping[str, int]]] = {
-    "convolutions": ("convolutions", {"batch": 512}),
-    "attention, flash": ("attention", {"bits": 16, "batch": 64}),
-    "attention, efficient": ("attention", {"bits": 32, "batch": 64}),
-    "attention, math": ("attention", {"bits": 16, "is_math": 1, "batch": 64}),
+SAMPLES: Mapping[str, Asked] = {
+    "convolutions": Asked("convolutions", {"batch": 512}, OVER),
+    "attention, flash": Asked("attention", {"bits": 16, "batch": 64}, OVER),
+    "attention, efficient": Asked("attention", {"bits": 32, "batch": 64}, OVER),
+    "attention, math": Asked("attention", {"bits": 16, "is_math": 1, "batch": 64}, OVER),
+    "attention, cudnn": Asked("attention", {"bits": 16, "is_cudnn": 1, "batch": 64}, OVER, deterministic="warn"),
 }
-SMALL_SAMPLES: Mapping[str, tuple[str, Mapping[str, int]]] = {"mlp": ("mlp", {"layers": 2})}
+SMALL_SAMPLES: Mapping[str, Asked] = {"mlp": Asked("mlp", {"layers": 2}, OVER)}
 
 
 def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
     """Tell every fact, or what went wrong."""
-    be_deterministic(is_strict=True)
-    samples = {
-        name: Asked(workload, settings, OVER)
-        for name, (workload, settings) in (SMALL_SAMPLES if is_smoke else SAMPLES).items()
-    }
+    samples = SMALL_SAMPLES if is_smoke else SAMPLES
     facts: dict[str, Callable[[], object]] = {
         "context": lambda: context(ground),
         "directed": lambda: directed(ground),
         "pages": lambda: pages(ground),
-        "resting": lambda: resting(ground),
         "overlap": lambda: overlap(ground),
         "machine": lambda: asdict(machine_of(ground.beside())),
         **{f"operators: {name}": lambda asked=asked: operators(ground, asked) for name, asked in samples.items()},
         **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
+        "resting": lambda: resting(ground),
         "below": lambda: below(ground),
     }
     for name, fact in facts.items():
+        be_deterministic(samples[name.partition(": ")[2]].deterministic if ": " in name else "error")
         begin = time.perf_counter()
         try:
             found = fact()
@@ -161,11 +164,33 @@ def pages(ground: Ground) -> dict[str, float | bool]:
         return _seconds(ground, lambda: work(stitched)) / _seconds(ground, lambda: work(whole))
 
     found_slower = {work.__name__: slower(work) for work in (add, product)}
+    told = {"take_seconds": taken - begin, "show_seconds": shown - taken, "halves": _halves(ground, device, found)}
     found.close()
-    return {"works": True, "take_seconds": taken - begin, "show_seconds": shown - taken, **found_slower}
+    return {"works": True, **told, **found_slower}
 
 
-def resting(ground: Ground) -> dict[str, float | bool]:
+def _halves(ground: Ground, device: Device, pages: Pages) -> bool:
+    """Whether copies to one half of a page and kernels on the other, by two addresses and at once, go well."""
+    size, rounds = pages.page_bytes // 2, 64
+    pool = HostPool(device.torch_device, device.lock)
+    begin = pool.seam_bytes
+    pool.grow(begin + size)
+    source = pool.bytes(begin, size)
+    source.copy_(torch.arange(size, dtype=torch.int64).to(torch.uint8))
+    copied = bytes_on(ground.device, pages.show([0]), size)
+    summed = bytes_on(ground.device, pages.show([0]) + size, size)
+    copied.zero_()
+    summed.zero_()
+    ground.wait()
+    for _ in range(rounds):
+        device.streams.copy(Lane.IN, copied, source)
+        summed.add_(1)
+    device.streams.settle()
+    ground.wait()
+    return torch.equal(copied.cpu(), source) and torch.equal(summed.cpu(), torch.full_like(source, rounds))
+
+
+def resting(ground: Ground) -> dict[str, object]:
     """Return what is seen of a tensor of the device whose memory is locked memory of the host, and how fast."""
     device = ground.beside()
     pool = HostPool(device.torch_device, device.lock)
@@ -179,15 +204,28 @@ def resting(ground: Ground) -> dict[str, float | bool]:
     numbers.add_(3)
     ground.wait()
     written = torch.arange(3, host.numel() + 3, dtype=torch.int32)
-    seconds = _seconds(ground, lambda: numbers.sum(dtype=torch.int64))
-    return {
-        "is_locked": pool.is_locked,
-        "the host sees it": torch.equal(host, written),
-        "a copy sees it": torch.equal(numbers.cpu(), written),
-        "a clone sees it": torch.equal(numbers.clone().cpu(), written),
-        "an item": int(numbers[5].item()) == 8,
-        "bytes_per_second": _MAPPED_BYTES / seconds,
+    return {"is_locked": pool.is_locked, "the host sees it": torch.equal(host, written)} | _seen(numbers, written)
+
+
+def _seen(rests: torch.Tensor, written: torch.Tensor) -> dict[str, object]:
+    """Return whether each way to read a tensor that rests finds what was written, or its error, and its seconds."""
+    total = written.sum(dtype=torch.int64)
+    ways: Mapping[str, Callable[[], bool]] = {
+        "a first sum": lambda: torch.equal(rests.sum(dtype=torch.int64).cpu(), total),
+        "a sum": lambda: torch.equal(rests.sum(dtype=torch.int64).cpu(), total),
+        "a clone": lambda: torch.equal(rests.clone().cpu(), written),
+        "a copy": lambda: torch.equal(rests.cpu(), written),
+        "an item": lambda: rests[5].item() == written[5].item(),
     }
+    found: dict[str, object] = {}
+    for name, way in ways.items():
+        begin = time.perf_counter()
+        try:
+            found[name] = way()
+        except RuntimeError as error:
+            found[name] = str(error)[:200]
+        found[f"{name}, seconds"] = time.perf_counter() - begin
+    return found
 
 
 def overlap(ground: Ground) -> dict[str, float]:
@@ -239,7 +277,7 @@ def _seconds(ground: Ground, work: Callable[[], object]) -> float:
     return median(times)
 
 
-def below(ground: Ground) -> dict[str, float | bool]:
+def below(ground: Ground) -> dict[str, object]:
     """Return whether a kernel reads a mapping of a file, with the bytes that were written, and how fast."""
     device = ground.beside()
     if not device.reads_pages:
@@ -249,11 +287,7 @@ def below(ground: Ground) -> dict[str, float | bool]:
         file.write(0, written.data_ptr(), _MAPPED_BYTES)
         mapped = torch.empty(0, dtype=torch.uint8, device=ground.device)
         mapped.set_(FileBelow(device.torch_device, file).mapped(0, _MAPPED_BYTES, None))
-        begin = time.perf_counter()
-        total = int(mapped.sum(dtype=torch.int64))
-        seconds = time.perf_counter() - begin
-    right = total == int(written.sum(dtype=torch.int64))
-    return {"reads_pages": True, "right": right, "bytes_per_second": _MAPPED_BYTES / seconds}
+        return {"reads_pages": True} | _seen(mapped, written)
 
 
 def operators(ground: Ground, asked: Asked) -> dict[str, dict[str, float]]:

@@ -7,14 +7,16 @@ ones plan; seconds are medians of the last ones, each from one `synchronize` to 
 most that was reserved in these.
 
 Below the floor a budget is raised to a little above it. Where the limit itself ends a row, it is made again without.
-Facts are told as soon as they are known, so that of a process that dies they remain.
+Operators that are not deterministic are refused; where that ends a row in core, they run, and where there is no
+deterministic kernel all the same, any may run (`deterministic` says which it was). Facts are told as soon as they are
+known, so that of a process that dies they remain.
 """
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from statistics import median
@@ -33,8 +35,8 @@ WARM, TIMED = 2, 5
 """Steps before those that are timed, and these."""
 PLANNING = 4
 """Steps of outgrow before the timed ones: the first plans, the next ones may plan again, and the last makes a score."""
-TRIES = 4
-"""So often is a budget raised to the floor that is named."""
+TRIES = 5
+"""So often is a budget raised to the floor that is named, or a limit left out."""
 ABOVE_FLOOR = 1.02
 
 Tell = Callable[..., None]
@@ -45,7 +47,7 @@ Tell = Callable[..., None]
 class Asked:
     """A row: a training with its settings, the ratio of what it takes in core to the budget, and who makes it.
 
-    The budget, and whether torch refused an operator that is not deterministic, are known after our own row.
+    The budget, and how deterministic kernels are (torch's name of the mode), are known after our own row.
     """
 
     workload: str
@@ -53,7 +55,7 @@ class Asked:
     over: float
     who: str = "ours"
     budget_bytes: int = 0
-    is_strict: bool = True
+    deterministic: str = "error"
 
     def made(self, device: torch.device) -> Training:
         """Return the training, on a device."""
@@ -140,12 +142,30 @@ class Phases:
         self._name, self._begin = "" if name == "step" else name, now
 
 
-def be_deterministic(*, is_strict: bool) -> None:
-    """Have the same bits from the same step; if not strict, an operator without a deterministic kernel may run."""
-    torch.use_deterministic_algorithms(mode=True, warn_only=not is_strict)
+MODES = ("error", "warn", "default")
+"""Torch's names: operators without a deterministic kernel are refused, or may run, or all kernels may be any."""
+NO_KERNEL = ("deterministic", "unable to find")
+"""What torch says where an operator, or a convolution in cuDNN, has no deterministic kernel."""
+
+
+def be_deterministic(mode: str) -> None:
+    """Have the same bits from the same step, as far as the mode goes."""
+    torch.set_deterministic_debug_mode(mode)
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
     torch.backends.cudnn.benchmark = False
-    torch.backends.cuda.enable_cudnn_sdp(enabled=False)  # strict mode leaves it out, and so do we if it is not
+    torch.backends.cuda.enable_cudnn_sdp(enabled=False)  # where others are refused it is left out, and so it is always
+
+
+@contextmanager
+def any_kernels() -> Iterator[None]:
+    """Let torch choose kernels as it does for users, also those of cuDNN for attention, which it prefers on Hopper."""
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("default")
+    torch.backends.cuda.enable_cudnn_sdp(enabled=True)
+    try:
+        yield
+    finally:
+        be_deterministic(MODES[::-1][mode])
 
 
 # A row ------------------------------------------------------------------------------------------------------------
@@ -161,7 +181,7 @@ def outgrown(ground: Ground, asked: Asked, tell: Tell) -> None:
         try:
             found = within(ground, asked, budget, is_limited=is_limited)
         except Infeasible as refusal:
-            budget = int(ABOVE_FLOOR * refusal.floor_bytes)
+            budget, is_limited = int(ABOVE_FLOOR * refusal.floor_bytes), True
             tell(floor_bytes=refusal.floor_bytes, floor_is_set_by=refusal.culprit)
         except (torch.OutOfMemoryError, DeviceFull) as full:
             if not is_limited:
@@ -169,25 +189,27 @@ def outgrown(ground: Ground, asked: Asked, tell: Tell) -> None:
             is_limited = False
             tell(limit_was_too_low=str(full).splitlines()[0])
         else:
-            tell(**found, **same(ground, asked, found, expected))
+            agreed = same(ground, asked, found, expected)
+            tell(**found, **agreed)
             return
     raise RuntimeError(f"no plan after {TRIES} budgets, the last of {budget} bytes")
 
 
 def in_core(ground: Ground, asked: Asked, tell: Tell) -> dict[str, Any]:
     """Take the steps where there is room; nothing of them is left."""
-    try:
-        found = _in_core(ground, asked)
-        tell(is_strict=True)
-    except RuntimeError as refusal:
-        if "deterministic" not in str(refusal):
-            raise
-        tell(is_strict=False, not_deterministic=str(refusal).splitlines()[0])
-        be_deterministic(is_strict=False)
-        found = None
-    found = found or _in_core(ground, asked)
-    tell(**found)
-    return found
+    for mode in MODES[MODES.index(asked.deterministic) :]:
+        be_deterministic(mode)
+        try:
+            found = _in_core(ground, asked)
+        except RuntimeError as refusal:
+            told = str(refusal)
+            if mode == MODES[-1] or not any(words in told.lower() for words in NO_KERNEL):
+                raise
+            tell(not_deterministic=told.splitlines()[0])
+        else:
+            tell(deterministic=mode, **found)
+            return found
+    raise AssertionError("in the last mode no kernel is refused")
 
 
 def _in_core(ground: Ground, asked: Asked) -> dict[str, Any]:
@@ -207,15 +229,18 @@ def _in_core(ground: Ground, asked: Asked) -> dict[str, Any]:
     return {**found, "in_core_peak_bytes": ground.in_core_bytes(training, taken.tensor_bytes)}
 
 
-def _by_default(ground: Ground, training: Training, step: Callable[..., Tensor], batch: tuple[Tensor, ...]) -> float:
-    """Return the seconds of a step as users have it: kernels of any kind, the optimizer on all tensors at once."""
-    is_strict = not torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(mode=False)
+def _by_default(
+    ground: Ground, training: Training, step: Callable[..., Tensor], batch: tuple[Tensor, ...]
+) -> float | None:
+    """Return the seconds of a step as users have it: kernels of any kind, the optimizer on all tensors at once.
+
+    None if that has no room.
+    """
     for group in training.optimizer.param_groups:
         group["foreach"] = None
-    taken = take(ground, step, batch, WARM + TIMED)
-    be_deterministic(is_strict=is_strict)
-    return taken.usual_seconds
+    with any_kernels(), suppress(torch.OutOfMemoryError):
+        return take(ground, step, batch, WARM + TIMED).usual_seconds
+    return None
 
 
 def within(ground: Ground, asked: Asked, budget_bytes: int, *, is_limited: bool) -> dict[str, Any]:
@@ -255,8 +280,8 @@ def misplaced(step: Step[..., Tensor]) -> int | None:
 
 def same(ground: Ground, asked: Asked, found: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
     """Return whether all losses and all of the state have equal bits; if not, whether those of eager steps have."""
-    losses = found.pop("own_losses") == expected["in_core_losses"]
-    own = found.pop("own_bits")
+    own_losses, own = found.pop("own_losses"), found.pop("own_bits")
+    losses = own_losses == expected["in_core_losses"]
     state = own == expected["in_core_bits"]
     if losses and state:
         return {"bitwise": True}
@@ -264,4 +289,9 @@ def same(ground: Ground, asked: Asked, found: dict[str, Any], expected: Mapping[
     repeats = all(again[key] == expected[key] for key in ("in_core_losses", "in_core_bits"))
     others = [name for name, told in own.items() if told != expected["in_core_bits"][name]]
     about = {"others": len(others), "first_others": others[:8], "eager_repeats": repeats}
+    about |= {"losses_differ_by": [_apart(*pair) for pair in zip(own_losses, expected["in_core_losses"], strict=True)]}
     return {"bitwise": False, "losses_are_equal": losses, "state_is_equal": state, **about}
+
+
+def _apart(one: str, other: str) -> float:
+    return abs(float.fromhex(one) - float.fromhex(other))

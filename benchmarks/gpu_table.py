@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ FIGURES = (
     "bitwise",
 )
 BITS = ("in_core_losses", "in_core_bits")
+SOURCES = (".py", ".cpp", ".h")
 FINAL = ("does not fit", "is not installed")
 """How reasons begin that a rival has again at the next time."""
 
@@ -54,7 +56,7 @@ class Table:
     def has(self, turn: Turn) -> bool:
         """Whether there are figures of a turn, from this commit, or a reason that it would have again."""
         row = self.checks if turn == CHECKS else self.rows.get(turn.row, {})
-        if not self.head["commit"] or row.get("commit") != self.head["commit"]:
+        if row.get("commit") != self.head["commit"]:
             return False
         if turn.who != "ours":
             told = row["rivals_told"].get(turn.who, {})
@@ -74,7 +76,7 @@ class Table:
     def _row(self, turn: Turn, network: Network, facts: dict[str, Any], failure: str) -> dict[str, Any]:
         facts = {key: value for key, value in facts.items() if key not in BITS}
         for name, own in (("speed", "in_core_seconds"), ("default_speed", "default_in_core_seconds")):
-            facts[name] = facts[own] / facts["seconds"] if "seconds" in facts else None
+            facts[name] = facts[own] / facts["seconds"] if "seconds" in facts and facts[own] else None
         before = self.rows.get(turn.row, {})
         row = {
             "name": turn.row,
@@ -128,14 +130,21 @@ def head(options: argparse.Namespace, card: Mapping[str, str]) -> dict[str, Any]
 
 
 def commit() -> str:
-    """Return the commit that is checked out, `COMMIT` of the environment where that cannot be told."""
-    told = os.environ.get("COMMIT", "")
+    """Return the commit that is checked out; without git `COMMIT` of the environment, else what the sources hash to."""
     try:
         found = _output("git", "rev-parse", "HEAD").strip()
         changed = _output("git", "status", "--porcelain", "--", "src", "benchmarks/*.py").strip()
     except (OSError, subprocess.SubprocessError):
-        return told
+        return os.environ.get("COMMIT") or f"sources {_sources()}"
     return found + (" with changes" if changed else "")
+
+
+def _sources() -> str:
+    found = sha256()
+    paths = (path for folder in ("src", "benchmarks") for path in (ROOT / folder).rglob("*"))
+    for path in sorted(path for path in paths if path.suffix in SOURCES):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def graphics_card() -> dict[str, str]:

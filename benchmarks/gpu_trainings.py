@@ -200,6 +200,7 @@ def attention(
     *,
     bits: int = 16,
     is_math: int = 0,
+    is_cudnn: int = 0,
     batch: int = 8,
     length: int = 512,
     width: int = 512,
@@ -207,15 +208,15 @@ def attention(
 ) -> Training:
     """Return a small step with the operators of networks for texts.
 
-    Attention of 16 bits is flash, that of 32 bits efficient, unless it is to be mathematics.
+    Attention of 16 bits is flash, that of 32 bits efficient, unless it is to be mathematics, or that of cuDNN.
     """
     torch.manual_seed(0)
     with device:
         block = Attention(width, heads)
         model = nn.Sequential(block, nn.Linear(width, 50))
-    kernels = (
-        [SDPBackend.MATH] if is_math else [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-    )
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    if is_math or is_cudnn:
+        kernels = [SDPBackend.MATH if is_math else SDPBackend.CUDNN_ATTENTION]
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         with sdpa_kernel(kernels), torch.autocast(device.type, dtype=torch.bfloat16, enabled=bits == 16):

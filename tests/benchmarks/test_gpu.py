@@ -8,13 +8,18 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import gpu
 import gpu_rivals
+import gpu_rows
 import gpu_table
 import gpu_trainings
 import gpu_turns
 import pytest
+import torch
+
+from outgrow.errors import Infeasible
 
 HEAD = {"command": "", "machine": {}, "versions": {}, "commit": "a"}
 
@@ -115,6 +120,44 @@ def test_a_table_is_continued(tmp_path: Path) -> None:
     again.note(gpu_turns.CHECKS, None, {"context": {}}, "")
     assert (again.has(rival), again.has(gpu_turns.CHECKS)) == (False, True)
     assert not gpu_table.Table.opened(tmp_path / "gpu.json", {**HEAD, "commit": "b"}).has(ours)
+
+
+def test_a_copy_without_git_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what the environment says, or follows from the sources: rows that they made are known again."""
+
+    def missing(*command: str) -> str:
+        raise subprocess.CalledProcessError(128, command)
+
+    monkeypatch.setattr(gpu_table, "_output", missing)
+    monkeypatch.delenv("COMMIT", raising=False)
+    found = gpu_table.commit()
+    assert found.startswith("sources ")
+    assert gpu_table.commit() == found
+    monkeypatch.setenv("COMMIT", "a")
+    assert gpu_table.commit() == "a"
+
+
+def test_a_budget_that_is_raised_is_a_limit_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the limit ended a row it is left out; the next budget may be enough with it."""
+    asked, told = gpu_rows.Asked("mlp", {}, 4.0), list[dict[str, Any]]()
+    refusal = Infeasible("too little", floor_bytes=200, culprit="a")
+    tries: list[Exception | dict[str, Any]] = [torch.OutOfMemoryError("full"), refusal, {}]
+    limits: list[bool] = []
+
+    def within(*_about: object, is_limited: bool) -> dict[str, Any]:
+        limits.append(is_limited)
+        match found := tries.pop(0):
+            case Exception():
+                raise found
+            case _:
+                return found
+
+    monkeypatch.setattr(gpu_rows, "in_core", lambda *_about: {"in_core_peak_bytes": 80})
+    monkeypatch.setattr(gpu_rows, "within", within)
+    monkeypatch.setattr(gpu_rows, "same", lambda *_about: {"bitwise": True})
+    gpu_rows.outgrown(Mock(), asked, lambda **found: told.append(found))
+    assert limits == [True, False, True]
+    assert [found["budget_bytes"] for found in told if "budget_bytes" in found] == [20, 20, 204]
 
 
 def test_turns_are_told_apart_and_name_what_exists() -> None:

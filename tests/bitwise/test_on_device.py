@@ -61,6 +61,15 @@ def test_planned_addresses_leave_the_bits_of_eager(make: Callable[[], Workload],
     assert _misplaced(step) == 0
 
 
+def test_what_was_taken_in_vain_is_no_part_of_the_baseline() -> None:
+    """An allocator may keep what earlier work freed; a step has that memory too, and within its budget it counts."""
+    ours, device = resnet(), StandIn(cached=1 << 30)
+    step = on(device, ours, "56MiB")
+    assert device.cached == 0
+    trained(ours, step)
+    assert step.process_bytes >= _arena_bytes(step)
+
+
 def test_the_floor_has_a_plan() -> None:
     """The budget that a refusal names is enough for the step, with the holes between addresses."""
     budget, refusals = 1 << 20, 0

@@ -134,6 +134,8 @@ class StandIn:
     page_bytes: int = 1 << 14
     rooms: list[int] = field(default_factory=list[int])
     paged: list[Pages] = field(default_factory=list[Pages])
+    cached: int = 0
+    """What it keeps of what was given back to it."""
     high_water: int = 0
     refused: int = 0
 
@@ -149,7 +151,7 @@ class StandIn:
         return (lambda: None) if self.locks else "it does not want to"
 
     def taken_bytes(self) -> int:
-        return sum(self.rooms) + sum(pages.size_bytes for pages in self.paged)
+        return self.cached + sum(self.rooms) + sum(pages.size_bytes for pages in self.paged)
 
     def high_water_bytes(self) -> int:
         return max(self.high_water, self.taken_bytes())
@@ -158,7 +160,14 @@ class StandIn:
         self.high_water = self.taken_bytes()
 
     def give_back(self) -> None:
+        self.give_back_all()
+
+    def give_back_all(self) -> None:
         self.streams.settle()
+        self.cached = 0
+
+    def keep_busy(self) -> None:
+        """Operators run at once."""
 
     def settle_libraries(self) -> None:
         """Those of the host keep nothing."""

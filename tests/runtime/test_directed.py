@@ -109,7 +109,8 @@ def test_results_lie_where_the_plan_says(
     number_at = {made.address: number for number, made in enumerate(allocations) if made.died is None}
     numbers = [number_at[tensor.data_ptr()] for tensor in seen]
     scratch_bytes = scratch_needed(allocations, numbers)
-    place, memory = scratch_bytes, Arena(1 << 20, device)
+    sizes = [allocations[number].bytes for number in numbers]
+    place, memory = scratch_bytes, Arena(scratch_bytes + sum(sizes) + len(sizes) * SLOT_BYTES, device)
     placed = list[tuple[int, int, int]]()
     for number in reversed(numbers):
         placed.append((number, allocations[number].bytes, memory.at(place)))

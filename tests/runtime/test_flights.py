@@ -319,6 +319,16 @@ def test_a_pool_that_cannot_be_locked_is_used_all_the_same() -> None:
     assert pool.bytes(4096, 4096).sum() == 0
 
 
+def test_nothing_rests_where_a_device_does_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locked memory may have another address there: it is for copies then, and a tensor over it is refused."""
+    pool = pool_of(4096, unlocked)
+    assert pool.mapped(4096, 16, None).nbytes() == 16
+    monkeypatch.setattr("outgrow.runtime.pool.reaches_locked", lambda _device: False)
+    with pytest.raises(TierFailure, match=r"do not reach at its addresses. Raise the memory budget"):
+        pool.mapped(4096, 16, None)
+    assert pool.bytes(4096, 16).sum() == 0
+
+
 def test_pages_are_unlocked_before_they_go() -> None:
     """A pool that nobody needs any more is unlocked, once, while it is still there; its bytes keep it."""
     unlocked_pools: list[int] = []

@@ -1,12 +1,13 @@
 """Pages that are shown at several addresses are one memory; they are counted, and given back."""
 
 import ctypes
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from outgrow.runtime.memory import bytes_on
-from outgrow.runtime.pages import Pages, Unread, cuda_pages, taken_bytes
+from outgrow.runtime.pages import _FUNCTIONS, CudaMapper, Pages, Unread, cuda_pages, taken_bytes
 from tests.runtime.stand_in import HostMapper
 
 PAGE = 1 << 12
@@ -76,6 +77,26 @@ def test_memory_that_nobody_looks_at_can_be_read() -> None:
     assert unread.address(6 * PAGE) == address
     assert unread.address(1) != address
     assert mapper.taken == 1
+
+
+def test_a_driver_may_unmap_only_what_was_mapped_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it refuses a whole window, pages are unmapped one by one, and the addresses are free all the same."""
+    calls: list[tuple[object, ...]] = []
+
+    def told(name: str) -> Callable[..., int]:
+        def call(*arguments: object) -> int:
+            calls.append((name, *arguments))
+            return int(name == "cuMemUnmap" and arguments[1] != PAGE)
+
+        return call
+
+    monkeypatch.setattr("outgrow.runtime.pages._driver", lambda: {name: told(name) for name in _FUNCTIONS})
+    mapper = CudaMapper(torch.device("cuda", 0))
+    mapper.page_bytes = PAGE
+    calls.clear()
+    mapper.free(8 * PAGE, 2 * PAGE)
+    unmapped = [("cuMemUnmap", at * PAGE, PAGE) for at in (8, 9)]
+    assert calls == [("cuMemUnmap", 8 * PAGE, 2 * PAGE), *unmapped, ("cuMemAddressFree", 8 * PAGE, 2 * PAGE)]
 
 
 @pytest.mark.cuda

@@ -81,7 +81,7 @@ class Step(Generic[P, R]):
         platform = self._platform = platform_of(settings, device_of(tensor.device for tensor in held), device)
         if baseline_bytes is None:
             warm_up(settings.kernels)
-            baseline_bytes = max(0, platform.process_bytes() - platform.held_bytes(held))
+            baseline_bytes = platform.baseline_bytes(held)
         self._step, self._name, self._baseline_bytes, self._progress = step, name, baseline_bytes, progress
         self._training = training
         self._entries = Entries(step, training, settings, platform, baseline_bytes, progress, workers)

@@ -109,8 +109,7 @@ def _shared(settings: Settings, args: Sequence[object], device: Device | None) -
         another = partial(platform_of, settings, home, device)
         platform = another()
         warm_up(settings.kernels)
-        platform.clear_away()
-        baseline = max(0, platform.process_bytes() - platform.held_bytes(_trained()))
+        baseline = platform.baseline_bytes(_trained())
         platform.reset_high_water()
         _SHARED[key] = Shared(settings, another, platform, baseline, platform.machine())
     return _SHARED[key]

@@ -20,6 +20,8 @@ from outgrow.units import format_bytes
 
 _BLOCK_BYTES, _SMALL_BYTES, _LARGE_BYTES = 512, 1 << 20, 10 << 20
 _SMALL_SEGMENT_BYTES, _SEGMENT_BYTES = 2 << 20, 20 << 20
+_BUSY_CYCLES = 2_000_000
+"""About a millisecond."""
 
 
 class Device(Protocol):
@@ -70,8 +72,16 @@ class Device(Protocol):
         """Give back what is taken and not in use; the host waits for the device. Libraries may take theirs anew."""
         ...
 
+    def give_back_all(self) -> None:
+        """Give back what is taken and not in use, and leave libraries without what they keep until they ask again."""
+        ...
+
     def settle_libraries(self) -> None:
         """Let libraries take what they keep for this thread and the current stream, if they have not yet."""
+        ...
+
+    def keep_busy(self) -> None:
+        """Give operators' stream a moment to pass, in which the host can get ahead of it."""
         ...
 
     def refusals(self) -> int:
@@ -131,7 +141,9 @@ class Cuda:
             torch.backends.cuda.matmul.allow_tf32,
             torch.backends.cudnn.allow_tf32,
             torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.deterministic,
             torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
         )
         flags = "".join("y" if flag else "n" for flag in chosen)
         card = torch.cuda.get_device_name(self.torch_device).replace(" ", "-")
@@ -150,12 +162,15 @@ class Cuda:
         torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def give_back(self) -> None:
+        self.give_back_all()
+        with suppress(torch.OutOfMemoryError):  # state is yet to make room: a step asks again
+            self.settle_libraries()
+
+    def give_back_all(self) -> None:
         torch.cuda.synchronize(self.torch_device)
         torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - torch's manual names it for this
         self._settled.clear()
         torch.cuda.empty_cache()
-        with suppress(torch.OutOfMemoryError):  # state is yet to make room: a step asks again
-            self.settle_libraries()
 
     def settle_libraries(self) -> None:
         here = threading.get_ident(), torch.cuda.current_stream(self.torch_device).cuda_stream
@@ -168,6 +183,10 @@ class Cuda:
         self._settled.add(here)
         torch.cuda.synchronize(self.torch_device)
         torch.cuda.empty_cache()
+
+    def keep_busy(self) -> None:
+        with torch.cuda.device(self.torch_device):
+            torch.cuda._sleep(_BUSY_CYCLES)  # noqa: SLF001 - torch's own tests wait so
 
     def refusals(self) -> int:
         return torch.cuda.memory_stats(self.torch_device).get("num_ooms", 0)

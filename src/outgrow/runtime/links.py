@@ -142,10 +142,10 @@ class _Health:
 class Link:
     """The two directions between memory and a file. Submit and close from one thread.
 
-    Its threads end with `close`, or when nobody refers to the link any more.
+    Its threads, which have stacks of `stack_bytes`, end with `close`, or when nobody refers to the link any more.
     """
 
-    def __init__(self, tier: Store) -> None:
+    def __init__(self, tier: Store, stack_bytes: int = _STACK_BYTES) -> None:
         self._folder = tier.folder
         self._health = _Health()
         self._is_closed = False
@@ -156,7 +156,7 @@ class Link:
             queue = self._queues[lane] = SimpleQueue[Ticket | None]()
             work = (queue, transfer, self._health)
             self._threads.append(Thread(target=_serve, args=work, name=f"outgrow-{lane}", daemon=True))
-        _start(self._threads)
+        _start(self._threads, stack_bytes)
         self._end_threads = finalize(self, _end, tuple(self._queues.values()))
         _links.add(self)
 
@@ -219,9 +219,9 @@ def _orphaned() -> None:
 os.register_at_fork(after_in_child=_orphaned)
 
 
-def _start(threads: list[Thread]) -> None:
+def _start(threads: list[Thread], stack_bytes: int) -> None:
     """Start threads with small stacks: RLIMIT_DATA counts a stack whole, by default 8 MiB, though nobody touches it."""
-    found = stack_size(_STACK_BYTES)
+    found = stack_size(stack_bytes)
     try:
         for thread in threads:
             thread.start()

@@ -171,7 +171,7 @@ class _Access(ctypes.Structure):
 
 _PINNED = _ON_DEVICE = 1
 _READ_AND_WRITE = 3
-_CAN_MAP, _READS_PAGES = 102, 88
+_CAN_MAP, _READS_PAGES, _REACHES_LOCKED = 102, 88, 91
 _OUT_OF_MEMORY = 2
 _ADDRESS, _SIZE, _FLAGS = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64
 _FUNCTIONS: dict[str, tuple[object, ...]] = {
@@ -237,7 +237,11 @@ class CudaMapper:
         self._call("cuMemSetAccess", address, len(pages) * size, ctypes.byref(self._access), 1)
 
     def free(self, address: int, size_bytes: int) -> None:
-        self._call("cuMemUnmap", address, size_bytes)
+        try:
+            self._call("cuMemUnmap", address, size_bytes)
+        except RuntimeError:  # pages were mapped one by one, and so every driver unmaps them
+            for begin in range(address, address + size_bytes, self.page_bytes):
+                self._call("cuMemUnmap", begin, self.page_bytes)
         self._call("cuMemAddressFree", address, size_bytes)
 
     def settle(self) -> None:
@@ -259,6 +263,11 @@ def cuda_pages(torch_device: torch.device) -> Pages | None:
 def reads_pages(torch_device: torch.device) -> bool:
     """Whether a GPU reads pages of the host that are not locked."""
     return _has(torch_device, _READS_PAGES)
+
+
+def reaches_locked(torch_device: torch.device) -> bool:
+    """Whether kernels of a device reach locked memory of the host at the host's addresses."""
+    return torch_device.type != "cuda" or _has(torch_device, _REACHES_LOCKED)
 
 
 def _has(torch_device: torch.device, attribute: int) -> bool:

@@ -1,10 +1,10 @@
 """Where in host memory do bytes of a device rest? In a pool: as many bytes as are needed, page-locked, taken once.
 
 A device copies to and from page-locked memory by itself, at the rate of the bus and beside the host's own work, and
-reaches it from its kernels too, only slower. Torch's own page-locked memory is rounded up to a power of two and never
-given back; the pool is made of mappings of just the sizes that were asked for, which the driver is asked to lock. Their
-pages are touched first, by all threads: locking pages that are there is several times as fast as letting
-the driver bring them in.
+most reach it from their kernels too, at the host's addresses, only slower. Torch's own page-locked memory is rounded up
+to a power of two and never given back; the pool is made of mappings of just the sizes that were asked for, which the
+driver is asked to lock. Their pages are touched first, by all threads: locking pages that are there is several times as
+fast as letting the driver bring them in.
 
 Where the driver refuses, the pool is pageable memory: right, but copies go through a buffer of the driver's, and the
 host waits for them; and the device cannot reach it otherwise, so that nothing can rest there between steps. This is
@@ -25,6 +25,7 @@ import torch
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
 from outgrow.runtime.memory import HUGE_PAGE_BYTES, bytes_at, bytes_on, fresh, round_up
+from outgrow.runtime.pages import reaches_locked
 from outgrow.units import format_bytes
 
 Lock = Callable[[int, int], Callable[[], None] | str]
@@ -107,6 +108,11 @@ class HostPool:
             raise TierFailure(
                 f"{format_bytes(size)} were to rest in memory of the host, which the driver did not lock, so that the "
                 "device cannot reach it. Raise the limit of locked memory (ulimit -l), or the memory budget."
+            )
+        if not reaches_locked(self.device):
+            raise TierFailure(
+                f"{format_bytes(size)} were to rest in memory of the host, which kernels of {self.device} do not reach "
+                "at its addresses. Raise the memory budget."
             )
         _, piece = self._piece(offset, size)
         content = bytes_at(self.bytes(offset, size).data_ptr(), size)

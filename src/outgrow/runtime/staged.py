@@ -31,6 +31,9 @@ PIECE_BYTES = 8 * MIB
 BUFFERS_BYTES = _BUFFERS * PIECE_BYTES
 """What the buffers of a link take, all together."""
 
+_STACK_BYTES = 2 * MIB
+"""Of threads in which the device's driver runs, which wants more than a copy to a disk."""
+
 
 @dataclass(frozen=True, slots=True)
 class Passing:
@@ -63,7 +66,7 @@ class StagedLink:
     ) -> None:
         self._streams = streams
         self._stage = _Stage(own, device, tier, HostPool(device, lock))
-        self._link = Link(self._stage)
+        self._link = Link(self._stage, _STACK_BYTES)
 
     @property
     def failure(self) -> TierFailure | None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from outgrow.errors import ReplayMismatch
 from outgrow.frontends.preparing import rehearsal
 from outgrow.frontends.preparing.rehearsal import Rehearsal
 from outgrow.ir.text import parse_graph
-from tests.runtime.stand_in import StandIn
+from tests.runtime.stand_in import StandIn, Threads
 
 GRAPH = parse_graph(
     """
@@ -51,6 +52,26 @@ def test_a_convolution_is_tried_on_a_thread_of_its_own_first(
     assert len(tried(StandIn(), lambda: threads.append(threading.get_ident()))) == 1
     assert threads[0] != threading.get_ident()
     assert set(threads[1:]) == {threading.get_ident()}
+
+
+def test_only_the_time_of_a_device_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tried: Callable[[StandIn, Callable[[], None]], dict[str, object]]
+) -> None:
+    """Before each first mark its stream is kept busy, so that the host calls all runs before it is passed."""
+    order: list[str] = []
+    mark = Threads.mark
+
+    def marked(*about: Any, **how: Any) -> object:
+        order.append("mark")
+        return mark(*about, **how)
+
+    monkeypatch.setattr(StandIn, "keep_busy", lambda _device: order.append("busy"))
+    monkeypatch.setattr(Threads, "mark", marked)
+    tried(StandIn(), lambda: order.append("run"))
+    begin = order.index("busy")
+    end = order.index("busy", begin + 1)
+    first, *runs, last = order[begin + 1 : end]
+    assert (first, set(runs), last) == ("mark", {"run"}, "mark")
 
 
 @pytest.mark.parametrize("raises", [False, True])

@@ -174,7 +174,7 @@ def test_arguments_that_are_equal_need_not_be_the_same(one: object, other: objec
 
 
 def test_modes_that_choose_operators_are_signed() -> None:
-    """The kernels of attention, the default type, and whether autocast keeps its casts."""
+    """The kernels of attention, the default type, whether autocast keeps its casts, and what is to be deterministic."""
     model, x = model_with_a_number(), torch.ones(2, 4)
     before = signature(model, [model], [], (x,), {})
     with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
@@ -183,7 +183,17 @@ def test_modes_that_choose_operators_are_signed() -> None:
         one = signature(model, [model], [], (x,), {})
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         assert signature(model, [model], [], (x,), {}) != one
+    with torch.backends.cudnn.flags(deterministic=True):
+        assert signature(model, [model], [], (x,), {}) != before
     assert signature(model, [model], [], (x,), {}) == before
+    found: set[object] = set()
+    try:
+        for mode in ("default", "warn", "error"):
+            torch.set_deterministic_debug_mode(mode)
+            found.add(signature(model, [model], [], (x,), {}))
+    finally:
+        torch.set_deterministic_debug_mode("default")
+    assert len(found) == 3
 
 
 def test_a_number_that_changes_in_every_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,10 @@ class OnCpu:
     def memory(self, program: Program, *, is_timed: bool) -> Heap:  # noqa: ARG002 - the clock costs nothing
         return Heap()
 
+    def baseline_bytes(self, tensors: list[Tensor]) -> int:
+        memory.clear_away()
+        return max(0, self.process_bytes() - self.held_bytes(tensors))
+
     def process_bytes(self) -> int:
         return process.process_bytes()
 

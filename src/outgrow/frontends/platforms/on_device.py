@@ -156,6 +156,11 @@ class OnDevice:
         self.last = self._arena.memory_of(program, is_timed=is_timed)
         return self.last
 
+    def baseline_bytes(self, tensors: list[Tensor]) -> int:
+        """What libraries keep is of the step, which takes it anew."""
+        self._device.give_back_all()
+        return max(0, self.process_bytes() - self.held_bytes(tensors))
+
     def process_bytes(self) -> int:
         return self._device.taken_bytes()
 

@@ -88,6 +88,10 @@ class Platform(Protocol):
         """Return the memory of one run of a program."""
         ...
 
+    def baseline_bytes(self, tensors: list[Tensor]) -> int:
+        """Return what the process takes beside tensors of a step, when what is not in use has been given back."""
+        ...
+
     def process_bytes(self) -> int:
         """Return what the process takes now."""
         ...

@@ -5,7 +5,7 @@ same operator, arguments and layouts) is tried alone, on operands of its own:
 
     once         so that libraries load kernels and take what they keep
     watched      which of its allocations become results, and how much scratch the others need
-    some times   between two marks on the stream: the seconds of one
+    some times   between two marks on the stream, which is kept busy until all are queued: the seconds of one
 
 For a convolution cuDNN knows several algorithms. If the memory for one is refused, it silently takes another one, with
 other bits, and for good, but only in that thread. So a convolution is first tried on a thread of its own, and if any
@@ -175,6 +175,7 @@ class Rehearsal:
 
     def _timed(self, run: Callable[[], object]) -> float:
         streams = self.device.streams
+        self.device.keep_busy()  # or the first mark would be passed before the host has called the first one
         begin = streams.mark(Lane.COMPUTE)
         for _ in range(_TURNS):
             run()

@@ -97,13 +97,15 @@ def _call(args: Sequence[object], kwargs: Mapping[str, object], memory: Memory) 
 
 
 def _modes() -> Hashable:
-    """Describe the modes of torch that tell which operators run."""
+    """Describe the modes of torch that tell which operators and kernels run."""
     autocast = tuple([_autocast(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)])
     return (
         torch.is_grad_enabled(),
         torch.get_num_threads(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch._C._get_cudnn_deterministic(),
         torch._C._get_flash_sdp_enabled(),
         torch._C._get_mem_efficient_sdp_enabled(),
         torch._C._get_math_sdp_enabled(),
