@@ -11,6 +11,7 @@ from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Budget, Piece, Reuse, Stow, Swap
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
+from outgrow.planning.search import search as search_module
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.search import search
 from outgrow.planning.search.sequence import sequence_of
@@ -83,3 +84,15 @@ def test_over_which_a_result_lies_that_outlives_the_step_leaves_whole_or_not_at_
     assert Reuse("last", 0) in decisions
     assert any(isinstance(decision, Swap | Stow) for decision in decisions)
     verify(apply_laws(graph, decisions), captured=graph, in_place=IN_PLACE, capacity_bytes=262)
+
+
+def test_what_the_laws_refuse_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where decisions of the best trial are wrong, those of the next best are taken, and the plan says so."""
+    wrong = iter([(Reuse("last", 1),)])
+    right = search_module._decisions
+    monkeypatch.setattr(search_module, "_decisions", lambda found: next(wrong, None) or right(found))
+    graph = crowded(is_rebuilt=False)
+    problem = Problem(graph, {op.name: Cost(1.0) for op in graph.ops}, MACHINE, Budget(262), minimum_bytes=4)
+    plan = make_plan(problem)
+    assert [type(decision) for decision in plan.decisions] == [Swap]
+    assert "reuse does not apply" in plan.notes[0]
