@@ -226,6 +226,21 @@ def test_an_input_that_is_written_past_its_history_is_refused() -> None:
         compiled(seen)(x[:3])
 
 
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_other_memory_for_an_input_is_refused(is_trained: bool) -> None:
+    """In the words of the loop, with the line; also where the gradient of the weight is wanted."""
+    module = Heads()
+    module.one.weight.requires_grad_(is_trained)
+
+    def moving(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            module.one.weight.data = module.one.weight.data * 0.9
+        return module.one(module.body(x))
+
+    with pytest.raises(Uncapturable, match=r"by \.data =, .*in moving, test_between.py:\d+; write into it"):
+        compiled(moving)(rows())
+
+
 def test_an_input_that_is_written_over_has_the_history_of_what_was_written() -> None:
     """Whoever reads it later, by itself or by the result, finds the new content and adds to its gradient."""
 

@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.parts.addends import addends
+from outgrow.frontends.user.unseen import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.program import Call, Program
 
@@ -108,9 +109,11 @@ def joint(
             primal(item, arg) if is_wanted and isinstance(arg, Tensor) else item for item, arg, is_wanted in triples
         ]
         before = [_history(item) for item in primals]
+        lying = [geometry(item) if isinstance(item, Tensor) else () for item in primals]
         pairs = zip(primals, wanted, strict=True)
         leaves = [get_gradient_edge(item) for item, is_wanted in pairs if is_wanted and isinstance(item, Tensor)]
         results = list(module(*primals))
+        _check_memory(module, primals, lying)
         written = _written(module, args, primals, before)
         over = {id(primals[at]): SameAs(at) for at in written}
         results = [*(over.get(id(item), item) for item in results), *(primals[at] for at in written)]
@@ -128,6 +131,17 @@ def joint(
         return [item.detach() if isinstance(item, Tensor) else item for item in results], found
 
     return both
+
+
+def _check_memory(module: fx.GraphModule, primals: Sequence[object], before: Sequence[Geometry]) -> None:
+    """Refuse a module that gives an input other memory, where the caller would not find it."""
+    for at, (item, old) in enumerate(zip(primals, before, strict=True)):
+        if isinstance(item, Tensor) and geometry(item) != old:
+            raise Uncapturable(
+                f"a compiled part gives its input of shape {tuple(item.shape)} another shape or other memory (by .data "
+                f"=, resize_ or set_){_by(module, at)}; write into it (with copy_, under torch.no_grad()), or do this "
+                "outside of the compiled model"
+            )
 
 
 def _history(item: object) -> tuple[int, Node | None]:
@@ -168,7 +182,7 @@ def _written(
 
 
 def _by(module: fx.GraphModule, at: int) -> str:
-    """Return by which operator an input is written over first, and in which line, if that is known."""
+    """Return the line in which an input is written over first, and by which operator, if that is known."""
     given = next(islice(module.graph.find_nodes(op="placeholder"), at, None))
     for node in given.users:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
