@@ -26,7 +26,12 @@ from torch.optim import (
     lr_scheduler,
 )
 from torch.optim.swa_utils import AveragedModel
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from tests.frontends.steps import Job, trained
 
@@ -380,6 +385,27 @@ def checkpointed_reentrant() -> Job:
     return trained(model, Adam(model.parameters()), rows)
 
 
+def checkpointed_selectively() -> Job:
+    """Products are kept; dropout, and what follows it, is computed twice."""
+    model = net()
+    optimizer = Adam(model.parameters())
+
+    def policy(_context: SelectiveCheckpointContext, op: object, *_args: object, **_kwargs: object) -> CheckpointPolicy:
+        is_product = op is torch.ops.aten.addmm.default
+        return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(checkpoint(model, x, use_reentrant=False, context_fn=contexts), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
 class Spectral(nn.Module):
     """Rows turned by angles, and their waves weighed by complex numbers: the backward pass reads conjugates."""
 
@@ -469,6 +495,7 @@ def random_numbers() -> Job:
         x = x + torch.rand_like(x) * torch.bernoulli(torch.full_like(x, 0.5)) + torch.normal(0.0, 1.0, x.shape)
         x = x[torch.randperm(ROWS)] + x[torch.multinomial(torch.ones(ROWS), ROWS)] + torch.randint(0, 3, x.shape)
         x = x + torch.empty_like(x).uniform_() + torch.empty_like(x).exponential_() + F.gumbel_softmax(x)
+        x = x * torch.empty(ROWS, 1, dtype=torch.long).random_(1, 9)
         x = F.rrelu(x, training=True) + F.alpha_dropout(x, 0.1, training=True)
         loss = F.cross_entropy(model(x), y)
         loss.backward()
@@ -573,6 +600,7 @@ FEATURES: tuple[Make, ...] = (
     custom_function,
     checkpointed,
     checkpointed_reentrant,
+    checkpointed_selectively,
     spectral,
     lstm,
     gru,

@@ -111,6 +111,20 @@ def _positive(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
     return x[x > 0]
 
 
+def _packed(_job: Job, x: Tensor, _y: Tensor) -> object:
+    return nn.utils.rnn.pack_padded_sequence(x[None], torch.tensor([3]), batch_first=True)
+
+
+def _distributed(job: Job, x: Tensor, _y: Tensor) -> Tensor:
+    return torch.distributions.Normal(job.models[0](x), 1.0, validate_args=True).log_prob(torch.zeros(3))
+
+
+def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
+    weight = torch.ones(8)
+    return torch.func.vmap(torch.func.hessian(lambda row: (row * weight).sin().sum()))(x[:4])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     ("step", "message"),
     [
@@ -127,6 +141,9 @@ def _positive(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
         (_nested, r"test_features.py:\d+.*enable_nested_tensor=False"),
         (_conditional, r"test_features.py:\d+.*torch cannot trace this"),
         (_opaque, "a SimpleNamespace that holds tensors"),
+        (_packed, r"test_features.py:\d+.*reads lengths.*torch.compile"),
+        (_distributed, r"test_features.py:\d+.*validate_args=False"),
+        (_curved, r"forward mode"),
         (_positive, r"test_features.py:\d+.*depends on the content"),
     ],
 )

@@ -2,23 +2,28 @@
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends import dynamo
 from outgrow.frontends.preparing.settings import Settings
 from tests.runtime.stand_in import StandIn
 
-pytestmark = pytest.mark.usefixtures("parts_apart")
+pytestmark = [
+    pytest.mark.usefixtures("parts_apart"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 
 WIDTH = 32
 Gradients = list[Tensor | None]
 
 
-def compiled(module: nn.Module, device: StandIn | None = None) -> Callable[..., Any]:
+def compiled(module: Callable[..., Any], device: StandIn | None = None) -> Callable[..., Any]:
     settings = Settings.of(1 << 30)
 
     def part(graph: fx.GraphModule, _inputs: object) -> Callable[..., object]:
@@ -181,8 +186,79 @@ def test_a_backward_pass_under_autocast_is_refused() -> None:
 
 def test_an_input_that_gets_a_history_is_refused() -> None:
     """The caller's tensor would not know of it."""
-    with pytest.raises(Uncapturable, match="whose history the caller would lose"):
+    with pytest.raises(Uncapturable, match=r"by add_ in forward, test_between.py:\d+.*caller would lose its history"):
         compiled(Writing())(rows())
+
+
+class WritingBehind(nn.Module):
+    """Writes over what the loop, or a part before it, has made, and reads it again in a third part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        torch._dynamo.graph_break()
+        x.mul_(2)
+        y = F.relu(x, inplace=True)
+        z = self.two(y)
+        torch._dynamo.graph_break()
+        return z * x + y
+
+
+def test_an_input_that_is_written_past_its_history_is_refused() -> None:
+    """By the name of the operator, and the line."""
+    module = Heads()
+
+    def silent(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x.neg_()
+        return module.one(x)
+
+    def seen(x: Tensor) -> Tensor:
+        return module.one(x.neg_())
+
+    x = module.body(rows())
+    with pytest.raises(Uncapturable, match=r"by neg_ in silent, test_between.py:\d+, under torch.no_grad"):
+        compiled(silent)(x)
+    with pytest.raises(Uncapturable, match=r"by neg_ in seen, test_between.py:\d+, which is a view"):
+        compiled(seen)(x[:3])
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_other_memory_for_an_input_is_refused(is_trained: bool) -> None:
+    """In the words of the loop, with the line; also where the gradient of the weight is wanted."""
+    module = Heads()
+    module.one.weight.requires_grad_(is_trained)
+
+    def moving(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            module.one.weight.data = module.one.weight.data * 0.9
+        return module.one(module.body(x))
+
+    with pytest.raises(Uncapturable, match=r"by \.data =, .*in moving, test_between.py:\d+; write into it"):
+        compiled(moving)(rows())
+
+
+def test_an_input_that_is_written_over_has_the_history_of_what_was_written() -> None:
+    """Whoever reads it later, by itself or by the result, finds the new content and adds to its gradient."""
+
+    def train(model: Callable[..., Any]) -> None:
+        for _ in range(3):
+            model(rows()).square().mean().backward()
+
+    same(WritingBehind(), train)
+
+
+def test_a_forward_pass_that_writes_over_its_input_may_be_dropped() -> None:
+    """Nobody wants its backward pass, and nothing holds the input."""
+    module = Heads()
+    x = module.body(rows())
+    compiled(lambda x: module.one(x.mul_(2)))(x)
+    held = ref(x)
+    del x
+    assert held() is None
 
 
 def test_what_a_part_writes_has_another_version() -> None:
@@ -201,17 +277,3 @@ def test_inference_tensors_are_inputs_like_others() -> None:
         x = rows()
     with torch.no_grad():
         assert torch.equal(compiled(module)(x), module(x))
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_a_write_over_what_another_part_made_is_refused() -> None:
-    """It is no leaf, and what to do is said."""
-
-    class Rectified(Normal):
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.linear(x)
-            torch._dynamo.graph_break()
-            return x.relu_() * 2
-
-    with pytest.raises(Uncapturable, match="write the operation out of place"):
-        compiled(Rectified())(rows())

@@ -1,12 +1,13 @@
 """The largest of a stretch is what looking at every number finds, however stretches were raised before."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.planning.search.heights import height, heights_of, highest, lift
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-9, 9), max_size=400), st.data())
 def test_stretches_are_raised_and_asked_as_if_every_number_were(numbers: list[int], data: st.DataObject) -> None:
     """Stretches begin and end within blocks, at their borders, and may be empty."""

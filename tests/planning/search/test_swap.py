@@ -6,13 +6,18 @@ import pytest
 from outgrow.analysis.cost import Cost
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
-from outgrow.plan import Budget, Piece, Swap
+from outgrow.ir.verify import verify
+from outgrow.operators.in_place import IN_PLACE
+from outgrow.plan import Budget, Piece, Reuse, Stow, Swap
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
+from outgrow.planning.search import search as search_module
 from outgrow.planning.search.residence import residence_of
+from outgrow.planning.search.search import search
 from outgrow.planning.search.sequence import sequence_of
 from outgrow.planning.search.space import space_of
 from outgrow.planning.search.transfers import transfers
+from outgrow.rewriting.derive import apply_laws
 from tests.planning.crowded import crowded
 
 MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0))
@@ -54,3 +59,40 @@ def test_of_a_storage_leaves_what_there_is_no_room_for() -> None:
     assert plan.decisions == (Swap("p", "one", "fill0", (Piece(0, 64, "last"),), "last"),)
     assert plan.predicted.peak_bytes == 262 - 14
     assert plan.predicted.seconds == pytest.approx(6 + 6.4 + 3.2)
+
+
+def test_over_which_a_result_lies_that_outlives_the_step_leaves_whole_or_not_at_all() -> None:
+    """50 bytes of 100 are lacking while `p` rests, but the result that is written over it stays in its storage."""
+    graph = parse_graph(
+        """
+        storage x input 4
+        storage p 100
+        storage f 204
+        storage q 4
+        storage d gradient 100
+        value %x: x@0 f32[1]
+        one: %p: p@0 f32[25] = my.one(%x)
+        fill: %f: f@0 f32[51] = my.fill(%x)
+        less: %q: q@0 f32[1] = my.less(%f)
+        last: %d: d@0 f32[25] = aten.mul.Tensor(%p, %q)
+        return %d
+        """
+    )
+    costs = {op.name: Cost(1.0) for op in graph.ops}
+    problem = Problem(graph, costs, MACHINE, Budget(262), minimum_bytes=4, piece_bytes=64)
+    decisions = search(problem, graph, ())
+    assert Reuse("last", 0) in decisions
+    assert any(isinstance(decision, Swap | Stow) for decision in decisions)
+    verify(apply_laws(graph, decisions), captured=graph, in_place=IN_PLACE, capacity_bytes=262)
+
+
+def test_what_the_laws_refuse_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where decisions of the best trial are wrong, those of the next best are taken, and the plan says so."""
+    wrong = iter([(Reuse("last", 1),)])
+    right = search_module._decisions
+    monkeypatch.setattr(search_module, "_decisions", lambda found: next(wrong, None) or right(found))
+    graph = crowded(is_rebuilt=False)
+    problem = Problem(graph, {op.name: Cost(1.0) for op in graph.ops}, MACHINE, Budget(262), minimum_bytes=4)
+    plan = make_plan(problem)
+    assert [type(decision) for decision in plan.decisions] == [Swap]
+    assert "reuse does not apply" in plan.notes[0]

@@ -4,6 +4,7 @@
                   gradients summed in 32 bits, where eager sums them in the lower precision
     attention     in evaluation mode fused kernels are avoided where a tensor has functions of its own, as every tensor
                   seems to have while Python modes are active
+    checkpoints   selective ones keep every result, where eager keeps those that their policy names
     transformers  does not look at a fake tensor, such as the positions of tokens, to see whether a mask can be left
                   out; where its content is known it may
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import activation
+from torch.utils import checkpoint
 
 from outgrow.frontends.fake.literals import Literals
 
@@ -34,6 +36,7 @@ def as_in_eager(literals: Literals, *, caches_casts: bool) -> Iterator[None]:
         with (
             patch.object(torch.overrides, "has_torch_function", _has_own_functions),
             patch.object(activation, "_is_make_fx_tracing", lambda: False),
+            patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             _seen_by_transformers(literals),
         ):
             yield

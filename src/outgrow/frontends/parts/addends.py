@@ -10,29 +10,32 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 _MOST = 4
 """A tensor with more addends gets their sum, since each takes memory until the backward pass ends. If it is also read
 outside the part, its gradient is then summed in another order than in eager."""
 
 
-def addends(results: Sequence[Tensor], leaves: Sequence[Tensor], arriving: Sequence[Tensor]) -> list[list[Tensor]]:
+def addends(
+    results: Sequence[Tensor], leaves: Sequence[GradientEdge], arriving: Sequence[Tensor]
+) -> list[list[Tensor]]:
     """Return for each leaf what adds up to its gradient, as it arrives there; nothing for a leaf without one.
 
-    `arriving` are the gradients of the results. Where a result is a leaf itself, its gradient is returned as one.
+    `leaves` are where gradients arrive, since a tensor that is written over later has another such place. `arriving`
+    are the gradients of the results. Where a result is a leaf itself, its gradient is returned as one.
     """
     seen: list[list[Tensor]] = [[] for _ in leaves]
-    numbers = {get_gradient_edge(leaf).node: number for number, leaf in enumerate(leaves)}
+    numbers = {leaf.node: number for number, leaf in enumerate(leaves)}
     handles = [node.register_hook(hook) for node, hook in _hooks(results, numbers, seen)]
     try:
         sums = torch.autograd.grad(results, leaves, arriving, allow_unused=True)
     finally:
         for handle in handles:
             handle.remove()
-    direct = {id(result) for result in results}
+    direct = {get_gradient_edge(result).node for result in results}
     return [
-        [] if total is None else found if 1 < len(found) <= _MOST and id(leaf) not in direct else [total]
+        [] if total is None else found if 1 < len(found) <= _MOST and leaf.node not in direct else [total]
         for leaf, found, total in zip(leaves, seen, sums, strict=True)
     ]
 

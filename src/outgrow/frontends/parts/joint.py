@@ -5,24 +5,27 @@
     backward  what gives the gradients of the inputs
 
 Whoever runs the step stops before the hole, and goes on once gradients have arrived (`frontends.parts`).
+
+An input that wants a gradient and is written over, as by an in-place operator behind a break of the graph, has another
+history afterwards: it is a result, too.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.parts.addends import addends
-from outgrow.frontends.tracing.capture import Captured
-from outgrow.frontends.user.state import BatchSlot
+from outgrow.frontends.user.unseen import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.program import Call, Program
 
@@ -31,6 +34,8 @@ _STATE = re.compile("_(parameters|buffers)_")
 _FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>.*)')
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+")
 """How Dynamo names what is left of a function behind a break."""
+_ASSIGNING = frozenset({"iadd", "isub", "imul", "itruediv", "ipow", "setitem"})
+"""What assigns to a tensor, beside what ends in an underscore or is called with `inplace`."""
 _ELSEWHERE = "outgrow.elsewhere.default"
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define(
@@ -59,6 +64,13 @@ class Origin:
     inputs: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SameAs:
+    """In place of a result that is an input itself, written over: the number of the input."""
+
+    input: int
+
+
 class _Handed(torch.autograd.Function):
     """A tensor that somebody else has made: no leaf, so autocast does not keep its casts, and its version may rise."""
 
@@ -73,8 +85,8 @@ class _Handed(torch.autograd.Function):
         return gradients[0]
 
 
-def _primal(given: Tensor, arg: Tensor) -> Tensor:
-    """Return an input that wants a gradient, to capture a part with: a leaf if the argument is one."""
+def primal(given: Tensor, arg: Tensor) -> Tensor:
+    """Return what shares memory and version with an input, and wants a gradient of its own: a leaf if `arg` is one."""
     leaf = given.detach().requires_grad_()
     return leaf if arg.is_leaf else _Handed.apply(leaf)
 
@@ -84,19 +96,27 @@ def joint(
 ) -> Callable[..., object]:
     """Return the forward and backward pass of a module as one function of its inputs.
 
-    It returns the results, and for each input that wants a gradient what adds up to it, in the order in which it
-    arrives: eager mode adds it to what has arrived from elsewhere, piece by piece. `arrival` are the strides
-    of the gradients for results that can have one, None where none arrives, if that is known.
+    It returns the results, behind them the inputs that want a gradient and are written over; and for each input that
+    wants a gradient what adds up to it, in the order in which it arrives: eager mode adds it to what has arrived from
+    elsewhere, piece by piece. `arrival` are the strides of the gradients for results that can have one, None where none
+    arrives, if that is known.
     """
     wanted = [isinstance(arg, Tensor) and arg.requires_grad and torch.is_grad_enabled() for arg in args]
 
     def both(*given: Any) -> tuple[list[object], list[list[Tensor]]]:
         triples = zip(given, args, wanted, strict=True)
         primals = [
-            _primal(item, arg) if is_wanted and isinstance(arg, Tensor) else item for item, arg, is_wanted in triples
+            primal(item, arg) if is_wanted and isinstance(arg, Tensor) else item for item, arg, is_wanted in triples
         ]
+        before = [_history(item) for item in primals]
+        lying = [geometry(item) if isinstance(item, Tensor) else () for item in primals]
+        pairs = zip(primals, wanted, strict=True)
+        leaves = [get_gradient_edge(item) for item, is_wanted in pairs if is_wanted and isinstance(item, Tensor)]
         results = list(module(*primals))
-        _check_gradients(primals, wanted)
+        _check_memory(module, primals, lying)
+        written = _written(module, args, primals, before)
+        over = {id(primals[at]): SameAs(at) for at in written}
+        results = [*(over.get(id(item), item) for item in results), *(primals[at] for at in written)]
         differentiable = [at for at, item in enumerate(results) if isinstance(item, Tensor) and item.requires_grad]
         if not differentiable:
             return results, []
@@ -106,7 +126,6 @@ def joint(
             differentiable = [at for at, found in zip(differentiable, arrival, strict=True) if found is not None]
         tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
         arriving = torch.ops.outgrow.elsewhere(tensors, differentiable, strides)
-        leaves = [item for item, is_wanted in zip(primals, wanted, strict=True) if is_wanted]
         with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
             found = addends([results[at] for at in differentiable], leaves, arriving)
         return [item.detach() if isinstance(item, Tensor) else item for item in results], found
@@ -114,23 +133,78 @@ def joint(
     return both
 
 
-def _check_gradients(primals: Sequence[object], wanted: Sequence[bool]) -> None:
-    """Refuse a module that writes what wants a gradient into an input that wanted none."""
-    for item, is_wanted in zip(primals, wanted, strict=True):
-        if isinstance(item, Tensor) and item.requires_grad and not is_wanted:
+def _check_memory(module: fx.GraphModule, primals: Sequence[object], before: Sequence[Geometry]) -> None:
+    """Refuse a module that gives an input other memory, where the caller would not find it."""
+    for at, (item, old) in enumerate(zip(primals, before, strict=True)):
+        if isinstance(item, Tensor) and geometry(item) != old:
             raise Uncapturable(
-                f"a compiled part writes what depends on parameters into its input of shape {tuple(item.shape)}, whose "
-                "history the caller would lose; write the operation out of place, and return what it gives"
+                f"a compiled part gives its input of shape {tuple(item.shape)} another shape or other memory (by .data "
+                f"=, resize_ or set_){_by(module, at)}; write into it (with copy_, under torch.no_grad()), or do this "
+                "outside of the compiled model"
             )
+
+
+def _history(item: object) -> tuple[int, Node | None]:
+    """Return how often a tensor was written, and what computed it; inference tensors have no such history."""
+    return (item._version, item.grad_fn) if isinstance(item, Tensor) and not item.is_inference() else (0, None)
+
+
+def _written(
+    module: fx.GraphModule,
+    args: Sequence[object],
+    primals: Sequence[object],
+    before: Sequence[tuple[int, Node | None]],
+) -> list[int]:
+    """Return the numbers of the inputs that want a gradient and were written over.
+
+    Raises `Uncapturable` for one that wanted none before, one that is written past autograd, and a view: autograd
+    gives no view the history of a function with several results.
+    """
+    found: list[int] = []
+    for at, (arg, item, (version, node)) in enumerate(zip(args, primals, before, strict=True)):
+        if not isinstance(arg, Tensor) or not isinstance(item, Tensor):
+            continue
+        if not item.requires_grad or item._version == version:
+            continue
+        what = f"a compiled part writes over its input of shape {tuple(item.shape)}{_by(module, at)}"
+        if not arg.requires_grad:
+            raise Uncapturable(
+                f"{what}, and what it writes depends on parameters, while the input did not: the caller would lose its "
+                "history; write the operation out of place, and return what it gives"
+            )
+        if item.grad_fn is node or arg._is_view():
+            how = "which is a view" if arg._is_view() else "under torch.no_grad()"
+            raise Uncapturable(
+                f"{what}, {how}, and whose gradient is wanted; write the operation out of place (inplace=False)"
+            )
+        found.append(at)
+    return found
+
+
+def _by(module: fx.GraphModule, at: int) -> str:
+    """Return the line in which an input is written over first, and by which operator, if that is known."""
+    given = next(islice(module.graph.find_nodes(op="placeholder"), at, None))
+    for node in given.users:
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if name.endswith("_") or node.kwargs.get("inplace") or name in _ASSIGNING:
+            place = _place_of(node)
+            return f" by {name}{place and f' in {place}'}"
+    return ""
 
 
 def origin_of(module: fx.GraphModule) -> Origin:
     """Return where a module that Dynamo has made comes from."""
-    traces = (node.stack_trace for node in module.graph.nodes if node.stack_trace)
-    found = _FRAME.search(next(traces, ""))
-    begins = "" if found is None else f"{found['function']}, {Path(found['file']).name}:{found['line']}"
+    begins = next(filter(None, map(_place_of, module.graph.nodes)), "")
     names = [node.name for node in module.graph.find_nodes(op="placeholder")]
-    return Origin(_RESUMED.sub(r"\1", begins), tuple(at for at, name in enumerate(names) if not _STATE.search(name)))
+    return Origin(begins, tuple(at for at, name in enumerate(names) if not _STATE.search(name)))
+
+
+def _place_of(node: fx.Node) -> str:
+    """Return the line of a node, as "forward, train.py:12"; nothing if it is not known."""
+    found = _FRAME.search(node.stack_trace or "")
+    return (
+        "" if found is None else _RESUMED.sub(r"\1", f"{found['function']}, {Path(found['file']).name}:{found['line']}")
+    )
 
 
 def hole_of(graph: Graph) -> Op | None:
@@ -151,20 +225,6 @@ def open_results(hole: Op | None) -> tuple[int, ...]:
     numbers = () if hole is None else hole.arguments[1]
     assert isinstance(numbers, tuple), "the operator takes a list"
     return tuple(number for number in numbers if isinstance(number, int))
-
-
-def check_writes(captured: Captured, args: Sequence[object]) -> None:
-    """Refuse a step that writes over an input whose gradient is wanted: the caller's graph would not know."""
-    graph = captured.graph
-    written = {name for op in graph.ops for name in graph.written(op)}
-    for item in captured.inputs:
-        if item.storage in written and isinstance(item.slot, BatchSlot):
-            arg = args[item.slot.leaf]
-            if isinstance(arg, Tensor) and arg.requires_grad:
-                raise Uncapturable(
-                    f"a compiled part writes over its input of shape {tuple(arg.shape)}, whose gradient is wanted; "
-                    "write the operation out of place (inplace=False)"
-                )
 
 
 def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:

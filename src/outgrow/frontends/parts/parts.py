@@ -7,7 +7,7 @@ and the optimizer's state stay on the device.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -18,7 +18,7 @@ from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
 from outgrow.frontends.parts.between import raise_versions, versions
-from outgrow.frontends.parts.joint import check_writes, hole_of, joint, origin_of, with_checkpoints
+from outgrow.frontends.parts.joint import SameAs, joint, origin_of, primal, with_checkpoints
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
 from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outdated, may_stay, plain, planned, shown
 from outgrow.frontends.preparing.settings import Settings
@@ -46,7 +46,10 @@ class Part:
         asked = self._prepared(self._share(self._settings, args), args)
         ready = asked.ready
         if ready.hole is not None:
-            return tuple(_Pair.apply(asked, *args, *_again(ready, args)))
+            found = _Pair.apply(asked.without_history(), *args, *_again(ready, args))
+            asked.versions.extend(_versions(ready, args, found))  # by now autograd has raised those of written inputs
+            results = found[: len(found) - len(asked.written)]
+            return tuple(args[item.input] if isinstance(item, SameAs) else item for item in results)
         waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
         completed = False
         try:
@@ -80,8 +83,6 @@ class Part:
 
     def _captured(self, args: Sequence[object], arrival: Arrival | None = None) -> Captured:
         captured = capture(joint(self._module, args, arrival), (), (), [plain(arg) for arg in args])
-        if hole_of(captured.graph) is not None:
-            check_writes(captured, args)
         return by_kernels(captured, self._settings.kernels)
 
     def as_they_arrive(self, asked: "_Asked", waiting: Waiting, begun: Beginning, arrival: Arrival) -> Waiting:
@@ -145,7 +146,10 @@ class Part:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A call of a part on its inputs: what it shares, the part for such inputs, by its key, and what others take."""
+    """A call of a part on its inputs: what it shares, the part for such inputs, by its key, and what others take.
+
+    `versions` are those of what must stay as it is, once the forward pass has run.
+    """
 
     part: Part
     shared: Shared
@@ -153,28 +157,46 @@ class _Asked:
     key: Hashable
     others_bytes: int
     args: Sequence[object]
+    versions: list[int] = field(default_factory=list[int])
+
+    @property
+    def written(self) -> list[int]:
+        """The numbers of the inputs that want a gradient and are written over: they are the last results, too."""
+        wanted = _wanted(self.args)
+        return [at for at in self.ready.between.writes if wanted[at]]
+
+    def without_history(self) -> "_Asked":
+        """Return the call with other tensors for what the part gives its own history: it would live for ever."""
+        args = [*self.args]
+        for at in self.written:
+            arg = args[at]
+            assert isinstance(arg, Tensor), "it wants a gradient"
+            args[at] = primal(arg, arg)
+        return replace(self, args=args)
 
 
 class _Pair(torch.autograd.Function):
     """The forward pass runs the program up to the hole, the backward pass the rest of it."""
 
     @staticmethod
-    def forward(ctx: Any, asked: _Asked, *_args: object) -> tuple[object, ...]:
-        """Return what the part returns."""
-        ready, args = asked.ready, asked.args
+    def forward(ctx: Any, asked: _Asked, *given: object) -> tuple[object, ...]:
+        """Return what the part returns, and the inputs that it writes over if they want a gradient."""
+        ready, args, written = asked.ready, asked.args, asked.written
         assert ready.hole is not None, "a part with gradients has a hole"
         begun = Beginning.of(args, ready.between.writes, is_first=not ready.is_known)
         waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
         waiting.run.advance(ready.hole)
         raise_versions(args, ready.between.writes)
         there, _ = returned(ready, waiting.run)
+        there = [*there[: len(there) - len(written)], *(args[at] for at in written)]
         results = [plain(item) for item in there]  # a run that knew its backward pass would live for ever
+        results[len(results) - len(written) :] = [given[at] for at in written]
+        ctx.mark_dirty(*(given[at] for at in written))
         closed = [item for at, item in enumerate(results) if isinstance(item, Tensor) and at not in ready.open]
         ctx.mark_non_differentiable(*closed)
         ctx.set_materialize_grads(False)
         ctx.asked, ctx.waiting, ctx.results = asked, waiting, there
         ctx.wanted = _wanted(args)
-        ctx.versions = _versions(ready, args, there)
         ctx.begun = begun
         waiting.wait()
         return tuple(results)
@@ -188,7 +210,7 @@ class _Pair(torch.autograd.Function):
         asked, waiting, results, begun = ctx.asked, ctx.waiting, ctx.results, ctx.begun
         ctx.asked, ctx.waiting, ctx.results, ctx.begun = None, None, (), None
         _check_backward()
-        if _versions(asked.ready, asked.args, results) != ctx.versions:
+        if _versions(asked.ready, asked.args, results) != asked.versions:
             raise RuntimeError(
                 "An input or a result of a compiled part was changed in place before the backward pass, which the plan "
                 "of the part reads. Change a copy of it, or change it after the backward pass."

@@ -25,6 +25,7 @@ from torch import Tensor, fx
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.amp.grad_scaler import GradScaler
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.optim import LBFGS, SparseAdam, _adafactor
@@ -214,6 +215,7 @@ def _trace(
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
         lying = geometries(tensors)
+        stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
         module = tracer([*tensors.values(), *symbols])
         check_geometries(lying, tensors)
         left = left_by(run.kept, _taken_from(module, len(run.outputs)))

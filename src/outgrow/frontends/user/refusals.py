@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensorDeviceMismatchError,
     UnsupportedOperatorException,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -33,6 +34,14 @@ _CONTENT = (
 _SHAPE = (
     "the shape of this result depends on the content of a tensor; give it a fixed shape, for example with "
     "torch.where or by multiplying with the mask, or do it outside of the step"
+)
+_LENGTHS = (
+    "this operator reads lengths, which are not there while the step is captured, and other lengths make other shapes"
+)
+_BY_LENGTHS = frozenset({torch.ops.aten._ctc_loss.default, torch.ops.aten._pack_padded_sequence.default})
+_CHECKED = "this distribution looks at the content of its tensors, to check it; make it with validate_args=False"
+_FORWARD = (
+    "plans hold no derivatives in forward mode (jvp, jacfwd, hessian); leave this to eager mode, outside of the step"
 )
 _OPERATOR = "this operator cannot say what it returns without running; do it outside of the step"
 _COMPILED = (
@@ -66,6 +75,9 @@ def _beginnings(folders: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{Path(folder).resolve()}{os.sep}" for folder in folders)
 
 
+_DISTRIBUTIONS = "torch/distributions/distribution.py:__init__", "torch/distributions/distribution.py:_validate_sample"
+_TRANSFORMS = ("torch/_functorch/eager_transforms.py:_jvp_with_argnums",)
+"""Functions, by the end of their files' paths and their names."""
 _TORCH = _beginnings(torch.__path__)
 _LIBRARIES = _beginnings((*_FOLDERS, sysconfig.get_path("stdlib")))
 
@@ -84,6 +96,12 @@ def refusals() -> Iterator[None]:
 
 def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError) -> str | None:
     match error:
+        case GuardOnDataDependentSymNode() if _is_below(error.__traceback__, _DISTRIBUTIONS):
+            return _CHECKED
+        case FakeTensorDeviceMismatchError() if _is_below(error.__traceback__, _TRANSFORMS):
+            return _FORWARD
+        case DynamicOutputShapeException() if error.func in _BY_LENGTHS:
+            return _LENGTHS
         case GuardOnDataDependentSymNode() | DataDependentOutputException():
             return _CONTENT
         case DynamicOutputShapeException():
@@ -102,6 +120,15 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return _UNTRACEABLE
         case _:
             return None
+
+
+def _is_below(traceback: TracebackType | None, functions: tuple[str, ...]) -> bool:
+    """Whether an error was raised by what a function calls, one of those that are named."""
+    while traceback is not None:
+        code, traceback = traceback.tb_frame.f_code, traceback.tb_next
+        if f"{Path(code.co_filename).as_posix()}:{code.co_name}".endswith(functions):
+            return True
+    return False
 
 
 def _is_of_torch(traceback: TracebackType | None) -> bool:

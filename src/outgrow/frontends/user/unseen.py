@@ -82,10 +82,11 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
 
 def geometries(tensors: Mapping[Slot, Tensor]) -> dict[Slot, Geometry]:
     """Return how tensors lie in which memory, and how large that is."""
-    return {slot: _geometry(tensor) for slot, tensor in tensors.items()}
+    return {slot: geometry(tensor) for slot, tensor in tensors.items()}
 
 
-def _geometry(tensor: Tensor) -> Geometry:
+def geometry(tensor: Tensor) -> Geometry:
+    """Return how a tensor lies in which memory, and how large that is."""
     storage = tensor.untyped_storage()
     return (tensor.shape, tensor.stride(), tensor.storage_offset(), storage.nbytes(), storage._cdata)
 
@@ -93,10 +94,10 @@ def _geometry(tensor: Tensor) -> Geometry:
 def check_geometries(before: Mapping[Slot, Geometry], tensors: Mapping[Slot, Tensor]) -> None:
     """Raise `Uncapturable` if a tensor lies otherwise, or is an argument for which a gradient was left."""
     for slot, tensor in tensors.items():
-        if _geometry(tensor) != before[slot]:
+        if geometry(tensor) != before[slot]:
             raise Uncapturable(
-                f"the step gives {_title(slot)} another shape or other memory (by resize_, set_ or out=), for which a "
-                "plan has no room; give it its final shape outside of the step"
+                f"the step gives {_title(slot)} another shape or other memory (by .data =, resize_, set_ or out=), "
+                "for which a plan has no room; give it its final shape outside of the step"
             )
         if isinstance(slot, BatchSlot) and (tensor.requires_grad or tensor.grad is not None):
             raise Uncapturable(

@@ -15,6 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._ops import OpOverload
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from outgrow.frontends.fake.fakes import FakeMode, fake_mode
@@ -66,7 +67,7 @@ def divided(
             return [item.detach() if isinstance(item, Tensor) else item for item in found]
 
         tracer = make_fx(traced_anew, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
-        with mode, torch.no_grad():
+        with mode, torch.no_grad(), _use_lazy_graph_module(should_use=True):
             module = tracer([*tensors.values(), *symbols])
     by_slot = {
         slot: item

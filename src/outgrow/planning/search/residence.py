@@ -100,6 +100,7 @@ def residence(
             change[birth] += size[own]
             change[min(death[one] + 1, ops)] -= size[own]
     written_over = _written_over(op, storage, first, death, over, use_instance, use_at)
+    whole = _whole(op, storage, stays, over, written_over, use_instance, use_at)
     for step in range(ops):
         if written_over[step] > 0:
             change[step] -= size[over[op[step], 0]]
@@ -113,7 +114,7 @@ def residence(
         end[:gaps][order],
         size[storage[instance]],
         dirty[:gaps][order],
-        stays[storage[instance]],
+        whole[instance],
         written_over,
     )
 
@@ -146,3 +147,26 @@ def _written_over(
             if storage[one] == over[op[step], column] and death[one] == step and found[step] != -1:
                 found[step] = column if found[step] == 0 else min(column, found[step])
     return np.maximum(found, 0)
+
+
+@compiled
+def _whole(
+    op: Integers, storage: Integers, stays: Flags, over: Integers, written_over: Integers, use_instance: Integers,
+    use_at: Integers,
+) -> Flags:  # fmt: skip
+    """Whether each instance moves as a whole or not at all: it outlives the step, or lies below a result that does."""
+    whole = stays[storage]
+    begin = len(use_at)
+    for step in range(len(op) - 1, -1, -1):
+        end = begin
+        while begin > 0 and use_at[begin - 1] == step:
+            begin -= 1
+        if written_over[step] > 0:
+            result, operand = over[op[step], 0], over[op[step], written_over[step]]
+            is_whole = False
+            for use in range(begin, end):
+                is_whole = is_whole or (storage[use_instance[use]] == result and whole[use_instance[use]])
+            for use in range(begin, end):
+                if is_whole and storage[use_instance[use]] == operand:
+                    whole[use_instance[use]] = True
+    return whole

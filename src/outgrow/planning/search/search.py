@@ -15,7 +15,7 @@ The result is deterministic: every run ends after a number of trials that depend
 come from a fixed seed, and no run knows of one beside it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -24,6 +24,7 @@ from threading import Event
 import numpy as np
 
 from outgrow.analysis.liveness import peak_bytes
+from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
 from outgrow.planning.floor import floor_of, require_feasible
@@ -38,6 +39,7 @@ from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.search.space import Space, space_of
 from outgrow.planning.search.swap import swaps_of
 from outgrow.planning.search.transfers import FARTHEST, PARTLY, WIDEST, choose, transfers
+from outgrow.rewriting.derive import apply_laws
 
 _PRICES = 24
 _SHORTEST = 1e-3
@@ -124,11 +126,25 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
     with ThreadPoolExecutor(1) as pool:
         searching = pool.submit(_searched, problem, graph, free, is_wanted)
         try:
-            best = searching.result()
+            found = searching.result()
         finally:
             is_wanted.clear()
-    assert np.isfinite(best.seconds), "a budget at or above the floor has a plan: everything unused can be away"
-    return (*best.board.free, *_decisions(best))
+    return _first_admitted(problem, sorted(found, key=_seconds))
+
+
+def _first_admitted(problem: Problem, ranked: Iterable[_Found]) -> tuple[Decision, ...]:
+    """Return the decisions of the first trial that the laws admit; that one was passed over is remarked."""
+    possible = [found for found in ranked if np.isfinite(found.seconds)]
+    assert possible, "a budget at or above the floor has a plan: everything unused can be away"
+    for found in possible:
+        decisions = (*found.board.free, *_decisions(found))
+        try:
+            apply_laws(problem.graph, decisions)
+        except NotApplicable as refusal:
+            problem.remark(f"A quicker plan was passed over, since one of its decisions is not right: {refusal}")
+        else:
+            return decisions
+    raise AssertionError("of several plans the laws admit one")
 
 
 def _needed_bytes(problem: Problem) -> int:
@@ -138,14 +154,18 @@ def _needed_bytes(problem: Problem) -> int:
     return peak_bytes(graph, problem.workspace) + (born if problem.anchored else 0)
 
 
-def _searched(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> _Found:
-    """Return the best that the search finds; not for the main thread, for compiled code does not bear Ctrl-C."""
+def _searched(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> list[_Found]:
+    """Return what the search finds, and plain trials.
+
+    Not for the main thread: compiled code does not bear Ctrl-C.
+    """
     scanned: list[_Found] = []
     for board in _boards(problem, graph, free, is_wanted):
         scanned.append(_Found(board, _scanned(board)))
         if scanned[-1].is_enough:
             break
-    return _improved(scanned)
+    plain = (_Found(at.board, at.board.tried(policy)) for at in scanned for policy in _plain(at.board.space))
+    return [*_improved(scanned), *plain]
 
 
 def _boards(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Iterator[_Board]:
@@ -178,13 +198,17 @@ def _decisions(found: _Found) -> tuple[Decision, ...]:
     return (*names.decisions, *stowed, *swapped)
 
 
+def _plain(space: Space) -> tuple[Policy, Policy]:
+    """The policies that the scan begins with."""
+    return space.start, space.stowing
+
+
 # The scan --------------------------------------------------------------------------------------------------------
 
 
 def _scanned(board: _Board) -> Trial:
     """Return the best of the policies that build again what is cheap, at many prices, improved kind by kind."""
-    best = board.tried(board.space.start)
-    stowing = board.tried(board.space.stowing)
+    best, stowing = map(board.tried, _plain(board.space))
     best = stowing if beats(stowing, best, 0.0) else best
     for policy in _cheap(board.space, best.policy):
         for headroom, lead in ((0.0, 0.1), (0.08, 0.1), (0.25, 0.5)):
@@ -267,12 +291,12 @@ class _Run:
         return _Found(board, _settled(board, best))
 
 
-def _improved(scanned: Sequence[_Found]) -> _Found:
-    """Return the best that the search finds from what the scans of all boards found."""
+def _improved(scanned: Sequence[_Found]) -> list[_Found]:
+    """Return what the scans of all boards found, and what the search finds from there."""
     start = min(scanned, key=_seconds)
     is_quick = start.board.space.problem.quick
     if is_quick or start.is_enough or not any(len(found.board.space.rests) for found in scanned):
-        return start
+        return [*scanned]
     report = start.board.space.problem.progress
     origins = list(_origins(scanned))
     short = [_Run(origin, seed, _trials(origin.board) // 8, _WARM) for seed, origin in enumerate(origins)]
@@ -280,7 +304,7 @@ def _improved(scanned: Sequence[_Found]) -> _Found:
     best = sorted(found, key=_seconds)[:2]
     long = [_Run(origin, seed, _trials(origin.board) // 2, _LUKEWARM) for seed, origin in enumerate(best, len(short))]
     found = _beside_each_other(long, lambda done: report("search", (1 + 2 * done) / 3))
-    return min((start, *found), key=_seconds)
+    return [*scanned, *found]
 
 
 def _origins(scanned: Sequence[_Found]) -> Iterator[_Found]:
