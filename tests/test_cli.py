@@ -243,7 +243,9 @@ def test_machine_says_what_it_needs(outgrow: Command, arguments: list[str], reas
     [
         (["--memory-budget=8 bananas"], "memory budget '8 bananas' is not a size"),
         (["--memory-budget=0"], "memory budget '0' is not positive"),
-        (["--memory-budget", "-1"], "memory budget '-1' is not a size"),
+        (["--memory-budget", "-1"], "memory budget '-1' is not positive"),
+        (["--memory-budget=3"], "memory budget '3' is 3 B. Did you mean 3GiB?"),
+        (["--memory-budget=1GiB", "--offload-dir="], "the folder is empty. Give a path."),
         (["--memory-budget=1GiB", "--steps=0"], "'0' is not a whole number"),
         (["--memory-budget=1GiB", "--steps=many"], "'many' is not a whole number"),
         (["--memory-budget=1GiB", "--planner=oracle"], "invalid choice: 'oracle'"),
@@ -314,6 +316,7 @@ def place(text: str) -> str:
         (["looks_at_the_loss"], f"{place('if loss > 1')}this needs the content of a tensor"),
         (["fails"], f"{place('raise KeyError')}KeyError: 'no such brain'"),
         (["perceptron", *BIG, "--memory-budget=40MiB"], "is below the floor"),
+        (["perceptron", "--offload-dir=/nowhere/spill"], "there is no folder /nowhere. Make that"),
         (["perceptron", "--offload-dir=/proc/nowhere"], "The offload folder /proc/nowhere cannot be made"),
         (["perceptron", "--offload-dir=/dev/null"], "The offload folder /dev/null is not a directory"),
         (["perceptron", "--offload-dir=/dev/shm"], "/dev/shm lies on tmpfs, which is memory itself"),
@@ -414,6 +417,17 @@ def test_an_impossible_budget_names_the_floor(outgrow: Command, toy: Path, plann
     said = refusal(outgrow("plan", *asked))
     assert re.search(r"Raise the budget to \d+MiB", said)
     assert re.search(r"(set by \w+|at its best \w+) \(aten\.\w+", said)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_a_budget_beyond_the_machine_is_told_in_one_line(
+    outgrow: Command, toy: Path, disk_folder: Path, command: str
+) -> None:
+    """It is no refusal: the step runs, and the line says what the machine has."""
+    said = outgrow(command, f"{toy}:perceptron", "--memory-budget=100TiB", "--offload-dir", disk_folder)
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith("The memory budget of 100.00 TiB is more than this machine has: ")
 
 
 # Processes --------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from outgrow.errors import Infeasible, InvalidPlan
 from outgrow.frontends.compile import Step, compile_workload, warm_up
 from outgrow.frontends.preparing.ahead import Ahead, look_ahead
 from outgrow.frontends.preparing.prepare import KnownMachine, known_machine
+from outgrow.frontends.preparing.settings import remark_beyond_memory
 from outgrow.frontends.workloads.loading import blamed_on, build, load_workload_function
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.machine import Machine
@@ -181,6 +182,7 @@ class Prospect:
         function = load_workload_function(job.workload)
         if job.machine is not None:
             return Prospect(function, KnownMachine(job.machine), None)
+        remark_beyond_memory(job.budget_bytes)
         baseline_bytes = warm_up(job.kernels)
         target = known_machine(job.offload_dir)
         clear_away()

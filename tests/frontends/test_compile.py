@@ -24,6 +24,7 @@ from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.ir.graph import SwapIn
+from outgrow.remarks import Remark
 from outgrow.runtime import program
 from outgrow.runtime.execute import Run
 from outgrow.runtime.links import Link
@@ -574,6 +575,14 @@ def test_a_host_budget_is_for_a_gpu(disk_folder: Path) -> None:
     options = {"memory_budget": "1GiB", "offload_dir": disk_folder, "host_budget": "1GiB"}
     with pytest.raises(ValueError, match="host_budget is for a model on a GPU"):
         outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, **options)
+
+
+def test_a_budget_beyond_the_machine_is_told() -> None:
+    """It may be meant, so it is a warning, at the line that asks for it."""
+    job = wide(layers=1)
+    with pytest.warns(Remark, match="more than this machine has") as said:
+        outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget="1000TiB")
+    assert said[0].filename == __file__
 
 
 def test_below_the_floor(compiled: Compile) -> None:

@@ -12,7 +12,6 @@ from functools import partial
 from operator import itemgetter
 from statistics import mean
 from time import perf_counter
-from warnings import warn
 
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
@@ -34,6 +33,7 @@ from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
+from outgrow.remarks import remark
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
@@ -201,7 +201,7 @@ class Entries:
         """Say, once, if a step is captured over and over for batches of the same shapes."""
         entries = [other for found in self._by_signature.values() for other in found]
         if sum(other.shapes == entry.shapes for other in entries) == _MANY:
-            warn(_ANEW.format(_MANY), stacklevel=5)
+            remark(_ANEW.format(_MANY))
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
