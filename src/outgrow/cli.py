@@ -109,7 +109,8 @@ def _run(options: argparse.Namespace, tell: Narrator) -> None:
         case "compare":
             commands.compare(_job(options, machine), tell)
         case "fit":
-            fitting.fit(_job(options, machine), fitting.Wish(options.vary, options.slowdown), tell)
+            name, multiple = options.vary or (None, 1)
+            fitting.fit(_job(options, machine), fitting.Wish(name, options.slowdown, multiple), tell)
         case "partition":
             dividing.divide(_job(options, machine), options.workers, tell, verify=options.verify)
         case _:
@@ -241,9 +242,10 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
     _add_workload(parser, needs_budget=False)
     parser.add_argument(
         "--vary",
-        type=_name,
-        metavar="NAME",
-        help="find the largest whole number for this argument of the function that fits the memory budget",
+        type=_varied,
+        metavar="NAME[:N]",
+        help="find the largest whole number for this argument of the function that fits the memory budget; with N, "
+        "the largest multiple of N",
     )
     parser.add_argument(
         "--slowdown",
@@ -381,10 +383,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _name(text: str) -> str:
-    if not text.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of an argument")
-    return text
+def _varied(text: str) -> tuple[str, int]:
+    """Return name and N of `name:N`; N is 1 where it is left out.
+
+    >>> _varied("batch"), _varied("size:16")
+    (('batch', 1), ('size', 16))
+    """
+    name, colon, multiple = text.partition(":")
+    if not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{name!r} is not the name of an argument")
+    return name, _count(multiple) if colon else 1
 
 
 def _seconds(text: str) -> float:
