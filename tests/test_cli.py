@@ -18,6 +18,9 @@ import torch
 
 from outgrow import describing
 from outgrow.cli import main
+from outgrow.errors import Infeasible
+from outgrow.frontends import entries
+from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing import measure
 from outgrow.frontends.preparing.machines import described_machine, machine_names
 from outgrow.frontends.tracing.capture import Captured, capture
@@ -31,7 +34,7 @@ from tests.workloads import DEEP, PERCEPTRON, written
 KEYS = [
     "workload", "machine", "planner", "budget_bytes", "floor_bytes", "in_core_peak_bytes", "bound_seconds",
     "in_core_seconds", "predicted", "simulated", "measured", "overhead_bytes", "bytes_swapped", "bytes_written",
-    "seconds_recomputed", "ops", "planning_seconds", "bytes_below",
+    "seconds_recomputed", "ops", "planning_seconds", "bytes_below", "ran_as_written",
 ]  # fmt: skip
 MORE_KEYS = ["settings", "scores", "plan", "account", "derivation"]
 BIG = [f"--set={name}={value}" for name, value in DEEP.items()]
@@ -88,6 +91,8 @@ def test_training_under_a_budget(outgrow: Command, toy: Path, disk_folder: Path,
     lines = said.out.splitlines()
     assert [line.split("  ")[0] for line in lines[:3]] == ["step 1/3", "step 2/3", "step 3/3"]
     assert all("loss 1." in line and "MiB of 170.0 MiB" in line for line in lines[:3])
+    assert re.search(r"  [\d.]+ m?s \([\d.]+ [mu]?s of it planning\)  peak", lines[0])
+    assert found_floor(said.out) <= 170.0
     assert lines[-1].startswith("error ")
     found = json.loads(out.read_text())
     assert list(found) == KEYS + MORE_KEYS
@@ -101,14 +106,63 @@ def test_training_under_a_budget(outgrow: Command, toy: Path, disk_folder: Path,
     assert list(tmp_path.glob(".*")) == []
 
 
+def found_floor(out: str) -> float:
+    """Return the floor that a table tells, in MiB."""
+    told = re.search(r"^floor +([\d.]+) MiB", out, re.MULTILINE)
+    assert told is not None
+    return float(told.group(1))
+
+
+def test_the_floor_is_no_more_than_the_budget_that_has_trained(
+    outgrow: Command, toy: Path, disk_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The margin for other processes does not lift it above."""
+    monkeypatch.setattr(OnCpu, "slack_bytes", 1 << 30)
+    said = outgrow("train", f"{toy}:perceptron", "--memory-budget=96MiB", "--offload-dir", disk_folder)
+    assert (said.status, found_floor(said.out)) == (0, 96.0)
+    assert "or less: under this budget there is a plan" in said.out
+
+
+def test_later_steps_may_need_more(outgrow: Command, tmp_path: Path, toy: Path, disk_folder: Path) -> None:
+    """A first step that makes state has another floor than those that find it, and that is said."""
+    toy.write_text(PERCEPTRON.replace("SGD(", "Adam("))
+    asked = ("--set=width=1024", "--memory-budget=8MiB", "--offload-dir", disk_folder)
+    said = refusal(outgrow("train", f"{toy}:perceptron", *asked, "--json", tmp_path / "out.json"))
+    assert said.endswith("Later steps may need more: `outgrow plan` says how much.\n")
+
+
+def test_a_later_step_without_a_plan_says_what_was_done(
+    outgrow: Command, tmp_path: Path, toy: Path, disk_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many steps came before, and that there are no results of them."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise Infeasible("Too small.", floor_bytes=1, culprit="mm")
+
+    def without_plans(*arguments: Any) -> None:
+        note(*arguments)
+        monkeypatch.setattr(entries, "fitted", refused)
+
+    note = entries.Entries.note_as_written
+    monkeypatch.setattr(entries.Entries, "note_as_written", without_plans)
+    toy.write_text(PERCEPTRON.replace("batches=[(x, y)]", "batches=[(x, y), (x[1:], y[1:])]"))
+    out = tmp_path / "out.json"
+    asked = ("--memory-budget=1GiB", "--steps=3", "--offload-dir", disk_folder, "--json", out)
+    said = refusal(outgrow("train", f"{toy}:perceptron", *asked))
+    assert said.endswith("Too small. 1 of 3 steps were done, and nothing was written.\n")
+    assert not out.exists()
+
+
 def test_a_step_that_fits_runs_as_it_is(outgrow: Command, toy: Path, disk_folder: Path) -> None:
-    """With room enough nothing moves, and inputs that are not numbers train on, as in eager."""
+    """With room enough nothing moves, and inputs that are not numbers train on, as in eager; the table says so."""
     said = outgrow(
         "train", f"{toy}:perceptron", "--set=poison=true", "--memory-budget=2GiB", "--json=-", "--steps=2",
         "--offload-dir", disk_folder,
     )  # fmt: skip
     assert said.status == 0
     assert "step 2/2  loss nan" in said.err
+    assert "not planned: it fits twice over, so your function itself was called" in said.err
+    assert "simulated" not in said.err
     found = json.loads(said.out)
     assert found["measured"]["losses"] == [None, None]
     assert found["plan"]["decisions"] == []
@@ -128,6 +182,7 @@ def test_planning_explaining_and_comparing(outgrow: Command, toy: Path, tmp_path
     assert said.status == 0
     assert "The budget is 120.0 MiB" in said.out
     assert f"set by {found['plan']['floor_op']}" in said.out
+    assert said.out.count(format_bytes(found["floor_bytes"])) == 1
     assert "gaps are swapped" in said.out
     assert all(row["storage"] in said.out for row in found["account"]["swapped"])
 
@@ -143,15 +198,16 @@ def test_planning_explaining_and_comparing(outgrow: Command, toy: Path, tmp_path
 
 
 def test_a_planner_without_a_plan_has_a_row_that_says_so(outgrow: Command, toy: Path) -> None:
-    """Comparing below the floor is no failure: each planner says why it has no plan."""
+    """Where no planner has a plan, each row says below which budget, and the refusal stands once, with its status."""
     asked = (f"{toy}:perceptron", *BIG, "--memory-budget=40MiB", "--machine=v100-pcie3")
     said = outgrow("compare", *asked, "--json=-")
-    assert said.status == 0
+    assert said.status == 1
     *others, _, _ = rows = json.loads(said.out)
     assert all(row["because"] == "below the floor of every plan" for row in others)
     assert said.err.count("  no plan below ") == len(PLANNER_NAMES)
-    assert f"no plan below {format_bytes(rows[0]['needs_bytes'])}: below the floor of every plan (" in said.err
-    assert "Raise the budget to" in said.err.splitlines()[-1]
+    assert f"no plan below {format_bytes(rows[0]['needs_bytes'])}\n" in said.err
+    assert said.err.count("Raise the budget to") == 1
+    assert said.err.splitlines()[-1].startswith("outgrow: Budget 40.0 MiB is below the floor.")
 
 
 # Machines ---------------------------------------------------------------------------------------------------
@@ -192,6 +248,17 @@ def test_a_busy_machine_and_a_gpu_are_told(
     assert "# The machine was busy" in said.out
     assert "# Only the CPU was measured: --device cuda measures the GPU, here a Voodoo 2." in said.out
     assert tomllib.loads(said.out)["device"]["needs_workspace"] is True
+
+
+@pytest.mark.parametrize("command", ["plan", "compare"])
+def test_a_busy_machine_is_told_below_a_plan_for_it(
+    outgrow: Command, toy: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Its rates go into every prediction; rates of a machine that is named do not change."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (100.0, 1.0, 1.0))
+    asked = (command, f"{toy}:perceptron", "--memory-budget=1GiB")
+    assert outgrow(*asked).out.count("The machine was busy") == 1
+    assert "The machine was busy" not in outgrow(*asked, "--machine=v100-pcie3").out
 
 
 def test_a_gpu_is_measured_where_there_is_one(
@@ -243,7 +310,9 @@ def test_machine_says_what_it_needs(outgrow: Command, arguments: list[str], reas
     [
         (["--memory-budget=8 bananas"], "memory budget '8 bananas' is not a size"),
         (["--memory-budget=0"], "memory budget '0' is not positive"),
-        (["--memory-budget", "-1"], "memory budget '-1' is not a size"),
+        (["--memory-budget", "-1"], "memory budget '-1' is not positive"),
+        (["--memory-budget=3"], "memory budget '3' is 3 B. Did you mean 3GiB?"),
+        (["--memory-budget=1GiB", "--offload-dir="], "the folder is empty. Give a path."),
         (["--memory-budget=1GiB", "--steps=0"], "'0' is not a whole number"),
         (["--memory-budget=1GiB", "--steps=many"], "'many' is not a whole number"),
         (["--memory-budget=1GiB", "--planner=oracle"], "invalid choice: 'oracle'"),
@@ -314,6 +383,7 @@ def place(text: str) -> str:
         (["looks_at_the_loss"], f"{place('if loss > 1')}this needs the content of a tensor"),
         (["fails"], f"{place('raise KeyError')}KeyError: 'no such brain'"),
         (["perceptron", *BIG, "--memory-budget=40MiB"], "is below the floor"),
+        (["perceptron", "--offload-dir=/nowhere/spill"], "there is no folder /nowhere. Make that"),
         (["perceptron", "--offload-dir=/proc/nowhere"], "The offload folder /proc/nowhere cannot be made"),
         (["perceptron", "--offload-dir=/dev/null"], "The offload folder /dev/null is not a directory"),
         (["perceptron", "--offload-dir=/dev/shm"], "/dev/shm lies on tmpfs, which is memory itself"),
@@ -413,7 +483,18 @@ def test_an_impossible_budget_names_the_floor(outgrow: Command, toy: Path, plann
     asked = (f"{toy}:perceptron", *BIG, "--memory-budget=40MiB", "--machine=v100-pcie3", "--planner", planner)
     said = refusal(outgrow("plan", *asked))
     assert re.search(r"Raise the budget to \d+MiB", said)
-    assert re.search(r"(set by \w+|at its best \w+) \(aten\.\w+", said)
+    assert re.search(r"(while \w+ runs|at its best \w+ \(aten\.\w+)", said)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_a_budget_beyond_the_machine_is_told_in_one_line(
+    outgrow: Command, toy: Path, disk_folder: Path, command: str
+) -> None:
+    """It is no refusal: the step runs, and the line says what the machine has."""
+    said = outgrow(command, f"{toy}:perceptron", "--memory-budget=100TiB", "--offload-dir", disk_folder)
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith("The memory budget of 100.00 TiB is more than this machine has: ")
 
 
 # Processes --------------------------------------------------------------------------------------------------
@@ -471,6 +552,7 @@ def test_a_step_is_divided_among_workers(outgrow: Command, toy: Path, tmp_path: 
     assert found["communicated_bytes"] > 0
     assert found["lasting_bytes_per_worker"] < found["peak_bytes_per_worker"] < found["in_core_peak_bytes"]
     assert re.search(rf"{format_bytes(found['communicated_bytes'])} +received by all workers", said.out)
+    assert "whole: every worker runs all of the call." in said.out
     assert re.search(r"\d+ calls ran in \d+ ways; the worst differs by \de-1\d", said.out)
     assert (found["machine"], found["predicted_seconds"]) == (None, None)
     refused = outgrow("partition", f"{toy}:perceptron", "--workers=0")
@@ -503,6 +585,8 @@ def test_the_largest_setting_that_fits(outgrow: Command, toy: Path, tmp_path: Pa
     assert (said.status, said.err) == (0, "")
     found = json.loads(out.read_text())
     assert f"The largest rows that fits 96.0 MiB at 1.1 times the seconds in core: {found['largest']}" in said.out
+    assert re.search(r"^rows 256: fits, 1\.\d+ times the seconds in core, [\d.]+ MiB in core$", said.out, re.MULTILINE)
+    assert re.search(r"^rows \d+: is too slow, 1\.[1-9]\d+ times the seconds in core, ", said.out, re.MULTILINE)
     fitting = [row for row in found["trials"] if row["value"] == found["largest"]]
     assert fitting[0]["predicted"]["peak_bytes"] + fitting[0]["overhead_bytes"] <= 96 << 20
 
@@ -528,6 +612,7 @@ def test_the_smallest_budget_for_a_slowdown(outgrow: Command, toy: Path, tmp_pat
         (("--slowdown=0.5",), "not a factor of 1 or more"),
         (("--slowdown=fast",), "not a factor of 1 or more"),
         (("--vary=not a name", "--memory-budget=1GiB"), "not the name of an argument"),
+        (("--vary=rows:0", "--memory-budget=1GiB"), "'0' is not a whole number of 1 or more"),
     ],
 )
 def test_fit_says_what_it_needs(outgrow: Command, toy: Path, arguments: tuple[str, ...], reason: str) -> None:
@@ -535,7 +620,18 @@ def test_fit_says_what_it_needs(outgrow: Command, toy: Path, arguments: tuple[st
     assert reason in refusal(outgrow("fit", f"{toy}:perceptron", *arguments), status=2)
 
 
+def test_a_setting_may_vary_by_multiples(outgrow: Command, toy: Path) -> None:
+    """A volume that is halved three times has a size that is a multiple of 8; the search begins at one."""
+    asked = ("fit", f"{toy}:perceptron", "--memory-budget=96MiB", "--machine=v100-pcie3", "--vary=rows:1000")
+    said = outgrow(*asked, "--set=width=512")
+    tried = [int(value) for value in re.findall(r"^rows (\d+): ", said.out, re.MULTILINE)]
+    assert len(tried) > 1
+    assert all(value % 1000 == 0 for value in tried)
+    assert "begins: give a multiple of 1000" in refusal(outgrow(*asked, "--set=rows=8"))
+
+
 def test_nothing_fits_a_budget_below_every_floor(outgrow: Command, toy: Path) -> None:
     """Where not even the value 1 fits, the refusal says so with the floor's reason."""
     said = outgrow("fit", f"{toy}:perceptron", "--memory-budget=1MiB", "--vary=rows", "--machine=v100-pcie3")
     assert "Not even rows 1 fits 1.0 MiB" in refusal(said)
+    assert re.fullmatch(r"rows 1: does not fit \(needs [\d.]+ MiB\)\n", said.out)

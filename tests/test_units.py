@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outgrow.errors import InvalidQuantity, OutgrowError
-from outgrow.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds, parse_bytes
+from outgrow.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds, parse_budget, parse_bytes
 
 
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
     [
         ("8GiB", 8 * GIB), ("512 MiB", 512 * MIB), ("8GB", 8 * 10**9), ("1e9", 10**9), (".5k", KIB // 2),
-        ("2t", 2 * TIB), ("  7b ", 7), (4096, 4096),
+        ("2t", 2 * TIB), ("  7b ", 7), (4096, 4096), (1e9, 10**9),
     ],
 )  # fmt: skip
-def test_a_size_is_a_number_with_a_unit(text: int | str, size_bytes: int) -> None:
+def test_a_size_is_a_number_with_a_unit(text: float | str, size_bytes: int) -> None:
     """Units of 1024 and of 1000, spaces, any case and plain numbers are read."""
     assert parse_bytes(text) == size_bytes
 
@@ -27,6 +27,29 @@ def test_what_is_not_a_positive_size_is_refused(size: object) -> None:
         parse_bytes(size, what="disk budget")  # type: ignore[arg-type]
     assert isinstance(caught.value, OutgrowError)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "-1GiB", 0, -1.0])
+def test_a_size_below_a_byte_is_not_positive(size: float | str) -> None:
+    """Zero and less get the same sentence."""
+    with pytest.raises(InvalidQuantity, match=f"memory budget {size!r} is not positive"):
+        parse_bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        ("3", "'3' is 3 B. Did you mean 3GiB?"),
+        (512, "512 is 512 B. Did you mean 512GiB?"),
+        ("2KiB", "'2KiB' is 2.0 KiB. Give a size"),
+    ],
+)
+def test_a_tiny_budget_is_refused(size: int | str, told: str) -> None:
+    """No step trains in less than 1 MiB, so a unit was forgotten; that is said before anything is captured."""
+    with pytest.raises(InvalidQuantity) as caught:
+        parse_budget(size)
+    assert told in str(caught.value)
+    assert parse_budget(MIB) == MIB
 
 
 @given(st.integers(1, 2**60))

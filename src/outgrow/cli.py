@@ -9,9 +9,11 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from outgrow import __version__
 from outgrow.describing import list_machines, measure_machine, show_machine
@@ -19,9 +21,10 @@ from outgrow.errors import InvalidGraph, InvalidMachine, InvalidQuantity, Outgro
 from outgrow.frontends.preparing.machines import described_machine, machine_names, names_a_file, require_known
 from outgrow.ir.machine import Machine
 from outgrow.planning.names import KERNELS, PLANNER_NAMES, SOLVER_SECONDS
+from outgrow.remarks import Remark
 from outgrow.report.output import STDOUT, speak_plainly, unwritable
 from outgrow.report.progress import Narrator, narrator
-from outgrow.units import parse_bytes
+from outgrow.units import parse_budget, parse_bytes
 
 if TYPE_CHECKING:
     from outgrow.commands import Job
@@ -48,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _check_outputs(options)
     stream = sys.stderr if options.json == STDOUT else sys.stdout
     try:
-        with narrator(stream) as tell:
+        with narrator(stream) as tell, _remarks_told(tell):
             _run(options, tell)
             stream.flush()
     except InvalidGraph as fault:
@@ -67,6 +70,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _refused(f"{error.filename or 'a file'}: {error.strerror or error}")
     return 0
+
+
+@contextmanager
+def _remarks_told(tell: Narrator) -> Iterator[None]:
+    """Tell remarks as one line each; other warnings are written as ever."""
+    with warnings.catch_warnings():
+        write = warnings.showwarning
+
+        def shown(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
+            if issubclass(category, Remark):
+                tell.say(str(message))
+            else:
+                write(message, category, filename, lineno, *rest)
+
+        warnings.showwarning = shown
+        yield
 
 
 def _refused(reason: str, *instructions: str) -> int:
@@ -90,7 +109,8 @@ def _run(options: argparse.Namespace, tell: Narrator) -> None:
         case "compare":
             commands.compare(_job(options, machine), tell)
         case "fit":
-            fitting.fit(_job(options, machine), fitting.Wish(options.vary, options.slowdown), tell)
+            name, multiple = options.vary or (None, 1)
+            fitting.fit(_job(options, machine), fitting.Wish(name, options.slowdown, multiple), tell)
         case "partition":
             dividing.divide(_job(options, machine), options.workers, tell, verify=options.verify)
         case _:
@@ -222,9 +242,10 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
     _add_workload(parser, needs_budget=False)
     parser.add_argument(
         "--vary",
-        type=_name,
-        metavar="NAME",
-        help="find the largest whole number for this argument of the function that fits the memory budget",
+        type=_varied,
+        metavar="NAME[:N]",
+        help="find the largest whole number for this argument of the function that fits the memory budget; with N, "
+        "the largest multiple of N",
     )
     parser.add_argument(
         "--slowdown",
@@ -276,7 +297,7 @@ def _add_workload(parser: argparse.ArgumentParser, *, needs_budget: bool = True)
     )
     parser.add_argument(
         "--offload-dir",
-        type=Path,
+        type=_folder,
         metavar="DIR",
         help="folder of the spill file, on a disk (default: the user's cache)",
     )
@@ -298,7 +319,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="show the rates of all machines that are known")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="what to measure (default: cpu)")
     parser.add_argument(
-        "--offload-dir", type=Path, metavar="DIR", help="folder to measure the link to (default: the user's cache)"
+        "--offload-dir", type=_folder, metavar="DIR", help="folder to measure the link to (default: the user's cache)"
     )
     parser.add_argument("--out", type=Path, metavar="OUT.toml", help="write what is measured for --machine to read")
 
@@ -328,18 +349,23 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def _memory_bytes(text: str) -> int:
-    return _bytes(text, "memory budget")
+    try:
+        return parse_budget(text)
+    except InvalidQuantity as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _disk_bytes(text: str) -> int:
-    return _bytes(text, "disk budget")
-
-
-def _bytes(text: str, what: str) -> int:
     try:
-        return parse_bytes(text, what=what)
+        return parse_bytes(text, what="disk budget")
     except InvalidQuantity as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the folder is empty. Give a path.")
+    return Path(text)
 
 
 def _machine(text: str) -> str:
@@ -357,10 +383,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _name(text: str) -> str:
-    if not text.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of an argument")
-    return text
+def _varied(text: str) -> tuple[str, int]:
+    """Return name and N of `name:N`; N is 1 where it is left out.
+
+    >>> _varied("batch"), _varied("size:16")
+    (('batch', 1), ('size', 16))
+    """
+    name, colon, multiple = text.partition(":")
+    if not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{name!r} is not the name of an argument")
+    return name, _count(multiple) if colon else 1
 
 
 def _seconds(text: str) -> float:

@@ -5,6 +5,7 @@ Each takes what `outgrow.cli` parsed and a narrator that tells what happens; wha
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 
@@ -13,7 +14,9 @@ from torch import Tensor
 from outgrow.errors import Infeasible, InvalidPlan
 from outgrow.frontends.compile import Step, compile_workload, warm_up
 from outgrow.frontends.preparing.ahead import Ahead, look_ahead
+from outgrow.frontends.preparing.load import load_remark
 from outgrow.frontends.preparing.prepare import KnownMachine, known_machine
+from outgrow.frontends.preparing.settings import remark_beyond_memory
 from outgrow.frontends.workloads.loading import blamed_on, build, load_workload_function
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.machine import Machine
@@ -93,19 +96,32 @@ def _take_steps(job: Job, workload: Workload, step: Step, narrator: Narrator) ->
     for number in range(1, job.steps + 1):
         batch = workload.batches[(number - 1) % len(workload.batches)]
         narrator.stage("step", (number - 1) / job.steps)
-        begin = perf_counter()
-        with blamed_on("the step failed"):
-            returned = step(*batch)
-        seconds = perf_counter() - begin
+        begin, planned = perf_counter(), step.plans.seconds
+        try:
+            with blamed_on("the step failed"):
+                returned = step(*batch)
+        except Infeasible as refusal:
+            raise refusal.saying(*_aftermath(job, number - 1, makes_state=refusal.makes_state)) from refusal
+        seconds, planning = perf_counter() - begin, step.plans.seconds - planned
         loss = float(returned.detach()) if isinstance(returned, Tensor) and returned.numel() == 1 else None
         del returned
-        narrator.step(StepLine(number, job.steps, loss, seconds, step.process_bytes, job.budget_bytes))
+        narrator.step(StepLine(number, job.steps, loss, seconds, step.process_bytes, job.budget_bytes, planning))
+
+
+def _aftermath(job: Job, done: int, *, makes_state: bool) -> list[str]:
+    """Return what is to be known beside the refusal of a step, after some that were done."""
+    sentences = ["Later steps may need more: `outgrow plan` says how much."] if makes_state else []
+    if done:
+        written = "" if job.outputs == Outputs() else ", and nothing was written"
+        sentences.append(f"{done} of {job.steps} steps were done{written}.")
+    return sentences
 
 
 def plan(job: Job, narrator: Narrator) -> None:
     """Tell what training would take. Nothing is run or allocated."""
     narrator.stage("capture")
-    ahead = Prospect.of(job).ahead(job.settings)
+    prospect = Prospect.of(job)
+    ahead = prospect.ahead(job.settings)
     narrator.stage("plan")
     prepared = ahead.planned(
         job.budget_bytes,
@@ -123,13 +139,15 @@ def plan(job: Job, narrator: Narrator) -> None:
         job.settings,
     )
     narrator.say(found.figures_text)
+    prospect.tell_remark(narrator)
     _write(job.outputs, found)
 
 
 def compare(job: Job, narrator: Narrator) -> None:
-    """Tell what each planner makes of the same step under the same budget."""
+    """Tell what each planner makes of the same step under the same budget; raises `Infeasible` if none has a plan."""
     narrator.stage("capture")
-    ahead = Prospect.of(job).ahead(job.settings)
+    prospect = Prospect.of(job)
+    ahead = prospect.ahead(job.settings)
     rows: list[Row] = []
     bound: float | None = None
     for planner in PLANNER_NAMES:
@@ -148,7 +166,11 @@ def compare(job: Job, narrator: Narrator) -> None:
         bound = prepared.plan.bound_seconds if bound is None else bound  # that of the problem: one for all planners
         rows.append(Row(planner, replace(prepared.summary(job.workload), bound_seconds=bound), prepared.plan.notes))
     narrator.say(comparison(job.workload, job.budget_bytes, rows))
+    prospect.tell_remark(narrator)
     write_data(job.outputs.json, [row.to_data() for row in rows])
+    refusals = [row.found for row in rows if isinstance(row.found, Infeasible)]
+    if len(refusals) == len(rows):
+        raise min(refusals, key=attrgetter("floor_bytes"))
 
 
 def explain(path: Path, narrator: Narrator) -> None:
@@ -169,11 +191,15 @@ def explain(path: Path, narrator: Narrator) -> None:
 
 @dataclass(frozen=True)
 class Prospect:
-    """A workload, the machine that it is planned for, and what this process has loaded, if it would be trained here."""
+    """A workload, the machine that it is planned for, and what this process has loaded, if it would be trained here.
+
+    `remark` is what is to be known of how the machine was measured.
+    """
 
     function: Callable[..., Workload]
     target: KnownMachine
     loaded_bytes: int | None
+    remark: str = ""
 
     @staticmethod
     def of(job: Job) -> "Prospect":
@@ -181,10 +207,17 @@ class Prospect:
         function = load_workload_function(job.workload)
         if job.machine is not None:
             return Prospect(function, KnownMachine(job.machine), None)
+        remark_beyond_memory(job.budget_bytes)
+        remark = load_remark()
         baseline_bytes = warm_up(job.kernels)
         target = known_machine(job.offload_dir)
         clear_away()
-        return Prospect(function, target, max(0, process_bytes() - baseline_bytes))
+        return Prospect(function, target, max(0, process_bytes() - baseline_bytes), remark)
+
+    def tell_remark(self, narrator: Narrator) -> None:
+        """Tell, below a result, what is to be known of it."""
+        if self.remark:
+            narrator.say(f"\n{self.remark}")
 
     def ahead(self, settings: Mapping[str, object]) -> Ahead:
         """Return the steps with these settings."""

@@ -4,7 +4,6 @@ What it measures is printed in the form of the files in the folder `machines`, s
 elsewhere and later. Only measuring imports torch, which takes seconds.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from outgrow import __version__
 from outgrow.errors import InvalidMachine
+from outgrow.frontends.preparing.load import load, load_remark
 from outgrow.frontends.preparing.machines import machine_description, machine_names
 from outgrow.ir.machine import Machine
 from outgrow.report.machinefile import Description, description_to_toml
@@ -21,9 +21,6 @@ from outgrow.report.rates import rates_of, rates_table
 
 _SECONDS, _COPIES = 2.0, 15
 """How long arithmetic and memory are each measured, in seconds, and how often copies are."""
-_BUSY = 0.5
-"""A load of more than this share of the processors is reported."""
-_BUSY_REMARK = "The machine was busy, so it can be faster than this. Measure again while nothing else runs."
 
 
 def list_machines(narrator: Narrator) -> None:
@@ -43,13 +40,13 @@ def measure_machine(device: str | None, offload_dir: Path | None, out: Path | No
     for what is copied to it, and `InvalidMachine` if there is no GPU.
     """
     narrator.stage("measure device")
-    load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    (wanting, processors), busy = load(), load_remark()
     measured = _gpu() if device == "cuda" else _cpu(offload_dir, narrator)
     now = datetime.now(UTC)
-    begun = f"begun at a load of {load:.1f} on {processors} processors"
+    begun = f"begun at a load of {wanting:.1f} on {processors} processors"
     when = f"Measured on {now:%Y-%m-%d} at {now:%H:%M} UTC by outgrow {__version__}, {begun}"
     described = Description(measured.machine, f"{when}.", f"{when}, to {measured.to}.")
-    remarks = [_BUSY_REMARK] if load / processors > _BUSY else []
+    remarks = [busy] if busy else []
     remarks += [measured.remark] if measured.remark else []
     text = "".join([*(f"# {remark}\n" for remark in remarks), description_to_toml(described, measured.how)])
     if out is None or out == STDOUT:

@@ -21,7 +21,8 @@ class Infeasible(OutgrowError):
     """No plan exists under the budget.
 
     `floor_bytes` is the smallest budget for which one exists, `culprit` the op that sets it, `because` in a few words
-    what keeps it from being lower.
+    what keeps it from being lower. `makes_state` says that the step makes state of an optimizer, so that later steps,
+    which find it, may need more.
     """
 
     def __init__(self, message: str, *, floor_bytes: int, culprit: str, because: str = "") -> None:
@@ -29,6 +30,12 @@ class Infeasible(OutgrowError):
         self.floor_bytes = floor_bytes
         self.culprit = culprit
         self.because = because
+        self.makes_state = False
+
+    def saying(self, *sentences: str) -> "Infeasible":
+        """Return the same refusal with more sentences."""
+        text = " ".join((str(self), *sentences))
+        return Infeasible(text, floor_bytes=self.floor_bytes, culprit=self.culprit, because=self.because)
 
 
 class Uncapturable(OutgrowError):

@@ -22,10 +22,14 @@ _POINTS = 12
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to look for: the largest value of the setting `vary` (None: the smallest budget) at this slowdown."""
+    """What to look for: the largest value of the setting `vary` (None: the smallest budget) at this slowdown.
+
+    Values are multiples of `multiple`.
+    """
 
     vary: str | None
     slowdown: float
+    multiple: int = 1
 
 
 def fit(job: Job, wish: Wish, narrator: Narrator) -> None:
@@ -34,28 +38,31 @@ def fit(job: Job, wish: Wish, narrator: Narrator) -> None:
     if wish.vary is None:
         _smallest(job, wish, prospect, narrator)
     else:
-        _largest(job, wish.vary, wish.slowdown, prospect, narrator)
+        _largest(job, wish.vary, wish, prospect, narrator)
+    prospect.tell_remark(narrator)
 
 
-def _largest(job: Job, name: str, slowdown: float, prospect: Prospect, narrator: Narrator) -> None:
+def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narrator) -> None:
     trials: list[Trial] = []
+    slowdown, multiple = wish.slowdown, wish.multiple
 
     def tried(value: int) -> Trial:
         narrator.stage(f"{name} {value}")
         found = trial(prospect.ahead({**job.settings, name: value}), job.budget_bytes, job.planner, value)
         trials.append(found)
-        narrator.say(f"{name} {value}: {_outcome(found)}")
+        narrator.say(f"{name} {value}: {_outcome(found, slowdown)}")
         return found
 
-    first = job.settings.get(name, 1)
-    if not isinstance(first, int) or first < 1:
-        raise InvalidWorkload(f"--set {name}={first} is where the search begins: give a whole number of 1 or more.")
-    best = largest(tried, first, slowdown)
+    first = job.settings.get(name, multiple)
+    if not isinstance(first, int) or first < 1 or first % multiple:
+        wanted = f"a multiple of {multiple}" if multiple > 1 else "a whole number of 1 or more"
+        raise InvalidWorkload(f"--set {name}={first} is where the search begins: give {wanted}.")
+    best = largest(tried, first, slowdown, multiple=multiple)
     budget = format_bytes(job.budget_bytes)
     if best is None:
         last = trials[-1].refusal
         raise Infeasible(
-            f"Not even {name} 1 fits {budget} at {slowdown:g} times the seconds in core. {last or ''}",
+            f"Not even {name} {multiple} fits {budget} at {slowdown:g} times the seconds in core. {last or ''}",
             floor_bytes=last.floor_bytes if last else 0,
             culprit=last.culprit if last else "",
         )
@@ -64,11 +71,13 @@ def _largest(job: Job, name: str, slowdown: float, prospect: Prospect, narrator:
     write_data(job.outputs.json, {"vary": name, "slowdown": slowdown, "largest": best.value, "trials": found})
 
 
-def _outcome(found: Trial) -> str:
+def _outcome(found: Trial, slowdown: float) -> str:
     if found.prepared is None:
-        return str(found.refusal)
+        return f"does not fit (needs {format_bytes(found.refusal.floor_bytes if found.refusal else 0)})"
     plan = found.prepared.plan
-    return f"{format_bytes(plan.in_core.peak_bytes)} in core, {slowdown_of(plan):.3f} times the seconds in core"
+    outcome = "fits" if found.fits(slowdown) else "is too slow"
+    seconds = f"{slowdown_of(plan):.3f} times the seconds in core"
+    return f"{outcome}, {seconds}, {format_bytes(plan.in_core.peak_bytes)} in core"
 
 
 def _smallest(job: Job, wish: Wish, prospect: Prospect, narrator: Narrator) -> None:

@@ -15,25 +15,38 @@ _FACTORS = {
     "K": KIB, "KIB": KIB, "M": MIB, "MIB": MIB, "G": GIB, "GIB": GIB, "T": TIB, "TIB": TIB,
     "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 }  # fmt: skip
-_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+_SIZE = re.compile(r"\s*(-?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
-def parse_bytes(size: int | str, *, what: str = "memory budget") -> int:
+_LEAST_BUDGET = MIB
+"""No step trains in less, so less is a slip of the pen."""
+
+
+def parse_bytes(size: float | str, *, what: str = "memory budget") -> int:
     """Return `size` as a positive number of bytes.
 
     Raises `InvalidQuantity`, naming `what`, for anything that is not a positive size.
 
-    >>> parse_bytes("8GiB"), parse_bytes("8GB"), parse_bytes(4096)
-    (8589934592, 8000000000, 4096)
+    >>> parse_bytes("8GiB"), parse_bytes("8GB"), parse_bytes(4096), parse_bytes(1e9)
+    (8589934592, 8000000000, 4096, 1000000000)
     """
     if isinstance(size, str):
         number = _parse_text(size, what)
-    elif type(size) is int:
-        number = size
+    elif type(size) is int or (type(size) is float and size.is_integer()):
+        number = int(size)
     else:
         raise InvalidQuantity(f'{what} {size!r} is not a size. Give an int or a string such as "8GiB".')
     if number <= 0:
         raise InvalidQuantity(f'{what} {size!r} is not positive. Give a size such as "8GiB".')
+    return number
+
+
+def parse_budget(size: float | str) -> int:
+    """Return a memory budget in bytes. Raises `InvalidQuantity` as `parse_bytes` does, and for one below 1 MiB."""
+    number = parse_bytes(size)
+    if number < _LEAST_BUDGET:
+        meant = f"Did you mean {number}GiB?" if number < KIB else 'Give a size such as "8GiB".'
+        raise InvalidQuantity(f"memory budget {size!r} is {format_bytes(number)}. {meant}")
     return number
 
 

@@ -24,6 +24,7 @@ from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.ir.graph import SwapIn
+from outgrow.remarks import Remark
 from outgrow.runtime import program
 from outgrow.runtime.execute import Run
 from outgrow.runtime.links import Link
@@ -272,6 +273,7 @@ def test_an_ample_budget_calls_the_function_itself(compiled: Compile) -> None:
     assert differences(left_by(plain, ours, step), expected) == []
     assert ours.real_calls == 3
     assert step.plan.bytes_swapped == 0
+    assert step.plan.ran_as_written
 
 
 def test_a_loss_holds_no_more_than_its_number(compiled: Compile) -> None:
@@ -607,6 +609,14 @@ def test_a_host_budget_is_for_a_gpu(disk_folder: Path) -> None:
         outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, **options)
 
 
+def test_a_budget_beyond_the_machine_is_told() -> None:
+    """It may be meant, so it is a warning, at the line that asks for it."""
+    job = wide(layers=1)
+    with pytest.warns(Remark, match="more than this machine has") as said:
+        outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget="1000TiB")
+    assert said[0].filename == __file__
+
+
 def test_below_the_floor(compiled: Compile) -> None:
     """The refusal names the floor and what sets it; given the floor, the step trains.
 
@@ -740,6 +750,36 @@ def test_an_optimizer_is_an_optimizer() -> None:
         compile_anything(job.step, model=job.model, optimizer=job.model.parameters(), memory_budget=AMPLE)
     with pytest.raises(TypeError, match=r"step .*function"):
         compile_anything(job.model(job.batches[0][0]), model=job.model, memory_budget=AMPLE)
+
+
+def test_a_module_is_no_step() -> None:
+    """A model alone is for torch.compile, and that is said."""
+    job = wide(layers=1)
+    with pytest.raises(TypeError, match=r"step is a Sequential, which is a module\..* backend=\"outgrow\""):
+        compile_anything(job.model, model=job.model, optimizer=job.optimizer, memory_budget=AMPLE)
+
+
+def test_a_step_that_trains_nothing_is_told(compiled: Compile) -> None:
+    """One that leaves out optimizer.step(), or runs nothing; not one that adds to gradients or has no optimizer."""
+    job = wide(layers=1)
+
+    def forgetful(x: Tensor, y: Tensor) -> Tensor:
+        loss = job.loss(x, y)
+        loss.backward()
+        job.optimizer.zero_grad()
+        return loss
+
+    def adding(x: Tensor, y: Tensor) -> Tensor:
+        loss = job.loss(x, y)
+        loss.backward()
+        return loss
+
+    with pytest.warns(Remark, match=r"Does it call optimizer\.step\(\)"):
+        compiled(job, AMPLE, forgetful)(*job.batches[0])
+    with pytest.warns(Remark, match="runs no operator of torch"):
+        compiled(job, AMPLE, lambda x, _: x)(*job.batches[0])
+    compiled(job, AMPLE, adding)(*job.batches[0])
+    compiled(job, AMPLE, adding)(*job.batches[0])  # to the gradients that are there
 
 
 def test_a_step_without_optimizer(disk_folder: Path) -> None:

@@ -33,8 +33,19 @@ def test_a_step_without_ops_needs_what_it_is_given() -> None:
     problem = problem_of("storage p parameter 8", {})
     assert floor_of(problem, problem.graph) == (8, None)
     assert make_plan(replace(problem, budget=Budget(8))).floor_bytes == 8
-    with pytest.raises(Infeasible, match="set by what the step is given"):
+    with pytest.raises(Infeasible, match="needs 8 B: 8 B for what the step is given"):
         make_plan(replace(problem, budget=Budget(7)))
+
+
+def test_a_smaller_batch_is_advised_where_tensors_take_most() -> None:
+    """The refusal parts what is needed into tensors and the rest of the process, which no batch makes smaller."""
+    problem = problem_of("storage x input 8\nvalue %x: x@0 f32[2]\nstorage a 8\n%a: a@0 f32[2] = my.one(%x)", {})
+    for overhead, advice in ((8, "Raise the budget to 1MiB, or make the batch smaller."), (64, "the budget to 1MiB.")):
+        with pytest.raises(Infeasible) as caught:
+            make_plan(replace(problem, budget=Budget(1, overhead)))
+        needed = f"needs {16 + overhead} B: 16 B while one runs and {overhead} B that the process takes beside tensors."
+        assert needed in str(caught.value)
+        assert str(caught.value).endswith(advice)
 
 
 def test_an_input_stays_until_its_first_use() -> None:

@@ -24,9 +24,9 @@ def test_a_row_has_every_figure_or_the_reason() -> None:
     assert lines[-1] == "a note"
 
 
-def test_where_no_planner_has_a_plan_the_refusal_is_told_in_full() -> None:
-    """The floor and the remedies stand below the table."""
-    assert comparison("toy.py:chain", 1300, [Row("olla", REFUSAL)]).splitlines()[-1] == "olla finds no plan."
+def test_where_no_planner_has_a_plan_rows_are_brief() -> None:
+    """The refusal says why, once, and the rows below which budget."""
+    assert comparison("toy.py:chain", 1300, [Row("olla", REFUSAL)]).splitlines()[-1] == "olla     no plan below 2.0 KiB"
 
 
 def test_the_data_of_a_row_are_those_of_the_table() -> None:

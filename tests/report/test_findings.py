@@ -46,6 +46,26 @@ def test_the_explanation_tells_every_storage_and_ends_with_the_table() -> None:
     assert f"set by {found.plan.floor_op}" in text
     assert all(row.storage in text and row.before in text for row in found.account.swapped)
     assert text.endswith(str(found.summary))
+    assert text.count("floor  ") == 1
+
+
+def test_of_a_plan_that_was_not_used_there_are_no_figures() -> None:
+    """Where the user's function itself ran, one line says so, and the rest is what it took."""
+    found = findings(capacity_bytes=1 << 20)
+    summary = replace(found.summary, ran_as_written=True)
+    text = explanation(replace(found, summary=summary).to_json())
+    assert text == str(summary)
+    assert "your function itself was called" in text.splitlines()[0]
+    assert not any(word in text for word in ("simulated", "bound", "swapped", "planned by"))
+    assert summary.measured is not None
+    assert format_seconds(summary.measured.seconds) in text
+
+
+def test_a_floor_of_the_whole_budget_is_an_upper_limit() -> None:
+    """A step that has run under the budget has a plan there, whatever the margin for another process."""
+    found = findings().summary
+    assert "new process has a plan" in str(found)
+    assert "or less: under this budget there is a plan" in str(replace(found, floor_bytes=found.budget_bytes))
 
 
 def test_the_table_has_every_figure() -> None:

@@ -72,6 +72,22 @@ def test_every_swap_is_a_row_and_every_copy_a_bar() -> None:
     assert all(row.storage in reader.texts for row in found.account.swapped)
 
 
+def test_a_plan_that_was_not_used_is_not_shown() -> None:
+    """Where the user's function itself ran, there is the step in core and what the process took."""
+    found = findings(capacity_bytes=1 << 20)
+    reader = Reader(render_page(replace(found, summary=replace(found.summary, ran_as_written=True))))
+    assert "planned" not in reader.styles("path")
+    assert not any("Derivation" in text for text in reader.texts)
+    assert any("as it is written" in text for text in reader.texts)
+
+
+def test_what_is_wide_scrolls_in_its_box() -> None:
+    """Every table and every picture is in a box of its own, so that the page is as wide as its reader."""
+    styles = Reader(render_page(findings())).styles
+    assert styles("div").count("scroll") == len(styles("table"))
+    assert styles("div").count("wide") == len(styles("svg"))
+
+
 def crowded(count: int) -> Findings:
     """A step of very many short ops and events."""
     spans = tuple(Span(Lane.COMPUTE, f"op_{at}", at * 1e-4, (at + 1) * 1e-4) for at in range(count))
@@ -90,6 +106,12 @@ def test_a_page_of_a_hundred_thousand_ops_is_small() -> None:
 
 def test_the_verdict_names_memory_and_speed() -> None:
     """One sentence, whether it was planned, trained, or nothing had to move."""
-    assert verdict(findings().summary).startswith("Trains in 1.3 KiB what needs 2.3 KiB, at 1.00")
-    assert verdict(findings(losses=()).summary).startswith("Would train in ")
+    summary = findings().summary
+    told = verdict(summary)
+    assert told.startswith("Trains with a peak of 1.3 KiB, 2.3 KiB in core. The last step took ")
+    assert told.endswith(f"{summary.measured_speed:.2f} of the speed predicted in core.")
+    assert "more than the budget of 1.2 KiB" in verdict(replace(summary, budget_bytes=1200))
+    assert verdict(findings(losses=()).summary).startswith(
+        "Would train with a peak of 1.3 KiB, 2.3 KiB in core, at 1.00"
+    )
     assert verdict(findings(capacity_bytes=1 << 20).summary).endswith("nothing has to move.")

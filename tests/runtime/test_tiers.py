@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from outgrow.errors import TierFailure
 from outgrow.runtime.memory import Block
-from outgrow.runtime.tiers import DiskTier, default_offload_dir
+from outgrow.runtime.tiers import DiskTier, default_offload_dir, offload_folder
 from outgrow.units import GIB, MIB
 from tests.runtime.memory import bytes_of, filled, open_spill_files, put
 
@@ -151,10 +151,30 @@ def test_the_space_is_taken_at_once(tier: DiskTier) -> None:
 
 
 def test_a_missing_folder_is_made(disk_folder: Path) -> None:
-    """Parents and all, for its owner alone."""
-    folder = disk_folder / "a" / "b"
+    """In a folder that is there, for its owner alone; a path that leads nowhere is taken for a slip."""
+    folder = disk_folder / "a"
     DiskTier(folder, 1).close()
     assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0
+    with pytest.raises(TierFailure, match=rf"there is no folder {disk_folder}/b\. Make that"):
+        DiskTier(disk_folder / "b" / "c", 1)
+    assert not (disk_folder / "b").exists()
+
+
+def test_the_default_folder_is_made_with_its_parents(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may have no cache folder yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
+    DiskTier(default_offload_dir(), 1).close()
+    assert default_offload_dir().is_dir()
+
+
+def test_a_chosen_folder_is_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The home folder may be written as ~; what is no path, or an empty one, is refused."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert offload_folder("~/spill") == offload_folder(Path("~/spill")) == tmp_path / "spill"
+    with pytest.raises(TypeError, match=r"offload_dir is 3, not a folder\. Give a path\."):
+        offload_folder(3)  # type: ignore[arg-type]
+    with pytest.raises(TierFailure, match="offload_dir is empty"):
+        offload_folder("")
 
 
 def test_closing_gives_the_space_back(disk_folder: Path) -> None:

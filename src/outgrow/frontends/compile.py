@@ -89,6 +89,7 @@ class Step(Generic[P, R]):
         self._recording: Recording | None = None
         self._losses: deque[float | Tensor] = deque(maxlen=_MOST_LOSSES)
         self._torn = ""
+        self._ran_as_written = False
         self.process_bytes = 0
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -107,7 +108,8 @@ class Step(Generic[P, R]):
         served = self._entries.ready(args, kwargs)
         entry = self._last = served.entry
         self._progress("step", 0.0)
-        if entry.runs_as_written:
+        self._ran_as_written = entry.runs_as_written
+        if self._ran_as_written:
             returned = self._run_as_written(entry, *args, **kwargs)
         else:
             returned = cast("R", self._run_program(served, args, kwargs))
@@ -154,7 +156,10 @@ class Step(Generic[P, R]):
 
     @property
     def plan(self) -> Summary:
-        """The figures of the current plan, and of the last step; printed, a table."""
+        """The figures of the current plan, and of the last step; printed, a table.
+
+        If the step was called as it is written, the table has what it took and leaves the plan out.
+        """
         prepared, trace = self._entry.prepared, self._trace
         measured = replayed = None
         if trace is not None:
@@ -162,7 +167,8 @@ class Step(Generic[P, R]):
             measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, losses)
             replayed = prepared.replayed(trace)
         summary = prepared.summary(self._name, measured, replayed)
-        return replace(summary, floor_bytes=self._entries.floor_bytes(self._entry))
+        floor = self._entries.floor_bytes(self._entry)
+        return replace(summary, floor_bytes=floor, ran_as_written=self._ran_as_written)
 
     @property
     def plans(self) -> PlansReport:
@@ -236,10 +242,10 @@ def compile(
     *,
     model: nn.Module | Sequence[nn.Module],
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
-    memory_budget: int | str,
+    memory_budget: float | str,
     offload_dir: str | Path | None = None,
-    disk_budget: int | str | None = None,
-    host_budget: int | str | None = None,
+    disk_budget: float | str | None = None,
+    host_budget: float | str | None = None,
     planner: str = "search",
     kernels: str = "eager",
     mesh: DeviceMesh | None = None,
@@ -252,10 +258,10 @@ def compile(
     *,
     model: nn.Module | Sequence[nn.Module],
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
-    memory_budget: int | str,
+    memory_budget: float | str,
     offload_dir: str | Path | None = None,
-    disk_budget: int | str | None = None,
-    host_budget: int | str | None = None,
+    disk_budget: float | str | None = None,
+    host_budget: float | str | None = None,
     planner: str = "search",
     kernels: str = "eager",
     mesh: DeviceMesh | None = None,
@@ -267,10 +273,10 @@ def compile(
     *,
     model: nn.Module | Sequence[nn.Module],
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
-    memory_budget: int | str,
+    memory_budget: float | str,
     offload_dir: str | Path | None = None,
-    disk_budget: int | str | None = None,
-    host_budget: int | str | None = None,
+    disk_budget: float | str | None = None,
+    host_budget: float | str | None = None,
     planner: str = "search",
     kernels: str = "eager",
     mesh: DeviceMesh | None = None,
@@ -313,6 +319,12 @@ def compile(
             raise TypeError(
                 f"step is a {type(function).__name__}, not a function. Give the function that runs one step."
             )
+        if isinstance(function, nn.Module):
+            raise TypeError(
+                f"step is a {type(function).__name__}, which is a module. Give the function that runs one step, with "
+                "loss, backward() and optimizer.step(); for the model alone there is "
+                'torch.compile(model, backend="outgrow", options={"memory_budget": ...}).'
+            )
         if isinstance(function, Step):
             raise TypeError("step has been compiled already. Give compile the function that it was made of.")
         workers = None if mesh is None else Workers(mesh)
@@ -346,9 +358,9 @@ def _sequence(given: object, kind: type[T], what: str, remedy: str) -> tuple[T, 
 def compile_workload(
     workload: Workload,
     *,
-    memory_budget: int | str,
+    memory_budget: float | str,
     offload_dir: str | Path | None = None,
-    disk_budget: int | str | None = None,
+    disk_budget: float | str | None = None,
     planner: str = "search",
     kernels: str = "eager",
     name: str = "",

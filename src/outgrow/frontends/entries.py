@@ -11,7 +11,6 @@ from functools import partial
 from operator import itemgetter
 from statistics import mean
 from time import perf_counter
-from warnings import warn
 
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
@@ -34,6 +33,7 @@ from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
+from outgrow.remarks import remark
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
@@ -57,6 +57,9 @@ _ANEW = (
     "The step has been captured and planned {} times for batches of the same shapes, which takes time: something else "
     "changes from call to call, such as a number among the arguments or an attribute of a module. Pass it as a tensor, "
     "or keep it in a buffer."
+)
+_UNTRAINED = (
+    "The step changes no parameter, so nothing is trained. Does it call optimizer.step(), while there are gradients?"
 )
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
 """Room is ample if the capacity is at least twice the peak plus 64 MiB. Then the user's function is called as it is:
@@ -191,6 +194,7 @@ class Entries:
         if self._is_compiled:
             self._progress("compile", 0.0)
         captured = by_kernels(captured, self._settings.kernels)
+        _remark_untrained(captured.graph, self._training)
         self._platform.clear_away()
         entry = self._planned(captured, args, kwargs, is_new=True)
         entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
@@ -212,7 +216,7 @@ class Entries:
         """Say, once, if a step is captured over and over for batches of the same shapes."""
         entries = [other for found in self._by_signature.values() for other in found]
         if sum(other.shapes == entry.shapes for other in entries) == _MANY:
-            warn(_ANEW.format(_MANY), stacklevel=5)
+            remark(_ANEW.format(_MANY))
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
@@ -229,9 +233,13 @@ class Entries:
         return captured
 
     def floor_bytes(self, entry: Entry) -> int:
-        """Return the smallest budget with which a new process trains on such batches, from its first step on."""
+        """Return the smallest budget with which a new process trains on such batches, from its first step on.
+
+        It is no more than the budget, under which all of them have plans.
+        """
         entries = [other for found in self._by_signature.values() for other in found if other.shapes == entry.shapes]
-        return max((other.new_floor_bytes for other in entries), default=entry.new_floor_bytes)
+        floor = max((other.new_floor_bytes for other in entries), default=entry.new_floor_bytes)
+        return min(floor, self._settings.budget_bytes)
 
     def report(self) -> PlansReport:
         """Return which plans there are, and what they cost."""
@@ -298,8 +306,12 @@ class Entries:
             overhead_within=partial(self._overhead, captured, tensors, is_new=is_new),
             progress=self._progress,
         )
-        is_thorough = not _makes_state(captured.graph)
-        prepared, program = fitted(demand, self._settings.budget_bytes, is_new=is_new, is_thorough=is_thorough)
+        makes_state = _makes_state(captured.graph)
+        try:
+            prepared, program = fitted(demand, self._settings.budget_bytes, is_new=is_new, is_thorough=not makes_state)
+        except Infeasible as refusal:
+            refusal.makes_state = makes_state
+            raise
         capacity = prepared.plan.budget.capacity_bytes
         is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= capacity
         runs_as_written = is_roomy and may_run_as_written and not self._is_compiled and self.workers is None
@@ -411,6 +423,16 @@ def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
         key: Cost(mean(cost.seconds for cost in costs), max(cost.workspace_bytes for cost in costs), measured=True)
         for key, costs in grouped.items()
     }
+
+
+def _remark_untrained(graph: Graph, training: Training) -> None:
+    """Warn of a step that runs nothing, or leaves neither new parameters nor gradients for its optimizers."""
+    if not graph.ops:
+        remark("The step runs no operator of torch, so nothing is trained.")
+        return
+    roles = {graph.storages[name].role for names in graph.written_at for name in names if name in graph.outliving}
+    if training.optimizers and not roles & {Role.PARAMETER, Role.GRADIENT}:
+        remark(_UNTRAINED)
 
 
 def _makes_state(graph: Graph) -> bool:

@@ -21,10 +21,10 @@ class BudgetCallback(TrainerCallback):
 
     def __init__(
         self,
-        memory_budget: int | str,
+        memory_budget: float | str,
         *,
         offload_dir: str | Path | None = None,
-        disk_budget: int | str | None = None,
+        disk_budget: float | str | None = None,
         planner: str = "search",
         kernels: str = "eager",
     ) -> None:

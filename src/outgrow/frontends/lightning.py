@@ -30,10 +30,10 @@ class BudgetStrategy(SingleDeviceStrategy):
 
     def __init__(
         self,
-        memory_budget: int | str | None = None,
+        memory_budget: float | str | None = None,
         *,
         offload_dir: str | Path | None = None,
-        disk_budget: int | str | None = None,
+        disk_budget: float | str | None = None,
         planner: str = "search",
         kernels: str = "eager",
         **kwargs: Any,

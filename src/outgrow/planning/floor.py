@@ -70,24 +70,17 @@ def require_feasible(problem: Problem, graph: Graph) -> None:
     budget = problem.budget
     if budget.capacity_bytes >= floor:
         return
-    needed = floor + budget.overhead_bytes
+    overhead, needed = budget.overhead_bytes, floor + budget.overhead_bytes
+    of_tensors = f"{format_bytes(floor)} {f'while {op.name} runs' if op else 'for what the step is given'}"
+    of_process = f" and {format_bytes(overhead)} that the process takes beside tensors" if overhead else ""
+    or_else = ", or make the batch smaller" if overhead <= floor else ""
     raise Infeasible(
-        f"Budget {format_bytes(budget.limit_bytes)} is below the floor {format_bytes(needed)}, "
-        f"set by {_described(problem, graph, op)} and {format_bytes(budget.overhead_bytes)} overhead of the process. "
-        f"Raise the budget to {_rounded_up(needed)}, or make the batch or volume smaller.",
+        f"Budget {format_bytes(budget.limit_bytes)} is below the floor. The step needs {format_bytes(needed)}: "
+        f"{of_tensors}{of_process}. Raise the budget to {_rounded_up(needed)}{or_else}.",
         floor_bytes=needed,
         culprit=op.name if op else "",
         because="below the floor of every plan",
     )
-
-
-def _described(problem: Problem, graph: Graph, op: Op | None) -> str:
-    """What sets the floor, in words."""
-    if op is None:
-        return "what the step is given"
-    reads, writes = len(graph.reads(op)), len(graph.written(op))
-    workspace = format_bytes(problem.workspace.get(op.captured, 0))
-    return f"{op.name} ({op.operator}: reads {reads} and writes {writes} storages, {workspace} workspace)"
 
 
 def _rounded_up(size_bytes: int) -> str:

@@ -62,26 +62,28 @@ class Row:
 
 
 def comparison(workload: str, budget_bytes: int, rows: Sequence[Row]) -> str:
-    """Return the table of all planners, predicted, and below it the bound and the notes."""
+    """Return the table of all planners, predicted, and below it the bound and the notes.
+
+    Where no planner has a plan, rows say below which budget alone: why is in the refusal.
+    """
     title = f"{workload} under {format_bytes(budget_bytes)}, predicted"
     header, *lines = aligned([_HEADER, *(row.cells() for row in rows)], numbers_from=1).splitlines()
     width = max(len(name) for name in (_HEADER[0], *(row.planner for row in rows)))
-    told = [_refused(row, width) or line for row, line in zip(rows, lines, strict=True)]
+    bounds = [row.found.bound_seconds for row in rows if isinstance(row.found, Summary)]
+    told = [_refused(row, width, briefly=not bounds) or line for row, line in zip(rows, lines, strict=True)]
     notes = [note for row in rows for note in row.notes]
-    return "\n".join((title, "", header, *told, "", _bound(rows), *notes))
+    return "\n".join((title, "", header, *told, *_bound(bounds), *notes))
 
 
-def _refused(row: Row, width: int) -> str:
+def _refused(row: Row, width: int, *, briefly: bool) -> str:
     """The row of a planner without a plan; empty if it has one."""
     if not isinstance(row.found, Infeasible):
         return ""
-    why = f"{row.found.because} ({row.found.culprit})"
-    return f"{row.planner.ljust(width)}  no plan below {format_bytes(row.found.floor_bytes)}: {why}"
+    why = "" if briefly else f": {row.found.because} ({row.found.culprit})"
+    return f"{row.planner.ljust(width)}  no plan below {format_bytes(row.found.floor_bytes)}{why}"
 
 
-def _bound(rows: Sequence[Row]) -> str:
-    """Return the line about the bound; if no planner has a plan, the whole first refusal."""
-    bounds = [row.found.bound_seconds for row in rows if isinstance(row.found, Summary)]
-    if not bounds:
-        return str(rows[0].found)
-    return f"The bound is {format_seconds(bounds[0])}: no plan in the captured order, or in the lean one, is quicker."
+def _bound(bounds: Sequence[float]) -> list[str]:
+    """Return the line about the bound, which is one for all planners that have a plan."""
+    told = "no plan in the captured order, or in the lean one, is quicker."
+    return ["", f"The bound is {format_seconds(bounds[0])}: {told}"] if bounds else []

@@ -13,6 +13,11 @@ from outgrow.planning.partition.shares import Shares
 from outgrow.report.columns import aligned
 from outgrow.units import format_bytes, format_seconds
 
+_VARIABLES = (
+    "i0, i1, ..: a dimension of the result; b: the batch; c, co, ci: channels, of outputs, of inputs; h: heads; "
+    "n, i, j, k: those of matrix products; whole: every worker runs all of the call."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
@@ -143,7 +148,7 @@ def _ways(levels: Sequence[Level]) -> str:
         cuts = Counter("whole" if strategy is None else strategy.cut for strategy in level.strategies.values())
         often = ", ".join(f"{name} {count}" for name, count in cuts.most_common(6))
         rows.append((f"{level.ways} ways", format_bytes(round(level.communicated_bytes)), often))
-    return aligned(rows) if levels else ""
+    return f"{aligned(rows)}\n{_VARIABLES}" if levels else ""
 
 
 def _largest(step: Dataflow, levels: Sequence[Level], count: int = 6) -> str:

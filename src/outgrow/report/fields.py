@@ -34,6 +34,10 @@ class Fields:
         """Return an integer that older files lack; there it is 0."""
         return self.integer(key) if key in self.data else 0
 
+    def newer_flag(self, key: str) -> bool:
+        """Return true or false; it is false in older files, which lack it."""
+        return self.flag(key) if key in self.data else False
+
     def integer(self, key: str) -> int:
         return self._of_type(key, int, "an integer")
 

@@ -51,8 +51,9 @@ class Findings:
 
     @property
     def figures_text(self) -> str:
-        """The figures as a table, and what the planner wants known of its plan."""
-        return "\n\n".join((str(self.summary), *self.plan.notes))
+        """The figures as a table, and what the planner wants known of its plan, if it was used."""
+        notes = () if self.summary.ran_as_written else self.plan.notes
+        return "\n\n".join((str(self.summary), *notes))
 
     @property
     def scores_text(self) -> str:
@@ -81,16 +82,15 @@ def explanation(text: str) -> str:
         account.texts("by_layout"),
         account.each("stowed", _stowed),
     )
-    return "\n\n".join((_limits(plan), str(found), *plan.notes, str(_summary(fields))))
+    summary = _summary(fields)
+    parts = () if summary.ran_as_written else (_limits(plan), str(found), *plan.notes)
+    return "\n\n".join((*parts, str(summary)))
 
 
 def _limits(plan: Plan) -> str:
     budget, overhead = format_bytes(plan.budget.limit_bytes), format_bytes(plan.budget.overhead_bytes)
-    culprit = f", set by {plan.floor_op}" if plan.floor_op else ""
-    return (
-        f"The budget is {budget}, of which {overhead} are overhead of the process. "
-        f"No plan exists below the floor of {format_bytes(plan.floor_bytes)}{culprit}."
-    )
+    culprit = f" The floor is set by {plan.floor_op}, which needs the most at once." if plan.floor_op else ""
+    return f"The budget is {budget}, of which {overhead} are overhead of the process.{culprit}"
 
 
 def _summary(fields: Fields) -> Summary:
@@ -113,6 +113,7 @@ def _summary(fields: Fields) -> Summary:
         ops=fields.integer("ops"),
         planning_seconds=fields.number("planning_seconds"),
         bytes_below=fields.newer_integer("bytes_below"),
+        ran_as_written=fields.newer_flag("ran_as_written"),
     )
 
 

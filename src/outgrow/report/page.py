@@ -31,8 +31,7 @@ def render_page(found: Findings) -> str:
         _figures(summary),
         _step(found),
         _losses(found),
-        _account(found.account),
-        _derivation(found.derivation),
+        "" if summary.ran_as_written else _account(found.account) + _derivation(found.derivation),
         f"<footer>{escape(_setting(found))}</footer>",
     )
     body = "\n".join(section for section in sections if section)
@@ -44,18 +43,23 @@ def render_page(found: Findings) -> str:
 
 
 def verdict(summary: Summary) -> str:
-    """Return the whole in one sentence."""
-    in_core = format_bytes(summary.in_core_peak_bytes)
+    """Return the whole in a sentence or two; peaks are compared with peaks, and what was measured is said."""
+    in_core = f"{format_bytes(summary.in_core_peak_bytes)} in core"
     budget = format_bytes(summary.budget_bytes)
     measured = summary.measured
     if measured is None:
-        taken = format_bytes(summary.predicted.peak_bytes + summary.overhead_bytes)
-        return f"Would train in {taken} what needs {in_core}, at {summary.speed:.2f} of the speed."
+        peak = format_bytes(summary.predicted.peak_bytes)
+        return f"Would train with a peak of {peak}, {in_core}, at {summary.speed:.2f} of the speed, all predicted."
     taken = format_bytes(measured.process_bytes)
+    if summary.ran_as_written:
+        return f"Trains in {taken} of the {budget} allowed, as it is written."
     if not summary.bytes_swapped and not summary.seconds_recomputed:
         return f"Trains in {taken} of the {budget} allowed: nothing has to move."
-    over = f" The budget of {budget} was exceeded." if measured.process_bytes > summary.budget_bytes else ""
-    return f"Trains in {taken} what needs {in_core}, at {summary.speed:.2f} of the speed.{over}"
+    has_exceeded = measured.process_bytes > summary.budget_bytes
+    over = f" The process took {taken}, more than the budget of {budget}." if has_exceeded else ""
+    speed = "" if summary.measured_speed is None else f", {summary.measured_speed:.2f} of the speed predicted in core"
+    peak, seconds = format_bytes(measured.peak_bytes), format_seconds(measured.seconds)
+    return f"Trains with a peak of {peak}, {in_core}. The last step took {seconds}{speed}.{over}"
 
 
 def _figures(summary: Summary) -> str:
@@ -63,7 +67,7 @@ def _figures(summary: Summary) -> str:
     estimates = [_row("th", ("", *("number" for _ in header[1:])), header)]
     estimates += [_row("td", ("", *("number" for _ in row[1:])), row) for row in rows]
     figures = [_row("td", ("", "number", "soft"), row) for row in summary.figures()]
-    tables = "".join(f"<table>{''.join(lines)}</table>" for lines in (estimates, figures))
+    tables = "".join(f'<div class="scroll"><table>{"".join(lines)}</table></div>' for lines in (estimates, figures))
     return f'<div class="figures">{tables}</div>'
 
 
@@ -77,10 +81,16 @@ def _row(tag: str, kinds: Sequence[str], cells: Sequence[str]) -> str:
 
 def _step(found: Findings) -> str:
     traces, summary = found.traces, found.summary
-    curves = [Curve("in-core", traces.in_core, area=True), Curve("planned", traces.simulated)]
+    curves = [Curve("in-core", traces.in_core, area=True)]
     repeated = frozenset(op.name for op in found.derived.ops if op.origin)
-    groups = [LaneGroup("planned", traces.simulated.spans, repeated)]
-    legend = [("in-core", "memory in core"), ("planned", "memory as planned")]
+    groups: list[LaneGroup] = []
+    legend = [("in-core", "memory in core")]
+    if summary.ran_as_written:
+        groups.append(LaneGroup("in core, predicted", traces.in_core.spans))
+    else:
+        curves.append(Curve("planned", traces.simulated))
+        groups.append(LaneGroup("planned", traces.simulated.spans, repeated))
+        legend.append(("planned", "memory as planned"))
     if traces.measured is not None:
         curves.append(Curve("measured", traces.measured))
         legend.append(("measured", "memory as measured"))
@@ -189,6 +199,6 @@ def _setting(found: Findings) -> str:
     summary = found.summary
     called = f"{summary.workload} with {settings}" if settings else summary.workload
     return (
-        f"{called}: {summary.ops} ops, planned by {summary.planner} in "
+        f"{called}: {summary.ops} ops, {summary.way}; planning took "
         f"{format_seconds(summary.planning_seconds)}, on {summary.machine}."
     )

@@ -40,8 +40,9 @@ _PICTURES_A_SECOND = 4
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """What is told of one step: its number, how many there are, its loss if it returned one, seconds and
-    bytes.
+    """What is told of one step: its number, how many there are, its loss if it returned one, seconds and bytes.
+
+    `planning_seconds` of the seconds went into capturing and planning it.
     """
 
     number: int
@@ -50,6 +51,7 @@ class StepLine:
     seconds: float
     process_bytes: int
     budget_bytes: int
+    planning_seconds: float = 0.0
 
     def __str__(self) -> str:
         """The line."""
@@ -58,7 +60,8 @@ class StepLine:
         memory = f"peak {format_bytes(self.process_bytes)} of {format_bytes(self.budget_bytes)}"
         if self.process_bytes > self.budget_bytes:
             memory += f", {format_bytes(self.process_bytes - self.budget_bytes)} too many"
-        return f"step {self.number:{width}d}/{self.steps}{loss}  {format_seconds(self.seconds)}  {memory}"
+        planning = f" ({format_seconds(self.planning_seconds)} of it planning)" if self.planning_seconds > 0 else ""
+        return f"step {self.number:{width}d}/{self.steps}{loss}  {format_seconds(self.seconds)}{planning}  {memory}"
 
 
 def _short(loss: float) -> str:

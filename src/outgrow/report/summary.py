@@ -16,7 +16,9 @@ SECONDS_A_DAY = 24 * 60 * 60
 
 
 _FLOOR = "the smallest budget with which a new process has a plan"
+_FLOOR_AT_MOST = "or less: under this budget there is a plan"
 _FLOOR_UNSEEN = "an estimate: a run shows what its process takes"
+_AS_WRITTEN = "not planned: it fits twice over, so your function itself was called"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,10 @@ class Traces:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one plan: predicted | simulated | measured, side by side."""
+    """The figures of one plan: predicted | simulated | measured, side by side.
+
+    Where the last step `ran_as_written` it was the user's own function that was called, and the plan was not used.
+    """
 
     workload: str
     machine: str
@@ -60,6 +65,7 @@ class Summary:
     ops: int
     planning_seconds: float
     bytes_below: int = 0
+    ran_as_written: bool = False
 
     @property
     def seconds(self) -> float:
@@ -75,6 +81,16 @@ class Summary:
     def speed(self) -> float:
         """In-core seconds / predicted seconds, both by the same costs: 1 is no slower than in core."""
         return self.in_core_seconds / self.predicted.seconds if self.predicted.seconds else 1.0
+
+    @property
+    def measured_speed(self) -> float | None:
+        """Predicted in-core seconds / measured seconds; None before a step has run."""
+        return self.in_core_seconds / self.measured.seconds if self.measured and self.measured.seconds else None
+
+    @property
+    def way(self) -> str:
+        """How the step was planned, in words."""
+        return _AS_WRITTEN if self.ran_as_written else f"planned by {self.planner}"
 
     @property
     def slowdown(self) -> float:
@@ -97,14 +113,20 @@ class Summary:
 
     def __str__(self) -> str:
         """The table for people: predicted | simulated | measured, then the figures of the plan."""
-        title = f"{self.workload or 'step'}: {self.ops} ops, planned by {self.planner}"
+        title = f"{self.workload or 'step'}: {self.ops} ops, {self.way}"
         machine = f"machine     {self.machine}"
         return "\n".join((title, "", aligned(self.estimates(), numbers_from=1), "", aligned(self.figures()), machine))
 
-    def estimates(self) -> list[tuple[str, str, str, str]]:
-        """Return the rows predicted | simulated | measured, below their header."""
+    def estimates(self) -> list[tuple[str, ...]]:
+        """Return the rows predicted | simulated | measured, below their header; of a plan that ran not, none but that.
+
+        What the user's own function held of tensors is not known, but what the process took is.
+        """
         predicted, simulated, measured = self.predicted, self.simulated, self.measured
-        rows = [
+        if self.ran_as_written and measured:
+            taken = ("process", format_bytes(measured.process_bytes))
+            return [("", "measured"), taken, ("step", format_seconds(measured.seconds))]
+        rows: list[tuple[str, ...]] = [
             ("", "predicted", "simulated", "measured"),
             (
                 "peak",
@@ -130,14 +152,21 @@ class Summary:
         is_deep, is_writing = self.bytes_below > 0, self.bytes_written > 0
         a_day = format_bytes(int(self.written_a_day_bytes))
         basis = "the arithmetic in core: " if self.bound_seconds == self.in_core_seconds else ""
+        at_most = _FLOOR_AT_MOST if self.floor_bytes >= self.budget_bytes else _FLOOR
+        floor = ("floor", format_bytes(self.floor_bytes), at_most if self.measured else _FLOOR_UNSEEN)
+        in_core, in_core_seconds = format_bytes(self.in_core_peak_bytes), format_seconds(self.in_core_seconds)
+        planning = ("planning", format_seconds(self.planning_seconds), "")
+        if self.ran_as_written:
+            in_core = ("in core", in_core, f"the peak of its tensors, predicted; in {in_core_seconds}, predicted")
+            return [("budget", format_bytes(self.budget_bytes), ""), floor, in_core, planning]
         return [
             (
                 "budget",
                 format_bytes(self.budget_bytes),
                 f"with {format_bytes(self.overhead_bytes)} of overhead",
             ),
-            ("floor", format_bytes(self.floor_bytes), _FLOOR if self.measured else _FLOOR_UNSEEN),
-            ("in core", format_bytes(self.in_core_peak_bytes), f"in {format_seconds(self.in_core_seconds)}"),
+            floor,
+            ("in core", in_core, f"in {in_core_seconds}"),
             (
                 "bound",
                 format_seconds(self.bound_seconds),
@@ -159,7 +188,7 @@ class Summary:
                 format_seconds(self.seconds_recomputed) if self.seconds_recomputed else "none",
                 "arithmetic done again in a step",
             ),
-            ("planning", format_seconds(self.planning_seconds), ""),
+            planning,
         ]
 
 

@@ -41,6 +41,11 @@ def reset_high_water() -> None:
         os.close(descriptor)
 
 
+def machine_bytes() -> int:
+    """Return the bytes of RAM that this machine has for all its processes."""
+    return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+
+
 def _read(path: str) -> bytes:
     """Return what the kernel says now, without the layers of a Python file: each step asks twice."""
     descriptor = os.open(path, os.O_RDONLY)

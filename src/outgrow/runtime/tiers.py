@@ -49,8 +49,17 @@ def default_offload_dir() -> Path:
 
 
 def offload_folder(chosen: str | Path | None) -> Path:
-    """Return the folder for spill files: the one that was chosen, or the default."""
-    return default_offload_dir() if chosen is None else Path(chosen)
+    """Return the folder for spill files: the one that was chosen, with ~ for the home folder, or the default.
+
+    Raises `TypeError` for what is no path, and `TierFailure` for an empty one.
+    """
+    if chosen is None:
+        return default_offload_dir()
+    if not isinstance(chosen, str | os.PathLike):
+        raise TypeError(f"offload_dir is {chosen!r}, not a folder. Give a path.")
+    if not os.fspath(chosen):
+        raise TierFailure(f"offload_dir is empty. {_CHOOSE}")
+    return Path(os.path.expanduser(chosen))  # noqa: PTH111 - `Path.expanduser` fails where there is no such user
 
 
 @dataclass
@@ -71,7 +80,7 @@ class _Direction:
 
 
 class DiskTier:
-    """`capacity_bytes` of disk in `folder`, which is made if it does not exist.
+    """`capacity_bytes` of disk in `folder`, which is made if it does not exist and its parent does.
 
     Extents begin at multiples of `ALIGNMENT_BYTES` and do not overlap once their ends are rounded up to it.
     Use one thread for each direction. Whatever the disk refuses, at birth or in a copy, is a `TierFailure`.
@@ -229,9 +238,15 @@ def _direct_bytes(address: int, size: int) -> int:
 
 
 def _require_disk(folder: Path) -> None:
-    """Make the folder if need be. Raises `TierFailure` unless it is one on a disk."""
+    """Make the folder if need be, the default one with its parents. Raises `TierFailure` unless it is one on a disk."""
+    is_default = folder == default_offload_dir()
+    if not is_default and not folder.parent.exists():
+        raise TierFailure(
+            f"The offload folder {folder} cannot be made: there is no folder {folder.parent}. "
+            "Make that, or choose another one as offload_dir."
+        )
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=is_default, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise TierFailure(f"The offload folder {folder} is not a directory. {_CHOOSE}") from error
     except OSError as error:

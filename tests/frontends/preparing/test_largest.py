@@ -35,6 +35,14 @@ def test_the_largest_value_that_fits_is_found(limit: int, first: int) -> None:
     assert len(tried) <= 24
 
 
+def test_only_multiples_are_tried() -> None:
+    """The largest of them that fits is found, from below and from above."""
+    for first in (8, 800):
+        found = largest(lambda value: Limited(value, None, limit=100 + value % 8), first, 1.1, multiple=8, closeness=0)
+        assert found is not None
+        assert found.value == 96
+
+
 def test_nothing_fits() -> None:
     """Where not even 1 fits there is no largest value."""
     assert largest(lambda value: Limited(value, None, limit=0), 8, 1.1) is None

@@ -211,6 +211,7 @@ def test_a_number_that_changes_in_every_call_is_told(tmp_path: Path, monkeypatch
     with pytest.warns(UserWarning, match=r"captured and planned 5 times .* Pass it as a tensor") as said:
         calls()
     assert len(said) == 1
+    assert said[0].filename == __file__
 
 
 def test_a_step_is_compiled_once(tmp_path: Path) -> None:

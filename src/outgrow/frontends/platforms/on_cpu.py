@@ -9,7 +9,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.preparing.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.preparing.prepare import Prepared, unseen_overhead_bytes
-from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.preparing.settings import Settings, remark_beyond_memory
 from outgrow.frontends.tracing.capture import Captured
 from outgrow.frontends.user.state import Training, held_tensors, local
 from outgrow.ir.graph import Graph
@@ -34,6 +34,7 @@ class OnCpu:
 
     def __init__(self, settings: Settings) -> None:
         settings.require_disk()
+        remark_beyond_memory(settings.budget_bytes)
         self.cache: CostCache = open_cost_cache()
         self._folder = settings.folder
         self._spill = Spill(OnDisk(settings.folder), settings.disk_bytes)

@@ -2,6 +2,7 @@
 
 settings   what was asked for
 machines   machines that are described in files
+load       whether this machine is busy
 measure    what this machine does, and what ops have cost
 rehearsal  what an op costs on a device and allocates there, run by itself
 prepare    a plan, the graph derived from it, and both traces

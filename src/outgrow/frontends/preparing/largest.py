@@ -34,8 +34,12 @@ def trial(ahead: Ahead, budget_bytes: int, planner: str, value: int) -> Trial:
         return Trial(value, None, refusal)
 
 
-def largest(tried: Callable[[int], Trial], first: int, slowdown: float, *, closeness: float = 0.02) -> Trial | None:
-    """Return the largest value that fits, found to a share of `closeness` of itself; None if not even 1 does.
+def largest(
+    tried: Callable[[int], Trial], first: int, slowdown: float, *, multiple: int = 1, closeness: float = 0.02
+) -> Trial | None:
+    """Return the largest multiple of `multiple` that fits, found to a share of `closeness` of itself.
+
+    `first` is one. None if not even the smallest multiple fits.
 
     >>> from types import SimpleNamespace
     >>> found = largest(lambda value: SimpleNamespace(value=value, fits=lambda _: value <= 700), 100, 1.1, closeness=0)
@@ -47,8 +51,8 @@ def largest(tried: Callable[[int], Trial], first: int, slowdown: float, *, close
     while (found := tried(value)).fits(slowdown):
         fitting, value = found, 2 * value
     above, below = value, fitting.value if fitting else 0
-    while above - below > max(1, int(closeness * below)):
-        middle = (above + below) // 2
+    while above - below > max(multiple, int(closeness * below)):
+        middle = (above + below) // 2 // multiple * multiple
         found = tried(middle)
         if found.fits(slowdown):
             fitting, below = found, middle

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outgrow.planning.names import KERNELS, PLANNER_NAMES
+from outgrow.remarks import remark
+from outgrow.runtime.process import machine_bytes
 from outgrow.runtime.tiers import DiskTier, offload_folder
-from outgrow.units import parse_bytes
+from outgrow.units import format_bytes, parse_budget, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +23,24 @@ class Settings:
 
     @staticmethod
     def of(
-        memory_budget: int | str,
+        memory_budget: float | str,
         *,
         offload_dir: str | Path | None = None,
-        disk_budget: int | str | None = None,
+        disk_budget: float | str | None = None,
         planner: str = "search",
         kernels: str = "eager",
-        host_budget: int | str | None = None,
+        host_budget: float | str | None = None,
     ) -> "Settings":
         """Return the settings, from arguments as `outgrow.compile` has them.
 
-        Raises `InvalidQuantity` for a size that is none, and `ValueError` for an unknown planner or unknown kernels.
+        Raises `InvalidQuantity` for a size that is none, `TypeError` and `TierFailure` for a folder that is none, and
+        `ValueError` for an unknown planner or unknown kernels.
         """
         if planner not in PLANNER_NAMES:
             raise ValueError(f"planner {planner!r} is unknown. Choose one of: {', '.join(sorted(PLANNER_NAMES))}.")
         if kernels not in KERNELS:
             raise ValueError(f"kernels {kernels!r} are unknown. Choose one of: {', '.join(KERNELS)}.")
-        budget_bytes = parse_bytes(memory_budget)
+        budget_bytes = parse_budget(memory_budget)
         disk_bytes = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
         host_bytes = None if host_budget is None else parse_bytes(host_budget, what="host budget")
         return Settings(budget_bytes, disk_bytes, offload_folder(offload_dir), planner, kernels, host_bytes)
@@ -45,3 +48,10 @@ class Settings:
     def require_disk(self) -> None:
         """Raise `TierFailure` if the folder cannot be used."""
         DiskTier(self.folder, 1 << 20).close()
+
+
+def remark_beyond_memory(budget_bytes: int) -> None:
+    """Warn of a budget that this machine does not have; it may be meant: then nothing is to move."""
+    if budget_bytes > machine_bytes():
+        found = format_bytes(machine_bytes())
+        remark(f"The memory budget of {format_bytes(budget_bytes)} is more than this machine has: {found}.")

@@ -120,7 +120,7 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
     for index, optimizer in enumerate(training.optimizers):
         for at, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
-                _check_owned(index, parameter, slots)
+                _check_owned(optimizer, parameter, slots)
             held |= {GroupSlot(index, at, k): v for k, v in group.items() if isinstance(v, Tensor)}
         for parameter, entries in optimizer.state.items():
             for key, value in _entries(entries).items():
@@ -154,11 +154,12 @@ def _entries(entries: object) -> dict[str, object]:
     return entries if isinstance(entries, dict) else {}
 
 
-def _check_owned(index: int, parameter: Tensor, slots: dict[int, ParameterSlot]) -> None:
+def _check_owned(optimizer: Optimizer, parameter: Tensor, slots: dict[int, ParameterSlot]) -> None:
     if id(parameter) not in slots:
         raise Uncapturable(
-            f"optimizer {index} updates a parameter of shape {tuple(parameter.shape)} that no model owns; "
-            "name every module that is trained: model=[model, loss_module], and make the optimizer of their parameters"
+            f"{type(optimizer).__name__} updates a parameter of shape {tuple(parameter.shape)} that no model owns. "
+            "Was model= another model than the step's? Name every module that is trained: model=[model, loss_module], "
+            "and make the optimizer of their parameters"
         )
 
 

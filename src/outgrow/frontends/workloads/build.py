@@ -22,7 +22,7 @@ from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import fix_mmap_threshold
 from outgrow.runtime.resting import SpillFile, copied_out, extent_of, is_exchangeable, resident_bytes
 from outgrow.runtime.tiers import offload_folder
-from outgrow.units import parse_bytes
+from outgrow.units import parse_budget, parse_bytes
 
 T = TypeVar("T")
 
@@ -33,9 +33,9 @@ _LEAST_BYTES = 1 << 20
 def build(
     function: Callable[[], T],
     *,
-    memory_budget: int | str,
+    memory_budget: float | str,
     offload_dir: str | Path | None = None,
-    disk_budget: int | str | None = None,
+    disk_budget: float | str | None = None,
 ) -> T:
     """Return what `function` returns, a model say, while its parameters take at most `memory_budget` of memory.
 
@@ -51,7 +51,7 @@ def build(
     if arena.install():
         fix_mmap_threshold(_LEAST_BYTES)
     hook = register_module_parameter_registration_hook(
-        _Made(SpillFile(OnDisk(offload_folder(offload_dir)), limit), parse_bytes(memory_budget)).registered
+        _Made(SpillFile(OnDisk(offload_folder(offload_dir)), limit), parse_budget(memory_budget)).registered
     )
     try:
         return function()

@@ -27,6 +27,8 @@ from outgrow.frontends.user.refusals import refusals, user_line
 from outgrow.frontends.workloads.workload import Workload
 
 _EXAMPLE = "Name it as path/to/file.py:function."
+_OVERLOADS = ", but expected one of:"
+"""Behind it torch lists every way to call a function."""
 
 
 def load_workload_function(spec: str) -> Callable[..., Workload]:
@@ -191,5 +193,5 @@ def _described(error: BaseException, place: str | None) -> str:
         case SystemExit():
             return f"{where}it ends the process (SystemExit)."
         case _:
-            text = str(error).strip()
+            text = str(error).partition(_OVERLOADS)[0].strip()
             return f"{where}{type(error).__name__}{f': {text}' if text else ''}"
