@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from threading import RLock, get_ident
 from typing import Any, TypeAlias
 from unittest.mock import patch
-from warnings import warn
 
 import sympy
 import torch
@@ -62,6 +61,7 @@ from outgrow.frontends.user.state import (
     state_tensors,
 )
 from outgrow.frontends.user.unseen import check_geometries, geometries, nothing_unseen
+from outgrow.remarks import remark
 
 _one_at_a_time = RLock()
 """Only one thread traces at a time: what is exchanged during a trace is exchanged for all threads."""
@@ -247,7 +247,7 @@ def _warn_of_given(given: Sequence[object], arguments: object) -> None:
     """Say so if the step has put something into containers among its arguments, which are not the caller's own."""
     there = pytree.tree_leaves(arguments)
     if len(there) > len(given) or not {id(leaf) for leaf in there} <= {id(leaf) for leaf in given}:
-        warn(_NOT_SEEN, stacklevel=2)
+        remark(_NOT_SEEN)
 
 
 def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from warnings import warn
 
 import torch
 import torch.utils._pytree as pytree
@@ -27,6 +26,7 @@ from torch.types import py_sym_types
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_settled
 from outgrow.frontends.user.refusals import DROP_IN
+from outgrow.remarks import remark
 
 _HELD_ELSEWHERE = ("_parameters", "_buffers", "_modules", "state", "param_groups")
 """Attributes that are a module's tables of tensors and modules, or an optimizer's."""
@@ -200,7 +200,7 @@ class Attributes:
         for name, value, copy in self.opaque:
             changed = [key for key, item in vars(value).items() if is_settled(item) and copy.get(key) is not item]
             if changed:
-                warn(_ONCE.format(name, type(value).__name__, changed[0]), stacklevel=2)
+                remark(_ONCE.format(name, type(value).__name__, changed[0]))
 
     def kept(self) -> tuple[Kept, ...]:
         """Return the values of the step that attributes hold now."""
