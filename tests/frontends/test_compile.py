@@ -43,7 +43,6 @@ def compiled(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Com
     """Compile a job's step, for a machine whose rates need no measuring and without known costs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
     monkeypatch.setattr(on_cpu, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
-    monkeypatch.setattr(entries, "_BESIDE", 0)  # so that a budget which is short for the first step is so for others
     steps: list[outgrow.Step] = []
 
     def make(job: Job, budget: int | str, step: Step | None = None, **options: object) -> outgrow.Step:

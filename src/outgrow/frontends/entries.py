@@ -43,8 +43,6 @@ from outgrow.runtime.resting import is_loaded
 
 _SLACK_BYTES, _SLACK_SHARE = 8 << 20, 0.25
 """What a process may take beyond the overhead that a run has shown: the heap is never twice the same."""
-_BESIDE = 2
-"""A step that makes state is soon captured and planned anew, which takes about this many times that slack."""
 _SURPRISE = 0.05
 _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
@@ -355,8 +353,7 @@ class Entries:
         platform = self._platform
         held = self._baseline_bytes + platform.held_bytes(known) + platform.resting_bytes()
         now = max(0, platform.process_bytes() - held)
-        beside = _BESIDE * platform.slack_bytes if _makes_state(captured.graph) else 0
-        return max(shown, now + platform.unseen_bytes(captured.graph, within) + beside)
+        return max(shown, now + platform.unseen_bytes(captured.graph, within))
 
     def looks_at(self, entry: Entry) -> bool:
         """Whether the run that comes next, or came last, shows when its operators ran."""

@@ -43,9 +43,7 @@ class OnCpu:
         """What has to be measured takes little."""
 
     def machine(self) -> Machine:
-        found = this_machine(self._folder)
-        memory.trim()  # what was measured with is free again, but on the heap
-        return found
+        return this_machine(self._folder)
 
     def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:  # noqa: ARG002
         return self.cache.known

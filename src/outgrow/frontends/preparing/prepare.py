@@ -28,7 +28,7 @@ from outgrow.runtime.tiers import offload_folder
 from outgrow.simulation import replay
 
 _UNSEEN_SHARE = 0.01
-_UNSEEN_BYTES = 36 << 20
+_UNSEEN_BYTES = 24 << 20
 _HEAP_SHARE = 0.75
 _PACKED_BYTES = 32 << 20
 """What the library of matrix products keeps for parts of an operand, at most."""
