@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -349,15 +350,16 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def _memory_bytes(text: str) -> int:
-    try:
-        return parse_budget(text)
-    except InvalidQuantity as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    return _parsed(text, parse_budget)
 
 
 def _disk_bytes(text: str) -> int:
+    return _parsed(text, partial(parse_bytes, what="disk budget"))
+
+
+def _parsed(text: str, parse: Callable[[str], int]) -> int:
     try:
-        return parse_bytes(text, what="disk budget")
+        return parse(text)
     except InvalidQuantity as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
