@@ -52,7 +52,8 @@ _WORK = 60_000_000
 _LARGE = 16_000
 """In a step of this many ops, walking over each takes twice as long: more gaps are open at a time."""
 _MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 200_000, 400, 500
-_SHORT_RUNS = 4
+_SHORT_RUNS = 8
+"""So many, since runs from one start end in optima that differ far more than what a longer run gains."""
 _WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5
 """Temperatures, as shares of the step: at the beginning of a short run, of a long one, and at the end of each."""
 _AT_ONCE = 256
@@ -326,7 +327,9 @@ def _improved(scanned: Sequence[_Found]) -> list[_Found]:
         return [*scanned]
     report = start.board.space.problem.progress
     origins = list(_origins(scanned))
-    short = [_Run(origin, seed, _trials(origin.board) // 8, _WARM) for seed, origin in enumerate(origins)]
+    short = [
+        _Run(origin, seed, _trials(origin.board) // (2 * _SHORT_RUNS), _WARM) for seed, origin in enumerate(origins)
+    ]
     found = _beside_each_other(short, lambda done: report("search", done / 3))
     best = sorted(found, key=_seconds)[:2]
     long = [_Run(origin, seed, _trials(origin.board) // 2, _LUKEWARM) for seed, origin in enumerate(best, len(short))]
@@ -335,13 +338,13 @@ def _improved(scanned: Sequence[_Found]) -> list[_Found]:
 
 
 def _origins(scanned: Sequence[_Found]) -> Iterator[_Found]:
-    """Yield the starting points of the four short runs, equally many on each board."""
+    """Yield the starting points of the short runs, equally many on each board, two of them from keeping everything."""
     for found in scanned:
         board = found.board
         plain = _Found(board, _settled(board, board.tried(board.space.start)))
-        yield found
-        yield plain if np.isfinite(plain.seconds) else found
-        yield from (found,) * (_SHORT_RUNS // len(scanned) - 2)
+        runs = _SHORT_RUNS // len(scanned)
+        yield from (plain if np.isfinite(plain.seconds) else found,) * 2
+        yield from (found,) * (runs - 2)
 
 
 def _trials(board: _Board) -> int:
