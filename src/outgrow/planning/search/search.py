@@ -84,15 +84,18 @@ class _Board:
         return self.space.arithmetic_seconds * (1 + ENOUGH)
 
     @property
+    def ops(self) -> int:
+        """The ops of the board as a whole."""
+        return len((self.origin[0] if self.origin else self).costs.op_seconds)
+
+    @property
     def affordable(self) -> int:
         """Trials that one search can afford.
 
         Half of what a trial takes goes by what rests, which is as much on a contracted board: so it takes less time
         than one on the whole board, but not in proportion to the ops.
         """
-        ops = len(self.costs.op_seconds)
-        if self.origin is not None:
-            ops = (ops + len(self.origin[0].costs.op_seconds)) / 2
+        ops = (len(self.costs.op_seconds) + self.ops) / 2
         return int(_WORK / (max(ops, 1) * (1 + ops / _LARGE)))
 
     def tried(self, policy: Policy, headroom: float = 0.0, rule: int = FARTHEST, lead: float = 0.1) -> Trial:
@@ -279,7 +282,7 @@ def _kind_by_kind(board: _Board, best: Trial) -> Trial:
 
 def _settled(board: _Board, trial: Trial) -> Trial:
     """Return the policy under the habits that suit it best; the rule that looks at every gap is for small steps."""
-    rules = (FARTHEST, PARTLY, WIDEST) if len(board.costs.op_seconds) <= _SMALL else (FARTHEST, PARTLY)
+    rules = (FARTHEST, PARTLY, WIDEST) if board.ops <= _SMALL else (FARTHEST, PARTLY)
     for headroom in HEADROOMS:
         for lead in LEADS:
             for rule in rules:
