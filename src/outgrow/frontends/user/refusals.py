@@ -19,7 +19,6 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorDeviceMismatchError,
     UnsupportedOperatorException,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -98,7 +97,7 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
     match error:
         case GuardOnDataDependentSymNode() if _is_below(error.__traceback__, _DISTRIBUTIONS):
             return _CHECKED
-        case FakeTensorDeviceMismatchError() if _is_below(error.__traceback__, _TRANSFORMS):
+        case RuntimeError() if "devices" in str(error) and _is_below(error.__traceback__, _TRANSFORMS):
             return _FORWARD
         case DynamicOutputShapeException() if error.func in _BY_LENGTHS:
             return _LENGTHS
