@@ -5,10 +5,10 @@
     carried_out `runtime.execute`
     settle      results go where the captured step left them: new optimizer state, gradients, the return value
 
-A call that fails before the first update leaves everything but gradients as it was: buffers and the generators, which a
-forward pass changes, are copied before and put back. Gradients that the step replaces unread are gone, as after
-`zero_grad`; to gradients that it adds to, something may have been added, as in eager mode. A failure after the first
-update leaves the state torn.
+A call that fails before the first update leaves everything but gradients and the batch as it was: buffers and the
+generators, which a forward pass changes, are copied before and put back. Gradients that the step replaces unread are
+gone, as after `zero_grad`; to gradients that it adds to, something may have been added, and a batch that it writes to
+may have been written, as in eager mode. A failure after the first update leaves the state torn.
 """
 
 from collections.abc import Mapping, Sequence
