@@ -4,6 +4,9 @@ import json
 import math
 from dataclasses import replace
 
+import pytest
+
+from outgrow.errors import InvalidPlan
 from outgrow.ir.machine import Link
 from outgrow.plan import Recompute, Swap
 from outgrow.report.findings import explanation
@@ -47,6 +50,17 @@ def test_the_explanation_tells_every_storage_and_ends_with_the_table() -> None:
     assert all(row.storage in text and row.before in text for row in found.account.swapped)
     assert text.endswith(str(found.summary))
     assert text.count("floor  ") == 1
+
+
+def test_a_file_from_before_a_figure_was_told_is_read() -> None:
+    """What older files lack has the value that says nothing; what no file lacked is asked for."""
+    found = findings()
+    data = json.loads(found.to_json())
+    del data["bytes_below"], data["ran_as_written"]
+    assert explanation(json.dumps(data)).endswith(str(found.summary))
+    del data["ops"]
+    with pytest.raises(InvalidPlan, match="the file has no 'ops'"):
+        explanation(json.dumps(data))
 
 
 def test_of_a_plan_that_was_not_used_there_are_no_figures() -> None:
