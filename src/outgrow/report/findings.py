@@ -1,5 +1,4 @@
-"""What does a command find out? The figures, the plan with what it does, and the traces: everything that is
-shown.
+"""What does a command find out? The figures, the plan with what it does, and the traces: everything that is shown.
 
 The JSON object of the command line is the summary's, with these keys besides:
 
@@ -25,9 +24,7 @@ from outgrow.units import format_bytes
 
 @dataclass(frozen=True)
 class Findings:
-    """The figures of a plan, the plan, its account and derivation, the derived graph, and the traces of the
-    step.
-    """
+    """The figures of a plan, the plan, its account and derivation, the derived graph, and the traces of the step."""
 
     summary: Summary
     plan: Plan
