@@ -29,7 +29,7 @@ from outgrow.report.output import write_atomically, write_data
 from outgrow.report.page import render_page
 from outgrow.report.progress import Narrator, StepLine
 from outgrow.report.summary import Traces
-from outgrow.runtime.memory import clear_away
+from outgrow.runtime.freeing import clear_away
 from outgrow.runtime.process import process_bytes
 
 

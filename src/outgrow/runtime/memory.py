@@ -13,20 +13,14 @@ caches.
 whole, as most storages do: a tensor of the arena.
 
 `unread` gives addresses to tensors that are asked for their layout alone.
-
-`trim` and `fix_mmap_threshold` ask the same of glibc's heap, which serves tensors that the allocator makes;
-`clear_away` collects garbage first.
 """
 
 import ctypes
 import errno
-import gc
 import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from weakref import finalize
 
 import torch
@@ -39,7 +33,6 @@ HUGE_PAGE_BYTES = 2 << 20
 
 _MAP_NORESERVE = 0x4000
 _PROT_NONE = 0
-_M_MMAP_THRESHOLD = -3
 _BUFFER_IS_WRITABLE = 0x200
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -50,8 +43,6 @@ _munmap = _libc.munmap
 _munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _mprotect = _libc.mprotect
 _mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.sbrk.argtypes = (ctypes.c_long,)
-_libc.sbrk.restype = ctypes.c_size_t
 _madvise = _libc.madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _memoryview_at = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -252,53 +243,6 @@ def view(
 ) -> torch.Tensor:
     """Return a tensor over a storage; strides and offset count elements."""
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
-
-
-def trim() -> None:
-    """Give the heap's free pages back to the kernel, as far as the C library can (glibc: `malloc_trim`)."""
-    if _is_glibc():
-        _libc.malloc_trim(ctypes.c_size_t(0))
-
-
-def clear_away() -> None:
-    """Collect garbage, and give back what is free then: cycles of a capture would count as overhead."""
-    gc.collect()
-    trim()
-
-
-MAPPED_BYTES = 1 << 20
-"""Where room is short, tensors of this size and more get a mapping of their own, so that freed bytes are free."""
-
-
-def fix_mmap_threshold(size_bytes: int) -> None:
-    """Let allocations of `size_bytes` and more have mappings of their own, freed at once (glibc: `mallopt`).
-
-    glibc raises this threshold by itself to 32 MiB as a program runs, and freed tensors then linger in its
-    heap. The price is a page fault for every page of every allocation.
-    """
-    if _is_glibc():
-        _libc.mallopt(_M_MMAP_THRESHOLD, size_bytes)
-
-
-def least_bytes() -> int:
-    """Return the smallest size at which a tensor that dies makes room for any other; on the heap it may leave holes."""
-    return arena.LEAST_BYTES if arena.is_available() else MAPPED_BYTES
-
-
-def is_on_heap(address: int) -> bool:
-    """Whether memory lies on the process's heap, where it stays after `free` until `trim` gives it back."""
-    return _heap_begin() <= address < _libc.sbrk(0)
-
-
-@cache
-def _heap_begin() -> int:
-    """Where the heap begins; above every address if the process has none."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return next((int(line.partition("-")[0], 16) for line in lines if line.endswith("[heap]")), 1 << 64)
-
-
-def _is_glibc() -> bool:
-    return hasattr(_libc, "gnu_get_libc_version")
 
 
 def _reserve(size_bytes: int) -> int:

@@ -18,7 +18,7 @@ from outgrow.frontends.workloads.workload import Workload
 from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.pareto import range_of
 from outgrow.planning.problem import Problem, silent
-from outgrow.runtime.memory import clear_away
+from outgrow.runtime.freeing import clear_away
 from outgrow.runtime.process import process_bytes
 
 
