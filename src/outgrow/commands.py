@@ -44,7 +44,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a command is told: a workload and its settings, the budget, and how to keep it."""
+    """What a command is told: a workload and its settings, the budget (0: none is named), and how to keep it."""
 
     workload: str
     settings: Mapping[str, object]
