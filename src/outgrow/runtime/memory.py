@@ -34,6 +34,8 @@ HUGE_PAGE_BYTES = 2 << 20
 _MAP_NORESERVE = 0x4000
 _PROT_NONE = 0
 _BUFFER_IS_WRITABLE = 0x200
+_FAILED = ctypes.c_void_p(-1).value
+"""What `mmap` returns where there is nothing to return."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _mmap = _libc.mmap
@@ -78,7 +80,7 @@ class Block:
         self.size_bytes = size_bytes
         self.address = _reserve(round_up(size_bytes, PAGE_BYTES))
         self._extent = _Extent(self.address, size_bytes)
-        self._bytes: memoryview | None = bytes_at(self.address, size_bytes)
+        self._bytes = bytes_at(self.address, size_bytes)
         finalize(self._bytes, self._extent.give_back).atexit = False
 
     def commit(self, begin: int, end: int) -> None:
@@ -86,7 +88,6 @@ class Block:
 
         Committing bytes twice does no harm. Raises `MemoryError` if the process may not have as many.
         """
-        assert self._bytes is not None, "a released block is not committed"
         assert 0 <= begin <= end <= self.size_bytes, f"{begin}:{end} are not bytes of a block of {self.size_bytes}"
         if any(other <= begin and end <= done for other, done in self._extent.committed):
             return
@@ -102,12 +103,7 @@ class Block:
 
     def storage(self) -> torch.UntypedStorage:
         """Return a storage over the whole block, without a copy. Only its committed bytes may be touched."""
-        assert self._bytes is not None, "a released block gives no storage"
         return torch.frombuffer(self._bytes, dtype=torch.uint8).untyped_storage()
-
-    def release(self) -> None:
-        """Give up the block's own hold: its memory goes back now, unless a storage lives on. May be called again."""
-        self._bytes = None
 
 
 def room_for(size_bytes: int) -> torch.UntypedStorage:
@@ -173,7 +169,7 @@ def fresh(size_bytes: int) -> tuple[torch.Tensor, list[Callable[[], None]]]:
     """Return memory of a mapping of its own, uint8[size_bytes], and a list: its functions are called before the end."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
-    if address == ctypes.c_void_p(-1).value:
+    if address == _FAILED:
         raise _refusal(format_bytes(size_bytes))
     content, ends = bytes_at(address, size_bytes), list[Callable[[], None]]()
     finalize(content, _end, address, size_bytes, ends).atexit = False
@@ -192,7 +188,7 @@ def mapped(descriptor: int, offset: int, size_bytes: int, keep: object) -> torch
     They take memory only when touched, and the kernel takes it back when it needs it. `keep` lives as long as they do.
     """
     address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
-    if address == ctypes.c_void_p(-1).value:
+    if address == _FAILED:
         raise _refusal(f"to map {format_bytes(size_bytes)} of a file")
     content = bytes_at(address, size_bytes)
     finalize(content, _unmap, address, size_bytes, keep).atexit = False
@@ -250,7 +246,7 @@ def _reserve(size_bytes: int) -> int:
     reserved_bytes = size_bytes + HUGE_PAGE_BYTES
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     found = _mmap(None, reserved_bytes, _PROT_NONE, flags, -1, 0)
-    if found == ctypes.c_void_p(-1).value:
+    if found == _FAILED:
         raise _refusal(f"{format_bytes(reserved_bytes)} of address space")
     address = round_up(found, HUGE_PAGE_BYTES)
     before, behind = address - found, found + reserved_bytes - address - size_bytes
