@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from outgrow.runtime import arena
+from outgrow.runtime.process import process_bytes
 
 MAPPED_BYTES = 1 << 20
 """Where room is short, tensors of this size and more get a mapping of their own, so that freed bytes are free."""
@@ -32,6 +33,12 @@ def clear_away() -> None:
     """Collect garbage, and give back what is free then: cycles of a capture would count as overhead."""
     gc.collect()
     trim()
+
+
+def settled_bytes() -> int:
+    """Return the bytes of RAM that the process takes once all that is free was given back."""
+    clear_away()
+    return process_bytes()
 
 
 def fix_mmap_threshold(size_bytes: int) -> None:
