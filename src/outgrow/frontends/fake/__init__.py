@@ -3,6 +3,7 @@
 fakes       fake twins of the user's tensors, and the mode that runs operators on them
 layouts     strides as kernels give them
 precision   types as kernels give them
+alignments  what a loss keeps whose targets have lengths
 reserves    what libraries keep for the backward pass
 eager_ways  the way that torch goes where nothing is traced
 products    gradients of products, as eager has them

@@ -37,7 +37,7 @@ _SHAPE = (
 _LENGTHS = (
     "this operator reads lengths, which are not there while the step is captured, and other lengths make other shapes"
 )
-_BY_LENGTHS = frozenset({torch.ops.aten._ctc_loss.default, torch.ops.aten._pack_padded_sequence.default})
+_BY_LENGTHS = frozenset({torch.ops.aten._pack_padded_sequence.default})
 _CHECKED = "this distribution looks at the content of its tensors, to check it; make it with validate_args=False"
 _FORWARD = (
     "plans hold no derivatives in forward mode (jvp, jacfwd, hessian); leave this to eager mode, outside of the step"
