@@ -44,7 +44,7 @@ def _aligned_gradient(
 
 def _without_contents(log_probs: Tensor, targets: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     """Return results for log probabilities of shape (times, batch, classes): the losses, and what is kept."""
-    times, batch, _ = log_probs.shape
+    times, batch = log_probs.shape[:2]
     return log_probs.new_empty(batch), log_probs.new_empty((batch, times, 2 * targets.shape[-1] + 1))
 
 

@@ -24,7 +24,7 @@ def product(*args: Any, **options: Any) -> Tensor:
     tensor([ 2., 12.])
     """
     tensor, dim, keepdim, dtype = _arguments(*args, **options)
-    is_transformed = torch._C._functorch.maybe_current_level() is not None
+    is_transformed = torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]
     if is_transformed or not (tensor.requires_grad and torch.is_grad_enabled()):
         return _prod(*args, **options)
     return _Product.apply(tensor, dim, keepdim, dtype)
