@@ -24,6 +24,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.products import product
 from outgrow.frontends.parts.addends import addends
 from outgrow.frontends.user.unseen import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
@@ -227,11 +228,18 @@ def open_results(hole: Op | None) -> tuple[int, ...]:
     return tuple(number for number in numbers if isinstance(number, int))
 
 
-def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
-    """Let regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager."""
+def as_traced(module: fx.GraphModule) -> fx.GraphModule:
+    """Let a module that Dynamo has made call what goes the ways of eager when it is traced.
+
+    Regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager.
+    """
     for node in module.graph.find_nodes(op="call_function", target=tag_activation_checkpoint):
         node.target, node.kwargs = _checkpointed, {}
-    module.recompile()
+    for inner in module.modules():
+        if isinstance(inner, fx.GraphModule):
+            for node in inner.graph.find_nodes(op="call_function", target=torch.prod):
+                node.target = product
+            inner.recompile()
     return module
 
 
