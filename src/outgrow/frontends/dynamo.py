@@ -177,6 +177,7 @@ def _row(shared: Shared, ready: Ready) -> PartReport:
 def forget() -> None:
     """Drop compiled parts, Dynamo's and ours; what the process holds when the next one runs is its baseline."""
     torch._dynamo.reset()
+    look_as_in_eager(backend)
     for shared in _SHARED.values():
         shared.give_back()
     _SHARED.clear()

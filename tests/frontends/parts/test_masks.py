@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch._dynamo.callback import callback_handler
 
 from outgrow.frontends import dynamo
+from outgrow.frontends.parts import masks
 from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.preparing.machines import described_machine
 
@@ -99,3 +101,9 @@ def test_other_backends_go_the_ways_that_they_went(model: nn.Module) -> None:
 
     trained(model, compiled(model, backend), {"attention_mask": padded()})
     assert len(graphs) == 1
+
+
+def test_transformers_may_come_later() -> None:
+    """It is prepared before Dynamo reads anything, also after a reset of Dynamo's."""
+    dynamo.forget()
+    assert masks._prepare in callback_handler.start_callbacks

@@ -10,6 +10,8 @@ What other backends compile goes the ways that it went before.
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from types import MethodType, ModuleType
 from typing import Any
 
@@ -42,10 +44,14 @@ def look_as_in_eager(backend: Callable[..., object]) -> None:
 
 def _prepare(_about: CallbackArgs | None = None) -> None:
     """Replace what transformers asks, once it is there; Dynamo's guards want the same functions in each call."""
-    for module in filter(None, map(sys.modules.get, _ASKING)):
-        _replace(module, "is_tracing", _no_in_parts)
-        _replace(module, "is_torchdynamo_exporting", _no_in_parts)
-        _replace(module, "find_packed_sequence_indices", _known_in_parts)
+    if "transformers" not in sys.modules:
+        return
+    for name in _ASKING:
+        with suppress(ImportError):  # of another release
+            module = import_module(name)
+            _replace(module, "is_tracing", _no_in_parts)
+            _replace(module, "is_torchdynamo_exporting", _no_in_parts)
+            _replace(module, "find_packed_sequence_indices", _known_in_parts)
 
 
 def _replace(module: ModuleType, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
