@@ -234,7 +234,12 @@ def as_traced(module: fx.GraphModule) -> fx.GraphModule:
     Regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager.
     """
     for node in module.graph.find_nodes(op="call_function", target=tag_activation_checkpoint):
-        node.target, node.kwargs = _checkpointed, {}
+        own = ()
+        if node.kwargs.get("use_reentrant") is not False:
+            read = [item for item in node.args[1:] if isinstance(item, fx.Node)]
+            own = tuple(at for at, item in enumerate(read) if item.op == "placeholder" and _STATE.search(item.name))
+        place = _place_of(node)
+        node.target, node.kwargs = _checkpointed, {"own": own, "place": place}
     for inner in module.modules():
         if isinstance(inner, fx.GraphModule):
             for node in inner.graph.find_nodes(op="call_function", target=torch.prod):
@@ -243,9 +248,17 @@ def as_traced(module: fx.GraphModule) -> fx.GraphModule:
     return module
 
 
-def _checkpointed(region: Callable[..., object], *args: object) -> object:
-    """Run a region under a checkpoint, with arguments that need no gradient, such as counting buffers, built in."""
+def _checkpointed(region: Callable[..., object], *args: object, own: Sequence[int], place: str) -> object:
+    """Run a region under a checkpoint, with arguments that need no gradient, such as counting buffers, built in.
+
+    Where it is reentrant, `own` are the numbers of the arguments that are weights of modules, not given to it.
+    """
     wanted = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad]
+    if wanted and set(wanted) <= set(own) and torch.is_grad_enabled():
+        raise Uncapturable(
+            f"checkpoint(use_reentrant=True){place and f' in {place}'} is given nothing whose gradient is wanted, so "
+            "eager mode gives its weights no gradients, and a compiled part would; pass use_reentrant=False"
+        )
 
     def inner(*given: object) -> object:
         filled = dict(enumerate(args)) | dict(zip(wanted, given, strict=True))

@@ -46,6 +46,7 @@ class Part:
         asked = self._prepared(self._share(self._settings, args), args)
         ready = asked.ready
         if ready.hole is not None:
+            asked.shared.casts.note(ready.casts, args)
             found = _Pair.apply(asked.without_history(), *args, *_again(ready, args))
             asked.versions.extend(_versions(ready, args, found))  # by now autograd has raised those of written inputs
             results = found[: len(found) - len(asked.written)]
