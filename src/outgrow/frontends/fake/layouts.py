@@ -7,8 +7,9 @@ channels-last except in dimensions of size 1 is given the strides of `torch.empt
 
 Some kernels return contiguous results where their abstract implementations keep the operand's permutation
 (`as_kernels_lay_out`); batch normalisation keeps channels-last and nothing else. Some, such as those of padding, keep
-what their abstract implementations drop. Where a part is put into a tensor that repeats numbers, such as the gradient
-of a sum, kernels write them all out; abstract torch 2.11 goes on repeating them.
+what their abstract implementations drop. For some of them a GPU has other kernels, with other layouts. Where a part is
+put into a tensor that repeats numbers, such as the gradient of a sum, kernels write them all out; abstract torch 2.11
+goes on repeating them.
 """
 
 from collections.abc import Sequence
