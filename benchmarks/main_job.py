@@ -52,7 +52,7 @@ def serve(mode: str, size: int, budget_bytes: int | None) -> None:
     from outgrow.frontends.compile import compile_workload, warm_up
     from outgrow.frontends.workloads.loading import build, load_workload_function
     from outgrow.runtime import arena
-    from outgrow.runtime.memory import trim
+    from outgrow.runtime.freeing import trim
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
     function = load_workload_function(f"{WORKLOAD}:workload")

@@ -448,7 +448,7 @@ def test_options_that_do_not_go_together_are_wrong_usage(
         ("[]", "the file is [], not an object"),
         ('{"plan": {"planner": "search"}}', "written in version 0 of its form, and this outgrow reads version 1"),
         ('{"plan": {"version": 2}}', "written in version 2 of its form, and this outgrow reads version 1"),
-        ('{"plan": {"version": 1, "planner": "search"}}', "plan has no 'budget'"),
+        ('{"plan": {"version": 1, "decisions": [], "fingerprint": "", "planner": ""}}', "plan has no 'budget'"),
     ],
 )
 def test_a_file_that_is_no_plan_is_refused(outgrow: Command, tmp_path: Path, text: str, reason: str) -> None:

@@ -20,3 +20,11 @@ def test_errors_carry_their_figures() -> None:
     assert (invalid.invariant, invalid.position) == (4, 2)
     syntax = GraphSyntaxError("what?", line=1, column=2)
     assert (syntax.line, syntax.column, str(syntax)) == (1, 2, "line 1, column 2: what?")
+
+
+def test_a_refusal_of_more_words_carries_the_same() -> None:
+    """What is said beside a refusal changes none of its figures."""
+    refusal = Infeasible("too small", floor_bytes=64, culprit="mm", because="below", makes_state=True)
+    longer = refusal.saying("Later steps need more.")
+    assert str(longer) == "too small Later steps need more."
+    assert vars(longer) == vars(refusal)

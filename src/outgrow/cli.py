@@ -39,17 +39,8 @@ _EPILOG = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     speak_plainly()
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.command == "fit" and (options.vary is None) == (options.memory_budget is not None):
-        options.parser.error("--vary needs a --memory-budget, and --memory-budget something to --vary")
-    if options.command == "fit" and options.vary is not None and options.report is not None:
-        options.parser.error("--report draws what memory buys: leave --vary and --memory-budget out")
-    if options.command == "partition" and options.memory_budget is not None and options.machine is None:
-        options.parser.error("--memory-budget asks for plans: name the --machine that they are for")
-    if options.command == "machine":
-        _check_machine(options)
-    _check_outputs(options)
+    options = _parser().parse_args(arguments)
+    _check(options)
     stream = sys.stderr if options.json == STDOUT else sys.stdout
     try:
         with narrator(stream) as tell, _remarks_told(tell):
@@ -143,6 +134,28 @@ def _run_machine(options: argparse.Namespace, tell: Narrator) -> None:
         show_machine(options.name, tell)
     else:
         measure_machine(options.device, options.offload_dir, options.out, tell)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Exit with wrong usage where options do not go together, or a result could not be written."""
+    match options.command:
+        case "fit":
+            _check_fit(options)
+        case "partition" if options.memory_budget is not None and options.machine is None:
+            options.parser.error("--memory-budget asks for plans: name the --machine that they are for")
+        case "machine":
+            _check_machine(options)
+        case _:
+            pass
+    _check_outputs(options)
+
+
+def _check_fit(options: argparse.Namespace) -> None:
+    """Exit with wrong usage unless either the largest setting under a budget is asked for, or the smallest budget."""
+    if (options.vary is None) == (options.memory_budget is not None):
+        options.parser.error("--vary needs a --memory-budget, and --memory-budget something to --vary")
+    if options.vary is not None and options.report is not None:
+        options.parser.error("--report draws what memory buys: leave --vary and --memory-budget out")
 
 
 def _check_machine(options: argparse.Namespace) -> None:

@@ -29,8 +29,7 @@ from outgrow.report.output import write_atomically, write_data
 from outgrow.report.page import render_page
 from outgrow.report.progress import Narrator, StepLine
 from outgrow.report.summary import Traces
-from outgrow.runtime.memory import clear_away
-from outgrow.runtime.process import process_bytes
+from outgrow.runtime.freeing import settled_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a command is told: a workload and its settings, the budget, and how to keep it."""
+    """What a command is told: a workload and its settings, the budget (0: none is named), and how to keep it."""
 
     workload: str
     settings: Mapping[str, object]
@@ -211,8 +210,7 @@ class Prospect:
         remark = load_remark()
         baseline_bytes = warm_up(job.kernels)
         target = known_machine(job.offload_dir)
-        clear_away()
-        return Prospect(function, target, max(0, process_bytes() - baseline_bytes), remark)
+        return Prospect(function, target, max(0, settled_bytes() - baseline_bytes), remark)
 
     def tell_remark(self, narrator: Narrator) -> None:
         """Tell, below a result, what is to be known of it."""

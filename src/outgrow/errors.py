@@ -25,17 +25,24 @@ class Infeasible(OutgrowError):
     which find it, may need more.
     """
 
-    def __init__(self, message: str, *, floor_bytes: int, culprit: str, because: str = "") -> None:
+    def __init__(
+        self, message: str, *, floor_bytes: int, culprit: str, because: str = "", makes_state: bool = False
+    ) -> None:
         super().__init__(message)
         self.floor_bytes = floor_bytes
         self.culprit = culprit
         self.because = because
-        self.makes_state = False
+        self.makes_state = makes_state
 
     def saying(self, *sentences: str) -> "Infeasible":
         """Return the same refusal with more sentences."""
-        text = " ".join((str(self), *sentences))
-        return Infeasible(text, floor_bytes=self.floor_bytes, culprit=self.culprit, because=self.because)
+        return Infeasible(
+            " ".join((str(self), *sentences)),
+            floor_bytes=self.floor_bytes,
+            culprit=self.culprit,
+            because=self.because,
+            makes_state=self.makes_state,
+        )
 
 
 class Uncapturable(OutgrowError):

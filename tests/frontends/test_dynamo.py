@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.optim import LBFGS, AdamW, Optimizer, RAdam
 from torch.utils.checkpoint import checkpoint
 
-from outgrow.errors import Infeasible, InvalidQuantity
+from outgrow.errors import Infeasible, InvalidQuantity, Uncapturable
 from outgrow.frontends import dynamo
 from outgrow.frontends.lowering import warmup
 from outgrow.frontends.parts import parts
@@ -70,6 +70,14 @@ class Checkpointed(Plain):
     def forward(self, x: Tensor) -> Tensor:
         x = checkpoint(self.body[:12], x, use_reentrant=False)
         return self.head(checkpoint(self.body[12:], x, use_reentrant=False))
+
+
+class Reentrant(Plain):
+    """The same as eager's older kind; what is given to the first region wants a gradient, or does not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = checkpoint(self.body[:12], x, use_reentrant=True)
+        return self.head(checkpoint(self.body[12:], x, use_reentrant=True))
 
 
 class Choosing(Plain):
@@ -234,6 +242,29 @@ def test_an_evaluation_may_come_first(
     with mode():
         assert torch.equal(model(x), module(x))
     assert model(x).requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+def test_a_reentrant_checkpoint_gives_gradients_where_eager_does(
+    compiled: Callable[[int], Callable[[nn.Module], Model]],
+) -> None:
+    """Eager mode gives none to weights of a region whose inputs want none, which a part refuses to make up."""
+    torch.manual_seed(0)
+    module, (x, _) = Reentrant().eval(), batch(64)
+    model = compiled(1 << 30)(module)
+    expected = torch.autograd.grad(module(x).sum(), list(module.parameters()), allow_unused=True)
+    assert expected[0] is None
+    with pytest.raises(Uncapturable, match=r"test_dynamo.py.* is given nothing whose gradient is wanted"):
+        model(x)
+    x.requires_grad_()
+    module(x).sum().backward()
+    expected = [parameter.grad for parameter in module.parameters()]
+    module.zero_grad()
+    model(x).sum().backward()
+    for parameter, gradient in zip(module.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        assert gradient is not None
+        assert torch.equal(parameter.grad, gradient)
 
 
 def test_a_budget_below_the_floor_is_refused(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:

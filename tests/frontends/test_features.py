@@ -23,6 +23,7 @@ SGD_RATE = 0.25
 FLAT = {"evaluated"}
 """Without a backward pass nothing waits: the peak is the floor."""
 TRIALS = 500
+AVERAGING = nn.BatchNorm1d(8, momentum=None)
 ENCODER = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1).eval()
 
 
@@ -119,6 +120,16 @@ def _distributed(job: Job, x: Tensor, _y: Tensor) -> Tensor:
     return torch.distributions.Normal(job.models[0](x), 1.0, validate_args=True).log_prob(torch.zeros(3))
 
 
+def _averaged(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
+    return AVERAGING(x)
+
+
+def _scaled(job: Job, x: Tensor, _y: Tensor) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(job.models[0](x).sum()).backward()
+    scaler.step(job.optimizers[0])
+
+
 def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
     weight = torch.ones(8)
     return torch.func.vmap(torch.func.hessian(lambda row: (row * weight).sin().sum()))(x[:4])
@@ -143,6 +154,8 @@ def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
         (_opaque, "a SimpleNamespace that holds tensors"),
         (_packed, r"test_features.py:\d+.*reads lengths.*torch.compile"),
         (_distributed, r"test_features.py:\d+.*validate_args=False"),
+        (_averaged, r"test_features.py:\d+.*give it a momentum"),
+        (_scaled, r"test_features.py:\d+.*fused=True"),
         (_curved, r"forward mode"),
         (_positive, r"test_features.py:\d+.*depends on the content"),
     ],

@@ -104,6 +104,24 @@ def test_idle_tensors_take_no_memory(operator: str) -> None:
 
 
 @pytest.mark.usefixtures("_with_arena")
+@pytest.mark.parametrize("operator", ["aten.mul.Tensor", "aten.native_layer_norm.default"])
+def test_a_result_keeps_the_memory_of_its_operand(operator: str) -> None:
+    """A result that somebody holds stays as it is, though the operand is gone and others ask for memory."""
+    first, other = torch.randn(2, 1 << 18), torch.randn(2, 1 << 18)
+    row = torch.rand(1 << 18)
+    is_product = operator == "aten.mul.Tensor"
+    arguments: Arguments = (first, other) if is_product else (other, [1 << 18], row, row, 1e-5)
+    expected = _all(resolve_operator(operator)(*arguments))[0]
+    form = next(form for form in IN_PLACE[operator] if form.operator.startswith("over"))
+    call = function_of(Op("form", form.operator, tuple(Ref(str(at)) for at in range(len(arguments)))))
+    found = _all(call(*arguments))[0]
+    del arguments, other
+    others = [torch.zeros(2, 1 << 18) for _ in range(3)]
+    assert torch.equal(found, expected)
+    assert not any(torch.any(item) for item in others)
+
+
+@pytest.mark.usefixtures("_with_arena")
 def test_a_kernel_that_makes_its_result_elsewhere_is_found_out() -> None:
     """A result that was made before the arena was asked lies elsewhere, and nobody reads it."""
     made = torch.zeros(1 << 20)

@@ -5,15 +5,18 @@ from dataclasses import replace
 import pytest
 
 from outgrow.errors import InvalidGraph
+from outgrow.ir.equivalence import Leeway
 from outgrow.ir.graph import Graph, Op, Ref
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 
-IN_PLACE = {
-    "aten.relu.default": (("aten.relu_.default", 0),),
-    "aten.sub.Tensor": (("aten.sub_.Tensor", 0),),
-    "my.norm_backward.default": (("over0.my.norm_backward.default", 0), ("over1.my.norm_backward.default", 1)),
-}
+OVER = Leeway(
+    in_place={
+        "aten.relu.default": (("aten.relu_.default", 0),),
+        "aten.sub.Tensor": (("aten.sub_.Tensor", 0),),
+        "my.norm_backward.default": (("over0.my.norm_backward.default", 0), ("over1.my.norm_backward.default", 1)),
+    }
+)
 
 CAPTURED = """
 storage w parameter 16
@@ -53,7 +56,7 @@ def edited(*changes: tuple[str, str], text: str = CAPTURED) -> str:
 def refusal(text: str, captured: str = CAPTURED) -> str:
     """Return the words with which a graph is refused because of invariant 6."""
     with pytest.raises(InvalidGraph) as caught:
-        verify(parse_graph(text), captured=parse_graph(captured), in_place=IN_PLACE)
+        verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
     assert caught.value.invariant == 6
     return str(caught.value)
 
@@ -79,7 +82,7 @@ def refusal(text: str, captured: str = CAPTURED) -> str:
 )
 def test_the_same_content_in_other_places_is_accepted(changes: tuple[tuple[str, str], ...]) -> None:
     """Other names and orders, repetitions of pure ops, exact re-use and unused results keep every bit."""
-    verify(parse_graph(edited(*changes)), captured=parse_graph(CAPTURED), in_place=IN_PLACE)
+    verify(parse_graph(edited(*changes)), captured=parse_graph(CAPTURED), leeway=OVER)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +170,7 @@ def test_reuse_in_place_may_read_the_operand_twice_in_one_layout() -> None:
     head = "storage y 16\nstorage z 16\n%y: y@0 f32[4] = g()\n"
     captured = head + "%z: z@0 f32[4] = aten.sub.Tensor(%y, %y)\nreturn %z"
     text = head + "sub: %z: y@1 f32[4] = aten.sub_.Tensor(%y, %y)\nreturn %z"
-    verify(parse_graph(text), captured=parse_graph(captured), in_place=IN_PLACE)
+    verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
 
 
 @pytest.mark.parametrize("operand", [0, 1])
@@ -177,7 +180,7 @@ def test_the_first_of_several_results_may_be_written_over_either_operand(operand
     call = "norm_backward.default(%x, %y)\nreturn %z, %w"
     captured = f"{head}%z: z@0 f32[2,2], %w: w@0 f32[1] = my.{call}"
     text = f"{head}norm_backward: %z: {'xy'[operand]}@1 f32[2,2], %w: w@0 f32[1] = over{operand}.my.{call}"
-    verify(parse_graph(text), captured=parse_graph(captured), in_place=IN_PLACE)
+    verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
     other = (f"%{'yx'[operand]}: {'yx'[operand]}@0 f32[2,2]", f"%{'yx'[operand]}: {'yx'[operand]}@0 f32[2,2]:[1,2]")
     assert f"exactly over operand {operand}" in refusal(edited(other, text=text), edited(other, text=captured))
     assert "another layout or goes elsewhere" in refusal(text.replace("w@0 f32[1]", "w@0 f32[1,1]"), captured)
@@ -236,11 +239,14 @@ def _pooling(op: Op) -> tuple[int, ...]:
     return (1,) if op.operator == "my.pool" else ()
 
 
+POOLING = Leeway(layouts=_pooling)
+
+
 def test_a_listed_operand_may_be_given_by_its_layout() -> None:
     """The layout has to be the captured one, whichever value has it."""
     captured = parse_graph(POOLED)
-    verify(parse_graph(edited(("%g, %a", "%g, like %a"), text=POOLED)), captured=captured, layouts=_pooling)
-    verify(parse_graph(edited(("%g, %a", "%g, like %x"), text=POOLED)), captured=captured, layouts=_pooling)
+    verify(parse_graph(edited(("%g, %a", "%g, like %a"), text=POOLED)), captured=captured, leeway=POOLING)
+    verify(parse_graph(edited(("%g, %a", "%g, like %x"), text=POOLED)), captured=captured, leeway=POOLING)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +260,7 @@ def test_a_listed_operand_may_be_given_by_its_layout() -> None:
 def test_only_a_listed_operand_is_given_by_its_layout(changes: tuple[tuple[str, str], ...], reason: str) -> None:
     """Other operands are read, and a layout is not another one."""
     with pytest.raises(InvalidGraph, match=reason):
-        verify(parse_graph(edited(*changes, text=POOLED)), captured=parse_graph(POOLED), layouts=_pooling)
+        verify(parse_graph(edited(*changes, text=POOLED)), captured=parse_graph(POOLED), leeway=POOLING)
 
 
 def test_a_layout_is_that_of_a_declared_value() -> None:
@@ -291,6 +297,9 @@ def _both(op: Op) -> tuple[Op, ...]:
     return first, second
 
 
+PARTED = Leeway(parts=_both)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -302,7 +311,7 @@ def _both(op: Op) -> tuple[Op, ...]:
 )
 def test_all_parts_stand_for_an_op(changes: tuple[tuple[str, str], ...]) -> None:
     """The parts of an op write what the op writes, and a part may be repeated."""
-    verify(parse_graph(edited(*changes, text=WHOLE)), captured=parse_graph(WHOLE), parts=_both)
+    verify(parse_graph(edited(*changes, text=WHOLE)), captured=parse_graph(WHOLE), leeway=PARTED)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +332,7 @@ def test_all_parts_stand_for_an_op(changes: tuple[tuple[str, str], ...]) -> None
 def test_parts_that_are_not_those_of_the_op_are_refused(changes: tuple[tuple[str, str], ...], reason: str) -> None:
     """Each part occurs once, with its own results and literals, and not beside the op itself."""
     with pytest.raises(InvalidGraph, match=reason):
-        verify(parse_graph(edited(*changes, text=WHOLE)), captured=parse_graph(WHOLE), parts=_both)
+        verify(parse_graph(edited(*changes, text=WHOLE)), captured=parse_graph(WHOLE), leeway=PARTED)
 
 
 def test_an_op_that_writes_in_place_has_no_parts() -> None:
@@ -332,4 +341,4 @@ def test_an_op_that_writes_in_place_has_no_parts() -> None:
     parted = text.replace(BOTH.replace("b@0", "b@1"), (FIRST + SECOND).replace("b@0", "b@1"))
     assert parted != text
     with pytest.raises(InvalidGraph, match="is not an op of the captured graph"):
-        verify(parse_graph(parted), captured=parse_graph(text), parts=_both)
+        verify(parse_graph(parted), captured=parse_graph(text), leeway=PARTED)

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from outgrow.analysis.cost import Cost, with_parts
 from outgrow.analysis.sinking import homeless, lasting, sunk
-from outgrow.errors import Infeasible, InvalidPlan
+from outgrow.errors import Infeasible, InvalidGraph, InvalidPlan
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
-from outgrow.ir.verify import verify
-from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Budget, Swap
 from outgrow.planning.addresses.addresses import outside
 from outgrow.planning.addresses.blocks import blocks_of, live_peak_bytes
@@ -24,7 +22,7 @@ from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.planner import make_plan, planned
 from outgrow.planning.problem import Problem
-from outgrow.rewriting.derive import apply_laws, verified
+from outgrow.rewriting.derive import apply_laws, verified, verify_derived
 from outgrow.simulation import replay
 from tests.graphs import graphs
 
@@ -190,9 +188,9 @@ def test_a_verifier_that_knows_nothing_of_the_planner_agrees_on_memory() -> None
     plan = make_plan(problem)
     graph = apply_laws(problem.graph, plan.decisions)
     peak = plan.predicted.peak_bytes
-    verify(graph, captured=problem.graph, in_place=IN_PLACE, capacity_bytes=peak, workspace=problem.workspace)
-    with pytest.raises(Exception, match=r"capacity|memory|bytes"):
-        verify(graph, captured=problem.graph, in_place=IN_PLACE, capacity_bytes=peak - 1, workspace=problem.workspace)
+    verify_derived(graph, problem.graph, capacity_bytes=peak, workspace=problem.workspace)
+    with pytest.raises(InvalidGraph, match="invariant 3"):
+        verify_derived(graph, problem.graph, capacity_bytes=peak - 1, workspace=problem.workspace)
 
 
 INTERRUPTED = """

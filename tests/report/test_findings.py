@@ -4,10 +4,16 @@ import json
 import math
 from dataclasses import replace
 
+import pytest
+
+from outgrow.errors import InvalidPlan
 from outgrow.ir.machine import Link
 from outgrow.plan import Recompute, Swap
+from outgrow.report.account import Account, Moved, Recomputed, Reused, Stowed, Swapped
 from outgrow.report.findings import explanation
+from outgrow.report.page import render_page
 from outgrow.report.planfile import plan_from_data
+from outgrow.rewriting.laws import LAWS
 from outgrow.units import format_bytes, format_seconds
 from tests.report.findings import findings
 
@@ -47,6 +53,36 @@ def test_the_explanation_tells_every_storage_and_ends_with_the_table() -> None:
     assert all(row.storage in text and row.before in text for row in found.account.swapped)
     assert text.endswith(str(found.summary))
     assert text.count("floor  ") == 1
+
+
+def test_every_kind_of_decision_is_told_in_text_and_on_the_page() -> None:
+    """Whatever a plan does, its names are in the explanation of the file and in a table of the page."""
+    account = Account(
+        swapped=(Swapped("swapped", "activation", 8, "one", "two", 16),),
+        recomputed=(Recomputed("recomputed", "activation", 8, "three"),),
+        reused=(Reused("four", "reused", "activation", 8),),
+        moved=(Moved(("moved", "too"), "five"),),
+        apart=("apart",),
+        by_layout=("by_layout",),
+        stowed=(Stowed("stowed", "parameter", 8, "six", "seven", 16),),
+    )
+    found = replace(findings(), account=account)
+    text, page = explanation(found.to_json()), render_page(found)
+    assert len(account.sections) == len(LAWS)
+    assert all(str(section) in text and section.heading in page for section in account.sections)
+    assert all(cell in page for section in account.sections for row in section.rows for cell in row)
+    assert all(name in text for name in ("one .. two", "before three", "by four", "after five", "six .. seven"))
+
+
+def test_a_file_from_before_a_figure_was_told_is_read() -> None:
+    """What older files lack has the value that says nothing; what no file lacked is asked for."""
+    found = findings()
+    data = json.loads(found.to_json())
+    del data["bytes_below"], data["ran_as_written"]
+    assert explanation(json.dumps(data)).endswith(str(found.summary))
+    del data["ops"]
+    with pytest.raises(InvalidPlan, match="the file has no 'ops'"):
+        explanation(json.dumps(data))
 
 
 def test_of_a_plan_that_was_not_used_there_are_no_figures() -> None:

@@ -51,7 +51,7 @@ def test_a_reservation_takes_no_memory() -> None:
     before = process_bytes()
     block = Block(512 * GIB)
     assert abs(process_bytes() - before) < COUNTER_SLACK_BYTES
-    block.release()
+    del block
 
 
 @pytest.mark.parametrize("size", [1, PAGE_BYTES, HUGE_PAGE_BYTES + 1, 5 * HUGE_PAGE_BYTES])
@@ -69,7 +69,7 @@ def test_fresh_memory_is_zero() -> None:
     first = Block(4 * MIB)
     first.commit(0, 4 * MIB)
     touch(first, 0, 4 * MIB)
-    first.release()
+    del first
     second = Block(4 * MIB)
     second.commit(0, 4 * MIB)
     assert not any(bytes_of(second.address, 4 * MIB))
@@ -138,7 +138,6 @@ def test_the_last_tensor_keeps_the_memory() -> None:
     storage = block.storage()
     tensor = view(storage, torch.uint8, (2 * MIB,), (1,), 0)
     tensor.fill_(5)
-    block.release()
     del block, storage
     assert is_mapped(address)
     assert int(tensor.sum(dtype=torch.int64)) == 5 * 2 * MIB
@@ -160,21 +159,12 @@ def test_memory_goes_back_at_once() -> None:
 
 
 def test_a_block_without_storage_is_unmapped_with_it() -> None:
-    """A block that nobody released goes with its last reference, reserved addresses and all."""
+    """A block goes with its last reference, reserved addresses and all."""
     block = Block(2 * MIB)
     address = block.address
     assert is_mapped(address)
     del block
     assert not is_mapped(address)
-
-
-def test_release_may_be_repeated() -> None:
-    """Releasing twice does not unmap what has come to lie there since."""
-    block = Block(2 * MIB)
-    block.release()
-    later = Block(2 * MIB)
-    block.release()
-    assert is_mapped(later.address)
 
 
 _UNDER_A_LIMIT = """
@@ -192,7 +182,7 @@ try:
 except MemoryError as refusal:
     print(refusal)
 block.commit(960 * MIB, 976 * MIB)
-block.release()
+del block
 again = Block(64 * MIB)
 again.commit(0, 64 * MIB)
 """
@@ -203,27 +193,6 @@ def test_a_limit_on_data_counts_committed_bytes_alone() -> None:
     printed = _run(_UNDER_A_LIMIT)
     assert "The kernel refused 960.0 MiB of a block of 1.00 GiB: Cannot allocate memory" in printed
     assert "lower the memory budget" in printed
-
-
-_FREED_BY_THE_HEAP = """
-import torch
-from outgrow.runtime.memory import fix_mmap_threshold, trim
-from tests.runtime.memory import is_mapped
-fix_mmap_threshold(65536)
-behind = []
-for size in (32 << 20, 24 << 20, 16 << 20):
-    tensor = torch.ones(size, dtype=torch.uint8)
-    behind.append(torch.ones(1 << 10))
-    address = tensor.data_ptr()
-    del tensor
-    print(is_mapped(address))
-trim()
-"""
-
-
-def test_a_fixed_threshold_frees_tensors_at_once() -> None:
-    """Where glibc is asked to, a large tensor goes back to the kernel when it dies, as others did before."""
-    assert _run(_FREED_BY_THE_HEAP).split() == ["False"] * 3
 
 
 def _run(code: str) -> str:

@@ -15,7 +15,7 @@ def test_touched_memory_counts_and_freed_memory_does_not() -> None:
     block.commit(0, _BYTES)
     touch(block, 0, _BYTES)
     held = process_bytes() - before
-    block.release()
+    del block
     freed = process_bytes() - before
     assert abs(held - _BYTES) < COUNTER_SLACK_BYTES
     assert abs(freed) < COUNTER_SLACK_BYTES
@@ -28,7 +28,7 @@ def test_the_high_water_remembers_what_was_freed() -> None:
     block = Block(_BYTES)
     block.commit(0, _BYTES)
     touch(block, 0, _BYTES)
-    block.release()
+    del block
     assert high_water_bytes() - before > _BYTES - COUNTER_SLACK_BYTES
 
 
@@ -37,7 +37,7 @@ def test_the_high_water_can_be_reset() -> None:
     block = Block(_BYTES)
     block.commit(0, _BYTES)
     touch(block, 0, _BYTES)
-    block.release()
+    del block
     reset_high_water()
     assert high_water_bytes() - process_bytes() < COUNTER_SLACK_BYTES
 

@@ -1,4 +1,8 @@
-"""Which ops must wait for which? The conflicts of `dependence` between all ops, as the edges of an order.
+"""Which ops must wait for which? The conflicts between all ops, as the edges of an order.
+
+Two ops conflict iff one writes a storage that the other touches: read after write, write after read, write after
+write. Ops that do not conflict may change places, and every op still reads the same bytes. The random generator is a
+storage that random ops write, so their order is kept by the same rule.
 
 For each storage, in the order of the graph: a write waits for the write before it and for every read since; a
 read waits for the write before it. Two ops conflict only if a path of such edges joins them, so an order of the

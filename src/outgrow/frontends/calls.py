@@ -5,10 +5,10 @@
     carried_out `runtime.execute`
     settle      results go where the captured step left them: new optimizer state, gradients, the return value
 
-A call that fails before the first update leaves everything but gradients as it was: buffers and the generators, which a
-forward pass changes, are copied before and put back. Gradients that the step replaces unread are gone, as after
-`zero_grad`; to gradients that it adds to, something may have been added, as in eager mode. A failure after the first
-update leaves the state torn.
+A call that fails before the first update leaves everything but gradients and the batch as it was: buffers and the
+generators, which a forward pass changes, are copied before and put back. Gradients that the step replaces unread are
+gone, as after `zero_grad`; to gradients that it adds to, something may have been added, and a batch that it writes to
+may have been written, as in eager mode. A failure after the first update leaves the state torn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Progress, Run
 from outgrow.runtime.program import Item, Program
 from outgrow.runtime.recording import Held
-from outgrow.runtime.repeated import again
+from outgrow.runtime.repeated import Running, again
 from outgrow.runtime.spill import Spill
 
 
@@ -64,18 +64,14 @@ def made_ready(
     progress: Progress,
     *,
     observe: bool,
-    noted: Held | None = None,
 ) -> Run:
-    """Return the run of a call, within the capacity. Gradients that it replaces go, what is stowed goes to `spill`.
-
-    It may repeat an earlier run, which has `noted` what it held.
-    """
+    """Return the run of a call, within the capacity. Gradients that it replaces go, what is stowed goes to `spill`."""
     for slot in call.captured.stale:
         put(slot, None, call.training)
     storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
     lasting = {name: call.program.sizes[name] for name in call.program.lasting}
     extents = {} if spill is None else spill.arrange(storages, call.program.stowed, lasting, call.program.sunk)
-    run = Run(
+    return Run(
         call.program,
         costs,
         spill,
@@ -87,10 +83,17 @@ def made_ready(
         observe=observe,
         progress=progress,
     )
-    return run if noted is None else again(run, noted, {name: storages[name] for name in _staying(call)})
 
 
-def carried_out(call: Bound, run: Run) -> Outcome:
+def repeating(call: Bound, run: Run, noted: Held) -> Running:
+    """Return the run of a call, which has not begun, as one that repeats an earlier one, if it can.
+
+    The earlier one has `noted` what it held.
+    """
+    return again(run, noted, {name: run.storages[name] for name in _staying(call)})
+
+
+def carried_out(call: Bound, run: Running) -> Outcome:
     """Carry out a run of the call; if it fails before the first update, put buffers and generator back as they were."""
     before = _written_forward(call)
     generators = [(generator, generator.get_state()) for generator in generators_of(call.captured.device)]

@@ -137,10 +137,9 @@ class Step(Generic[P, R]):
         completed = False
         try:
             observe = self._platform.observes and not entry.observed
-            run = calls.made_ready(
-                call, entry.prepared.costs, spill, memory, capacity, progress, observe=observe, noted=entry.noted
-            )
-            outcome = calls.carried_out(call, run)
+            run = calls.made_ready(call, entry.prepared.costs, spill, memory, capacity, progress, observe=observe)
+            way = run if entry.noted is None else calls.repeating(call, run, entry.noted)
+            outcome = calls.carried_out(call, way)
             returned = calls.settle(call, outcome)
             completed = True
         finally:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from outgrow.errors import OutgrowError
 from outgrow.frontends.lowering.warmup import warm_up
+from outgrow.frontends.parts.masks import look_as_in_eager
 from outgrow.frontends.parts.parts import Part
 from outgrow.frontends.parts.shared_budget import Ready, Shared, by_itself
 from outgrow.frontends.platforms.on_device import platform_of
@@ -47,11 +48,15 @@ def backend(
     `InvalidQuantity` for a size that is none, `TierFailure` for a folder that cannot be used, `Infeasible` below the
     floor, `Uncapturable`, and `DeviceFull` where others have taken the memory of a GPU.
     """
+    look_as_in_eager(backend)
     try:
         settings = _checked(dict(options or {}))
     except (OutgrowError, TypeError, ValueError) as error:
         return partial(_refused, error)
     return part_of(module, settings)
+
+
+look_as_in_eager(backend)
 
 
 def _refused(error: Exception, *_args: object) -> object:
@@ -75,6 +80,7 @@ class InPlace:
 
     def compile(self, module: nn.Module) -> None:
         """Let a module run by parts."""
+        look_as_in_eager(InPlace._part)
         # Dynamo skips the frames of torch.nn's own modules unless they are wrapped; `module.compile` does not wrap them
         module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl), backend=self._part)
 
@@ -171,6 +177,7 @@ def _row(shared: Shared, ready: Ready) -> PartReport:
 def forget() -> None:
     """Drop compiled parts, Dynamo's and ours; what the process holds when the next one runs is its baseline."""
     torch._dynamo.reset()
+    look_as_in_eager(backend)
     for shared in _SHARED.values():
         shared.give_back()
     _SHARED.clear()

@@ -16,6 +16,8 @@ Two graphs agree iff
 By induction over the ops, equal content then means equal bits in both graphs, whatever the order and the
 places, because an op with equal inputs gives equal bits.
 
+Where operators are known to give the same bits in another form, a graph has `Leeway`:
+
 A repetition may leave out the arguments that the captured op writes without returning them, where `quiet` has their
 places: the op is then expected in that form, which writes nothing that outlives the step.
 
@@ -36,6 +38,7 @@ https://doi.org/10.1145/512927.512945, with the names of captured ops in place o
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from outgrow.errors import InvalidGraph
@@ -46,6 +49,27 @@ Content: TypeAlias = str | tuple[str, int]
 Layout: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]
 Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int]]]
 """For an operator, the names of forms that write its first result over an operand, and the place of that operand."""
+
+_NO_FORMS: Forms = MappingProxyType({})
+_NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})
+
+
+def _nothing(_op: Op) -> tuple[()]:
+    return ()
+
+
+class Leeway(NamedTuple):
+    """What an op may do otherwise than the captured one and give the same bits; without it, nothing.
+
+    `in_place` maps captured operators to the forms that may stand for them, and `quiet` operators to the places of the
+    arguments that a repetition may leave out. `layouts` gives the places of the arguments of an op of which the layout
+    alone matters, and `parts` the ops that together may stand for an op.
+    """
+
+    in_place: Forms = _NO_FORMS
+    quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS
+    layouts: Callable[[Op], Sequence[int]] = _nothing
+    parts: Callable[[Op], Sequence[Op]] = _nothing
 
 
 class _Call(NamedTuple):
@@ -71,25 +95,27 @@ class _Write(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """A captured graph, its ops and their parts by name with the contents that they read.
+    """A captured graph, its ops and their parts by name with the contents that they read, and the leeway of others.
 
     `parts` are the names of the parts of each op that may be taken apart, `wholes` the op of each part, and `end` is
     every storage's content at the end.
     """
 
     graph: Graph
+    leeway: Leeway
     calls: dict[str, _Call]
     parts: dict[str, tuple[str, ...]]
     wholes: dict[str, str]
     end: dict[str, Content]
 
 
-def numbered(captured: Graph, parts: Callable[[Op], Sequence[Op]]) -> Numbered:
-    """Return a captured graph by contents, to compare many graphs with; it must keep invariant 1."""
+def numbered(captured: Graph, leeway: Leeway) -> Numbered:
+    """Return a captured graph by contents, to compare many graphs with that leeway; it must keep invariant 1."""
     calls, end = _number(captured, steps_of(captured), {})
-    parted = _parted(captured, calls, parts)
+    parted = _parted(captured, calls, leeway.parts)
     return Numbered(
         captured,
+        leeway,
         {call.op.name: call for own in (calls, *parted.values()) for call in own},
         {whole: tuple(part.op.name for part in own) for whole, own in parted.items()},
         {part.op.name: whole for whole, own in parted.items() for part in own},
@@ -97,16 +123,9 @@ def numbered(captured: Graph, parts: Callable[[Op], Sequence[Op]]) -> Numbered:
     )
 
 
-def check_equivalence(
-    graph: Graph,
-    steps: list[Step],
-    reference: Numbered,
-    in_place: Forms,
-    quiet: Mapping[str, Sequence[int]],
-    layouts: Callable[[Op], Sequence[int]],
-) -> None:
+def check_equivalence(graph: Graph, steps: list[Step], reference: Numbered) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 6; both graphs must keep invariant 1."""
-    captured = reference.graph
+    captured, leeway = reference.graph, reference.leeway
     calls, end = _number(graph, steps, reference.wholes)
     originals = reference.calls
     for call in calls:
@@ -115,11 +134,11 @@ def check_equivalence(
         if original is None or (op.name in originals and op.captured != op.name):
             raise InvalidGraph(f"{op.name} is not an op of the captured graph", invariant=6, position=call.at)
         if op.name != op.captured:
-            original = _quieted(original, quiet.get(original.op.operator, ()))
+            original = _quieted(original, leeway.quiet.get(original.op.operator, ()))
         if op.name != op.captured and not _is_repeatable(captured, original):
             message = f"{op.name} repeats {op.captured}, which changes what outlives the step"
             raise InvalidGraph(message, invariant=6, position=call.at)
-        difference = _difference(call, _asking_layouts(original, call.op, layouts), in_place)
+        difference = _difference(call, _asking_layouts(original, call.op, leeway.layouts), leeway.in_place)
         if difference is not None:
             message = f"{op.name} is not the captured {op.captured}: {difference}"
             raise InvalidGraph(message, invariant=6, position=call.at)

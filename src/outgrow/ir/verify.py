@@ -19,11 +19,11 @@ written down here once more, apart from the simulator and from the liveness anal
 other's mistakes. The first fault is raised as `InvalidGraph`, with its number and the instructions around it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.equivalence import Forms, Numbered, check_equivalence, numbered
+from outgrow.ir.equivalence import Leeway, Numbered, check_equivalence, numbered
 from outgrow.ir.graph import Graph, Op, Role, Value
 from outgrow.ir.layout import end_bytes
 from outgrow.ir.residence import check_capacity, check_residence
@@ -31,12 +31,7 @@ from outgrow.ir.steps import Step, births, steps_of
 from outgrow.ir.text import print_around
 
 _NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
-_NO_FORMS: Forms = MappingProxyType({})
-_NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})
-
-
-def _nothing(_op: Op) -> tuple[()]:
-    return ()
+_NO_LEEWAY = Leeway()
 
 
 def verify(
@@ -45,18 +40,13 @@ def verify(
     capacity_bytes: int | None = None,
     workspace: Mapping[str, int] | Callable[[Op], int] = _NO_WORKSPACE,
     captured: Graph | Numbered | None = None,
-    in_place: Forms = _NO_FORMS,
-    quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS,
-    layouts: Callable[[Op], Sequence[int]] = _nothing,
-    parts: Callable[[Op], Sequence[Op]] = _nothing,
+    leeway: Leeway = _NO_LEEWAY,
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps the invariants of this module.
 
-    Invariant 3 is checked where `capacity_bytes` is given, and 6 where `captured` is, a graph that is itself
-    valid, as it is or `numbered`. `workspace` gives bytes by captured op name, or by op. `in_place` maps captured
-    operators to the forms that may stand for them, and `quiet` operators to the places of the arguments that a
-    repetition may leave out. `layouts` gives the places of the arguments of an op of which the layout alone matters,
-    and `parts` the ops that together may stand for an op (a `Numbered` graph knows them).
+    Invariant 3 is checked where `capacity_bytes` is given, and 6 where `captured` is: a graph that is itself valid, and
+    from which there may be `leeway`, or one that was `numbered` with its own. `workspace` gives bytes by captured op
+    name, or by op.
     """
     try:
         _check_values(graph)
@@ -67,8 +57,8 @@ def verify(
         if capacity_bytes is not None:
             check_capacity(graph, steps, capacity_bytes, _as_function(workspace))
         if captured is not None:
-            reference = numbered(captured, parts) if isinstance(captured, Graph) else captured
-            check_equivalence(graph, steps, reference, in_place, quiet, layouts)
+            reference = numbered(captured, leeway) if isinstance(captured, Graph) else captured
+            check_equivalence(graph, steps, reference)
     except InvalidGraph as fault:
         around = "" if fault.position is None else f"\n{print_around(graph, fault.position)}"
         message = f"invariant {fault.invariant}: {fault}{around}"

@@ -11,7 +11,7 @@ operators return, so a repetition leaves the running ones out (`QUIET`): the sam
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from outgrow.ir.graph import Op, leaving_out
+from outgrow.ir.graph import Graph, Op, leaving_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,11 @@ QUIET: Mapping[str, tuple[int, ...]] = {
 def quiet(op: Op) -> Op:
     """Return the form of `op` that a repetition runs: without its hidden writes, where it has such a form."""
     return leaving_out(op, QUIET[op.operator]) if op.writes and op.operator in QUIET else op
+
+
+def is_repeatable(graph: Graph, op: Op) -> bool:
+    """Return whether `op` may run again: all that its repetition writes are storages of this step."""
+    return not any(graph.storages[name].is_persistent for name in graph.written(quiet(op)))
 
 
 def hidden_writes(operator: str, arguments: Sequence[object]) -> tuple[int, ...]:

@@ -1,11 +1,12 @@
-"""What does a plan do to each storage? One row a decision, with the role and the size that the plan leaves
-out.
+"""What does a plan do to each storage? One row a decision, with the role and the size that the plan leaves out.
 
-A decision names storages and ops of the graph as it stands when the decision is applied, so the laws are
-applied again, one after the other, to look each of them up.
+A decision names storages and ops of the graph as it stands when the decision is applied, so the laws are applied again,
+one after the other, to look each of them up. What is told of each kind of decision is its `Section`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from outgrow.ir.graph import Graph, result_values
 from outgrow.plan import ByLayout, Move, Plan, Recompute, Reuse, Stow, Swap, TakeApart
@@ -68,6 +69,21 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Section:
+    """All decisions of one kind: as a table below a heading, and as a sentence with its lines."""
+
+    heading: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    sentence: str
+    lines: Sequence[tuple[str, ...]]
+
+    def __str__(self) -> str:
+        """The sentence, then the lines."""
+        return "\n".join((f"{self.sentence}:", *(f"  {line}" for line in aligned(self.lines).splitlines())))
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """Every decision of a plan, by kind; `apart` and `by_layout` are the ops that such a decision names."""
 
@@ -79,58 +95,99 @@ class Account:
     by_layout: tuple[str, ...] = ()
     stowed: tuple[Stowed, ...] = ()
 
+    @property
+    def sections(self) -> list[Section]:
+        """What there is to tell, kind by kind; a kind of which there is no decision has no section."""
+        found = (
+            _of_stowed(self.stowed),
+            _of_swapped(self.swapped),
+            _of_recomputed(self.recomputed),
+            _of_reused(self.reused),
+            _of_moved(self.moved),
+            _of_ops("In parts", _counted(self.apart, "op runs in parts", "ops run in parts"), self.apart),
+            _of_ops(
+                "Without an operand, by its layout",
+                _counted(self.by_layout, "op does without an operand", "ops do without an operand")
+                + " of which only the layout matters",
+                self.by_layout,
+            ),
+        )
+        return [section for section in found if section.rows]
+
     def __str__(self) -> str:
         """One paragraph a kind of decision, then its rows."""
-        parts = [
-            _section(
-                _stowed_title(self.stowed),
-                [(s.storage, s.role, format_bytes(s.size_bytes), f"{s.first} .. {s.last}") for s in self.stowed],
-            ),
-            _section(
-                _swapped_title(self.swapped),
-                [(s.storage, s.role, format_bytes(s.size_bytes), f"{s.after} .. {s.before}") for s in self.swapped],
-            ),
-            _section(
-                _title(len(self.recomputed), "storage is recomputed", "storages are recomputed"),
-                [(r.storage, r.role, format_bytes(r.size_bytes), f"before {r.before}") for r in self.recomputed],
-            ),
-            _section(
-                _title(len(self.reused), "result is written over an operand", "results are written over operands"),
-                [(r.storage, r.role, format_bytes(r.size_bytes), f"by {r.op}") for r in self.reused],
-            ),
-            _section(
-                _title(len(self.moved), "group of ops runs earlier", "groups of ops run earlier"),
-                [(f"{', '.join(m.ops)}", f"after {m.after}") for m in self.moved],
-            ),
-            _section(_title(len(self.apart), "op runs in parts", "ops run in parts"), [(op,) for op in self.apart]),
-            _section(
-                _title(len(self.by_layout), "op does without an operand", "ops do without an operand")
-                + " of which only the layout matters",
-                [(op,) for op in self.by_layout],
-            ),
-        ]
-        return "\n\n".join(part for part in parts if part) or "Nothing is rewritten: the step fits as it is."
+        return "\n\n".join(map(str, self.sections)) or "Nothing is rewritten: the step fits as it is."
 
 
-def _title(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+def _counted(rows: Sequence[object], one: str, many: str) -> str:
+    return f"{len(rows)} {one if len(rows) == 1 else many}"
 
 
-def _swapped_title(swapped: tuple[Swapped, ...]) -> str:
-    moved = format_bytes(sum(row.moved_bytes for row in swapped))
-    return f"{_title(len(swapped), 'gap is swapped', 'gaps are swapped')}, {moved} moved"
+def _of_swapped(rows: Sequence[Swapped]) -> Section:
+    cells = [(*_storage(row), row.after, row.before, format_bytes(row.moved_bytes)) for row in rows]
+    moved = format_bytes(sum(row.moved_bytes for row in rows))
+    return Section(
+        "Swapped",
+        (*_STORAGE, "away from", "until", "moved"),
+        cells,
+        f"{_counted(rows, 'gap is swapped', 'gaps are swapped')}, {moved} moved",
+        [(*_storage(row), f"{row.after} .. {row.before}") for row in rows],
+    )
 
 
-def _stowed_title(stowed: tuple[Stowed, ...]) -> str:
-    size = format_bytes(sum(row.size_bytes for row in stowed))
-    moved = format_bytes(sum(row.moved_bytes for row in stowed))
-    title = _title(len(stowed), "storage rests", "storages rest")
-    return f"{title} in the next tier between steps, {size}, {moved} moved; on the device from first to last use"
+def _of_stowed(rows: Sequence[Stowed]) -> Section:
+    cells = [(*_storage(row), row.first, row.last, format_bytes(row.moved_bytes)) for row in rows]
+    size, moved = (format_bytes(sum(map(attrgetter(name), rows))) for name in ("size_bytes", "moved_bytes"))
+    return Section(
+        "Resting in the next tier between steps",
+        (*_STORAGE, "first use", "last use", "moved"),
+        cells,
+        f"{_counted(rows, 'storage rests', 'storages rest')} in the next tier between steps, {size}, {moved} moved; "
+        "on the device from first to last use",
+        [(*_storage(row), f"{row.first} .. {row.last}") for row in rows],
+    )
 
 
-def _section(title: str, rows: list[tuple[str, ...]]) -> str:
-    lines = aligned(rows).splitlines()
-    return "\n".join((f"{title}:", *(f"  {line}" for line in lines))) if rows else ""
+def _of_recomputed(rows: Sequence[Recomputed]) -> Section:
+    return Section(
+        "Recomputed",
+        (*_STORAGE, "built again before"),
+        [(*_storage(row), row.before) for row in rows],
+        _counted(rows, "storage is recomputed", "storages are recomputed"),
+        [(*_storage(row), f"before {row.before}") for row in rows],
+    )
+
+
+def _of_reused(rows: Sequence[Reused]) -> Section:
+    return Section(
+        "Written in place",
+        (*_STORAGE, "written over an operand by"),
+        [(*_storage(row), row.op) for row in rows],
+        _counted(rows, "result is written over an operand", "results are written over operands"),
+        [(*_storage(row), f"by {row.op}") for row in rows],
+    )
+
+
+def _of_moved(rows: Sequence[Moved]) -> Section:
+    return Section(
+        "Run earlier",
+        ("ops", "directly after"),
+        [(", ".join(row.ops), row.after) for row in rows],
+        _counted(rows, "group of ops runs earlier", "groups of ops run earlier"),
+        [(", ".join(row.ops), f"after {row.after}") for row in rows],
+    )
+
+
+def _of_ops(heading: str, sentence: str, ops: Sequence[str]) -> Section:
+    rows = [(op,) for op in ops]
+    return Section(heading, ("op",), rows, sentence, rows)
+
+
+_STORAGE = ("storage", "role", "size")
+
+
+def _storage(row: Swapped | Stowed | Recomputed | Reused) -> tuple[str, str, str]:
+    return row.storage, row.role, format_bytes(row.size_bytes)
 
 
 def account_of(captured: Graph, plan: Plan) -> Account:

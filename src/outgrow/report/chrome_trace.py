@@ -1,5 +1,4 @@
-"""How is a step looked at in a trace viewer? As Chrome trace events, which ui.perfetto.dev and
-chrome://tracing open.
+"""How is a step looked at in a trace viewer? As Chrome trace events, which ui.perfetto.dev and chrome://tracing open.
 
 The three lanes are three threads of one process, and the memory is a counter. Times are microseconds from the
 beginning of the step.

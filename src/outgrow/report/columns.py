@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from outgrow.units import format_bytes, format_seconds
+
 
 def aligned(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:
     """Return the rows as lines; columns from `numbers_from` on are aligned to the right.
@@ -22,6 +24,16 @@ def aligned(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -
         for row in rows
     ]
     return "\n".join(lines)
+
+
+def bytes_or_none(size_bytes: int) -> str:
+    """Return a size in one cell, and none in words."""
+    return format_bytes(size_bytes) if size_bytes else "none"
+
+
+def seconds_or_none(seconds: float) -> str:
+    """Return a duration in one cell, and none in words."""
+    return format_seconds(seconds) if seconds else "none"
 
 
 def format_shapes(shapes: Sequence[Sequence[int]]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outgrow.errors import Infeasible
-from outgrow.report.columns import aligned
+from outgrow.report.columns import aligned, bytes_or_none
 from outgrow.report.summary import Summary
 from outgrow.units import format_bytes, format_seconds
 
@@ -54,7 +54,7 @@ class Row:
             format_bytes(found.predicted.peak_bytes),
             format_seconds(found.predicted.seconds),
             f"{found.slowdown:.3f}",
-            format_bytes(found.bytes_swapped) if found.bytes_swapped else "none",
+            bytes_or_none(found.bytes_swapped),
             repeated if found.seconds_recomputed else "none",
             format_seconds(found.planning_seconds),
             f"{found.distance:.1%}",

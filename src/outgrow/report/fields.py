@@ -1,17 +1,24 @@
 """How is JSON or TOML read that may be damaged? Field by field, each of a stated type; what is wrong is named by path.
 
-Fields({"budget": {"limit_bytes": "x"}}, "plan").fields("budget").integer("limit_bytes")
+Fields({"budget": {"limit_bytes": "x"}}, "plan").fields("budget").record(Budget)
 InvalidPlan: plan.budget.limit_bytes is "x", not an integer.
 """
 
 import json
 import math
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Collection
+from dataclasses import fields as fields_of
+from dataclasses import is_dataclass
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from outgrow.errors import InvalidPlan, OutgrowError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _Kind = TypeVar("_Kind")
+_Record = TypeVar("_Record", bound="DataclassInstance")
 
 
 class Fields:
@@ -26,17 +33,6 @@ class Fields:
 
     def text(self, key: str) -> str:
         return self._of_type(key, str, "a string")
-
-    def optional_text(self, key: str) -> str | None:
-        return None if self.item(key) is None else self.text(key)
-
-    def newer_integer(self, key: str) -> int:
-        """Return an integer that older files lack; there it is 0."""
-        return self.integer(key) if key in self.data else 0
-
-    def newer_flag(self, key: str) -> bool:
-        """Return true or false; it is false in older files, which lack it."""
-        return self.flag(key) if key in self.data else False
 
     def integer(self, key: str) -> int:
         return self._of_type(key, int, "an integer")
@@ -76,6 +72,34 @@ class Fields:
         """Return what `read` makes of each object of a list."""
         items = self._of_type(key, list, "a list")
         return tuple(read(Fields(item, f"{self.path}.{key}[{at}]", self.error)) for at, item in enumerate(items))
+
+    def record(self, kind: type[_Record], *, newer: Collection[str] = (), **known: object) -> _Record:
+        """Return the record of this kind, a dataclass, with a field for each of its own; what is `known` is not read.
+
+        These are strings, numbers, truth values and records, any of them or None, and tuples of strings, floats or
+        records. Those that are `newer` may be missing, since older files lack them: then they have their defaults.
+        """
+        types = get_type_hints(kind)
+        names: list[str] = [field.name for field in fields_of(kind)]
+        asked = [name for name in names if name not in known and (name in self.data or name not in newer)]
+        return kind(**known, **{name: self._typed(name, types[name]) for name in asked})
+
+    def _typed(self, key: str, kind: Any) -> object:
+        """Return a field as its annotation says."""
+        if get_origin(kind) is UnionType:
+            (other,) = [one for one in get_args(kind) if one is not NoneType]
+            return None if self.item(key) is None else self._typed(key, other)
+        if get_origin(kind) is tuple:
+            return self._several(key, get_args(kind)[0])
+        if isinstance(kind, type) and is_dataclass(kind):
+            return self.fields(key).record(kind)
+        read = {str: self.text, int: self.integer, float: self.number, bool: self.flag}[kind]
+        return read(key)
+
+    def _several(self, key: str, kind: Any) -> tuple[object, ...]:
+        if isinstance(kind, type) and is_dataclass(kind):
+            return self.each(key, lambda item: item.record(kind))
+        return {str: self.texts, float: self.numbers}[kind](key)
 
     def item(self, key: str) -> object:
         if key not in self.data:

@@ -1,5 +1,4 @@
-"""What does one show to others? One HTML page that stands alone: a verdict, the figures, the pictures, the
-plan.
+"""What does one show to others? One HTML page that stands alone: a verdict, the figures, the pictures, the plan.
 
 Nothing is loaded from anywhere, and the page follows the reader's choice of light or dark.
 """
@@ -128,48 +127,10 @@ def _losses(found: Findings) -> str:
 
 
 def _account(account: Account) -> str:
-    swapped = _table(
-        "Swapped",
-        ("storage", "role", "size", "away from", "until", "moved"),
-        [
-            (
-                row.storage,
-                row.role,
-                format_bytes(row.size_bytes),
-                row.after,
-                row.before,
-                format_bytes(row.moved_bytes),
-            )
-            for row in account.swapped
-        ],
-    )
-    stowed = _table(
-        "Resting in the next tier between steps",
-        ("storage", "role", "size", "first use", "last use", "moved"),
-        [
-            (row.storage, row.role, format_bytes(row.size_bytes), row.first, row.last, format_bytes(row.moved_bytes))
-            for row in account.stowed
-        ],
-    )
-    recomputed = _table(
-        "Recomputed",
-        ("storage", "role", "size", "built again before"),
-        [(row.storage, row.role, format_bytes(row.size_bytes), row.before) for row in account.recomputed],
-    )
-    reused = _table(
-        "Written in place",
-        ("storage", "role", "size", "written over an operand by"),
-        [(row.storage, row.role, format_bytes(row.size_bytes), row.op) for row in account.reused],
-    )
-    moved = _table("Run earlier", ("ops", "directly after"), [(", ".join(row.ops), row.after) for row in account.moved])
-    apart = _table("In parts", ("op",), [(op,) for op in account.apart])
-    by_layout = _table("Without an operand, by its layout", ("op",), [(op,) for op in account.by_layout])
-    return stowed + swapped + recomputed + reused + moved + apart + by_layout
+    return "".join(_table(section.heading, section.columns, section.rows) for section in account.sections)
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
     kinds = [_KINDS.get(column, "name") for column in header]
     lines = "\n".join((_row("th", kinds, header), *(_row("td", kinds, row) for row in rows)))
     is_open = " open" if len(rows) <= _OPEN_ROWS else ""

@@ -6,7 +6,7 @@ A part is planned with its forward and its backward pass, for each kind of input
 from dataclasses import dataclass
 
 from outgrow.plan import Estimate
-from outgrow.report.columns import aligned, format_shapes
+from outgrow.report.columns import aligned, bytes_or_none, format_shapes, seconds_or_none
 from outgrow.units import format_bytes, format_seconds
 
 
@@ -77,6 +77,6 @@ def _row(part: PartReport) -> tuple[str, ...]:
         format_bytes(part.planned.peak_bytes),
         format_seconds(part.planned.seconds),
         format_bytes(part.left_bytes),
-        format_bytes(part.bytes_swapped) if part.bytes_swapped else "none",
-        format_seconds(part.seconds_recomputed) if part.seconds_recomputed else "none",
+        bytes_or_none(part.bytes_swapped),
+        seconds_or_none(part.seconds_recomputed),
     )

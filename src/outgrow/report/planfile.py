@@ -6,35 +6,16 @@ Whether a plan belongs to a graph is not asked here but where it is applied (`pl
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from outgrow.errors import InvalidPlan
-from outgrow.plan import (
-    Budget,
-    ByLayout,
-    Decision,
-    Estimate,
-    Move,
-    Piece,
-    Plan,
-    Recompute,
-    Reuse,
-    Stow,
-    Swap,
-    TakeApart,
-)
+from outgrow.plan import Decision, Plan
 from outgrow.report.fields import Fields
+from outgrow.rewriting.laws import LAWS
 
-_KINDS: Mapping[type[Decision], str] = {
-    Move: "move",
-    TakeApart: "take apart",
-    ByLayout: "by layout",
-    Reuse: "reuse",
-    Recompute: "recompute",
-    Stow: "stow",
-    Swap: "swap",
-}
+_KINDS: Mapping[str, type[Decision]] = {law.name: kind for kind, law in LAWS.items()}
+"""The decisions by what their laws are called."""
 
 _VERSION = 1
 """Raised when earlier versions could not read a plan that is written now, or would understand it otherwise."""
@@ -42,7 +23,7 @@ _VERSION = 1
 
 def plan_to_data(plan: Plan) -> dict[str, object]:
     """Return a plan as JSON data."""
-    decisions = [{"kind": _KINDS[type(decision)], **asdict(decision)} for decision in plan.decisions]
+    decisions = [{"kind": LAWS[type(decision)].name, **asdict(decision)} for decision in plan.decisions]
     return {"version": _VERSION, **asdict(plan), "decisions": decisions}
 
 
@@ -70,64 +51,11 @@ def plan_from_data(data: object) -> Plan:
             f"The plan is written in version {version} of its form, and this outgrow reads version {_VERSION}. "
             "Plan again with this outgrow, or use the one that wrote it."
         )
-    budget = plan.fields("budget")
-    return Plan(
-        planner=plan.text("planner"),
-        fingerprint=plan.text("fingerprint"),
-        budget=Budget(budget.integer("limit_bytes"), budget.integer("overhead_bytes")),
-        decisions=plan.each("decisions", _decision),
-        predicted=estimate(plan.fields("predicted")),
-        floor_bytes=plan.integer("floor_bytes"),
-        floor_op=plan.text("floor_op"),
-        in_core=estimate(plan.fields("in_core")),
-        bound_seconds=plan.number("bound_seconds"),
-        planning_seconds=plan.number("planning_seconds"),
-        notes=plan.texts("notes"),
-    )
-
-
-def estimate(fields: Fields) -> Estimate:
-    """Return peak and seconds."""
-    return Estimate(fields.integer("peak_bytes"), fields.number("seconds"))
+    return plan.record(Plan, decisions=plan.each("decisions", _decision))
 
 
 def _decision(fields: Fields) -> Decision:
     kind = fields.text("kind")
-    if kind not in _READERS:
-        raise InvalidPlan(f"{fields.path}.kind is {kind!r}, not one of {', '.join(_READERS)}.")
-    return _READERS[kind](fields)
-
-
-def _swap(fields: Fields) -> Swap:
-    return Swap(
-        storage=fields.text("storage"),
-        after=fields.optional_text("after"),
-        dropped=fields.text("dropped"),
-        pieces=fields.each("pieces", _piece),
-        before=fields.text("before"),
-    )
-
-
-def _stow(fields: Fields) -> Stow:
-    return Stow(
-        storage=fields.text("storage"),
-        pieces=fields.each("pieces", _piece),
-        before=fields.optional_text("before"),
-        after=fields.optional_text("after"),
-        dropped=fields.optional_text("dropped"),
-    )
-
-
-def _piece(fields: Fields) -> Piece:
-    return Piece(fields.integer("begin"), fields.integer("end"), fields.text("before"))
-
-
-_READERS: Mapping[str, Callable[[Fields], Decision]] = {
-    "move": lambda fields: Move(fields.texts("ops"), fields.text("after")),
-    "take apart": lambda fields: TakeApart(fields.text("op")),
-    "by layout": lambda fields: ByLayout(fields.text("op")),
-    "reuse": lambda fields: Reuse(fields.text("op"), fields.integer("operand")),
-    "recompute": lambda fields: Recompute(fields.text("storage"), fields.text("before")),
-    "stow": _stow,
-    "swap": _swap,
-}
+    if kind not in _KINDS:
+        raise InvalidPlan(f"{fields.path}.kind is {kind!r}, not one of {', '.join(_KINDS)}.")
+    return fields.record(_KINDS[kind])

@@ -1,5 +1,4 @@
-"""What does one see while a command works? A bar on a terminal; plain lines, one a step, where the output is
-piped.
+"""What does one see while a command works? A bar on a terminal; plain lines, one a step, where the output is piped.
 
 step 1/3  loss 1.0986  27.3 s  peak 2.10 GiB of 2.22 GiB
 """

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from outgrow.analysis.timeline import Trace
 from outgrow.plan import Estimate
-from outgrow.report.columns import aligned
+from outgrow.report.columns import aligned, bytes_or_none, seconds_or_none
 from outgrow.units import format_bytes, format_seconds
 
 SECONDS_A_DAY = 24 * 60 * 60
@@ -175,7 +175,7 @@ class Summary:
             ("speed", f"{self.speed:.3f}", "of the step in core, predicted"),
             (
                 "swapped",
-                format_bytes(self.bytes_swapped) if self.bytes_swapped else "none",
+                bytes_or_none(self.bytes_swapped),
                 "bytes moved in a step, both ways",
             ),
             *(
@@ -185,7 +185,7 @@ class Summary:
             *([("below", format_bytes(self.bytes_below), "of those moved: through the host, to a disk")] * is_deep),
             (
                 "recomputed",
-                format_seconds(self.seconds_recomputed) if self.seconds_recomputed else "none",
+                seconds_or_none(self.seconds_recomputed),
                 "arithmetic done again in a step",
             ),
             planning,

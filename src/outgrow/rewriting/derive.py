@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 
-from outgrow.ir.equivalence import Numbered, numbered
+from outgrow.ir.equivalence import Leeway, Numbered, numbered
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
 from outgrow.ir.verify import verify
@@ -24,6 +24,9 @@ from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.laws import LAWS
 
 _NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
+
+LEEWAY = Leeway(in_place=IN_PLACE, quiet=QUIET, layouts=layout_only, parts=parts)
+"""What is known of torch's operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +97,7 @@ def verify_derived(
     workspace: Mapping[str, int] = _NO_WORKSPACE,
 ) -> None:
     """Raise `InvalidGraph` unless `graph` is valid and equivalent to `captured`, given what the operators admit."""
-    verify(
-        graph,
-        captured=captured,
-        in_place=IN_PLACE,
-        quiet=QUIET,
-        layouts=layout_only,
-        parts=parts,
-        capacity_bytes=capacity_bytes,
-        workspace=workspace,
-    )
+    verify(graph, captured=captured, leeway=LEEWAY, capacity_bytes=capacity_bytes, workspace=workspace)
 
 
 def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Mapping[str, int]) -> Derivation:
@@ -113,7 +107,7 @@ def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Ma
     """
     capacity = plan.budget.capacity_bytes
     verify(captured, capacity_bytes=None if stages else capacity, workspace=workspace)
-    reference = numbered(captured, parts)
+    reference = numbered(captured, LEEWAY)
     for stage in stages:
         held = capacity if stage is stages[-1] else None
         verify_derived(stage.graph, reference, capacity_bytes=held, workspace=workspace)

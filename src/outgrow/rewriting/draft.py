@@ -231,7 +231,7 @@ class Draft:
         return [self.values[name] for name in self._values_of.get(storage, ())]
 
     def conflicts(self, place: Place) -> Iterator[Place]:
-        """Yield the places of the ops that must keep their order with the one at `place` (`analysis.dependence`)."""
+        """Yield the places of the ops that must keep their order with the one at `place` (`analysis.precedence`)."""
         own = self._written[place]
         for storage in self.touched(place):
             others = self._touching[storage] if storage in own else self._writing.get(storage, ())

@@ -116,7 +116,7 @@ class Run:
 
     def read(self, names: Iterable[str]) -> tuple[Item, ...]:
         """Return values that are there at this point of the run."""
-        return tuple(self._lookup(name) for name in names)
+        return tuple(self.lookup(name) for name in names)
 
     def receive(self, returned: Sequence[torch.Tensor]) -> None:
         """Skip the call that comes next, taking what somebody else gives as its results."""
@@ -157,7 +157,8 @@ class Run:
         """Let only so much memory rest that there is room for what is held and for `size_bytes` more."""
         self.memory.leave_free(self.capacity_bytes - self.held - size_bytes)
 
-    def _lookup(self, name: str) -> Item:
+    def lookup(self, name: str) -> Item:
+        """Return a value, made now if nobody has looked at it yet."""
         found = self.values.get(name)
         return self._seen(name) if found is None else found
 
@@ -182,7 +183,8 @@ class Run:
         else:
             names.append(name)
 
-    def _forget(self, storage: str) -> None:
+    def forget(self, storage: str) -> None:
+        """Let go of the values of a storage."""
         for name in self.made_of.pop(storage, ()):
             self.values.pop(name, None)
 
@@ -230,7 +232,7 @@ class Run:
         if call.updates:
             self.progress.updating = True
         self.memory.before(self.position)
-        returned = call.run(self._lookup)
+        returned = call.run(self.lookup)
         born = self._enter(call, returned)
         del returned
         self.memory.after()
@@ -241,14 +243,15 @@ class Run:
         if not isinstance(returned, SEVERAL):
             if returned is None or len(call.results) != 1 or call.results[0] is None:
                 return 0
-            return self._enter_one(call, call.results[0], returned)
+            return self.enter_one(call, call.results[0], returned)
         born = 0
         for result, item in zip(call.results, returned, strict=False):
             if result is not None and item is not None:  # a result that is read, and a gradient that was asked for
-                born += self._enter_one(call, result, item)
+                born += self.enter_one(call, result, item)
         return born
 
-    def _enter_one(self, call: Call, result: Result, item: object) -> int:
+    def enter_one(self, call: Call, result: Result, item: object) -> int:
+        """Enter one result of an op, and return the bytes that were born with it."""
         if not isinstance(item, torch.Tensor):
             assert isinstance(item, int | float), f"{call.name} gives a tensor or a number, not {type(item)}"
             self.scalars[result.value] = item
@@ -263,8 +266,8 @@ class Run:
         self._keep(result.value, geometry.storage, item)
         return born
 
-    def _extent(self, storage: str) -> tuple[int, int]:
-        """Where a storage lies in its tier, and its bytes."""
+    def extent(self, storage: str) -> tuple[int, int]:
+        """Return where a storage lies in its tier, and its bytes."""
         if storage in self.program.lasting:
             return self.extents[storage].offset, self.program.sizes[storage]
         offset, size = self.program.extents[storage]
@@ -278,21 +281,22 @@ class Run:
         return self.spill.below
 
     def _swap_out(self, storage: str, begin: int, end: int) -> None:
-        offset, _ = self._extent(storage)
+        offset, _ = self.extent(storage)
         self._hold(0, end - begin)
         address = self.storages[storage].data_ptr()
-        self._submit(Lane.OUT, storage, end - begin, offset + begin, address + begin)
+        self.submit(Lane.OUT, storage, end - begin, offset + begin, address + begin)
 
     def _swap_in(self, storage: str, begin: int, end: int) -> None:
-        offset, size = self._extent(storage)
+        offset, size = self.extent(storage)
         there = None if storage in self.program.lasting else self.storages.get(storage)
         self.memory.before(self.position)
         address = self.memory.reserve(storage, begin, end, size, there)
         self._hold(end - begin)
         self._make_room()
-        self._submit(Lane.IN, storage, end - begin, offset + begin, address + begin)
+        self.submit(Lane.IN, storage, end - begin, offset + begin, address + begin)
 
-    def _submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> None:
+    def submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> None:
+        """Begin a copy between the device at `address` and the tier of the storage at `offset`."""
         link = self._spill_of(storage).link
         assert link is not None, "room was reserved, with a link"
         ticket = link.submit(lane, storage, size, offset, address)
@@ -319,7 +323,7 @@ class Run:
         if storage not in self.program.lasting:
             self._release(storage)
             return
-        self._forget(storage)
+        self.forget(storage)
         lasting = self.storages[storage]
         address = lasting.data_ptr()
         rest(lasting, self.extents[storage])
@@ -327,7 +331,7 @@ class Run:
 
     def _release(self, storage: str) -> None:
         """Free the device bytes of a storage now."""
-        self._forget(storage)
+        self.forget(storage)
         freed = self.storages.pop(storage, None)
         if freed is not None:
             size, address = freed.nbytes(), freed.data_ptr()

@@ -15,7 +15,8 @@ from time import perf_counter
 import torch
 
 from outgrow.runtime import arena
-from outgrow.runtime.memory import Block, is_on_heap, lend, make_usable, room_for, take_back, trim, view
+from outgrow.runtime.freeing import is_on_heap, trim
+from outgrow.runtime.memory import Block, lend, make_usable, room_for, take_back, view
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Geometry
 from outgrow.runtime.resting import Extent

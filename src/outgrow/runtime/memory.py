@@ -13,20 +13,14 @@ caches.
 whole, as most storages do: a tensor of the arena.
 
 `unread` gives addresses to tensors that are asked for their layout alone.
-
-`trim` and `fix_mmap_threshold` ask the same of glibc's heap, which serves tensors that the allocator makes;
-`clear_away` collects garbage first.
 """
 
 import ctypes
 import errno
-import gc
 import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from weakref import finalize
 
 import torch
@@ -39,8 +33,9 @@ HUGE_PAGE_BYTES = 2 << 20
 
 _MAP_NORESERVE = 0x4000
 _PROT_NONE = 0
-_M_MMAP_THRESHOLD = -3
 _BUFFER_IS_WRITABLE = 0x200
+_FAILED = ctypes.c_void_p(-1).value
+"""What `mmap` returns where there is nothing to return."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _mmap = _libc.mmap
@@ -50,8 +45,6 @@ _munmap = _libc.munmap
 _munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _mprotect = _libc.mprotect
 _mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.sbrk.argtypes = (ctypes.c_long,)
-_libc.sbrk.restype = ctypes.c_size_t
 _madvise = _libc.madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _memoryview_at = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -87,7 +80,7 @@ class Block:
         self.size_bytes = size_bytes
         self.address = _reserve(round_up(size_bytes, PAGE_BYTES))
         self._extent = _Extent(self.address, size_bytes)
-        self._bytes: memoryview | None = bytes_at(self.address, size_bytes)
+        self._bytes = bytes_at(self.address, size_bytes)
         finalize(self._bytes, self._extent.give_back).atexit = False
 
     def commit(self, begin: int, end: int) -> None:
@@ -95,7 +88,6 @@ class Block:
 
         Committing bytes twice does no harm. Raises `MemoryError` if the process may not have as many.
         """
-        assert self._bytes is not None, "a released block is not committed"
         assert 0 <= begin <= end <= self.size_bytes, f"{begin}:{end} are not bytes of a block of {self.size_bytes}"
         if any(other <= begin and end <= done for other, done in self._extent.committed):
             return
@@ -111,12 +103,7 @@ class Block:
 
     def storage(self) -> torch.UntypedStorage:
         """Return a storage over the whole block, without a copy. Only its committed bytes may be touched."""
-        assert self._bytes is not None, "a released block gives no storage"
         return torch.frombuffer(self._bytes, dtype=torch.uint8).untyped_storage()
-
-    def release(self) -> None:
-        """Give up the block's own hold: its memory goes back now, unless a storage lives on. May be called again."""
-        self._bytes = None
 
 
 def room_for(size_bytes: int) -> torch.UntypedStorage:
@@ -182,7 +169,7 @@ def fresh(size_bytes: int) -> tuple[torch.Tensor, list[Callable[[], None]]]:
     """Return memory of a mapping of its own, uint8[size_bytes], and a list: its functions are called before the end."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
-    if address == ctypes.c_void_p(-1).value:
+    if address == _FAILED:
         raise _refusal(format_bytes(size_bytes))
     content, ends = bytes_at(address, size_bytes), list[Callable[[], None]]()
     finalize(content, _end, address, size_bytes, ends).atexit = False
@@ -201,7 +188,7 @@ def mapped(descriptor: int, offset: int, size_bytes: int, keep: object) -> torch
     They take memory only when touched, and the kernel takes it back when it needs it. `keep` lives as long as they do.
     """
     address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
-    if address == ctypes.c_void_p(-1).value:
+    if address == _FAILED:
         raise _refusal(f"to map {format_bytes(size_bytes)} of a file")
     content = bytes_at(address, size_bytes)
     finalize(content, _unmap, address, size_bytes, keep).atexit = False
@@ -254,59 +241,12 @@ def view(
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
 
 
-def trim() -> None:
-    """Give the heap's free pages back to the kernel, as far as the C library can (glibc: `malloc_trim`)."""
-    if _is_glibc():
-        _libc.malloc_trim(ctypes.c_size_t(0))
-
-
-def clear_away() -> None:
-    """Collect garbage, and give back what is free then: cycles of a capture would count as overhead."""
-    gc.collect()
-    trim()
-
-
-MAPPED_BYTES = 1 << 20
-"""Where room is short, tensors of this size and more get a mapping of their own, so that freed bytes are free."""
-
-
-def fix_mmap_threshold(size_bytes: int) -> None:
-    """Let allocations of `size_bytes` and more have mappings of their own, freed at once (glibc: `mallopt`).
-
-    glibc raises this threshold by itself to 32 MiB as a program runs, and freed tensors then linger in its
-    heap. The price is a page fault for every page of every allocation.
-    """
-    if _is_glibc():
-        _libc.mallopt(_M_MMAP_THRESHOLD, size_bytes)
-
-
-def least_bytes() -> int:
-    """Return the smallest size at which a tensor that dies makes room for any other; on the heap it may leave holes."""
-    return arena.LEAST_BYTES if arena.is_available() else MAPPED_BYTES
-
-
-def is_on_heap(address: int) -> bool:
-    """Whether memory lies on the process's heap, where it stays after `free` until `trim` gives it back."""
-    return _heap_begin() <= address < _libc.sbrk(0)
-
-
-@cache
-def _heap_begin() -> int:
-    """Where the heap begins; above every address if the process has none."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return next((int(line.partition("-")[0], 16) for line in lines if line.endswith("[heap]")), 1 << 64)
-
-
-def _is_glibc() -> bool:
-    return hasattr(_libc, "gnu_get_libc_version")
-
-
 def _reserve(size_bytes: int) -> int:
     """Reserve address space that starts at a multiple of 2 MiB: reserve more, and give the ends back."""
     reserved_bytes = size_bytes + HUGE_PAGE_BYTES
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     found = _mmap(None, reserved_bytes, _PROT_NONE, flags, -1, 0)
-    if found == ctypes.c_void_p(-1).value:
+    if found == _FAILED:
         raise _refusal(f"{format_bytes(reserved_bytes)} of address space")
     address = round_up(found, HUGE_PAGE_BYTES)
     before, behind = address - found, found + reserved_bytes - address - size_bytes

@@ -39,6 +39,8 @@ def placed(function: Function, operand: int | None, idle: int) -> Function:
                 f"{function} made its result elsewhere than over its argument {operand}: this version of torch runs "
                 "another kernel. Run this step in eager mode."
             )
+        if operand is not None and first is not None:  # the arena lent it the memory: let it hold the operand's storage
+            first.set_(target.untyped_storage(), first.storage_offset(), first.shape, first.stride())
         return returned
 
     return call

@@ -5,37 +5,61 @@ storages that rest in the next tier between steps stay there, as the user sees t
 arena. A run that fails leaves them as the last copies out have made them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias, final
 
 import torch
 
 from outgrow.analysis.timeline import Lane
 from outgrow.ir.graph import SwapOut
-from outgrow.runtime.execute import SEVERAL, Run, require_as_captured
-from outgrow.runtime.program import Call
+from outgrow.runtime.execute import SEVERAL, Outcome, Run, require_as_captured
+from outgrow.runtime.program import Call, Item
 from outgrow.runtime.recording import Held, Recording
 from outgrow.runtime.score import Moved, Part, Placed, Score
 
 
-@dataclass(kw_only=True)
-class Repeated(Run):
-    """One run from a score. It takes and frees what another run has `noted` (`Recording.held`)."""
+@final
+class Repeated:
+    """One run from a score, on the tables of a `run` that has not begun.
 
-    score: Score
-    noted: Held
+    It takes and frees what another run has `noted` (`Recording.held`).
+    """
+
+    def __init__(self, run: Run, score: Score, noted: Held) -> None:
+        self.score, self.position = score, 0
+        self.program, self.memory, self.progress = run.program, run.memory, run.progress
+        self.storages, self.scalars, self.observed = run.storages, run.scalars, run.observed
+        self._run, self._noted = run, noted
+
+    def execute(self) -> Outcome:
+        """Run every instruction and return what came of it."""
+        self.start()
+        self.advance(len(self.program.instructions))
+        return self.finish()
 
     def start(self) -> None:
         """Begin to measure."""
-        self.values.update(self.scalars)
-        self.recording = Recording(self.memory.begin(0), perf_counter(), memory=self.noted)
+        self._run.values.update(self.scalars)
+        self._run.recording = Recording(self.memory.begin(0), perf_counter(), memory=self._noted)
+
+    def read(self, names: Iterable[str]) -> tuple[Item, ...]:
+        """Return values that are there at this point of the run."""
+        return self._run.read(names)
+
+    def finish(self) -> Outcome:
+        """Return what came of the run."""
+        return self._run.finish()
+
+    def abandon(self) -> None:
+        """Let go of everything after a failure, as any run does."""
+        self._run.abandon()
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
-        serving = nullcontext() if self.spill is None else self.spill.serving(is_timed=False)
+        spill = self._run.spill
+        serving = nullcontext() if spill is None else spill.serving(is_timed=False)
         with torch.no_grad(), torch._C._DisableAutocast(), serving:  # noqa: SLF001 - casts are ops of the program
             for part in self.score.parts[self.position : stop]:
                 if isinstance(part, Part):
@@ -49,7 +73,8 @@ class Repeated(Run):
     def _bury(self) -> None:
         """Free what is loose and dies with the present instruction, and go on to the next."""
         for storage in self.score.dies.get(self.position, ()):
-            self._release(storage)
+            self._run.forget(storage)
+            self.storages.pop(storage, None)
         self.position += 1
 
     def receive(self, returned: Sequence[torch.Tensor]) -> None:
@@ -72,7 +97,7 @@ class Repeated(Run):
         else:
             returned = call.function(*part.arguments, **part.keywords)
         for at, name in part.numbers:
-            self.values[name] = _result(returned, at)
+            self._run.values[name] = _result(returned, at)
         if is_placing:
             self._enter_results(part, returned)
             returned = None
@@ -87,17 +112,18 @@ class Repeated(Run):
         for at, result in part.born:
             item = _result(returned, at)
             if item is not None:
-                self._enter_one(part.call, result, item)
+                self._run.enter_one(part.call, result, item)
 
     def _called(self, part: Part) -> object:
         """Call an op with what is loose looked up."""
+        lookup = self._run.lookup
         if part.nested:
-            return part.call.run(lambda name: part.fixed[name] if name in part.fixed else self._lookup(name))
+            return part.call.run(lambda name: part.fixed[name] if name in part.fixed else lookup(name))
         arguments, keywords = [*part.arguments], part.keywords
         for at, name in part.loose:
-            arguments[at] = self._lookup(name)
+            arguments[at] = lookup(name)
         if part.loose_keywords:
-            keywords = {**keywords, **{key: self._lookup(name) for key, name in part.loose_keywords}}
+            keywords = {**keywords, **{key: lookup(name) for key, name in part.loose_keywords}}
         return part.call.function(*arguments, **keywords)
 
     def _settle(self, call: Call, placed: Placed, item: torch.Tensor) -> None:
@@ -108,15 +134,12 @@ class Repeated(Run):
 
     def _move(self, part: Moved) -> None:
         copy = part.copy
-        offset, _ = self._extent(copy.storage)
+        offset, _ = self._run.extent(copy.storage)
         lane = Lane.OUT if isinstance(copy, SwapOut) else Lane.IN
-        self._submit(lane, copy.storage, copy.end - copy.begin, offset + copy.begin, part.address)
-
-    def _freed(self, size: int, address: int) -> None:
-        """Note nothing: an earlier run has."""
+        self._run.submit(lane, copy.storage, copy.end - copy.begin, offset + copy.begin, part.address)
 
     def _wait(self, storage: str) -> None:
-        for flight in self.in_flight.pop(storage, ()):
+        for flight in self._run.in_flight.pop(storage, ()):
             flight.wait()
 
 
@@ -125,7 +148,11 @@ def _result(returned: Any, at: int) -> Any:
     return returned[at] if isinstance(returned, SEVERAL) else returned
 
 
-def again(run: Run, noted: Held, there: Mapping[str, torch.UntypedStorage]) -> Run:
+Running: TypeAlias = Run | Repeated
+"""A run of a program, whichever way it goes."""
+
+
+def again(run: Run, noted: Held, there: Mapping[str, torch.UntypedStorage]) -> Running:
     """Return a run from a score, in place of a run that has not begun; if there is no score, return that run.
 
     An earlier run of the program has `noted` what it held. The user's storages `there` stay where they are.
@@ -133,6 +160,4 @@ def again(run: Run, noted: Held, there: Mapping[str, torch.UntypedStorage]) -> R
     program = run.program
     rests = program.lasting == program.stowed and program.lasting <= run.storages.keys()
     score = run.memory.score(there) if rests else None
-    if score is None:
-        return run
-    return Repeated(**{item.name: getattr(run, item.name) for item in fields(run)}, score=score, noted=noted)
+    return run if score is None else Repeated(run, score, noted)

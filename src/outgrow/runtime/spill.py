@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from outgrow.errors import TierFailure
+from outgrow.runtime.freeing import trim
 from outgrow.runtime.medium import AnyLink, Medium
-from outgrow.runtime.memory import trim
 from outgrow.runtime.resting import Extent, SpillFile, come_home, copied_out, extent_of, forget
 
 

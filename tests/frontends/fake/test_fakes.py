@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.frontends.fake import fakes
 from outgrow.frontends.fake.fakes import FakeMode
+from outgrow.frontends.fake.layouts import as_kernels_lay_out
 from outgrow.frontends.tracing.capture import capture
 
 
@@ -126,3 +127,25 @@ def test_permuted_operands_are_laid_out_as_kernels_do() -> None:
         functional.pad(volume, (1,) * 6, mode="replicate").square().sum().backward()
         functional.pad(volume, (1,) * 6, mode="reflect").square().sum().backward()
     assert compared.found == []
+
+
+def test_kernels_of_a_gpu_lay_out_otherwise() -> None:
+    """Few channels are upsampled in their format; padding drops it; normalisation keeps what torch says in training."""
+    aten = torch.ops.aten
+    image = torch.empty(2, 3, 4, 4, device="meta").to(memory_format=torch.channels_last)
+    wide = torch.empty(2, 3, 8, 8, device="meta")
+    upsampled = as_kernels_lay_out(aten.upsample_bilinear2d.default, (image, [8, 8], False), wide)
+    assert isinstance(upsampled, Tensor)
+    assert upsampled.is_contiguous(memory_format=torch.channels_last)
+    assert as_kernels_lay_out(aten.reflection_pad2d.default, (image, [2, 2, 2, 2]), wide) is wide
+
+    rows = torch.empty(6, 5, 4, device="meta").transpose(1, 2)
+    normalised = (rows, torch.empty(4, device="meta"))
+    assert as_kernels_lay_out(aten.native_batch_norm.default, (), normalised) is normalised
+    for training in (True, False):
+        for given, has_format in (rows, False), (image, training):
+            found = as_kernels_lay_out(
+                aten.native_batch_norm_backward.default, (None,) * 7 + (training,), (given, normalised[1])
+            )
+            assert isinstance(found, tuple)
+            assert found[0].is_contiguous(memory_format=torch.channels_last if has_format else torch.contiguous_format)

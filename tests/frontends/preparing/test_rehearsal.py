@@ -1,6 +1,7 @@
 """What an op does on a device is learnt by trying it, where the device has room for what the op asks for."""
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -87,6 +88,31 @@ def test_another_algorithm_for_want_of_memory_is_no_answer(
             raise RuntimeError("no engine was found")
 
     assert tried(device, refused) == {}
+
+
+def test_an_op_is_tried_once_more_when_what_is_cached_was_given_back(
+    monkeypatch: pytest.MonkeyPatch, tried: Callable[[StandIn, Callable[[], None]], dict[str, object]]
+) -> None:
+    """Segments that were split have no room, though there is memory; operands of the first attempt are gone by then."""
+    device, given_back, operands = StandIn(), list[bool](), list[weakref.ref[torch.Tensor]]()
+    made = rehearsal._filled
+
+    def filled(*about: Any) -> torch.Tensor:
+        operand = made(*about)
+        operands.append(weakref.ref(operand))
+        return operand
+
+    def refused() -> None:
+        if not given_back:
+            raise torch.OutOfMemoryError("split segments")
+
+    def give_back(_device: StandIn) -> None:
+        given_back.append(all(operand() is None for operand in operands))
+
+    monkeypatch.setattr(rehearsal, "_filled", filled)
+    monkeypatch.setattr(StandIn, "give_back", give_back)
+    assert len(tried(device, refused)) == 1
+    assert given_back[0], "operands are held by the error"
 
 
 def test_other_errors_of_an_op_pass(tried: Callable[[StandIn, Callable[[], None]], dict[str, object]]) -> None:

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outgrow.analysis.liveness import Gap, gaps, lifetimes, live_bytes
+from outgrow.ir.equivalence import Leeway
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
@@ -43,7 +44,7 @@ def test_a_sequence_is_what_the_laws_derive(
     residence = residence_of(tables, sequence, policy)
     names = named(tables, sequence, residence.over)
     derived = apply_laws(rewritten, names.decisions)
-    verify(derived, captured=graph, in_place=IN_PLACE, quiet=QUIET)
+    verify(derived, captured=graph, leeway=Leeway(in_place=IN_PLACE, quiet=QUIET))
     assert [op.name for op in derived.ops] == list(names.ops)
     leaves = leaving(problem, derived) & set(rewritten.storages)
     stowed = {tables.names[at] for at, rest in enumerate(tables.stow_rest) if rest >= 0 and choices[rest] != KEEP}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from outgrow.analysis.cost import Cost
+from outgrow.ir.equivalence import Leeway
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
@@ -83,7 +84,7 @@ def test_over_which_a_result_lies_that_outlives_the_step_leaves_whole_or_not_at_
     decisions = search(problem, graph, ())
     assert Reuse("last", 0) in decisions
     assert any(isinstance(decision, Swap | Stow) for decision in decisions)
-    verify(apply_laws(graph, decisions), captured=graph, in_place=IN_PLACE, capacity_bytes=262)
+    verify(apply_laws(graph, decisions), captured=graph, leeway=Leeway(in_place=IN_PLACE), capacity_bytes=262)
 
 
 def test_what_the_laws_refuse_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

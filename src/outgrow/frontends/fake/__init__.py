@@ -3,8 +3,10 @@
 fakes       fake twins of the user's tensors, and the mode that runs operators on them
 layouts     strides as kernels give them
 precision   types as kernels give them
+alignments  what a loss keeps whose targets have lengths
 reserves    what libraries keep for the backward pass
 eager_ways  the way that torch goes where nothing is traced
+products    gradients of products, as eager has them
 generator   operators that save and restore the generator's state
 literals    contents that are the same in every call, at which a step may look
 counters    numbers of the state at which a step may look

@@ -4,6 +4,8 @@
                   gradients summed in 32 bits, where eager sums them in the lower precision
     attention     in evaluation mode fused kernels are avoided where a tensor has functions of its own, as every tensor
                   seems to have while Python modes are active
+    products      a gradient is found without a look at the factors (`frontends.fake.products`)
+    lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
     transformers  does not look at a fake tensor, such as the positions of tokens, to see whether a mask can be left
                   out; where its content is known it may
@@ -22,7 +24,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import activation
 from torch.utils import checkpoint
 
+from outgrow.frontends.fake.alignments import ctc_loss
 from outgrow.frontends.fake.literals import Literals
+from outgrow.frontends.fake.products import product
 
 _NONE = torch._C._disabled_torch_function_impl
 
@@ -36,6 +40,9 @@ def as_in_eager(literals: Literals, *, caches_casts: bool) -> Iterator[None]:
         with (
             patch.object(torch.overrides, "has_torch_function", _has_own_functions),
             patch.object(activation, "_is_make_fx_tracing", lambda: False),
+            patch.object(torch, "prod", product),
+            patch.object(torch, "ctc_loss", ctc_loss),
+            patch.object(Tensor, "prod", product, create=True),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             _seen_by_transformers(literals),
         ):

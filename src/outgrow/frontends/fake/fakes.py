@@ -30,6 +30,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.alignments import BY_TENSORS
 from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
@@ -136,7 +137,7 @@ class Twins(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
             args, kwargs = pytree.tree_map_only(Tensor, self.twin, (args, kwargs or {}))
-        return self._conjugates.called(func, args, kwargs or {}, func)
+        return self._conjugates.called(func, args, kwargs or {}, BY_TENSORS.get(func, func))
 
 
 def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:

@@ -7,8 +7,9 @@ channels-last except in dimensions of size 1 is given the strides of `torch.empt
 
 Some kernels return contiguous results where their abstract implementations keep the operand's permutation
 (`as_kernels_lay_out`); batch normalisation keeps channels-last and nothing else. Some, such as those of padding, keep
-what their abstract implementations drop. Where a part is put into a tensor that repeats numbers, such as the gradient
-of a sum, kernels write them all out; abstract torch 2.11 goes on repeating them.
+what their abstract implementations drop. For some of them a GPU has other kernels, with other layouts. Where a part is
+put into a tensor that repeats numbers, such as the gradient of a sum, kernels write them all out; abstract torch 2.11
+goes on repeating them.
 """
 
 from collections.abc import Sequence
@@ -31,25 +32,36 @@ _LIKE_FIRST = (
     torch.ops.aten.floor_divide.default,
     torch.ops.aten.copysign.Tensor,
     torch.ops.aten.log_sigmoid_backward.default,
+    torch.ops.aten.xlogy.Tensor,
 )
 """Operators whose result lies like the first operand, if the others are numbers or lie like it."""
-_FORMED_BY = {
+_FORMED_ON_A_CPU = {
     torch.ops.aten.max_unpool2d.default: 0,
+    torch.ops.aten.reflection_pad2d.default: 0,
     torch.ops.aten.reflection_pad2d_backward.default: 1,
+    torch.ops.aten.replication_pad2d.default: 0,
     torch.ops.aten.replication_pad2d_backward.default: 1,
     torch.ops.aten.reflection_pad3d.default: 0,
     torch.ops.aten.reflection_pad3d_backward.default: 1,
     torch.ops.aten.replication_pad3d.default: 0,
     torch.ops.aten.replication_pad3d_backward.default: 1,
 }
-"""Operators whose result has the memory format of this operand."""
-_BY_FORMAT = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default)
+_FORMED_ON_A_GPU = {
+    torch.ops.aten.upsample_bilinear2d.default: 0,
+    torch.ops.aten.upsample_trilinear3d.default: 0,
+}
+"""Operators whose result has the memory format of this operand there; on the other, torch knows better."""
+_BATCH_NORM_BACKWARD, _IS_TRAINING = torch.ops.aten.native_batch_norm_backward.default, 7
+"""Where the operator is told whether it is one of training: if not, a GPU's result is contiguous."""
+_BY_FORMAT = (torch.ops.aten.native_batch_norm.default, _BATCH_NORM_BACKWARD)
+_AS_TORCH_SAYS_ON_A_GPU = (torch.ops.aten.log_sigmoid_forward.default, torch.ops.aten.native_batch_norm.default)
+"""Operators of which a GPU's kernel keeps the operand's permutation."""
 _SCATTERED = (
     torch.ops.aten.slice_scatter.default,
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.diagonal_scatter.default,
 )
-LAID_OUT = frozenset((*_CONTIGUOUS, *_LIKE_FIRST, *_FORMED_BY, *_BY_FORMAT, *_SCATTERED))
+LAID_OUT = frozenset((*_CONTIGUOUS, *_LIKE_FIRST, *_FORMED_ON_A_CPU, *_FORMED_ON_A_GPU, *_BY_FORMAT, *_SCATTERED))
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -66,35 +78,44 @@ def like_a_kernel(fake: Tensor) -> Tensor:
 
 def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: object) -> object:
     """Return the fake results of `func`, one of `LAID_OUT`, as its kernel lays them out."""
-    if func in _LIKE_FIRST:
-        return _like_the_first(args, returned)
-    if func in _FORMED_BY:
-        return _formed(args[_FORMED_BY[func]], returned)
-    if func is torch.ops.aten.log_sigmoid_forward.default and isinstance(returned, Sequence):
-        return tuple(torch.empty(item.shape, dtype=item.dtype, device=item.device) for item in returned)
     first, *others = returned if isinstance(returned, Sequence) else (returned,)
-    if not isinstance(first, Tensor) or first.is_contiguous():
+    if not isinstance(first, Tensor):
         return returned
+    is_on_cpu = first.device.type == "cpu"
+    if func in _LIKE_FIRST:
+        return _like_the_first(args, first)
+    if func in _FORMED_ON_A_CPU or func in _FORMED_ON_A_GPU:
+        position = (_FORMED_ON_A_CPU if is_on_cpu else _FORMED_ON_A_GPU).get(func)
+        return returned if position is None else _formed(args[position], first)
+    if func in _AS_TORCH_SAYS_ON_A_GPU and not is_on_cpu:
+        return returned
+    if func is _BATCH_NORM_BACKWARD and not is_on_cpu and not args[_IS_TRAINING]:
+        return (_contiguous(first), *others)
+    if func is torch.ops.aten.log_sigmoid_forward.default:
+        return tuple(map(_contiguous, (first, *others)))
+    if func in _SCATTERED:
+        return torch.empty_like(first) if _repeats(first) and not first.is_contiguous() else returned
     if func in _BY_FORMAT and first.dim() in _FORMATS and first.is_contiguous(memory_format=_FORMATS[first.dim()]):
         return returned
-    if func in _SCATTERED:
-        return torch.empty_like(first) if _repeats(first) else returned
-    laid_out = torch.empty(first.shape, dtype=first.dtype, device=first.device)
-    return (laid_out, *others) if isinstance(returned, Sequence) else laid_out
+    return (_contiguous(first), *others) if isinstance(returned, Sequence) else _contiguous(first)
 
 
-def _like_the_first(args: Sequence[object], returned: object) -> object:
+def _contiguous(fake: Tensor) -> Tensor:
+    """Return a contiguous result in place of a fresh one; itself if it is that."""
+    return fake if fake.is_contiguous() else torch.empty(fake.shape, dtype=fake.dtype, device=fake.device)
+
+
+def _like_the_first(args: Sequence[object], returned: Tensor) -> Tensor:
     first, *others = (arg for arg in args if isinstance(arg, Tensor))
     is_alone = all(other.dim() == 0 or other.shape == first.shape for other in others)
-    if not is_alone or first.dim() == 0 or not isinstance(returned, Tensor):
+    if not is_alone or first.dim() == 0:
         return returned
     return torch.empty_like(first, dtype=returned.dtype)
 
 
-def _formed(operand: object, returned: object) -> object:
+def _formed(operand: object, returned: Tensor) -> Tensor:
     """Return a result in the memory format of an operand."""
     assert isinstance(operand, Tensor), "the position is that of a tensor"
-    assert isinstance(returned, Tensor), "there is one result"
     kind = _FORMATS.get(operand.dim(), torch.contiguous_format)
     if operand.is_contiguous() or not operand.is_contiguous(memory_format=kind):
         return returned

@@ -1,9 +1,9 @@
 """What may a step look at while it is captured? At contents that are the same in every call.
 
 A tensor is *known* if it is made of literals by deterministic operators: a causal mask, positions, the step counter
-that an optimizer makes at its first step. Each known tensor has a real companion on which the operators are repeated,
-so `bool((mask == causal).all())` has an answer that holds for every call. Everything else, the step's inputs first of
-all, is unknown, and so is what an unknown tensor or a lifted hyper-parameter was written into.
+that an optimizer makes at its first step. Each known tensor has a real companion, on the same device, on which the
+operators are repeated, so `bool((mask == causal).all())` has an answer that holds for every call. Everything else, the
+step's inputs first of all, is unknown, and so is what an unknown tensor or a lifted hyper-parameter was written into.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -22,11 +22,10 @@ from outgrow.frontends.fake.sharing import place
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _SMALL_BYTES, _LARGER_BYTES = 1 << 16, 16 << 20
 """Tensors of at most 64 KiB are followed; larger ones as long as all of these together take at most 16 MiB."""
-_FILLED = frozenset(
-    getattr(torch.ops.aten, name).default
-    for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
-)
-"""Operators that use only the kind of a tensor, and fill another one with literals."""
+_FILLED_LIKE = frozenset(getattr(torch.ops.aten, name).default for name in ("zeros_like", "ones_like", "full_like"))
+_FILLED_NEW = frozenset(getattr(torch.ops.aten, name).default for name in ("new_zeros", "new_ones", "new_full"))
+_FILLED = _FILLED_LIKE | _FILLED_NEW
+"""Operators that use only the kind of a tensor, or its form as well, and fill another one with literals."""
 
 Operator: TypeAlias = Callable[..., object]
 
@@ -95,7 +94,7 @@ class Literals:
 
     def _real(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         """Return what `func` gives on real tensors."""
-        companion = _of_its_kind if func in _FILLED else self._companion
+        companion = _of_its_form if func in _FILLED_LIKE else _of_its_kind if func in _FILLED_NEW else self._companion
         with no_dispatch():
             real_args, real_kwargs = pytree.tree_map_only(Tensor, companion, (tuple(args), dict(kwargs)))
             found = func(*real_args, **real_kwargs)
@@ -124,5 +123,9 @@ def writes(func: object) -> bool:
     return not isinstance(func, OpOverload) or func._schema.is_mutable
 
 
+def _of_its_form(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
 def _of_its_kind(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device)

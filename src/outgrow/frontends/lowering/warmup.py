@@ -23,7 +23,7 @@ from outgrow.planning.order.lean import orders
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.runtime import arena
-from outgrow.runtime.memory import clear_away
+from outgrow.runtime.freeing import clear_away
 from outgrow.runtime.process import process_bytes, reset_high_water
 
 _warm: set[str] = set()

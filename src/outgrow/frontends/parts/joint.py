@@ -24,6 +24,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.products import product
 from outgrow.frontends.parts.addends import addends
 from outgrow.frontends.user.unseen import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
@@ -227,17 +228,37 @@ def open_results(hole: Op | None) -> tuple[int, ...]:
     return tuple(number for number in numbers if isinstance(number, int))
 
 
-def with_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
-    """Let regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager."""
+def as_traced(module: fx.GraphModule) -> fx.GraphModule:
+    """Let a module that Dynamo has made call what goes the ways of eager when it is traced.
+
+    Regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager.
+    """
     for node in module.graph.find_nodes(op="call_function", target=tag_activation_checkpoint):
-        node.target, node.kwargs = _checkpointed, {}
-    module.recompile()
+        own = ()
+        if node.kwargs.get("use_reentrant") is not False:
+            read = [item for item in node.args[1:] if isinstance(item, fx.Node)]
+            own = tuple(at for at, item in enumerate(read) if item.op == "placeholder" and _STATE.search(item.name))
+        place = _place_of(node)
+        node.target, node.kwargs = _checkpointed, {"own": own, "place": place}
+    for inner in module.modules():
+        if isinstance(inner, fx.GraphModule):
+            for node in inner.graph.find_nodes(op="call_function", target=torch.prod):
+                node.target = product
+            inner.recompile()
     return module
 
 
-def _checkpointed(region: Callable[..., object], *args: object) -> object:
-    """Run a region under a checkpoint, with arguments that need no gradient, such as counting buffers, built in."""
+def _checkpointed(region: Callable[..., object], *args: object, own: Sequence[int], place: str) -> object:
+    """Run a region under a checkpoint, with arguments that need no gradient, such as counting buffers, built in.
+
+    Where it is reentrant, `own` are the numbers of the arguments that are weights of modules, not given to it.
+    """
     wanted = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad]
+    if wanted and set(wanted) <= set(own) and torch.is_grad_enabled():
+        raise Uncapturable(
+            f"checkpoint(use_reentrant=True){place and f' in {place}'} is given nothing whose gradient is wanted, so "
+            "eager mode gives its weights no gradients, and a compiled part would; pass use_reentrant=False"
+        )
 
     def inner(*given: object) -> object:
         filled = dict(enumerate(args)) | dict(zip(wanted, given, strict=True))

@@ -18,7 +18,7 @@ from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
 from outgrow.frontends.parts.between import raise_versions, versions
-from outgrow.frontends.parts.joint import SameAs, joint, origin_of, primal, with_checkpoints
+from outgrow.frontends.parts.joint import SameAs, as_traced, joint, origin_of, primal
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
 from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outdated, may_stay, plain, planned, shown
 from outgrow.frontends.preparing.settings import Settings
@@ -37,7 +37,7 @@ class Part:
     ) -> None:
         """`share` says what the part shares with others, for settings and the inputs of a call."""
         self._origin = origin_of(module)
-        self._module, self._settings, self._share = with_checkpoints(module), settings, share
+        self._module, self._settings, self._share = as_traced(module), settings, share
         self._ready: dict[Hashable, Ready] = {}
         self._others: dict[tuple[Hashable, Arrival], Ready] = {}
 
@@ -46,6 +46,7 @@ class Part:
         asked = self._prepared(self._share(self._settings, args), args)
         ready = asked.ready
         if ready.hole is not None:
+            asked.shared.casts.note(ready.casts, args)
             found = _Pair.apply(asked.without_history(), *args, *_again(ready, args))
             asked.versions.extend(_versions(ready, args, found))  # by now autograd has raised those of written inputs
             results = found[: len(found) - len(asked.written)]

@@ -21,10 +21,10 @@ from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.tracing.capture import Result
 from outgrow.frontends.user.state import BatchSlot
 from outgrow.runtime import arena
-from outgrow.runtime.execute import Progress, Run, is_as_captured
+from outgrow.runtime.execute import Progress, is_as_captured
 from outgrow.runtime.heap import fill
 from outgrow.runtime.program import Result as CallResult
-from outgrow.runtime.repeated import again
+from outgrow.runtime.repeated import Running, again
 
 
 class Waiting:
@@ -41,7 +41,7 @@ class Waiting:
         self.platform = shared.taken(program)
         try:
             spill = self.platform.make_ready(program, call.tensors, capacity)
-            self.run = calls.made_ready(
+            run = calls.made_ready(
                 call,
                 ready.prepared.costs,
                 spill,
@@ -53,8 +53,7 @@ class Waiting:
         except BaseException:
             shared.idle.append(self.platform)
             raise
-        if ready.runs:
-            self.run = again(self.run, [], _staying(ready, args, self.run))
+        self.run = again(run, [], _staying(ready, args, run)) if ready.runs else run
         self.end = finalize(self, _end, shared, ready, self.platform, self.run)
         self.run.start()
 
@@ -91,14 +90,14 @@ class Waiting:
         self.platform.reset_high_water()
 
 
-def _staying(ready: Ready, args: Sequence[object], run: Run) -> dict[str, torch.UntypedStorage]:
+def _staying(ready: Ready, args: Sequence[object], run: Running) -> dict[str, torch.UntypedStorage]:
     """Return the storages of a run that stay in place from run to run: those of parameters."""
     slots = ((item.storage, item.slot) for item in ready.captured.inputs)
     found = {name for name, slot in slots if isinstance(slot, BatchSlot) and isinstance(args[slot.leaf], nn.Parameter)}
     return {name: run.storages[name] for name in found & run.storages.keys()}
 
 
-def _end(shared: Shared, ready: Ready, platform: Platform, run: Run) -> None:
+def _end(shared: Shared, ready: Ready, platform: Platform, run: Running) -> None:
     """Let others have the platform of a run; a run that is not over lets go of everything."""
     if run.position < len(run.program.instructions):
         run.abandon()
@@ -107,14 +106,14 @@ def _end(shared: Shared, ready: Ready, platform: Platform, run: Run) -> None:
     shared.idle.append(platform)
 
 
-def returned(ready: Ready, run: Run) -> tuple[list[object], list[list[Tensor]]]:
+def returned(ready: Ready, run: Running) -> tuple[list[object], list[list[Tensor]]]:
     """Return the results of a part and the addends of gradients, as far as they are there by now (else None)."""
     leaves, structure = ready.captured.returned.leaves, ready.captured.returned.structure
     results, addends = pytree.tree_unflatten([_leaf(leaf, ready, run) for leaf in leaves], structure)
     return results, addends
 
 
-def _leaf(leaf: object, ready: Ready, run: Run) -> object:
+def _leaf(leaf: object, ready: Ready, run: Running) -> object:
     if not isinstance(leaf, Result):
         return leaf
     name = ready.program.results[leaf.number]
@@ -140,7 +139,7 @@ def gradients(waiting: Waiting, arriving: Mapping[int, Tensor | None]) -> list[l
     ]
 
 
-def _arrived(ready: Ready, run: Run, gradients: Mapping[int, Tensor | None]) -> list[Tensor]:
+def _arrived(ready: Ready, run: Running, gradients: Mapping[int, Tensor | None]) -> list[Tensor]:
     """Return what the hole returns, laid out as was captured: gradients that the program may write over.
 
     The run itself copies those with planned addresses there; a gradient that has not arrived is zero.

@@ -13,6 +13,7 @@ What others take anew, such as optimizer state in the first step, is seen once i
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from weakref import WeakSet, WeakValueDictionary
 
@@ -24,6 +25,7 @@ from outgrow.analysis.timeline import Trace
 from outgrow.errors import Infeasible
 from outgrow.frontends.parts.arrivals import Arrival, normal
 from outgrow.frontends.parts.between import Between, between
+from outgrow.frontends.parts.casts import Casts, cast_inputs
 from outgrow.frontends.parts.joint import Origin, hole_of, open_results, position_of
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared
@@ -77,7 +79,8 @@ class Shared:
     Each run has a platform, since it may wait while others run: `idle` are those that no run has, and `another` makes
     one more. The first is for planning, and takes nothing. `taken_bytes` is the most that was seen beyond the
     baseline, and `highest_bytes` the most that the process took, where memory is apart, as if each part had always been
-    planned as it is by now. `waiting` are the runs that wait, and `plans` those that somebody still holds, by number.
+    planned as it is by now. `casts` are those of an autocast block, `waiting` are the runs that wait, and `plans` those
+    that somebody still holds, by number.
     """
 
     settings: Settings
@@ -89,6 +92,7 @@ class Shared:
     taken_bytes: int = 0
     highest_bytes: int = 0
     idle: list[Platform] = field(default_factory=list[Platform])
+    casts: Casts = field(default_factory=Casts)
     waiting: WeakSet[Pause] = field(default_factory=WeakSet[Pause])
     numbers: Iterator[int] = field(default_factory=count)
     plans: WeakValueDictionary[int, "Ready"] = field(default_factory=WeakValueDictionary[int, "Ready"])
@@ -172,6 +176,11 @@ class Ready:
         numbers, call = open_results(hole_of(self.captured.graph)), self.program.instructions[self.hole or 0]
         assert isinstance(call, Call), "the hole is a call"
         return dict(zip(numbers, (result for result in call.results if result is not None), strict=True))
+
+    @cached_property
+    def casts(self) -> tuple[int, ...]:
+        """The inputs of which it makes a copy of another type."""
+        return cast_inputs(self.captured)
 
     @property
     def arrival(self) -> Arrival:

@@ -14,9 +14,10 @@ from outgrow.frontends.tracing.capture import Captured
 from outgrow.frontends.user.state import Training, held_tensors, local
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
-from outgrow.runtime import arena, memory, process
+from outgrow.runtime import arena, freeing, process
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
+from outgrow.runtime.memory import round_up
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import come_home, forget, is_exchangeable, resident_bytes
@@ -56,7 +57,7 @@ class OnCpu:
         return frozenset(name for name in tensors if not self.may_leave(captured.graph, name, tensors[name]))
 
     def least_bytes(self) -> int:
-        return memory.least_bytes()
+        return freeing.least_bytes()
 
     def program(self, captured: Captured, prepared: Prepared) -> Program:  # noqa: ARG002
         return lower(prepared.derived)
@@ -67,8 +68,8 @@ class OnCpu:
 
     def install(self) -> None:
         arena.install()
-        memory.fix_mmap_threshold(memory.MAPPED_BYTES)
-        memory.trim()
+        freeing.fix_mmap_threshold(freeing.MAPPED_BYTES)
+        freeing.trim()
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
         return reserved(self._spill, program, tensors)
@@ -83,7 +84,7 @@ class OnCpu:
         return Heap()
 
     def baseline_bytes(self, tensors: list[Tensor]) -> int:
-        memory.clear_away()
+        freeing.clear_away()
         return max(0, self.process_bytes() - self.held_bytes(tensors))
 
     def process_bytes(self) -> int:
@@ -110,7 +111,7 @@ class OnCpu:
         return unseen_overhead_bytes(graph, within)
 
     def clear_away(self) -> None:
-        memory.clear_away()
+        freeing.clear_away()
 
     def come_home(self, training: Training) -> None:
         all_come_home(self._spill, training)
@@ -141,4 +142,4 @@ def all_come_home(spill: Spill, training: Training) -> None:
 def missing_bytes(spill: Spill, program: Program, tensors: Mapping[str, Tensor], lasting: Collection[str]) -> int:
     """Return the bytes that lasting storages of a program will take in a tier beside what they have there."""
     resting = {name for name in program.stowed & tensors.keys() if spill.held(tensors[name].untyped_storage())}
-    return sum(memory.round_up(program.sizes[name], ALIGNMENT_BYTES) for name in lasting if name not in resting)
+    return sum(round_up(program.sizes[name], ALIGNMENT_BYTES) for name in lasting if name not in resting)

@@ -18,8 +18,7 @@ from outgrow.frontends.workloads.workload import Workload
 from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.pareto import range_of
 from outgrow.planning.problem import Problem, silent
-from outgrow.runtime.memory import clear_away
-from outgrow.runtime.process import process_bytes
+from outgrow.runtime.freeing import settled_bytes
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,6 @@ def look_ahead(
     """
     if loaded_bytes is None:
         return Ahead(capture_steps(function, settings), target)
-    clear_away()
-    before = process_bytes()
+    before = settled_bytes()
     steps = capture_steps(function, settings)
-    clear_away()
-    return Ahead(steps, target, loaded_bytes + max(0, process_bytes() - before))
+    return Ahead(steps, target, loaded_bytes + max(0, settled_bytes() - before))

@@ -23,7 +23,7 @@ from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
 from outgrow.rewriting.derive import Derivation, Stage, verified
-from outgrow.runtime.memory import least_bytes as heap_least_bytes
+from outgrow.runtime.freeing import least_bytes as heap_least_bytes
 from outgrow.runtime.tiers import offload_folder
 from outgrow.simulation import replay
 

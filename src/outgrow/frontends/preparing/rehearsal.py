@@ -18,7 +18,7 @@ are gathered or summed by index do all go to one place, which may be slower.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -111,12 +111,22 @@ class Rehearsal:
                 for at, (key, op) in enumerate(new.items()):
                     tell(at / len(new))
                     try:
-                        parts[key] = self._tried(graph, op, elsewhere)
+                        parts[key] = self._tried_well(graph, op, elsewhere)
                     except torch.OutOfMemoryError:
                         if must:
                             raise
             self.device.give_back()
         return parts
+
+    def _tried_well(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Part:
+        """Try an op; if it finds no memory, once more after all that is cached was given back.
+
+        An operand may have been put into a segment that is larger than it, of which the rest serves nobody.
+        """
+        with suppress(torch.OutOfMemoryError):
+            return self._tried(graph, op, elsewhere)
+        self.device.give_back()  # not while the error is there, which holds the operands
+        return self._tried(graph, op, elsewhere)
 
     def _tried(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Part:
         if op.operator.partition(".")[0] in _OF_THE_HOST and not op.operator.startswith("outgrow.fused"):
@@ -146,10 +156,13 @@ class Rehearsal:
 
         with ThreadPoolExecutor(1) as pool:
             failure = pool.submit(alone).exception()
-        if self.device.refusals() > before:
-            raise torch.OutOfMemoryError("the device has no memory for the algorithm of this operator") from failure
-        if failure is not None:
-            raise failure
+        try:
+            if self.device.refusals() > before:
+                raise torch.OutOfMemoryError("the device has no memory for the algorithm of this operator") from failure
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # with its traceback it would hold this frame, and so the operands, until garbage is collected
 
     def _check_devices(self, call: Call, returned: object, elsewhere: Collection[str]) -> None:
         """Raise `ReplayMismatch` for a result that is born in other memory than the capture says."""

@@ -10,7 +10,7 @@ import linecache
 import os
 import site
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,6 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorDeviceMismatchError,
     UnsupportedOperatorException,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -38,8 +37,16 @@ _SHAPE = (
 _LENGTHS = (
     "this operator reads lengths, which are not there while the step is captured, and other lengths make other shapes"
 )
-_BY_LENGTHS = frozenset({torch.ops.aten._ctc_loss.default, torch.ops.aten._pack_padded_sequence.default})
+_BY_LENGTHS = frozenset({torch.ops.aten._pack_padded_sequence.default})
 _CHECKED = "this distribution looks at the content of its tensors, to check it; make it with validate_args=False"
+_AVERAGED = (
+    "a batch norm with momentum=None weighs by how often it was called, another number in every call; give it a "
+    "momentum, such as 0.1"
+)
+_SCALED = (
+    "a GradScaler looks whether the gradients are finite, and leaves the optimizer out if not; give the optimizer "
+    "fused=True, which looks by itself, or use bfloat16, which needs no scaler"
+)
 _FORWARD = (
     "plans hold no derivatives in forward mode (jvp, jacfwd, hessian); leave this to eager mode, outside of the step"
 )
@@ -75,9 +82,14 @@ def _beginnings(folders: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{Path(folder).resolve()}{os.sep}" for folder in folders)
 
 
-_DISTRIBUTIONS = "torch/distributions/distribution.py:__init__", "torch/distributions/distribution.py:_validate_sample"
+_LOOKING: Mapping[str, str] = {
+    "torch/distributions/distribution.py:__init__": _CHECKED,
+    "torch/distributions/distribution.py:_validate_sample": _CHECKED,
+    "torch/nn/modules/batchnorm.py:forward": _AVERAGED,
+    "torch/amp/grad_scaler.py:_maybe_opt_step": _SCALED,
+}
+"""Functions that look at contents, by the end of their files' paths and their names; and what to do instead."""
 _TRANSFORMS = ("torch/_functorch/eager_transforms.py:_jvp_with_argnums",)
-"""Functions, by the end of their files' paths and their names."""
 _TORCH = _beginnings(torch.__path__)
 _LIBRARIES = _beginnings((*_FOLDERS, sysconfig.get_path("stdlib")))
 
@@ -96,14 +108,12 @@ def refusals() -> Iterator[None]:
 
 def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError) -> str | None:
     match error:
-        case GuardOnDataDependentSymNode() if _is_below(error.__traceback__, _DISTRIBUTIONS):
-            return _CHECKED
-        case FakeTensorDeviceMismatchError() if _is_below(error.__traceback__, _TRANSFORMS):
+        case RuntimeError() if "devices" in str(error) and _is_below(error.__traceback__, _TRANSFORMS):
             return _FORWARD
         case DynamicOutputShapeException() if error.func in _BY_LENGTHS:
             return _LENGTHS
         case GuardOnDataDependentSymNode() | DataDependentOutputException():
-            return _CONTENT
+            return next((why for who, why in _LOOKING.items() if _is_below(error.__traceback__, (who,))), _CONTENT)
         case DynamicOutputShapeException():
             return _SHAPE
         case UnsupportedOperatorException():

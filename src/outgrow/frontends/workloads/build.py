@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from outgrow.runtime import arena
+from outgrow.runtime.freeing import fix_mmap_threshold
 from outgrow.runtime.medium import OnDisk
-from outgrow.runtime.memory import fix_mmap_threshold
 from outgrow.runtime.resting import SpillFile, copied_out, extent_of, is_exchangeable, resident_bytes
 from outgrow.runtime.tiers import offload_folder
 from outgrow.units import parse_budget, parse_bytes

@@ -39,10 +39,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import floor
 
-from outgrow.analysis.dependence import is_repeatable
 from outgrow.analysis.liveness import lifetimes, write_steps
 from outgrow.analysis.updates import first_update
 from outgrow.ir.graph import DEVICE, Graph, Op, Ref
+from outgrow.operators.effects import is_repeatable
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.operators.parts import operands_of_weight_gradient
 from outgrow.planning.bound.outline import Copy, Outline, Overwrite, Repeat, Rest, State

@@ -1,8 +1,8 @@
 """What can be had for nothing? Rewrites that free memory and repeat or move nothing.
 
-Updates move forward (`order`), large ops are taken apart (`apart`), operands of which only the layout matters are let
-go (`by_layout`), gradients of weights wait (`waiting`), then dying operands are written over (`reuse`). Each rewrite is
-undone if it raises the floor: a storage that is written over by a result has to stay as long as the result.
+Updates move forward (`early_updates`), large ops are taken apart (`apart`), operands of which only the layout matters
+are let go (`by_layout`), gradients of weights wait (`waiting`), then dying operands are written over (`reuse`). Each
+rewrite is undone if it raises the floor: a storage that is written over by a result has to stay as long as the result.
 """
 
 from dataclasses import replace

@@ -12,11 +12,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from outgrow.analysis.dependence import is_repeatable
 from outgrow.analysis.liveness import write_steps
 from outgrow.ir.flight import Span, flights, is_in_flight
 from outgrow.ir.graph import Graph, Op
-from outgrow.operators.effects import quiet
+from outgrow.operators.effects import is_repeatable, quiet
 from outgrow.plan import Recompute
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import carry_out

@@ -25,10 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.analysis.dependence import is_repeatable
 from outgrow.ir.flight import flights, is_in_flight, lends
 from outgrow.ir.graph import Graph
-from outgrow.operators.effects import quiet
+from outgrow.operators.effects import is_repeatable, quiet
 from outgrow.planning.free.reuse import ways
 from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem

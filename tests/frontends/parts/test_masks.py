@@ -1,0 +1,109 @@
+"""Models of transformers look at masks and positions in parts as in eager mode, and so run the same kernels."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch._dynamo.callback import callback_handler
+
+from outgrow.frontends import dynamo
+from outgrow.frontends.parts import masks
+from outgrow.frontends.platforms import on_cpu
+from outgrow.frontends.preparing.machines import described_machine
+
+transformers = pytest.importorskip("transformers")
+
+ROWS, LENGTH = 2, 16
+
+pytestmark = [pytest.mark.usefixtures("parts_apart"), pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[nn.Module]:
+    """A layer with fewer heads of keys than of queries: the gradients tell which kernels ran."""
+    monkeypatch.setattr(on_cpu, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
+    torch.manual_seed(0)
+    yield transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=100,
+            hidden_size=64,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            use_cache=False,
+        )
+    )
+    torch._dynamo.reset()
+
+
+def trained(model: nn.Module, run: nn.Module, more: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the gradients of one step in half precision."""
+    model.zero_grad()
+    tokens = torch.randint(0, 100, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = run(input_ids=tokens, labels=tokens, **more).loss
+    loss.backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def compiled(model: nn.Module, backend: Callable[..., Any], **more: Any) -> nn.Module:
+    found = torch.compile(model, backend=backend, **more)
+    assert isinstance(found, nn.Module)
+    return found
+
+
+def ours(model: nn.Module) -> nn.Module:
+    return compiled(model, dynamo.backend, options={"memory_budget": "8GiB"})
+
+
+def padded() -> Tensor:
+    mask = torch.ones(ROWS, LENGTH, dtype=torch.int64)
+    mask[1, LENGTH // 2 :] = 0
+    return mask
+
+
+def test_no_mask_is_made_where_eager_makes_none(model: nn.Module) -> None:
+    """Positions of the model's own making follow each other, which is known without a break of the graph."""
+    expected = trained(model, model, {})
+    found = trained(model, ours(model), {})
+    assert all(map(torch.equal, found, expected))
+    (budget,) = dynamo.parts().budgets
+    assert len(budget.parts) == 1
+
+
+@pytest.mark.parametrize("mask", [torch.ones(ROWS, LENGTH, dtype=torch.int64), padded()], ids=["ones", "padded"])
+def test_a_mask_is_looked_at(model: nn.Module, mask: Tensor) -> None:
+    """One of ones is left out, another one is not."""
+    expected = trained(model, model, {"attention_mask": mask})
+    found = trained(model, ours(model), {"attention_mask": mask})
+    assert all(map(torch.equal, found, expected))
+
+
+def test_positions_of_packed_sequences_are_looked_at(model: nn.Module) -> None:
+    """Those that the user gives may say that several sequences lie in a row."""
+    run, row = ours(model), torch.arange(LENGTH)
+    for positions in (row, row % (LENGTH // 2)):
+        more = {"position_ids": positions.expand(ROWS, -1)}
+        assert all(map(torch.equal, trained(model, run, more), trained(model, model, more)))
+
+
+def test_other_backends_go_the_ways_that_they_went(model: nn.Module) -> None:
+    """Where nothing of ours is read, transformers keeps a mask without a look at it: the graph has no break for it."""
+    ours(model)
+    graphs: list[fx.GraphModule] = []
+
+    def backend(graph: fx.GraphModule, _inputs: object) -> fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    trained(model, compiled(model, backend), {"attention_mask": padded()})
+    assert len(graphs) == 1
+
+
+def test_transformers_may_come_later() -> None:
+    """It is prepared before Dynamo reads anything, also after a reset of Dynamo's."""
+    dynamo.forget()
+    assert masks._prepare in callback_handler.start_callbacks
