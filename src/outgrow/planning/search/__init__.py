@@ -2,7 +2,6 @@
 
 search     the whole way, from a graph to decisions
 space      what there is to decide
-contracted what of a space a search has to see
 changes    which policies are near a policy
 annealing  what a policy costs, thousands of times
 tables     a graph as arrays
