@@ -94,7 +94,7 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
     if func is torch.ops.aten.log_sigmoid_forward.default:
         return tuple(map(_contiguous, (first, *others)))
     if func in _SCATTERED:
-        return torch.empty_like(first) if _repeats(first) and not first.is_contiguous() else returned
+        return torch.empty_like(first) if _repeats(first) else returned
     if func in _BY_FORMAT and first.dim() in _FORMATS and first.is_contiguous(memory_format=_FORMATS[first.dim()]):
         return returned
     return (_contiguous(first), *others) if isinstance(returned, Sequence) else _contiguous(first)
