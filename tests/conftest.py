@@ -19,6 +19,7 @@ from outgrow.errors import TierFailure
 from outgrow.planning.compiled import folder
 from outgrow.runtime.tiers import DiskTier, default_offload_dir
 
+collect_ignore = ["pretend_gpu"]  # Commands, not tests: they need what nothing else does.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(folder()))
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if WORKERS > 1:

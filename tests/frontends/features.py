@@ -552,6 +552,22 @@ def taught() -> Job:
     return Job(step, (model, teacher), (optimizer,), rows)
 
 
+def summed() -> Job:
+    """Losses that are returned, and for which torch's kernels take the memory of all that they sum."""
+    model = net()
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        optimizer.zero_grad()
+        wanted = F.one_hot(y, 3).float()
+        first, second = F.mse_loss(model(x), wanted), F.smooth_l1_loss(model(0.5 * x), wanted)
+        (first + second).backward()
+        optimizer.step()
+        return first, second
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
 def nothing_returned() -> Job:
     """A step that ends with the optimizer."""
     model = net()
@@ -609,6 +625,7 @@ FEATURES: tuple[Make, ...] = (
     evaluated,
     autocast_twice,
     taught,
+    summed,
     nothing_returned,
 )
 

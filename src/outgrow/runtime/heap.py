@@ -128,8 +128,8 @@ def compact(item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Te
 
 
 def is_loose(item: torch.Tensor, size_bytes: int) -> bool:
-    """Whether a result holds so much more memory than was planned that it matters."""
-    return item.untyped_storage().nbytes() - size_bytes >= arena.LEAST_BYTES
+    """Whether a result holds more memory than was planned, which no plan counts."""
+    return item.untyped_storage().nbytes() > size_bytes
 
 
 def copied_to(storage: torch.UntypedStorage, item: torch.Tensor, geometry: Geometry) -> torch.Tensor:
