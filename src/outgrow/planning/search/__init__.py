@@ -1,14 +1,15 @@
 """What leaves, what is built again, and in which order does it all run? A search over what the schedule costs.
 
-search     the whole way, from a graph to decisions
-space      what there is to decide
-changes    which policies are near a policy
-annealing  what a policy costs, thousands of times
-tables     a graph as arrays
-sequence   the ops that run under a policy
-residence  what they hold, and where it rests
-transfers  when bytes move, and what that costs
-heights    the largest number in a stretch, for transfers
-recompute  from arrays to recomputations
-swap       from arrays to swaps and stowings
+search      the whole way, from a graph to decisions
+space       what there is to decide
+contracted  what of a space a search has to see
+changes     which policies are near a policy
+annealing   what a policy costs, thousands of times
+tables      a graph as arrays
+sequence    the ops that run under a policy
+residence   what they hold, and where it rests
+transfers   when bytes move, and what that costs
+heights     the largest number in a stretch, for transfers
+recompute   from arrays to recomputations
+swap        from arrays to swaps and stowings
 """

@@ -48,6 +48,7 @@ class Costs(NamedTuple):
     over: Integers
     lends: Integers
     op_seconds: NDArray[np.float64]
+    again_seconds: NDArray[np.float64]
     op_workspace: Integers
     capacity_bytes: int
     out_rate: float
@@ -90,6 +91,7 @@ def costs_of(space: Space) -> Costs:
         tables.over,
         tables.lends,
         tables.op_seconds,
+        tables.again_seconds,
         tables.op_workspace,
         problem.budget.capacity_bytes,
         *rates(problem.machine.link),
@@ -133,7 +135,7 @@ def _tried_plainly(costs: Costs, policy: Policy, headroom: float, rule: int, lea
 
 @compiled
 def _tried(costs: Costs, policy: Policy, headroom: float, rule: int, lead: float) -> Trial:
-    culprit, op, _, _, storage, use_instance, use_at, use_writes = expanded(
+    culprit, op, rebuilding, _, storage, use_instance, use_at, use_writes = expanded(
         policy, costs.touch_start, costs.touched, costs.touch_use, costs.touch_writes,
         costs.birth, costs.stays, costs.writes, costs.limit, costs.write_start, costs.write_at,
     )  # fmt: skip
@@ -144,7 +146,7 @@ def _tried(costs: Costs, policy: Policy, headroom: float, rule: int, lead: float
         costs.over, costs.lends, use_instance, use_at, use_writes,
     )  # fmt: skip
     live += costs.op_workspace[op]
-    seconds = costs.op_seconds[op]
+    seconds = np.where(rebuilding < 0, costs.op_seconds[op], costs.again_seconds[op])
     moved = choose(
         live, seconds, begin, end, size, whole, costs.capacity_bytes, headroom, rule, costs.part_bytes
     )  # fmt: skip

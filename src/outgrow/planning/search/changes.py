@@ -10,6 +10,9 @@ block has to differ from the others.
     exchange     two rests change places
     follow       some rests in a row of one pattern become like their neighbour: a border between two choices moves
     block        rests in a row, of whatever pattern, become like the rests equally far away in their patterns
+
+In half of the changes the rest is any; in the others it is the likelier the larger its storage is, since in most steps
+a few storages hold most of the bytes.
 """
 
 from typing import NamedTuple
@@ -28,9 +31,13 @@ Policy = NDArray[np.int8]
 
 
 class Alike(NamedTuple):
-    """The rests that may be rebuilt, in order of time, and in groups: members `start[group_of]:start[group_of + 1]`."""
+    """The rests that may be rebuilt, in order of time, and in groups: members `start[group_of]:start[group_of + 1]`.
+
+    `until_bytes` are the bytes of the storages of all rests up to each.
+    """
 
     rests: Integers
+    until_bytes: Integers
     kind_of: Integers
     kind_start: Integers
     kind_members: Integers
@@ -100,7 +107,11 @@ def _follow(members: Integers, rest: np.int64, policy: Policy, random: np.random
 
 @compiled
 def _any(alike: Alike, random: np.random.Generator) -> np.int64:
-    return alike.rests[random.integers(0, len(alike.rests))]
+    """Any rest, or one by the bytes of its storage."""
+    if random.random() < 0.5:
+        return alike.rests[random.integers(0, len(alike.rests))]
+    byte = random.random() * float(alike.until_bytes[-1])
+    return alike.rests[int(np.searchsorted(alike.until_bytes, byte, side="right"))]
 
 
 @compiled

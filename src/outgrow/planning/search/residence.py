@@ -42,7 +42,8 @@ def residence_of(tables: Tables, sequence: OpSequence, policy: NDArray[np.int8])
         sequence.use_writes,
     )  # fmt: skip
     live += tables.op_workspace[sequence.op]
-    return Residence(tables.op_seconds[sequence.op], live, Gaps(one, begin, end, size, dirty, whole), over)
+    seconds = np.where(sequence.rebuilding < 0, tables.op_seconds[sequence.op], tables.again_seconds[sequence.op])
+    return Residence(seconds, live, Gaps(one, begin, end, size, dirty, whole), over)
 
 
 @compiled

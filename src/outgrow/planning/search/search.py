@@ -6,9 +6,11 @@
     3. a policy says for every rest of a storage whether its bytes are kept or built again (`sequence`), and for what
        outlives the step whether it is stowed in the next tier between steps (`residence`); for a policy, the sequence
        of ops, its live bytes, the gaps to swap and the transfers in time follow, and so its seconds
-    4. the scan of each board: policies that build again whatever costs less than some seconds a byte, or a byte and
+    4. from here on, a board is *contracted*: of its ops and storages only the large ones are seen (`contracted`); what
+       is found in the end is judged on the board as a whole
+    5. the scan of each board: policies that build again whatever costs less than some seconds a byte, or a byte and
        second of its rest, for many such prices; then each kind of rest in turn is given the choice that suits it best
-    5. the search (`annealing`), which a quick plan does without: short runs from there and from keeping everything, on
+    6. the search (`annealing`), which a quick plan does without: short runs from there and from keeping everything, on
        every board, then long ones from the best of these; runs beside each other use two processors
 
 The result is deterministic: every run ends after a number of trials that depends on the graph alone, its random numbers
@@ -33,6 +35,7 @@ from outgrow.planning.order.lean import orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import HEADROOMS, LEADS, Costs, Trial, annealed, beats, costs_of, tried
 from outgrow.planning.search.changes import Policy
+from outgrow.planning.search.contracted import Contraction, contracted
 from outgrow.planning.search.recompute import named
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
@@ -48,8 +51,9 @@ _WORK = 60_000_000
 """Ops walked over in one search, as some seconds allow; fewer in a large step, where each takes longer."""
 _LARGE = 16_000
 """In a step of this many ops, walking over each takes twice as long: more gaps are open at a time."""
-_MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 100_000, 400, 250
-_SHORT_RUNS = 4
+_MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 200_000, 400, 500
+_SHORT_RUNS = 8
+"""So many, since runs from one start end in optima that differ far more than what a longer run gains."""
 _WARM, _LUKEWARM, _COLD = 1e-2, 4e-3, 3e-5
 """Temperatures, as shares of the step: at the beginning of a short run, of a long one, and at the end of each."""
 _AT_ONCE = 256
@@ -64,13 +68,15 @@ ENOUGH = 1e-4
 class _Board:
     """What there is to decide, and what it costs; `free` are the decisions that were made before.
 
-    `is_wanted` is clear once nobody waits for the result any more.
+    `is_wanted` is clear once nobody waits for the result any more. A contracted board has an `origin`: what it was
+    contracted from, and how.
     """
 
     space: Space
     costs: Costs
     free: tuple[Decision, ...]
     is_wanted: Event
+    origin: "tuple[_Board, Contraction] | None" = None
 
     @property
     def enough(self) -> float:
@@ -78,15 +84,29 @@ class _Board:
         return self.space.arithmetic_seconds * (1 + ENOUGH)
 
     @property
+    def ops(self) -> int:
+        """The ops of the board as a whole."""
+        return len((self.origin[0] if self.origin else self).costs.op_seconds)
+
+    @property
     def affordable(self) -> int:
-        """Trials that one search can afford."""
-        ops = len(self.costs.op_seconds)
+        """Trials that one search can afford.
+
+        Half of what a trial takes goes by what rests, which is as much on a contracted board: so it takes less time
+        than one on the whole board, but not in proportion to the ops.
+        """
+        ops = (len(self.costs.op_seconds) + self.ops) / 2
         return int(_WORK / (max(ops, 1) * (1 + ops / _LARGE)))
 
     def tried(self, policy: Policy, headroom: float = 0.0, rule: int = FARTHEST, lead: float = 0.1) -> Trial:
         """Return what a policy costs."""
         self.check_wanted()
         return tried(self.costs, policy, headroom, rule, lead)
+
+    def contracted(self) -> "_Board":
+        """Return the board on which only what is large is seen."""
+        contraction = contracted(self.space)
+        return replace(self, space=contraction.space, costs=costs_of(contraction.space), origin=(self, contraction))
 
     def check_wanted(self) -> None:
         """Raise `CancelledError` once nobody waits for the result."""
@@ -110,6 +130,15 @@ class _Found:
     def is_enough(self) -> bool:
         """Whether no better trial is worth looking for."""
         return self.seconds <= self.board.enough
+
+    def judged(self) -> "_Found":
+        """Return what the trial costs on the board as a whole, under the habits that suit it best there."""
+        if self.board.origin is None:
+            return self
+        board, contraction = self.board.origin
+        policy = contraction.spread(self.trial.policy)
+        trial = board.tried(policy, self.trial.headroom, self.trial.rule, self.trial.lead)
+        return _Found(board, _settled(board, trial))
 
 
 def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
@@ -160,12 +189,14 @@ def _searched(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wan
     Not for the main thread: compiled code does not bear Ctrl-C.
     """
     scanned: list[_Found] = []
+    plain: list[_Found] = []
     for board in _boards(problem, graph, free, is_wanted):
-        scanned.append(_Found(board, _scanned(board)))
-        if scanned[-1].is_enough:
+        plain += [_Found(board, board.tried(policy)) for policy in _plain(board.space)]
+        small = board.contracted()
+        scanned.append(_Found(small, _scanned(small)))
+        if scanned[-1].is_enough and scanned[-1].judged().is_enough:
             break
-    plain = (_Found(at.board, at.board.tried(policy)) for at in scanned for policy in _plain(at.board.space))
-    return [*_improved(scanned), *plain]
+    return [*(found.judged() for found in _improved(scanned)), *plain]
 
 
 def _boards(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Iterator[_Board]:
@@ -251,7 +282,7 @@ def _kind_by_kind(board: _Board, best: Trial) -> Trial:
 
 def _settled(board: _Board, trial: Trial) -> Trial:
     """Return the policy under the habits that suit it best; the rule that looks at every gap is for small steps."""
-    rules = (FARTHEST, PARTLY, WIDEST) if len(board.costs.op_seconds) <= _SMALL else (FARTHEST, PARTLY)
+    rules = (FARTHEST, PARTLY, WIDEST) if board.ops <= _SMALL else (FARTHEST, PARTLY)
     for headroom in HEADROOMS:
         for lead in LEADS:
             for rule in rules:
@@ -299,7 +330,9 @@ def _improved(scanned: Sequence[_Found]) -> list[_Found]:
         return [*scanned]
     report = start.board.space.problem.progress
     origins = list(_origins(scanned))
-    short = [_Run(origin, seed, _trials(origin.board) // 8, _WARM) for seed, origin in enumerate(origins)]
+    short = [
+        _Run(origin, seed, _trials(origin.board) // (2 * _SHORT_RUNS), _WARM) for seed, origin in enumerate(origins)
+    ]
     found = _beside_each_other(short, lambda done: report("search", done / 3))
     best = sorted(found, key=_seconds)[:2]
     long = [_Run(origin, seed, _trials(origin.board) // 2, _LUKEWARM) for seed, origin in enumerate(best, len(short))]
@@ -308,13 +341,13 @@ def _improved(scanned: Sequence[_Found]) -> list[_Found]:
 
 
 def _origins(scanned: Sequence[_Found]) -> Iterator[_Found]:
-    """Yield the starting points of the four short runs, equally many on each board."""
+    """Yield the starting points of the short runs, equally many on each board, two of them from keeping everything."""
     for found in scanned:
         board = found.board
         plain = _Found(board, _settled(board, board.tried(board.space.start)))
-        yield found
-        yield plain if np.isfinite(plain.seconds) else found
-        yield from (found,) * (_SHORT_RUNS // len(scanned) - 2)
+        runs = _SHORT_RUNS // len(scanned)
+        yield from (plain if np.isfinite(plain.seconds) else found,) * 2
+        yield from (found,) * (runs - 2)
 
 
 def _trials(board: _Board) -> int:

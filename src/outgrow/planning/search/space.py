@@ -78,7 +78,7 @@ def space_of(problem: Problem, graph: Graph) -> Space:
     return Space(
         problem=problem,
         tables=tables,
-        alike=Alike(rests, *kinds, *patterns),
+        alike=Alike(rests, np.cumsum(tables.size[storage_of[rests]]), *kinds, *patterns),
         price=np.where(can_stow, stow_price, rebuild_price),
         lasting=elapsed[until] - elapsed[tables.use_at],
         start=start,

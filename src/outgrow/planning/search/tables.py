@@ -12,6 +12,8 @@ before which that gives the same bits (the law of recomputation says when), -1 i
 beginning of the step to its end, unless they are stowed. For a storage that may rest in the next tier between
 steps, `stow_rest` is the rest after its last use, whose policy says whether it does; else -1.
 
+`again_seconds` are those of an op when it is repeated: fewer only where ops are taken together (`contracted`).
+
 `over` says over which storages an op may write its first result, should they die there in some sequence. After an op
 that `lends`, what it touches is in flight (`ir.flight`): it stays until the op that ends this.
 """
@@ -41,6 +43,7 @@ class Tables:
 
     graph: Graph
     op_seconds: NDArray[np.float64]
+    again_seconds: NDArray[np.float64]
     op_workspace: NDArray[np.int64]
     touch_start: NDArray[np.int64]
     touched: NDArray[np.int64]
@@ -91,6 +94,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     return Tables(
         graph=graph,
         op_seconds=seconds,
+        again_seconds=seconds,
         op_workspace=np.array([workspace.get(op.captured, 0) for op in ops], dtype=np.int64),
         touch_start=_starts([len(items) for items in touched]),
         touched=np.array([number[name] for items in touched for name in items], dtype=np.int64),
