@@ -12,11 +12,11 @@ from outgrow.plan import Budget
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import costs_of, tried
+from outgrow.planning.search.choice import FARTHEST
 from outgrow.planning.search.contracted import contracted
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.search.space import space_of
-from outgrow.planning.search.transfers import FARTHEST
 from tests.graphs import graphs
 from tests.planning.test_planners import problem_of
 

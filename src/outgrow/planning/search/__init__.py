@@ -8,6 +8,7 @@ annealing   what a policy costs, thousands of times
 tables      a graph as arrays
 sequence    the ops that run under a policy
 residence   what they hold, and where it rests
+choice      which gaps are swapped, by rules
 transfers   when bytes move, and what that costs
 heights     the largest number in a stretch, for transfers
 recompute   from arrays to recomputations

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.changes import Alike, Integers, Policy, change
+from outgrow.planning.search.choice import FARTHEST, PARTLY, choose
 from outgrow.planning.search.residence import residence
 from outgrow.planning.search.sequence import Flags, expanded
 from outgrow.planning.search.space import Space
-from outgrow.planning.search.transfers import FARTHEST, PARTLY, choose, rates, walk
+from outgrow.planning.search.transfers import rates, walk
 
 HEADROOMS = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4)
 LEADS = (0.02, 0.1, 0.5)

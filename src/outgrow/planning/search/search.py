@@ -35,13 +35,14 @@ from outgrow.planning.order.lean import orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import HEADROOMS, LEADS, Costs, Trial, annealed, beats, costs_of, tried
 from outgrow.planning.search.changes import Policy
+from outgrow.planning.search.choice import FARTHEST, PARTLY, WIDEST, choose
 from outgrow.planning.search.contracted import Contraction, contracted
 from outgrow.planning.search.recompute import named
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.search.space import Space, space_of
 from outgrow.planning.search.swap import swaps_of
-from outgrow.planning.search.transfers import FARTHEST, PARTLY, WIDEST, choose, transfers
+from outgrow.planning.search.transfers import transfers
 from outgrow.rewriting.derive import apply_laws
 
 _PRICES = 24

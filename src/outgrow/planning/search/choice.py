@@ -1,0 +1,149 @@
+"""Which gaps are swapped, and how much of each? Chosen by rules from live bytes and what lies beyond each gap.
+
+Gaps of storages that are stowed between steps are always chosen. Of the others, the rules take what makes the live
+bytes fit into a share of the capacity. Compiled, since the search asks for thousands of choices.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.planning.compiled import compiled
+from outgrow.planning.search.heights import heights_of, highest, lift
+from outgrow.planning.search.transfers import without
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Reals = NDArray[np.float64]
+
+WIDEST, FARTHEST, PARTLY = 0, 1, 2
+"""Rules by which gaps are chosen: `widest`; `farthest`, whole gaps; and `farthest`, only as much as room is lacking."""
+
+
+@compiled
+def choose(
+    live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, whole: Flags, capacity: int,
+    headroom: float, rule: int, part: int,
+) -> Integers:  # fmt: skip
+    """Choose how many bytes of each gap to swap by a rule, so that the share `headroom` of the capacity stays free.
+
+    Gaps of storages that are stowed between steps move whole, whatever the rule. What moves of a gap that may move in
+    part grows and shrinks by multiples of `part`.
+    """
+    target = int(capacity * (1 - headroom))
+    is_stowed = (begin < 0) | (end == len(live))
+    others = np.flatnonzero(~is_stowed)
+    moved = np.where(is_stowed, size, 0)
+    if len(others) < len(moved):
+        live = without(live, begin, end, moved)
+    begin, end, size, whole = begin[others], end[others], size[others], whole[others] | (rule != PARTLY)
+    if rule == WIDEST:
+        moved[others] = widest(live, seconds, begin, end, size, target)
+    else:
+        moved[others] = farthest(live, begin, end, size, whole, target, part)
+    return moved
+
+
+@compiled
+def farthest(
+    live: Integers, begin: Integers, end: Integers, size: Integers, whole: Flags, target: int, part: int
+) -> Integers:
+    """Choose gaps to swap: at each op over the target, the storage whose next use is farthest (Belady 1966).
+
+    Of several with the same next use the largest is taken. Gaps that the target has room for in the end are given back.
+    """
+    gaps, ops = len(begin), len(live)
+    moved = np.zeros(gaps, np.int64)
+    resting = np.empty(gaps, np.int64)
+    ending = np.zeros(ops + 1, np.int64)
+    rests = following = away = 0
+    for step in range(ops):
+        while following < gaps and begin[following] < step:
+            resting[rests] = following
+            rests += 1
+            following += 1
+        away -= ending[step]
+        if live[step] - away <= target:
+            continue
+        kept = 0
+        for at in range(rests):
+            if end[resting[at]] > step:
+                resting[kept] = resting[at]
+                kept += 1
+        rests = kept
+        while live[step] - away > target:
+            best, place = -1, -1
+            for at in range(rests):
+                gap = resting[at]
+                if best < 0 or end[gap] > end[best] or (end[gap] == end[best] and size[gap] > size[best]):
+                    best, place = gap, at
+            if best < 0:
+                break
+            more = size[best] - moved[best]
+            if not whole[best]:
+                more = min(more, -((target - live[step] + away) // part) * part)
+            moved[best] += more
+            away += more
+            ending[end[best]] += more
+            if moved[best] == size[best]:
+                rests -= 1
+                resting[place] = resting[rests]
+    _give_back(without(live, begin, end, moved) - target, begin, end, moved, whole, part)
+    return moved
+
+
+@compiled
+def widest(live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, target: int) -> Integers:
+    """Choose gaps to swap: the one that covers the most byte-seconds over the target for each byte it moves."""
+    gaps, ops = len(begin), len(live)
+    moved = np.zeros(gaps, np.int64)
+    over = live - target
+    weight = seconds + seconds.mean()
+    score = np.empty(gaps)
+    for gap in range(gaps):
+        score[gap] = _covered(over, weight, begin[gap], end[gap], size[gap])
+    step = 0
+    while True:
+        while step < ops and over[step] <= 0:
+            step += 1
+        if step == ops:
+            break
+        best = -1
+        for gap in range(gaps):
+            if not moved[gap] and score[gap] > 0 and (best < 0 or score[gap] > score[best]):
+                fresh = _covered(over, weight, begin[gap], end[gap], size[gap])
+                score[gap] = fresh
+                if fresh > 0 and (best < 0 or fresh > score[best]):
+                    best = gap
+        if best < 0:
+            break
+        moved[best] = size[best]
+        for inside in range(begin[best] + 1, end[best]):
+            over[inside] -= size[best]
+    _give_back(over, begin, end, moved, np.ones(gaps, np.bool_), 1)
+    return moved
+
+
+@compiled
+def _covered(over: Integers, weight: Reals, begin: int, end: int, size: int) -> float:
+    """Byte-seconds over the target that a gap covers, for each of its bytes."""
+    total = 0.0
+    for inside in range(begin + 1, end):
+        if over[inside] > 0:
+            total += min(over[inside], size) * weight[inside]
+    return total / size
+
+
+@compiled
+def _give_back(over: Integers, begin: Integers, end: Integers, moved: Integers, whole: Flags, part: int) -> None:
+    """Take back, of the chosen gaps, what the target has room for, the shortest gaps first."""
+    heights, length = heights_of(over), end - begin
+    for gap in np.argsort(length, kind="mergesort"):
+        first, last, spare = int(begin[gap] + 1), int(end[gap]), int(moved[gap])
+        if not spare:
+            continue
+        spare = min(spare, -highest(heights, first, last))
+        if spare < moved[gap]:
+            spare = 0 if whole[gap] else spare // part * part
+        if spare > 0:
+            moved[gap] -= spare
+            lift(heights, first, last, spare)
