@@ -7,6 +7,7 @@ alignments  what a loss keeps whose targets have lengths
 reserves    what libraries keep for the backward pass
 eager_ways  the way that torch goes where nothing is traced
 products    gradients of products, as eager has them
+fills       gradients of numbers that fill a mask, as eager has them
 generator   operators that save and restore the generator's state
 literals    contents that are the same in every call, at which a step may look
 counters    numbers of the state at which a step may look

@@ -5,6 +5,7 @@
     attention     in evaluation mode fused kernels are avoided where a tensor has functions of its own, as every tensor
                   seems to have while Python modes are active
     products      a gradient is found without a look at the factors (`frontends.fake.products`)
+    fills         the gradient of a number is summed with zeros around it (`frontends.fake.fills`)
     lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
     transformers  does not look at a fake tensor, such as the positions of tokens, to see whether a mask can be left
@@ -14,8 +15,9 @@ While the step itself is traced, torch is told what it would find in eager.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -25,9 +27,12 @@ from torch.nn.modules import activation
 from torch.utils import checkpoint
 
 from outgrow.frontends.fake.alignments import ctc_loss
+from outgrow.frontends.fake.fills import filled
 from outgrow.frontends.fake.literals import Literals
 from outgrow.frontends.fake.products import product
 
+IN_PLACE_OF: Mapping[Callable[..., Any], Callable[..., Any]] = {torch.prod: product, torch.masked_fill: filled}
+"""Functions of torch, and what is called in their place."""
 _NONE = torch._C._disabled_torch_function_impl
 
 
@@ -43,6 +48,8 @@ def as_in_eager(literals: Literals, *, caches_casts: bool) -> Iterator[None]:
             patch.object(torch, "prod", product),
             patch.object(torch, "ctc_loss", ctc_loss),
             patch.object(Tensor, "prod", product, create=True),
+            patch.object(torch, "masked_fill", filled),
+            patch.object(Tensor, "masked_fill", filled),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             _seen_by_transformers(literals),
         ):

@@ -24,7 +24,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.products import product
+from outgrow.frontends.fake.eager_ways import IN_PLACE_OF
 from outgrow.frontends.parts.addends import addends
 from outgrow.frontends.user.unseen import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
@@ -242,8 +242,9 @@ def as_traced(module: fx.GraphModule) -> fx.GraphModule:
         node.target, node.kwargs = _checkpointed, {"own": own, "place": place}
     for inner in module.modules():
         if isinstance(inner, fx.GraphModule):
-            for node in inner.graph.find_nodes(op="call_function", target=torch.prod):
-                node.target = product
+            for function, ours in IN_PLACE_OF.items():
+                for node in inner.graph.find_nodes(op="call_function", target=function):
+                    node.target = ours
             inner.recompile()
     return module
 

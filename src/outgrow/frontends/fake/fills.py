@@ -1,0 +1,60 @@
+"""What is the gradient of a number that fills the places of a mask? Eager sums what it picks out of the gradient.
+
+How much that is the mask says, which cannot be asked while a step is traced; torch then sums the gradient with zeros
+at all other places, which rounds otherwise. So `filled` takes the place of `torch.masked_fill` where the number has a
+gradient. Its sum is an operator of its own, whose memory is that of a mask that picks all, whatever the mask.
+
+On a GPU, and under transforms of `torch.func`, it is torch's own.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
+_masked_fill: Any = torch.masked_fill
+
+
+def _picked_sum(gradient: Tensor, mask: Tensor) -> Tensor:
+    elements = torch.broadcast_shapes(gradient.shape, mask.shape).numel()
+    room = gradient.new_empty(elements).resize_(0)  # it keeps its memory
+    return torch.masked_select(gradient, mask, out=room).sum()
+
+
+def _picked_sum_without_contents(gradient: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG001
+    return gradient.new_empty(())
+
+
+_LIBRARY.define("picked_sum(Tensor gradient, Tensor mask) -> Tensor")
+_LIBRARY.impl("picked_sum", _picked_sum, "CompositeExplicitAutograd")
+_LIBRARY.impl("picked_sum", _picked_sum_without_contents, "Meta")
+
+
+def filled(input: Tensor, mask: Tensor, value: object) -> Tensor:  # noqa: A002 - as torch names it
+    """Return what `torch.masked_fill` returns; the gradient of the value has the bits of eager when it is traced.
+
+    >>> filled(torch.zeros(3), torch.tensor([True, False, True]), torch.tensor(2.0))
+    tensor([2., 0., 2.])
+    """
+    is_transformed = torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]
+    has_gradient = isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled()
+    if is_transformed or not has_gradient or input.device.type != "cpu":
+        return _masked_fill(input, mask, value)
+    return _Filled.apply(input, mask, value)
+
+
+class _Filled(torch.autograd.Function):
+    """A tensor with a number at the places of a mask."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        return _masked_fill(tensor, mask, value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor]:
+        (mask,) = ctx.saved_tensors
+        (gradient,) = gradients
+        others = gradient.masked_fill(mask, 0) if ctx.needs_input_grad[0] else None
+        return others, None, torch.ops.outgrow.picked_sum(gradient, mask)

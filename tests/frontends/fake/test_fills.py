@@ -1,0 +1,74 @@
+"""The gradient of a number that fills the places of a mask has the bits of eager, whatever the mask."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.optim import SGD
+
+from outgrow.frontends.fake.fills import filled
+from outgrow.frontends.parts.joint import as_traced
+from outgrow.runtime.medium import OnDisk
+from outgrow.runtime.spill import Spill
+from tests.frontends.steps import Job
+from tests.frontends.within import Within, differences, eager, left_by
+
+
+@pytest.mark.parametrize("shape", [(5, 40), (5, 1), (40,)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_gradients_have_the_bits_of_torch(shape: tuple[int, ...], share: float) -> None:
+    """Of the tensor, also where it is broadcast, and of the number."""
+    x, number = torch.randn(shape, requires_grad=True), torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    mask, arriving = torch.rand(5, 40) < share, torch.randn(5, 40)
+    expected = torch.masked_fill(x, mask, number)
+    found = filled(x, mask, number)
+    assert torch.equal(found, expected)
+    wanted = torch.autograd.grad(expected, (x, number), arriving)
+    ours = torch.autograd.grad(found, (x, number), arriving)
+    assert all(torch.equal(one, other) and one.dtype is other.dtype for one, other in zip(ours, wanted, strict=True))
+
+
+class Filled(nn.Module):
+    """Scores of which some are a number that is learnt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.number = nn.Linear(40, 40), nn.Parameter(torch.tensor(0.1))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        scores = torch.masked_fill(self.scores(x), mask, self.number)
+        return (scores * x).masked_fill(mask.t(), self.number).square().mean()
+
+
+def learnt() -> Job:
+    """Another mask in each batch."""
+    model = Filled()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        optimizer.zero_grad()
+        loss = model(x, mask)
+        loss.backward()
+        optimizer.step()
+        assert model.number.grad is not None
+        return loss, model.number.grad.clone()
+
+    return Job(step, (model,), (optimizer,), lambda: (torch.randn(40, 40), torch.rand(40, 40) < torch.rand(())))
+
+
+def test_a_captured_step_fills_as_eager_does(disk_folder: Path) -> None:
+    """Losses, weights and the gradient of the number, in core and in half of the memory."""
+    spill = Spill(OnDisk(disk_folder))
+    try:
+        for share in (1.0, 0.7):
+            assert differences(left_by(learnt, Within(share, spill)), left_by(learnt, eager)) == []
+    finally:
+        spill.close()
+
+
+def test_a_part_fills_so_too() -> None:
+    """What Dynamo has found calls torch's function by itself, not by its name."""
+    module = as_traced(fx.symbolic_trace(lambda x, mask: torch.masked_fill(x, mask, 2.0)))
+    assert len(module.graph.find_nodes(op="call_function", target=filled)) == 1
+    assert torch.equal(module(torch.zeros(2), torch.tensor([True, False])), torch.tensor([2.0, 0.0]))
