@@ -3,11 +3,12 @@
 PYTHON ?= python3
 BUDGET ?= 2.85GiB
 STEPS ?= 4
+OLDEST ?= 2.11.0
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test hunt check bench format clean
+.PHONY: help install demo test hunt oldest check bench format clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +36,12 @@ test: check ## check, and run the tests
 hunt: install ## run the tests of generated graphs with new examples
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal -m hypothesis --hypothesis-profile new
 
+oldest: ## run the tests that capture and run steps with the oldest torch that is supported, in .venv-oldest
+	@$(PYTHON) -m venv .venv-oldest >/dev/null 2>&1 || $(PYTHON) -m virtualenv --quiet .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --editable '.[dev]' torch==$(OLDEST)
+	.venv-oldest/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal \
+		tests/bitwise tests/runtime tests/frontends
+
 check: install ## lint, format, types and layers, without running anything
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -49,4 +56,4 @@ format: install ## put the code into its format
 	$(BIN)/ruff format
 
 clean: ## remove what was made
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage demo.html
+	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage demo.html
