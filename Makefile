@@ -38,7 +38,7 @@ hunt: install ## run the tests of generated graphs with new examples
 
 oldest: ## run the tests that capture and run steps with the oldest torch that is supported, in .venv-oldest
 	@$(PYTHON) -m venv .venv-oldest >/dev/null 2>&1 || $(PYTHON) -m virtualenv --quiet .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet --editable '.[dev]' torch==$(OLDEST)
+	.venv-oldest/bin/python -m pip install --quiet --editable '.[dev,examples]' torch==$(OLDEST)
 	.venv-oldest/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal \
 		tests/bitwise tests/runtime tests/frontends
 
