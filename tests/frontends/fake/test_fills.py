@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.optim import SGD
 
-from outgrow.frontends.fake.fills import filled
+from outgrow.frontends.fake.fills import filled, filled_in_place
 from outgrow.frontends.parts.joint import as_traced
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
@@ -29,6 +29,20 @@ def test_gradients_have_the_bits_of_torch(shape: tuple[int, ...], share: float) 
     assert all(torch.equal(one, other) and one.dtype is other.dtype for one, other in zip(ours, wanted, strict=True))
 
 
+@pytest.mark.parametrize("columns", [slice(None), slice(3, 20)])
+def test_what_is_filled_in_place_has_such_a_gradient(columns: slice) -> None:
+    """Of a whole tensor, and of a view."""
+    x, number = torch.randn(5, 40, requires_grad=True), torch.tensor(0.3, requires_grad=True)
+    mask, arriving = torch.rand(5, 40)[:, columns] < 0.3, torch.randn(5, 40)
+    expected, found = x.sin(), x.sin()
+    torch.Tensor.masked_fill_(expected[:, columns], mask, number)
+    filled_in_place(found[:, columns], mask, number)
+    assert torch.equal(found, expected)
+    wanted = torch.autograd.grad(expected, (x, number), arriving)
+    ours = torch.autograd.grad(found, (x, number), arriving)
+    assert all(torch.equal(one, other) for one, other in zip(ours, wanted, strict=True))
+
+
 class Filled(nn.Module):
     """Scores of which some are a number that is learnt."""
 
@@ -38,7 +52,9 @@ class Filled(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         scores = torch.masked_fill(self.scores(x), mask, self.number)
-        return (scores * x).masked_fill(mask.t(), self.number).square().mean()
+        scores = (scores * x).masked_fill(mask.t(), self.number) * x
+        scores[:, 3:].masked_fill_(mask[:, 3:], self.number)
+        return scores.square().mean()
 
 
 def learnt() -> Job:

@@ -27,7 +27,7 @@ from torch.nn.modules import activation
 from torch.utils import checkpoint
 
 from outgrow.frontends.fake.alignments import ctc_loss
-from outgrow.frontends.fake.fills import filled
+from outgrow.frontends.fake.fills import filled, filled_in_place
 from outgrow.frontends.fake.literals import Literals
 from outgrow.frontends.fake.products import product
 
@@ -50,6 +50,7 @@ def as_in_eager(literals: Literals, *, caches_casts: bool) -> Iterator[None]:
             patch.object(Tensor, "prod", product, create=True),
             patch.object(torch, "masked_fill", filled),
             patch.object(Tensor, "masked_fill", filled),
+            patch.object(Tensor, "masked_fill_", filled_in_place),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             _seen_by_transformers(literals),
         ):

@@ -1,8 +1,9 @@
 """What is the gradient of a number that fills the places of a mask? Eager sums what it picks out of the gradient.
 
 How much that is the mask says, which cannot be asked while a step is traced; torch then sums the gradient with zeros
-at all other places, which rounds otherwise. So `filled` takes the place of `torch.masked_fill` where the number has a
-gradient. Its sum is an operator of its own, whose memory is that of a mask that picks all, whatever the mask.
+at all other places, which rounds otherwise. So where the number has a gradient, `filled` takes the place of
+`torch.masked_fill`, and `filled_in_place` that of the method. The sum is an operator of its own, whose memory is that
+of a mask that picks all, whatever the mask.
 
 On a GPU, and under transforms of `torch.func`, it is torch's own.
 """
@@ -14,6 +15,7 @@ from torch import Tensor
 
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _masked_fill: Any = torch.masked_fill
+_masked_fill_: Any = Tensor.masked_fill_
 
 
 def _picked_sum(gradient: Tensor, mask: Tensor) -> Tensor:
@@ -37,24 +39,35 @@ def filled(input: Tensor, mask: Tensor, value: object) -> Tensor:  # noqa: A002 
     >>> filled(torch.zeros(3), torch.tensor([True, False, True]), torch.tensor(2.0))
     tensor([2., 0., 2.])
     """
+    return _by(_masked_fill, input, mask, value)
+
+
+def filled_in_place(tensor: Tensor, mask: Tensor, value: object) -> Tensor:
+    """Do what `Tensor.masked_fill_` does, with such a gradient."""
+    return _by(_masked_fill_, tensor, mask, value)
+
+
+def _by(fill: Any, tensor: Tensor, mask: Tensor, value: object) -> Tensor:
     is_transformed = torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]
     has_gradient = isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled()
-    if is_transformed or not has_gradient or input.device.type != "cpu":
-        return _masked_fill(input, mask, value)
-    return _Filled.apply(input, mask, value)
+    if is_transformed or not has_gradient or tensor.device.type != "cpu":
+        return fill(tensor, mask, value)
+    return _Filled.apply(fill, tensor, mask, value)
 
 
 class _Filled(torch.autograd.Function):
     """A tensor with a number at the places of a mask."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+    def forward(ctx: Any, fill: Any, tensor: Tensor, mask: Tensor, value: Tensor) -> Tensor:
         ctx.save_for_backward(mask)
-        return _masked_fill(tensor, mask, value)
+        if fill is _masked_fill_:
+            ctx.mark_dirty(tensor)
+        return fill(tensor, mask, value)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, None, Tensor]:
         (mask,) = ctx.saved_tensors
         (gradient,) = gradients
-        others = gradient.masked_fill(mask, 0) if ctx.needs_input_grad[0] else None
-        return others, None, torch.ops.outgrow.picked_sum(gradient, mask)
+        others = gradient.masked_fill(mask, 0) if ctx.needs_input_grad[1] else None
+        return None, others, None, torch.ops.outgrow.picked_sum(gradient, mask)
