@@ -1,5 +1,6 @@
 """The gradient of a number that fills the places of a mask has the bits of eager, whatever the mask."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,19 @@ def test_what_is_filled_in_place_has_such_a_gradient(columns: slice) -> None:
     assert all(torch.equal(one, other) for one, other in zip(ours, wanted, strict=True))
 
 
+def test_a_gradient_of_a_gradient_is_that_of_torch() -> None:
+    """As a penalty on gradients asks for it; the mask is broadcast."""
+    x, number = torch.randn(5, 40, requires_grad=True), torch.tensor(0.3, requires_grad=True)
+    mask = torch.rand(40) < 0.3
+
+    def penalised(fill: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        loss = (fill(x, mask, number) * x).pow(3).sum()
+        first = torch.autograd.grad(loss, (x, number), create_graph=True)
+        return torch.autograd.grad(first[0].square().sum() + first[1].square(), (x, number))
+
+    assert all(map(torch.equal, penalised(filled), penalised(torch.masked_fill)))
+
+
 class Filled(nn.Module):
     """Scores of which some are a number that is learnt."""
 
@@ -74,7 +88,7 @@ def learnt() -> Job:
 
 
 def test_a_captured_step_fills_as_eager_does(disk_folder: Path) -> None:
-    """Losses, weights and the gradient of the number, in core and in half of the memory."""
+    """Losses, weights and the gradient of the number, in core and within less."""
     spill = Spill(OnDisk(disk_folder))
     try:
         for share in (1.0, 0.7):

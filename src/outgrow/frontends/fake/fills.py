@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outgrow.frontends.fake.products import is_differentiated
+
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _masked_fill: Any = torch.masked_fill
 _masked_fill_: Any = Tensor.masked_fill_
@@ -48,9 +50,7 @@ def filled_in_place(tensor: Tensor, mask: Tensor, value: object) -> Tensor:
 
 
 def _by(fill: Any, tensor: Tensor, mask: Tensor, value: object) -> Tensor:
-    is_transformed = torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]
-    has_gradient = isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled()
-    if is_transformed or not has_gradient or tensor.device.type != "cpu":
+    if tensor.device.type != "cpu" or not is_differentiated(value):
         return fill(tensor, mask, value)
     return _Filled.apply(fill, tensor, mask, value)
 
@@ -70,4 +70,20 @@ class _Filled(torch.autograd.Function):
         (mask,) = ctx.saved_tensors
         (gradient,) = gradients
         others = gradient.masked_fill(mask, 0) if ctx.needs_input_grad[1] else None
-        return None, others, None, torch.ops.outgrow.picked_sum(gradient, mask)
+        return None, others, None, _PickedSum.apply(gradient, mask)
+
+
+class _PickedSum(torch.autograd.Function):
+    """The sum of what a mask picks, which has a gradient where gradients are differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        ctx.shape = gradient.shape
+        return torch.ops.outgrow.picked_sum(gradient, mask)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        (arriving,) = gradients
+        return torch.where(mask, arriving.expand(ctx.shape), 0), None

@@ -24,10 +24,14 @@ def product(*args: Any, **options: Any) -> Tensor:
     tensor([ 2., 12.])
     """
     tensor, dim, keepdim, dtype = _arguments(*args, **options)
+    return _Product.apply(tensor, dim, keepdim, dtype) if is_differentiated(tensor) else _prod(*args, **options)
+
+
+def is_differentiated(argument: object) -> bool:
+    """Whether autograd gives an argument a gradient, with no transform of `torch.func` around it."""
     is_transformed = torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]
-    if is_transformed or not (tensor.requires_grad and torch.is_grad_enabled()):
-        return _prod(*args, **options)
-    return _Product.apply(tensor, dim, keepdim, dtype)
+    is_wanted = isinstance(argument, Tensor) and argument.requires_grad and torch.is_grad_enabled()
+    return is_wanted and not is_transformed
 
 
 def _arguments(
