@@ -21,7 +21,7 @@ cd "$(dirname "$0")/.."
 
 python=${PYTHON:-$(command -v python3 || command -v python)}
 export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8
-export PYTHONFAULTHANDLER=1 TORCH_SHOW_CPP_STACKTRACES=1
+export PYTHONFAULTHANDLER=1
 
 # Caches on a disk: memory that poses as a folder is refused.
 for folder in "${XDG_CACHE_HOME:-}" "$HOME/.cache" /var/tmp/outgrow "$PWD/.cache"; do

@@ -105,6 +105,22 @@ def test_a_law_refuses_where_its_condition_fails(decision: Decision, reason: str
         apply_laws(graph, [decision])
 
 
+@pytest.mark.parametrize("role", ["buffer", "optimizer"])
+def test_a_state_that_the_step_makes_is_written_over_nothing(role: str) -> None:
+    """What outlives the step keeps a storage of its own, where the step itself makes it: a buffer that is replaced."""
+    graph = parse_graph(f"""\
+storage x input 8
+storage a 8
+storage b {role} 8
+value %x: x@0 f32[2]
+%a: a@0 f32[2] = aten.neg.default(%x)
+mul: %b: b@0 f32[2] = aten.mul.Tensor(%a, 0.5)
+""")
+    verify(graph)
+    with pytest.raises(NotApplicable, match="outlives"):
+        apply_laws(graph, [Reuse("mul")])
+
+
 def test_an_updated_weight_does_not_serve_a_recomputation() -> None:
     """A storage that was made from a weight is not rebuilt once the weight has been updated."""
     graph = parse_graph(

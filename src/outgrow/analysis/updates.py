@@ -1,4 +1,7 @@
-"""Where do the updates of a step begin? With the first op that writes a parameter or optimizer state."""
+"""Where do the updates of a step begin? With the first op that writes a parameter or optimizer state.
+
+A step that fails before can be repeated, if what it has written by then is put back.
+"""
 
 from outgrow.ir.graph import Graph, Op, Role
 
@@ -13,3 +16,18 @@ def is_update(graph: Graph, op: Op) -> bool:
 def first_update(graph: Graph) -> int:
     """Return the step of the first update; the number of ops if there is none."""
     return next((step for step, op in enumerate(graph.ops) if is_update(graph, op)), len(graph.ops))
+
+
+def written_before_updates(graph: Graph) -> frozenset[str]:
+    """Return the storages that may be written before the first update, in whichever order the ops of `graph` run.
+
+    Left out is what only ops write that use what an update leaves, such as a moving average of the parameters.
+    """
+    updated: set[str] = set()
+    found: set[str] = set()
+    for op, touched, written in zip(graph.ops, graph.touched_at, graph.written_at, strict=True):
+        if is_update(graph, op) or not updated.isdisjoint(touched):
+            updated.update(written)
+        else:
+            found.update(written)
+    return frozenset(found)

@@ -95,7 +95,7 @@ def repeating(call: Bound, run: Run, noted: Held) -> Running:
 
 def carried_out(call: Bound, run: Running) -> Outcome:
     """Carry out a run of the call; if it fails before the first update, put buffers and generator back as they were."""
-    before = _written_forward(call)
+    before = {name: call.tensors[name].detach().clone() for name in call.captured.forward_buffers}
     generators = [(generator, generator.get_state()) for generator in generators_of(call.captured.device)]
     completed = False
     try:
@@ -142,8 +142,3 @@ def _storage(call: Bound, name: str, tensor: Tensor) -> torch.UntypedStorage:
     if isinstance(call.captured.slots[name], BatchSlot) and storage.nbytes() != size:
         return storage[begin : begin + size]
     return storage
-
-
-def _written_forward(call: Bound) -> dict[str, Tensor]:
-    """Copies of the buffers that the step writes; a forward pass changes them before any update."""
-    return {name: call.tensors[name].detach().clone() for name in call.captured.written_buffers}

@@ -353,7 +353,7 @@ class Entries:
         platform = self._platform
         held = self._baseline_bytes + platform.held_bytes(known) + platform.resting_bytes()
         now = max(0, platform.process_bytes() - held)
-        return max(shown, now + platform.unseen_bytes(captured.graph, within))
+        return max(shown, now + captured.copied_bytes + platform.unseen_bytes(captured.graph, within))
 
     def looks_at(self, entry: Entry) -> bool:
         """Whether the run that comes next, or came last, shows when its operators ran."""

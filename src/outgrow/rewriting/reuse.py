@@ -26,8 +26,8 @@ def reuse(draft: Draft, decision: Reuse) -> None:
     with:
         Reuse(op="relu")
     provided:
-        the operator has a form that writes over this operand; the operand's storage is not persistent, no other op
-        uses it later, and operand and result are whole storages of equal layout, as are all operands of this shape.
+        the operator has a form that writes over this operand; the storages of operand and result are not persistent, no
+        other op uses the operand's later, and both are whole storages of equal layout, as are all operands of this shape.
     because:
         the same kernel computes the result, and reads the operand's element at a place before it writes there.
     ->
@@ -71,8 +71,8 @@ def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op,
         return f"{op.name} has no first result"
     old, new = _operand_and_result(values, op, operand)
     storage = storages[old.storage]
-    if storage.is_persistent or new.version != 0:
-        return f"{old.storage} outlives the step or {op.name} already writes in place"
+    if storage.is_persistent or storages[new.storage].is_persistent or new.version != 0:
+        return f"{old.storage} or {new.storage} outlives the step, or {op.name} already writes in place"
     if storage.size_bytes != storages[new.storage].size_bytes:
         return f"{old.storage} and {new.storage} differ in size"
     if (old.shape, old.offset) != (new.shape, new.offset):

@@ -205,6 +205,6 @@ def plan_captured(
     )
     return within(
         budget_bytes,
-        lambda limit: taken_bytes + unseen_overhead_bytes(graph, limit),
+        lambda limit: taken_bytes + captured.copied_bytes + unseen_overhead_bytes(graph, limit),
         lambda budget: prepare(replace(problem, budget=budget), planner, prove=prove),
     )

@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from outgrow.analysis.updates import written_before_updates
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.fake.sharing import address
@@ -152,11 +153,15 @@ class Captured:
         return {item.storage: item.slot for item in self.inputs}
 
     @cached_property
-    def written_buffers(self) -> tuple[str, ...]:
-        """The storages of buffers that the step writes."""
-        graph = self.graph
-        written = {name for op in graph.ops for name in graph.written(op)}
-        return tuple(name for name in self.slots if name in written and graph.storages[name].role is Role.BUFFER)
+    def forward_buffers(self) -> tuple[str, ...]:
+        """The storages of buffers that the step may write before an update, as its forward pass does."""
+        written = written_before_updates(self.graph)
+        return tuple(name for name in self.slots if name in written and self.graph.storages[name].role is Role.BUFFER)
+
+    @cached_property
+    def copied_bytes(self) -> int:
+        """What copies of the `forward_buffers` take, to put them back if the step fails before an update."""
+        return sum(self.graph.storages[name].size_bytes for name in self.forward_buffers)
 
     def guards_hold(self, training: Training) -> bool:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
