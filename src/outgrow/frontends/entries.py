@@ -363,7 +363,8 @@ class Entries:
         """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
         entry.observed = True
         entry.process_bytes = process
-        seen = _costs_seen(entry, outcome) if self.looks_at(entry) else {}
+        tells = self._platform.observes or (self.looks_at(entry) and not outcome.recording.waits_for_host)
+        seen = _costs_seen(entry, outcome) if tells else {}
         if seen:
             self._platform.cache.add(seen)
         entry.settled = not seen

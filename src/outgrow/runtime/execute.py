@@ -138,6 +138,7 @@ class Run:
     def finish(self) -> Outcome:
         """Return what came of the run."""
         results = self.read(self.program.results)
+        self.recording.host_end = perf_counter()
         self.recording.end = self.memory.end()
         return Outcome(results, self.recording, self.observed, self.memory.high_water_bytes)
 

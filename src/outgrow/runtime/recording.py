@@ -4,6 +4,7 @@ A moment is the host's clock, or a mark on a stream of a device whose work the h
 trace may mean to wait for the end of the step; to run it does not.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,9 @@ Moment: TypeAlias = float | Mark
 
 Held: TypeAlias = list[tuple[Moment | None, int, int]]
 """Bytes of the device and of the next tier that were taken, or freed, in order; None where nobody asked when."""
+
+_HOST_SHARE = 0.8
+"""A host that takes a larger share of a run to give out its work keeps the device waiting."""
 
 
 class Copied(Protocol):
@@ -38,11 +42,15 @@ def seconds_between(begin: Moment, end: Moment) -> float:
 
 @dataclass
 class Recording:
-    """What is noted of one run that began at `begin`: ops with the moments around them, memory, copies."""
+    """What is noted of one run that began at `begin`: ops with the moments around them, memory, copies.
+
+    The host gave out the work of the run from `host_begin` to `host_end`.
+    """
 
     begin: Moment
     host_begin: float
     end: Moment | None = None
+    host_end: float = math.inf
     ops: list[tuple[str, Moment, Moment]] = field(default_factory=list[tuple[str, Moment, Moment]])
     memory: Held = field(default_factory=Held)
     copies: list[Copied] = field(default_factory=list[Copied])
@@ -66,6 +74,11 @@ class Recording:
         copies = [copy.span(self.host_begin) for copy in self.copies]
         events = [Event(0.0 if at is None else since(at), device, tier) for at, device, tier in self.memory]
         return Trace(since(self.end), (*spans, *copies), tuple(events))
+
+    @property
+    def waits_for_host(self) -> bool:
+        """Whether the device had hardly anything left to do once the host had given out all: then it waited for it."""
+        return self.host_end - self.host_begin > _HOST_SHARE * self.trace.seconds
 
     @property
     def _since(self) -> Callable[[Moment], float]:
