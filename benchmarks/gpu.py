@@ -22,6 +22,7 @@ the processes said is in `rows.log`, in `$OUT` or in the folder for temporary fi
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,7 +72,8 @@ def told_by_a_process(
         said.seek(begin)
         lines = said.read().decode(errors="replace").strip().splitlines()
         if failure == "" and process.returncode:
-            failure = (lines or [f"exit status {process.returncode}"])[-1][:500]
+            errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Infeasible|Failure|Full)\b", line)]
+            failure = (errors or lines or [f"exit status {process.returncode}"])[-1][:500]
         found: dict[str, Any] = {}
         for line in facts.read_text().splitlines():
             found |= json.loads(line)

@@ -258,6 +258,8 @@ def within(ground: Ground, asked: Asked, budget_bytes: int, *, is_limited: bool)
         "baseline_bytes": baseline,
         "peak_bytes": summary["measured"].pop("peak_bytes"),
         "reserved_bytes": taken.reserved_bytes,
+        "own_reserved_bytes": taken.reserved_bytes - baseline,
+        "predicted_reserved_bytes": summary["predicted"]["peak_bytes"] + summary["overhead_bytes"],
         "predicted_seconds": summary["predicted"]["seconds"],
         "seconds": taken.usual_seconds,
         "step_seconds": taken.seconds,
