@@ -630,6 +630,12 @@ def test_a_setting_may_vary_by_multiples(outgrow: Command, toy: Path) -> None:
     assert "begins: give a multiple of 1000" in refusal(outgrow(*asked, "--set=rows=8"))
 
 
+def test_a_setting_without_influence_is_refused(outgrow: Command, toy: Path) -> None:
+    """The search for the largest seed would never end."""
+    said = outgrow("fit", f"{toy}:perceptron", "--memory-budget=96MiB", "--vary=seed", "--machine=v100-pcie3")
+    assert "With seed 1, 2, 4 the step is the same" in refusal(said)
+
+
 def test_nothing_fits_a_budget_below_every_floor(outgrow: Command, toy: Path) -> None:
     """Where not even the value 1 fits, the refusal says so with the floor's reason."""
     said = outgrow("fit", f"{toy}:perceptron", "--memory-budget=1MiB", "--vary=rows", "--machine=v100-pcie3")

@@ -10,10 +10,10 @@ from torch import nn
 import outgrow
 
 
-def perceptron(*, rows: int = 8, width: int = 8, depth: int = 2, poison: bool = False, loss: str = "mse"):
+def perceptron(*, rows: int = 8, width: int = 8, depth: int = 2, poison: bool = False, loss="mse", seed=0):
     if rows < 0:
         raise ValueError(f"rows {rows} is negative")
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.Tanh())]
     model = nn.Sequential(*layers).to(torch.float32)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -4,7 +4,9 @@ Both answers are predictions: nothing is run or allocated.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 from outgrow.commands import Job, Prospect
 from outgrow.errors import Infeasible, InvalidWorkload
@@ -16,6 +18,8 @@ from outgrow.report.output import write_atomically, write_data
 from outgrow.report.progress import Narrator
 from outgrow.units import format_bytes
 
+_EQUAL = 3
+"""So many values that give the same step say that it does not depend on the setting."""
 _POINTS = 12
 """Budgets from the floor to the peak in core in the table and the picture."""
 
@@ -51,6 +55,11 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
         found = trial(prospect.ahead({**job.settings, name: value}), job.budget_bytes, job.planner, value)
         trials.append(found)
         narrator.say(f"{name} {value}: {_outcome(found, slowdown)}")
+        if _is_without_influence(trials[-_EQUAL:]):
+            values = ", ".join(str(item.value) for item in trials[-_EQUAL:])
+            raise InvalidWorkload(
+                f"With {name} {values} the step is the same: --vary needs a setting that it depends on."
+            )
         return found
 
     first = job.settings.get(name, multiple)
@@ -69,6 +78,13 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
     narrator.say(f"\nThe largest {name} that fits {budget} at {slowdown:g} times the seconds in core: {best.value}")
     found = [_trial_data(item, job.workload) for item in trials]
     write_data(job.outputs.json, {"vary": name, "slowdown": slowdown, "largest": best.value, "trials": found})
+
+
+def _is_without_influence(trials: Sequence[Trial]) -> bool:
+    """Whether values that were doubled each time gave one and the same step."""
+    steps = [item.prepared.graph for item in trials if item.prepared is not None]
+    is_doubled = all(after.value == 2 * before.value for before, after in pairwise(trials))
+    return len(steps) == _EQUAL and is_doubled and all(step == steps[0] for step in steps)
 
 
 def _outcome(found: Trial, slowdown: float) -> str:

@@ -1,7 +1,12 @@
 """What the kernel says of this process follows what the process does."""
 
+from pathlib import Path
+
+import pytest
+
+from outgrow.runtime import process
 from outgrow.runtime.memory import Block
-from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
+from outgrow.runtime.process import high_water_bytes, machine_bytes, process_bytes, reset_high_water
 from outgrow.units import MIB
 from tests.runtime.memory import COUNTER_SLACK_BYTES, touch
 
@@ -50,3 +55,20 @@ def test_the_high_water_is_never_below_what_is_taken() -> None:
     for begin in range(0, _BYTES, 16 * MIB):
         touch(block, begin, begin + 16 * MIB)
         assert high_water_bytes() >= process_bytes() - COUNTER_SLACK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("groups", "limit"),
+    [("0::/job/step\n", "job/memory.max"), ("4:cpu,memory:/job\n0::/\n", "memory/job/memory.limit_in_bytes")],
+)
+def test_the_limit_of_a_container_is_what_the_machine_has(
+    groups: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit counts, of a group or of one around it; the word `max` is none."""
+    (tmp_path / "groups").write_text(groups)
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / limit).parent.mkdir(parents=True)
+    (tmp_path / limit).write_text("4194304\n")
+    monkeypatch.setattr(process, "_GROUPS", str(tmp_path / "groups"))
+    monkeypatch.setattr(process, "_GROUP_ROOT", tmp_path)
+    assert machine_bytes() == 4 * MIB

@@ -5,13 +5,14 @@ the step has room of its own in its tier (`passing`). What outlives the step is 
 sinks only where the device reads the tier below (`lasting`).
 """
 
+import mmap
 from collections.abc import Mapping
 
 from outgrow.ir.graph import Drop, Graph, SwapIn, SwapOut
 from outgrow.ir.machine import Machine
 
-PAGE_BYTES = 4096
-"""Room in a tier is a multiple of this."""
+PAGE_BYTES = max(4096, mmap.PAGESIZE)
+"""Room in a tier is a multiple of this: direct I/O asks for 4096 bytes, and a mapping for whole pages."""
 
 
 def lasting(graph: Graph) -> frozenset[str]:

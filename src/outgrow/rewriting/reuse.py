@@ -26,8 +26,9 @@ def reuse(draft: Draft, decision: Reuse) -> None:
     with:
         Reuse(op="relu")
     provided:
-        the operator has a form that writes over this operand; the storages of operand and result are not persistent, no
-        other op uses the operand's later, and both are whole storages of equal layout, as are all operands of this shape.
+        the operator has a form that writes over this operand; neither its storage nor that of the result is persistent,
+        no other op uses the operand's later, and both are whole storages of equal layout, as are all operands of this
+        shape.
     because:
         the same kernel computes the result, and reads the operand's element at a place before it writes there.
     ->

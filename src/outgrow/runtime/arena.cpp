@@ -11,6 +11,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -36,6 +37,8 @@ struct Region {
 };
 
 std::mutex guard;
+// A thread of the parent may hold the guard at a fork; a child has no such thread, and would wait for ever.
+const int at_fork = pthread_atfork([] { guard.lock(); }, [] { guard.unlock(); }, [] { guard.unlock(); });
 std::vector<Region> rests;
 std::unordered_map<void*, size_t> live;
 size_t resting_bytes = 0;

@@ -12,8 +12,12 @@ adds them up lazily: a figure may be off by about 256 KiB for each processor.
 
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 _STATUS, _STATM, _CLEAR_REFS = "/proc/self/status", "/proc/self/statm", "/proc/self/clear_refs"
+_GROUPS, _GROUP_ROOT = "/proc/self/cgroup", Path("/sys/fs/cgroup")
 _HIGH_WATER = b"VmHWM:"
 _RESET_HIGH_WATER = b"5"
 _MOST_BYTES = 1 << 14
@@ -42,8 +46,24 @@ def reset_high_water() -> None:
 
 
 def machine_bytes() -> int:
-    """Return the bytes of RAM that this machine has for all its processes."""
-    return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    """Return the bytes of RAM that this machine has, or as much of it as the container of this process may take."""
+    return min([os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE, *_limits()])
+
+
+def _limits() -> Iterator[int]:
+    """Yield the limits of the control groups that this process is in, of either version; most have none."""
+    for line in Path(_GROUPS).read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            root, name = _GROUP_ROOT, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = _GROUP_ROOT / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        own = root / group.lstrip("/")
+        for folder in (own, *own.parents):
+            with suppress(OSError, ValueError):
+                yield int((folder / name).read_text())
 
 
 def _read(path: str) -> bytes:

@@ -31,8 +31,15 @@ from outgrow.remarks import remark
 _HELD_ELSEWHERE = ("_parameters", "_buffers", "_modules", "state", "param_groups")
 """Attributes that are a module's tables of tensors and modules, or an optimizer's."""
 _CONTAINERS = (list, dict, set)
-_SHAPES_ALONE = ("_like", "new_", "empty", "sym_")
-"""Parts of the names of operators whose results do not depend on the contents of their operands."""
+_SHAPES_ALONE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty_like", "full_like", "ones_like", "zeros_like",
+        "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros",
+        "sym_numel", "sym_size", "sym_storage_offset", "sym_stride",
+    )
+)  # fmt: skip
+"""Operators whose results do not depend on the content of their first operand."""
 
 _ONCE = (
     "The step changes {0}.{2}. outgrow does not look into a {1}, so this happens once, when the step is captured. Keep "
@@ -241,10 +248,11 @@ def _depends(node: object) -> bool:
         if not isinstance(item, fx.Node) or item in seen:
             continue
         seen.add(item)
-        if item.op == "placeholder" or (isinstance(item.target, torch._ops.OpOverload) and _draws(item.target)):
+        operator = item.target if isinstance(item.target, torch._ops.OpOverload) else None
+        if item.op == "placeholder" or (operator is not None and _draws(operator)):
             return True
-        if not any(part in str(item.target) for part in _SHAPES_ALONE):
-            waiting += item.all_input_nodes
+        looks_away = operator is not None and operator.name().partition(".")[0] in _SHAPES_ALONE
+        waiting += [node for node in item.all_input_nodes if not looks_away or node is not item.args[0]]
     return False
 
 
