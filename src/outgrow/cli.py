@@ -193,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"outgrow {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_train(_added(commands, "train", "train a workload under a memory budget"))
-    _add_plan(_added(commands, "plan", "say what training would take; nothing is run or allocated"))
+    _add_plan(_added(commands, "plan", "say what training would take; the step is not run"))
     _add_compare(_added(commands, "compare", "plan with every planner, side by side"))
     _add_fit(_added(commands, "fit", "find the largest setting that fits, or the smallest budget; nothing is run"))
     _add_partition(_added(commands, "partition", "say how a step is divided among workers; nothing is run"))

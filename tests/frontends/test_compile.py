@@ -216,11 +216,15 @@ def test_gradients_stay_where_eager_leaves_them(compiled: Compile, short: Callab
 
 
 def test_plans_are_counted_and_bounded(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shape that was not asked for the longest is forgotten, and captured anew when it comes back."""
+    """The shape that was not asked for the longest is forgotten, with a remark, and captured anew when it comes back."""
     monkeypatch.setattr(entries, "_MOST_ENTRIES", 2)
     job = wide()
     step = compiled(job, AMPLE)
-    for rows in (8, 16, 8, 24, 8, 16):
+    for rows in (8, 16, 8):
+        step(*batch(rows))
+    with pytest.warns(UserWarning, match=r"more shapes than outgrow keeps plans for \(2\)"):
+        step(*batch(24))
+    for rows in (8, 16):
         step(*batch(rows))
     report = step.plans
     assert [plan.shapes for plan in report.plans] == [((8, WIDTH), (8,)), ((16, WIDTH), (16,))]

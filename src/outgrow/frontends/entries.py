@@ -56,6 +56,10 @@ _ANEW = (
     "changes from call to call, such as a number among the arguments or an attribute of a module. Pass it as a tensor, "
     "or keep it in a buffer."
 )
+_FORGOTTEN = (
+    "The step has been called with more shapes than outgrow keeps plans for ({}). One that is forgotten is captured and "
+    "planned again when it comes back. Pad batches to fewer shapes, such as multiples of 64."
+)
 _UNTRAINED = (
     "The step changes no parameter, so nothing is trained. Does it call optimizer.step(), while there are gradients?"
 )
@@ -258,6 +262,8 @@ class Entries:
             if not self._by_signature[key]:
                 del self._by_signature[key]
             self._dropped += 1
+            if self._dropped == 1:
+                remark(_FORGOTTEN.format(_MOST_ENTRIES))
 
     def _serving(
         self, candidates: Sequence[Entry], args: Sequence[object], kwargs: Mapping[str, object]

@@ -55,10 +55,10 @@ class Heap:
         arena.keep_at_most(free_bytes)
 
     def before(self, position: int) -> None:
-        """Addresses do not matter."""
+        """Do nothing: addresses do not matter."""
 
     def after(self) -> None:
-        """Addresses do not matter."""
+        """Do nothing: addresses do not matter."""
 
     def born(self, storage: str, item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:  # noqa: ARG002
         """Results stay where the allocator put them."""

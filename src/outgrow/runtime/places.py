@@ -193,7 +193,7 @@ class Places:
         return self._mark()
 
     def leave_free(self, free_bytes: int) -> None:
-        """The arena is what it is."""
+        """Do nothing: the arena is what it is."""
 
     def before(self, position: int) -> None:
         self._position = position
@@ -229,10 +229,10 @@ class Places:
         return self._arriving.pop(storage, None)
 
     def lend(self, storage: str, there: torch.UntypedStorage, begin: int, end: int) -> None:
-        """Others have been planned to lie there."""
+        """Do nothing: others have been planned to lie there."""
 
     def freed(self, size_bytes: int, address: int) -> None:
-        """Others have been planned to lie there."""
+        """Do nothing: others have been planned to lie there."""
 
     def score(self, there: Mapping[str, torch.UntypedStorage]) -> Score | None:
         """A run has a score if nobody asks for the times of operators."""

@@ -41,7 +41,7 @@ class OnCpu:
         self._spill = Spill(OnDisk(settings.folder), settings.disk_bytes)
 
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
-        """What has to be measured takes little."""
+        """Do nothing: what has to be measured takes little."""
 
     def machine(self) -> Machine:
         return this_machine(self._folder)

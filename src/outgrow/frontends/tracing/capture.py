@@ -222,6 +222,9 @@ def capture(
 ) -> Captured:
     """Capture one call of `step` as a graph. Nothing is computed or allocated, and no state changes.
 
+    One exception: a recurrent layer, or a cuDNN batch normalisation, runs once on memory without contents, to see how
+    much its kernel keeps (`frontends.fake.reserves`).
+
     Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
     it does something that a graph could not repeat. An error of the step itself is raised as it is.
     """
