@@ -216,7 +216,7 @@ def test_gradients_stay_where_eager_leaves_them(compiled: Compile, short: Callab
 
 
 def test_plans_are_counted_and_bounded(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shape that was not asked for the longest is forgotten, with a remark, and captured anew when it comes back."""
+    """The shape that was not asked for longest is forgotten, which is told, and captured anew when it comes back."""
     monkeypatch.setattr(entries, "_MOST_ENTRIES", 2)
     job = wide()
     step = compiled(job, AMPLE)

@@ -57,8 +57,8 @@ _ANEW = (
     "or keep it in a buffer."
 )
 _FORGOTTEN = (
-    "The step has been called with more shapes than outgrow keeps plans for ({}). One that is forgotten is captured and "
-    "planned again when it comes back. Pad batches to fewer shapes, such as multiples of 64."
+    "The step has been called with more shapes than outgrow keeps plans for ({}). One that is forgotten is captured "
+    "and planned again when it comes back. Pad batches to fewer shapes, such as multiples of 64."
 )
 _UNTRAINED = (
     "The step changes no parameter, so nothing is trained. Does it call optimizer.step(), while there are gradients?"
