@@ -41,7 +41,7 @@ from torch import nn
 
 from outgrow.analysis.timeline import Lane
 from outgrow.frontends.preparing.measure import machine_of
-from outgrow.frontends.preparing.rehearsal import Part, Rehearsal
+from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
 from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.below import FileBelow
@@ -297,7 +297,7 @@ def operators(ground: Ground, asked: Asked) -> dict[str, dict[str, float]]:
     parts = rehearsal.of(captured.graph, captured.elsewhere)
     found: dict[str, dict[str, float]] = {}
     for op, born in _births(captured.graph):
-        part: Part = parts[op.name]
+        part: Rehearsed = parts[op.name]
         figures = found.setdefault(op.operator, {"ops": 0, "born": 0, "found": 0, "scratch_bytes": 0, "seconds": 0})
         figures["ops"] += 1
         figures["born"] += sum(captured.graph.values[name].storage not in captured.elsewhere for name in born)

@@ -15,7 +15,7 @@ from outgrow.runtime.places import Arena
 from outgrow.runtime.program import Program
 from outgrow.runtime.repeated import Repeated
 from outgrow.runtime.resting import extent_of
-from outgrow.runtime.score import Part, Score
+from outgrow.runtime.score import Played, Score
 from tests.bitwise.models import pooled, resnet, transformer
 from tests.bitwise.test_on_device import on, wide
 from tests.runtime.stand_in import StandIn, Threads, sleepy
@@ -92,7 +92,7 @@ def test_scores_leave_the_bits_of_eager(
     assert step.plan.bytes_swapped > 0
     assert step.traces.measured is not None
     assert step.traces.measured.peak_bytes <= step.plan.predicted.peak_bytes
-    parts = [part for part in scores[0].parts if isinstance(part, Part)]
+    parts = [part for part in scores[0].parts if isinstance(part, Played)]
     assert sum(not (part.loose or part.nested) for part in parts) > len(parts) / 3
 
 
@@ -126,7 +126,7 @@ def test_a_failed_repetition_leaves_what_was_there(monkeypatch: pytest.MonkeyPat
     before = [tensor.clone() for tensor in states(ours)]
     play, left = Repeated._play, count(-20)
 
-    def failing(run: Repeated, part: Part) -> None:
+    def failing(run: Repeated, part: Played) -> None:
         if next(left) == 0:
             raise RuntimeError("the device is lost")
         play(run, part)

@@ -16,10 +16,11 @@ import torch
 
 from outgrow.runtime import arena
 from outgrow.runtime.freeing import is_on_heap, trim
-from outgrow.runtime.memory import Block, lend, make_usable, room_for, take_back, view
+from outgrow.runtime.memory import Block, lend, make_usable, room_for, take_back
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Geometry
 from outgrow.runtime.resting import Extent
+from outgrow.runtime.results import compact
 
 
 @dataclass
@@ -117,31 +118,3 @@ class Heap:
             make_usable(storages[name].data_ptr(), sizes[name])
         self.blocks.clear()
         self.arriving.clear()
-
-
-def compact(item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
-    """Return a result that holds no more memory than was planned: a loss may keep all that it was summed from."""
-    if not is_loose(item, size_bytes):
-        return item
-    room = torch.empty(size_bytes, dtype=torch.uint8, device=item.device)
-    return copied_to(room.untyped_storage(), item, geometry)
-
-
-def is_loose(item: torch.Tensor, size_bytes: int) -> bool:
-    """Whether a result holds more memory than was planned, which no plan counts."""
-    return item.untyped_storage().nbytes() > size_bytes
-
-
-def copied_to(storage: torch.UntypedStorage, item: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """Return a result copied into a storage, laid out as was captured."""
-    assert geometry.dtype is not None, "a tensor has a type"
-    return fill(view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset), item)
-
-
-def fill(tensor: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
-    """Copy an item into a tensor that lies like it: along a stride of 0 there is only one number."""
-    if 0 not in tensor.stride():
-        return tensor.copy_(item)
-    firsts = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
-    tensor[firsts].copy_(item[firsts])
-    return tensor

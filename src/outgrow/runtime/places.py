@@ -14,12 +14,12 @@ from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
 from outgrow.runtime.device import Device
 from outgrow.runtime.directed import Directions, Site
-from outgrow.runtime.heap import compact, copied_to, is_loose
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.pages import Pages
 from outgrow.runtime.program import Geometry, Program
 from outgrow.runtime.recording import Moment
 from outgrow.runtime.resting import Extent, copied_out
+from outgrow.runtime.results import compact, copied_to, is_loose
 from outgrow.runtime.score import Score, scored
 
 _NOWHERE: Mapping[str, int] = {}

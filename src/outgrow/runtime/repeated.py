@@ -17,7 +17,7 @@ from outgrow.ir.graph import SwapOut
 from outgrow.runtime.execute import SEVERAL, Outcome, Run, require_as_captured
 from outgrow.runtime.program import Call, Item
 from outgrow.runtime.recording import Held, Recording
-from outgrow.runtime.score import Moved, Part, Placed, Score
+from outgrow.runtime.score import Moved, Placed, Played, Score
 
 
 @final
@@ -62,7 +62,7 @@ class Repeated:
         serving = nullcontext() if spill is None else spill.serving(is_timed=False)
         with torch.no_grad(), torch._C._DisableAutocast(), serving:  # noqa: SLF001 - casts are ops of the program
             for part in self.score.parts[self.position : stop]:
-                if isinstance(part, Part):
+                if isinstance(part, Played):
                     self._play(part)
                 elif isinstance(part, Moved):
                     self._move(part)
@@ -80,13 +80,13 @@ class Repeated:
     def receive(self, returned: Sequence[torch.Tensor]) -> None:
         """Skip the call that comes next, taking what somebody else gives as its results."""
         part = self.score.parts[self.position]
-        assert isinstance(part, Part), "only a call returns something"
+        assert isinstance(part, Played), "only a call returns something"
         self.memory.before(self.position)
         self._enter_results(part, returned)
         self.memory.after()
         self._bury()
 
-    def _play(self, part: Part) -> None:
+    def _play(self, part: Played) -> None:
         call, is_placing = part.call, part.is_placing
         if call.updates:
             self.progress.updating = True
@@ -103,7 +103,7 @@ class Repeated:
             returned = None
             self.memory.after()
 
-    def _enter_results(self, part: Part, returned: object) -> None:
+    def _enter_results(self, part: Played, returned: object) -> None:
         """See to the results with which storages are born."""
         for placed in part.placed:
             item = _result(returned, placed.at)
@@ -114,7 +114,7 @@ class Repeated:
             if item is not None:
                 self._run.enter_one(part.call, result, item)
 
-    def _called(self, part: Part) -> object:
+    def _called(self, part: Played) -> object:
         """Call an op with what is loose looked up."""
         lookup = self._run.lookup
         if part.nested:

@@ -34,7 +34,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Part:
+class Played:
     """One op with its arguments; `loose` and `loose_keywords` name the values that are looked up when it runs.
 
     If a loose argument stands inside a list, the op is `nested`; `fixed` are the values it reads that are not loose.
@@ -70,7 +70,7 @@ class Score:
     `dies` has the loose storages that die with each instruction, `there` the addresses of the user's storages.
     """
 
-    parts: tuple[Part | Moved | str | None, ...]
+    parts: tuple[Played | Moved | str | None, ...]
     dies: Mapping[int, tuple[str, ...]]
     there: Mapping[str, int]
 
@@ -103,7 +103,7 @@ class _Scoring:
         """Whether no address of a storage is known so far."""
         return storage not in self._where
 
-    def part(self, position: int, item: Call | SwapOut | SwapIn | Wait | Drop) -> Part | Moved | str | None:
+    def part(self, position: int, item: Call | SwapOut | SwapIn | Wait | Drop) -> Played | Moved | str | None:
         """Return what is done at a position; positions are asked for in order."""
         stays = self._addresses.stays.get(position, _NOWHERE)
         match item:
@@ -121,7 +121,7 @@ class _Scoring:
         if storage in stays:
             self._where[storage] = self._device, self._base + stays[storage]
 
-    def _op(self, position: int, call: Call, stays: Mapping[str, int]) -> Part:
+    def _op(self, position: int, call: Call, stays: Mapping[str, int]) -> Played:
         fixed: dict[str, Item] = {}
 
         def lookup(name: str) -> Any:
@@ -137,7 +137,9 @@ class _Scoring:
         nested = any(map(_is_nested, (*arguments, *keywords.values())))
         placed, numbers, born = self._results(call, stays)
         is_placing = bool(self._addresses.scratch.get(position) or self._program.aims.get(position) or placed or born)
-        return Part(call, arguments, keywords, loose, loose_keywords, nested, fixed, placed, numbers, born, is_placing)
+        return Played(
+            call, arguments, keywords, loose, loose_keywords, nested, fixed, placed, numbers, born, is_placing
+        )
 
     def _results(self, call: Call, stays: Mapping[str, int]) -> "_Results":
         placed, numbers, born = list[Placed](), list[tuple[int, str]](), list[tuple[int, Result]]()

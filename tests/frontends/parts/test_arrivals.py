@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from outgrow.frontends import dynamo
 from outgrow.frontends.parts import passes
 from outgrow.frontends.parts.arrivals import arrival_of
-from outgrow.runtime.heap import fill
+from outgrow.runtime.results import fill
 from tests.frontends.parts.test_between import same
 
 CHANNELS, LENGTH = 128, 399

@@ -10,7 +10,7 @@ from outgrow.plan import Budget, Recompute, Swap
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
 from outgrow.planning.published.lanes import Lanes
-from outgrow.planning.search.swap import profile_of
+from outgrow.planning.published.profile import profile_of
 from tests.planning.published.rivals import SLOW, between, checked
 from tests.planning.test_planners import HALF_DUPLEX, MACHINE, chain, problem_of
 

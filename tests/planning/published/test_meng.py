@@ -2,7 +2,7 @@
 
 from outgrow.plan import Swap
 from outgrow.planning.published.meng import meng
-from outgrow.planning.search.swap import profile_of
+from outgrow.planning.published.profile import profile_of
 from outgrow.simulation import replay
 from tests.planning.published.rivals import between, checked
 from tests.planning.test_planners import MACHINE, chain

@@ -2,7 +2,7 @@
 
 from outgrow.ir.text import parse_graph
 from outgrow.planning.published.phases import maps, turn_of
-from outgrow.planning.search.swap import profile_of
+from outgrow.planning.published.profile import profile_of
 from tests.planning.test_planners import chain, problem_of
 
 STORAGES = """

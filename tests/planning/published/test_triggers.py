@@ -6,8 +6,8 @@ from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Piece, Swap
 from outgrow.planning.problem import Problem
+from outgrow.planning.published.profile import Profile, profile_of
 from outgrow.planning.published.triggers import Schedule, latest_trigger, triggered
-from outgrow.planning.search.swap import Profile, profile_of
 
 GRAPH = parse_graph(
     """

@@ -22,9 +22,9 @@ from outgrow.frontends.tracing.capture import Result
 from outgrow.frontends.user.state import BatchSlot
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, is_as_captured
-from outgrow.runtime.heap import fill
 from outgrow.runtime.program import Result as CallResult
 from outgrow.runtime.repeated import Running, again
+from outgrow.runtime.results import fill
 
 
 class Waiting:

@@ -20,7 +20,7 @@ from outgrow.frontends.platforms.on_cpu import OnCpu, all_come_home
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.measure import CostCache, machine_of, open_cost_cache
 from outgrow.frontends.preparing.prepare import Prepared
-from outgrow.frontends.preparing.rehearsal import Part, Rehearsal
+from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import Captured
 from outgrow.frontends.user.devices import CPU
@@ -221,7 +221,7 @@ def _ops(graph: Graph) -> list[tuple[int, Op]]:
     return [(at, item) for at, item in enumerate(graph.instructions) if isinstance(item, Op)]
 
 
-def _aims(graph: Graph, op: Op, part: Part, stays: Mapping[str, int]) -> tuple[Aim, ...]:
+def _aims(graph: Graph, op: Op, part: Rehearsed, stays: Mapping[str, int]) -> tuple[Aim, ...]:
     """Return which allocations of an op are to become storages, in the arena or beside it."""
     found: list[Aim] = []
     for place, (number, size) in part.results.items():

@@ -44,7 +44,7 @@ _CHOOSES = "convolution"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Rehearsed:
     """What one op was seen to do: its seconds, its scratch, and for each result, by place, its (allocation, bytes)."""
 
     seconds: float
@@ -52,7 +52,7 @@ class Part:
     results: Mapping[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
 
 
-_KNOWN: dict[tuple[str, bool], dict[str, Part]] = {}
+_KNOWN: dict[tuple[str, bool], dict[str, Rehearsed]] = {}
 """What was tried in this process, for any step: by the name of the device and whether allocations were watched."""
 
 
@@ -68,7 +68,7 @@ class Rehearsal:
         parts = _KNOWN.get((self.device.name, self.directed), {})
         return all(cost_signature(graph, op) in parts for op in graph.ops)
 
-    def of(self, graph: Graph, elsewhere: Collection[str]) -> dict[str, Part]:
+    def of(self, graph: Graph, elsewhere: Collection[str]) -> dict[str, Rehearsed]:
         """Return what each op of a graph does, by name; storages `elsewhere` are the host's.
 
         Raises torch's `OutOfMemoryError` for an op that the device has no memory to try.
@@ -102,7 +102,7 @@ class Rehearsal:
         tell: Callable[[float], None],
         *,
         must: bool,
-    ) -> Mapping[str, Part]:
+    ) -> Mapping[str, Rehearsed]:
         """Return what one op of each kind does, by signature, trying the kinds that were not tried before."""
         parts = _KNOWN.setdefault((self.device.name, self.directed), {})
         new = {key: op for key, op in kinds.items() if key not in parts}
@@ -118,7 +118,7 @@ class Rehearsal:
             self.device.give_back()
         return parts
 
-    def _tried_well(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Part:
+    def _tried_well(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Rehearsed:
         """Try an op; if it finds no memory, once more after all that is cached was given back.
 
         An operand may have been put into a segment that is larger than it, of which the rest serves nobody.
@@ -128,9 +128,9 @@ class Rehearsal:
         self.device.give_back()  # not while the error is there, which holds the operands
         return self._tried(graph, op, elsewhere)
 
-    def _tried(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Part:
+    def _tried(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Rehearsed:
         if op.operator.partition(".")[0] in _OF_THE_HOST and not op.operator.startswith("outgrow.fused"):
-            return Part(_HOST_SECONDS)
+            return Rehearsed(_HOST_SECONDS)
         alone = _alone(graph, op)
         call = call_of(alone, op, stand_ins(alone, self._unread))
         operands = self._operands(alone, op, elsewhere)
@@ -144,7 +144,7 @@ class Rehearsal:
             self._check_devices(call, run(), elsewhere)
             scratch, results = self._watched(call, run) if self.directed else (0, {})
             seconds = median(self._timed(run) for _ in range(_ROUNDS))
-        return Part(seconds, scratch, results)
+        return Rehearsed(seconds, scratch, results)
 
     def _first(self, run: Callable[[], object]) -> None:
         """Run an op on a thread that ends. Raises torch's `OutOfMemoryError` where some of its memory was refused."""

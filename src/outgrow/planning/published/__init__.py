@@ -14,6 +14,7 @@ lanes              slots on the lanes of a link
 triggers           ops that trigger transfers
 phases             where the backward pass begins
 levels             how far apart two ops are
+profile            ops, seconds, live bytes and gaps of a graph
 lineage            what is built again for a storage
 regeneration       what it costs to close a gap by recomputation
 repetition         bytes that are held if some storages are built again

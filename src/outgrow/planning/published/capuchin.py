@@ -30,9 +30,9 @@ from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.lanes import Booking, Lanes
 from outgrow.planning.published.lineage import rebuild_all
+from outgrow.planning.published.profile import Profile, profile_of
 from outgrow.planning.published.regeneration import Regeneration
 from outgrow.planning.published.triggers import Schedule, latest_trigger, triggered
-from outgrow.planning.search.swap import Profile, profile_of
 
 _RUNS = 50
 _EARLIER = 0.05

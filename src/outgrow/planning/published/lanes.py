@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from outgrow.analysis.liveness import Gap
 from outgrow.ir.machine import Link
-from outgrow.planning.search.swap import Profile
+from outgrow.planning.published.profile import Profile
 
 
 @dataclass(frozen=True)

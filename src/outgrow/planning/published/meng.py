@@ -20,9 +20,9 @@ from outgrow.plan import Decision
 from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.phases import maps, turn_of
+from outgrow.planning.published.profile import Profile, profile_of
 from outgrow.planning.published.refusal import refusal
 from outgrow.planning.published.triggers import Schedule, latest_trigger, promised_bytes, triggered
-from outgrow.planning.search.swap import Profile, profile_of
 
 _THRESHOLDS = 12
 

@@ -26,8 +26,8 @@ from outgrow.analysis.liveness import Gap
 from outgrow.plan import Decision, Piece, Swap
 from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
+from outgrow.planning.published.profile import Profile, profile_of
 from outgrow.planning.published.triggers import promised_bytes
-from outgrow.planning.search.swap import Profile, profile_of
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 
 from outgrow.analysis.liveness import Gap, live_bytes, write_steps
 from outgrow.ir.graph import Graph, Op, Role
-from outgrow.planning.search.swap import Profile
+from outgrow.planning.published.profile import Profile
 
 
 def turn_of(graph: Graph) -> int:

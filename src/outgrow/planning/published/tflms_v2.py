@@ -37,9 +37,9 @@ from outgrow.plan import Decision
 from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.levels import Levels, levels_of
+from outgrow.planning.published.profile import Profile, profile_of
 from outgrow.planning.published.refusal import refusal
 from outgrow.planning.published.triggers import triggered
-from outgrow.planning.search.swap import Profile, profile_of
 
 _LEVELS_BACK = 10
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from outgrow.analysis.liveness import Gap
 from outgrow.plan import Piece, Swap
 from outgrow.planning.problem import Problem
-from outgrow.planning.search.swap import Profile
+from outgrow.planning.published.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)

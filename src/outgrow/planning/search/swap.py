@@ -1,47 +1,11 @@
-"""Which swaps and stowings does a schedule of transfers mean? From arrays back to decisions about a graph.
-
-Also the profile of a graph for planners that walk over it in Python: its ops, seconds, live bytes and gaps.
-"""
+"""Which swaps and stowings does a schedule of transfers mean? From arrays back to decisions about a graph."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from outgrow.analysis.liveness import Gap, gaps, live_bytes
-from outgrow.ir.graph import Graph, Op
 from outgrow.plan import Piece, Stow, Swap
-from outgrow.planning.problem import Problem
 from outgrow.planning.search.transfers import Gaps, Transfers
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What a schedule needs to know of a graph: its ops, seconds, live bytes and gaps."""
-
-    ops: tuple[Op, ...]
-    seconds: NDArray[np.float64]
-    live: NDArray[np.int64]
-    gaps: tuple[Gap, ...]
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most live bytes at one op."""
-        return int(self.live.max(initial=0))
-
-    @property
-    def elapsed(self) -> NDArray[np.float64]:
-        """Seconds of arithmetic before each op."""
-        return np.concatenate(([0.0], np.cumsum(self.seconds)))
-
-
-def profile_of(problem: Problem, graph: Graph) -> Profile:
-    """Return the profile of a graph without transfers."""
-    seconds = [problem.seconds_of(op) for op in graph.ops]
-    live = live_bytes(graph, problem.workspace)
-    found = gaps(graph, minimum_bytes=problem.minimum_bytes)
-    return Profile(graph.ops, np.array(seconds), np.array(live, dtype=np.int64), found)
 
 
 def swaps_of(

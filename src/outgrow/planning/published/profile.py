@@ -1,0 +1,38 @@
+"""What does a planner that walks over a graph in Python know of it? Its ops, their seconds, live bytes and gaps."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.analysis.liveness import Gap, gaps, live_bytes
+from outgrow.ir.graph import Graph, Op
+from outgrow.planning.problem import Problem
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a schedule needs to know of a graph: its ops, seconds, live bytes and gaps."""
+
+    ops: tuple[Op, ...]
+    seconds: NDArray[np.float64]
+    live: NDArray[np.int64]
+    gaps: tuple[Gap, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most live bytes at one op."""
+        return int(self.live.max(initial=0))
+
+    @property
+    def elapsed(self) -> NDArray[np.float64]:
+        """Seconds of arithmetic before each op."""
+        return np.concatenate(([0.0], np.cumsum(self.seconds)))
+
+
+def profile_of(problem: Problem, graph: Graph) -> Profile:
+    """Return the profile of a graph without transfers."""
+    seconds = [problem.seconds_of(op) for op in graph.ops]
+    live = live_bytes(graph, problem.workspace)
+    found = gaps(graph, minimum_bytes=problem.minimum_bytes)
+    return Profile(graph.ops, np.array(seconds), np.array(live, dtype=np.int64), found)
