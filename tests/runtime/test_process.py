@@ -6,7 +6,7 @@ import pytest
 
 from outgrow.runtime import process
 from outgrow.runtime.memory import Block
-from outgrow.runtime.process import high_water_bytes, machine_bytes, process_bytes, reset_high_water
+from outgrow.runtime.process import available_bytes, high_water_bytes, machine_bytes, process_bytes, reset_high_water
 from outgrow.units import MIB
 from tests.runtime.memory import COUNTER_SLACK_BYTES, touch
 
@@ -72,3 +72,20 @@ def test_the_limit_of_a_container_is_what_the_machine_has(
     monkeypatch.setattr(process, "_GROUPS", str(tmp_path / "groups"))
     monkeypatch.setattr(process, "_GROUP_ROOT", tmp_path)
     assert machine_bytes() == 4 * MIB
+
+
+def test_what_is_free_is_within_the_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process took itself is gone from it; pages of files, such as those of libraries, are not."""
+    monkeypatch.setattr(process, "_GROUPS", str(tmp_path / "groups"))
+    monkeypatch.setattr(process, "_GROUP_ROOT", tmp_path)
+    (tmp_path / "groups").write_text("0::/\n")
+    limit = 2 * process_bytes() + _BYTES
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    before = available_bytes()
+    assert limit - process_bytes() < before < limit
+    block = Block(_BYTES)
+    block.commit(0, _BYTES)
+    touch(block, 0, _BYTES)
+    assert available_bytes() <= before - _BYTES + COUNTER_SLACK_BYTES
+    (tmp_path / "memory.max").write_text("4096\n")
+    assert available_bytes() == 0

@@ -15,7 +15,6 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from warnings import warn
 from weakref import finalize
@@ -26,6 +25,7 @@ from outgrow.errors import TierFailure
 from outgrow.runtime import arena
 from outgrow.runtime.memory import HUGE_PAGE_BYTES, bytes_at, bytes_on, fresh, round_up
 from outgrow.runtime.pages import reaches_locked
+from outgrow.runtime.process import available_bytes
 from outgrow.units import format_bytes
 
 Lock = Callable[[int, int], Callable[[], None] | str]
@@ -157,12 +157,6 @@ def locked_by_cuda(address: int, size_bytes: int) -> Callable[[], None] | str:
             torch.zeros(1, device="cuda")
             torch.cuda.synchronize()
     return f"cudaHostRegister returned {status}"
-
-
-def available_bytes() -> int:
-    """Return the bytes that could be taken without swapping, as the kernel says."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
 def _require_free(size_bytes: int) -> None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _STATUS, _STATM, _CLEAR_REFS = "/proc/self/status", "/proc/self/statm", "/proc/self/clear_refs"
+_MEMORY = "/proc/meminfo"
 _GROUPS, _GROUP_ROOT = "/proc/self/cgroup", Path("/sys/fs/cgroup")
 _HIGH_WATER = b"VmHWM:"
 _RESET_HIGH_WATER = b"5"
@@ -32,8 +33,7 @@ def process_bytes() -> int:
 
 def high_water_bytes() -> int:
     """Return the most bytes of RAM that the process took since the mark was last reset."""
-    kibibytes, _ = _read(_STATUS).partition(_HIGH_WATER)[2].split(maxsplit=1)
-    return int(kibibytes) * 1024
+    return _field(_read(_STATUS), _HIGH_WATER)
 
 
 def reset_high_water() -> None:
@@ -48,6 +48,24 @@ def reset_high_water() -> None:
 def machine_bytes() -> int:
     """Return the bytes of RAM that this machine has, or as much of it as the container of this process may take."""
     return min([os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE, *_limits()])
+
+
+def available_bytes() -> int:
+    """Return the bytes of RAM that could be taken now: what the kernel says is free, within the container's limit.
+
+    Of the limit this process's own memory is taken, less the pages of files, which the kernel can drop; what other
+    processes of the container take is not known.
+    """
+    free = _field(Path(_MEMORY).read_bytes(), b"MemAvailable:")
+    status = _read(_STATUS)
+    own = _field(status, b"RssAnon:") + _field(status, b"RssShmem:")
+    return max(0, min([free, *(limit - own for limit in _limits())]))
+
+
+def _field(text: bytes, name: bytes) -> int:
+    """Return the bytes of a field of a table in which the kernel writes KiB."""
+    kibibytes, _ = text.partition(name)[2].split(maxsplit=1)
+    return int(kibibytes) * 1024
 
 
 def _limits() -> Iterator[int]:
