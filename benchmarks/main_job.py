@@ -18,6 +18,9 @@ the process above its baseline (imports and warm-up, before model and data).
     as_checkpoint    outgrow with the process bytes of `checkpoint`
     fits             outgrow with twice the process bytes of `eager`
 
+`fits` runs the same function as `eager`, on memory that outgrow keeps from step to step. What a plan costs, without
+what that memory gains, is its speed over that of `fits` (`speed_beside_fits`).
+
 After 3 steps the losses, and a digest of parameters, buffers, optimizer state and generator, are compared with `eager`.
 """
 
@@ -229,7 +232,9 @@ def write(rows: Mapping[str, Row], size: int, rounds: int, out: Path) -> None:
     table = {mode: describe(row, rows["eager"]) for mode, row in rows.items()}
     alone = "" if "half" in rows else " --checkpoint-alone"
     command = f"python benchmarks/main_job.py --size {size} --rounds {rounds}{alone}"
-    found = {**setting(command), "rows": table, "goals": goals(table, rows)}
+    found: dict[str, Any] = {**setting(command), "rows": table, "goals": goals(table, rows)}
+    if "fits" in rows:
+        found["speed_beside_fits"] = {mode: paired(rows[mode], rows["fits"]) for mode in ("half", "third")}
     out.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found["goals"], indent=2), flush=True)
 
