@@ -169,3 +169,4 @@ def test_parts_share_the_seconds_of_the_whole() -> None:
     assert list(costs) == ["back", "back.weight", "back.input"]
     assert costs["back.weight"] == costs["back.input"] == Cost(1.5, 16, measured=True)
     assert from_parts([Cost(1.0, 4), Cost(2.0, 16)]) == Cost(3.0, 16, measured=True)
+    assert from_parts([Cost(1.0, 16, 16), Cost(1.0, 8, 5)]) == Cost(2.0, 16, 13, measured=True)

@@ -169,6 +169,98 @@ print("made room")
 """
 
 
+WORKSPACE = """
+import sys
+import torch
+from outgrow.analysis.cost import Cost
+from outgrow.analysis.liveness import live_bytes
+from outgrow.frontends import calls
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.lowering.lower import lower
+from outgrow.frontends.user.state import Training
+from outgrow.runtime import arena
+from outgrow.runtime.execute import Progress, Run
+from outgrow.runtime.heap import Heap
+
+arena.install()
+
+def step(x, y):
+    total = (x * 2).sum()
+    return y + total
+
+batch = torch.ones(16 << 20), torch.ones(1 << 20)
+captured = capture(step, [], [], batch)
+run = calls.made_ready(
+    calls.bind(captured, lower(captured.graph), Training((), ()), batch, {}),
+    {"add": Cost(0.0, 48 << 20, int(sys.argv[1]) << 20)}, None, Heap(), max(live_bytes(captured.graph, {})),
+    Progress(), observe=False,
+)
+apply, rested = Run._apply, {}
+
+def noted(self, call):
+    rested[call.name] = arena.resting_bytes() >> 20
+    return apply(self, call)
+
+Run._apply = noted
+run.execute()
+print(rested["add"])
+"""
+
+
+BESIDE = """
+import mmap
+import torch
+from outgrow.runtime import arena
+from outgrow.runtime.heap import Heap
+arena.install()
+MIB = 1 << 20
+numbers = lambda mebibytes: torch.empty(mebibytes << 18)
+
+def elsewhere(mebibytes):
+    block = mmap.mmap(-1, mebibytes * MIB)
+    for page in range(0, len(block), mmap.PAGESIZE):
+        block[page] = 1
+    return block
+
+def tensors_alone():
+    return numbers(64), numbers(3)
+
+def freed_before_a_larger_tensor():
+    elsewhere(32).close()
+    return numbers(96)
+
+def freed_between_tensors_that_nobody_touched():
+    one = numbers(96)
+    elsewhere(48).close()
+    return one, numbers(160)
+
+def amid_memory_that_is_used_again():
+    numbers(64)
+    elsewhere(32).close()
+    return numbers(64), numbers(48)
+
+def kept():
+    return elsewhere(32)
+
+for work in tensors_alone, freed_before_a_larger_tensor, freed_between_tensors_that_nobody_touched, \\
+        amid_memory_that_is_used_again, kept:
+    arena.keep_at_most(0)
+    arena.watch()
+    rest = work()
+    top, beside = arena.watched()
+    print(work.__name__, round(beside / MIB / 4) * 4)
+    del rest
+
+memory = Heap()
+memory.watch()
+numbers(40)
+elsewhere(8).close()
+result = numbers(16)
+workspace, served = memory.watched(16 * MIB)
+print(round(workspace / MIB / 4) * 4, round(served / MIB / 4) * 4)
+"""
+
+
 PARTLY = """
 import sys
 from pathlib import Path
@@ -242,6 +334,30 @@ def test_what_rests_makes_room_for_small_tensors() -> None:
         [sys.executable, "-c", SMALL_AFTER_LARGE], capture_output=True, text=True, check=False, timeout=120
     )
     assert found.stdout == "made room\n", found.stderr
+
+
+@needs_compiler
+@pytest.mark.parametrize(("served", "rests"), [(48, 64), (16, 32), (0, 16)])
+def test_what_rests_serves_workspace_and_makes_room_for_what_it_cannot_serve(served: int, rests: int) -> None:
+    """Of an op that takes 48 MiB, beside 64 MiB that rest and may stay."""
+    found = subprocess.run(
+        [sys.executable, "-c", WORKSPACE, str(served)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert found.stdout == f"{rests}\n", found.stderr
+
+
+@needs_compiler
+def test_what_an_op_takes_beside_the_arena_is_seen() -> None:
+    """Whenever it took it, and even if it was free again before the arena grew by more."""
+    found = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, check=False, timeout=120)
+    assert found.stdout.splitlines() == [
+        "tensors_alone 0",
+        "freed_before_a_larger_tensor 32",
+        "freed_between_tensors_that_nobody_touched 48",
+        "amid_memory_that_is_used_again 32",
+        "kept 0",
+        "32 24",
+    ], found.stderr
 
 
 def test_without_a_compiler_tensors_take_fresh_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -27,10 +27,15 @@ from outgrow.operators.parts import parts
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds and workspace bytes of one op; `measured` is False where a model gave them."""
+    """Seconds and workspace bytes of one op; `measured` is False where a model gave them.
+
+    Of the workspace, `served_bytes` are asked of torch's allocator, so memory that rests there serves them; for the
+    others there has to be room beside what rests.
+    """
 
     seconds: float
     workspace_bytes: int = 0
+    served_bytes: int = 0
     measured: bool = False
 
 
@@ -61,7 +66,14 @@ def with_parts(graph: Graph, costs: Costs) -> dict[str, Cost]:
 
 def from_parts(costs: Sequence[Cost]) -> Cost:
     """Return the cost of an op whose parts were measured: all their seconds, and the most workspace."""
-    return Cost(sum(cost.seconds for cost in costs), max(cost.workspace_bytes for cost in costs), measured=True)
+    return neediest(sum(cost.seconds for cost in costs), costs)
+
+
+def neediest(seconds: float, costs: Sequence[Cost]) -> Cost:
+    """Return a measured cost with enough workspace for each of these, and enough room beside what rests."""
+    workspace = max(cost.workspace_bytes for cost in costs)
+    beside = max(cost.workspace_bytes - cost.served_bytes for cost in costs)
+    return Cost(seconds, workspace, workspace - beside, measured=True)
 
 
 _OF_NUMBERS = ("operator", "math", "torch")

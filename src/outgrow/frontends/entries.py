@@ -15,7 +15,7 @@ from time import perf_counter
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from outgrow.analysis.cost import Cost, from_parts
+from outgrow.analysis.cost import Cost, from_parts, neediest
 from outgrow.analysis.cost import signature as cost_signature
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
@@ -423,10 +423,7 @@ def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
             seen[op.name] = from_parts(own)
         if op.name in seen:
             grouped.setdefault(cost_signature(entry.captured.graph, op), []).append(seen[op.name])
-    return {
-        key: Cost(mean(cost.seconds for cost in costs), max(cost.workspace_bytes for cost in costs), measured=True)
-        for key, costs in grouped.items()
-    }
+    return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}
 
 
 def _remark_untrained(graph: Graph, training: Training) -> None:

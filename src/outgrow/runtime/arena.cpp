@@ -11,10 +11,13 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -145,10 +148,58 @@ char* awaken(size_t bytes) {
   return nullptr;
 }
 
+// While an op is watched: what the process took when it began, and since then at most, in all and beside the arena.
+struct Watch {
+  bool on = false;
+  ptrdiff_t begin = 0;
+  ptrdiff_t top = 0;
+  ptrdiff_t beside = 0;
+};
+Watch watch;
+
+// A field of what the kernel says of this process, in bytes; 0 if it does not say.
+ptrdiff_t kernel_says(const char* field) {
+  char text[1 << 14];
+  const int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  const ssize_t size = read(file, text, sizeof text - 1);
+  close(file);
+  text[size < 0 ? 0 : size] = 0;
+  const char* found = strstr(text, field);
+  return found == nullptr ? 0 : ptrdiff_t{strtol(found + strlen(field), nullptr, 10)} * 1024;
+}
+
+void reset_high_water() {
+  const int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+  if (file < 0) return;
+  if (write(file, "5", 1) != 1) watch.beside = PTRDIFF_MAX;  // the marks of before would count as this op's
+  close(file);
+}
+
+ptrdiff_t held_bytes() {
+  return static_cast<ptrdiff_t>(live_bytes + resting_bytes);
+}
+
+// Notes the high water since the arena last grew: all that it held was resident all that time.
+void look() {
+  const ptrdiff_t high = kernel_says("VmHWM:");
+  watch.top = std::max(watch.top, high);
+  watch.beside = std::max(watch.beside, high - held_bytes() - watch.begin);
+}
+
+// Touches every page of memory that an op was just given, so that what comes later is not taken for it.
+void settle(char* begin, size_t bytes) {
+  static const size_t page = sysconf(_SC_PAGESIZE);
+  for (size_t at = 0; at < bytes; at += page) static_cast<volatile char*>(begin)[at] = 0;
+  reset_high_water();
+}
+
 void* take(size_t bytes) {
   const std::lock_guard<std::mutex> lock(guard);
   char* begin = awaken(bytes);
-  if (begin == nullptr) {
+  const bool is_new = begin == nullptr;
+  if (is_new) {
+    if (watch.on) look();
     begin = reserve(in_pages(bytes));
     if (begin == nullptr) return nullptr;
     if (!fill(begin, bytes)) {
@@ -157,6 +208,7 @@ void* take(size_t bytes) {
     }
   }
   note_live(begin, bytes);
+  if (watch.on && is_new) settle(begin, bytes);
   return begin;
 }
 
@@ -282,6 +334,24 @@ size_t arena_rise_bytes() {
   const size_t rise = peak_bytes > since ? peak_bytes - since : 0;
   since = peak_bytes = live_bytes;
   return rise;
+}
+
+// Begins to watch an op; memory that it is given is touched at once until `arena_watched`.
+void arena_watch() {
+  const std::lock_guard<std::mutex> lock(guard);
+  watch = {true, kernel_says("VmRSS:") - held_bytes(), 0, 0};
+  reset_high_water();
+}
+
+// Ends the watch. Writes the most that the process took meanwhile, and returns the most by which what it took beside
+// the arena rose above what it takes of that now.
+size_t arena_watched(size_t* top) {
+  const std::lock_guard<std::mutex> lock(guard);
+  look();
+  watch.on = false;
+  const ptrdiff_t stays = kernel_says("VmRSS:") - held_bytes() - watch.begin;
+  *top = watch.top;
+  return std::max(watch.beside - std::max(stays, ptrdiff_t{0}), ptrdiff_t{0});
 }
 
 void arena_keep_at_most(size_t bytes) {

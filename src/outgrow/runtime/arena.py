@@ -59,6 +59,25 @@ def rise_bytes() -> int:
     return _ready().arena_rise_bytes() if _installed else 0
 
 
+def watch() -> None:
+    """Begin to watch what the process takes beside the arena; it is installed.
+
+    Memory of the arena is touched as soon as it is given, so that all else that the high water shows is not the
+    arena's.
+    """
+    _ready().arena_watch()
+
+
+def watched() -> tuple[int, int]:
+    """End the watch; return the high water of the process, and the most it took beside the arena for a time.
+
+    The latter is in bytes above what the process takes beside the arena now.
+    """
+    top = ctypes.c_size_t()
+    beside = _ready().arena_watched(ctypes.byref(top))
+    return top.value, beside
+
+
 def keep_at_most(size_bytes: int) -> None:
     """Give resting memory back to the kernel until at most `size_bytes` rest."""
     if _installed:
@@ -127,6 +146,8 @@ def _library() -> ctypes.CDLL | None:
         return None
     library.arena_resting_bytes.restype = ctypes.c_size_t
     library.arena_rise_bytes.restype = ctypes.c_size_t
+    library.arena_watched.argtypes = (ctypes.POINTER(ctypes.c_size_t),)
+    library.arena_watched.restype = ctypes.c_size_t
     library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
     library.arena_expect.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
     library.arena_reach_from.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)

@@ -81,8 +81,11 @@ class DeviceMemory(Protocol):
         """Begin to watch what the next call needs."""
         ...
 
-    def watched(self, born_bytes: int) -> int:
-        """Return the workspace of the watched call, which brought `born_bytes` into being."""
+    def watched(self, born_bytes: int) -> tuple[int, int]:
+        """Return the workspace of the watched call, and how much of it memory that rests can serve, in bytes.
+
+        The call brought `born_bytes` into being.
+        """
         ...
 
     def abandon(

@@ -195,8 +195,8 @@ class Run:
             self._observe(call)
             return
         workspace = cost.workspace_bytes if cost else 0
-        if workspace:
-            self._make_room(workspace)
+        if cost and workspace > cost.served_bytes:
+            self._make_room(workspace - cost.served_bytes)
         begin = self.memory.moment()
         born = self._apply(call)
         self._record(call, begin, self.memory.moment(), born, workspace)
@@ -224,8 +224,8 @@ class Run:
         begin = self.free_since = self.memory.moment()
         born = self._apply(call)
         end = self.memory.moment()
-        workspace = self.memory.watched(born)
-        self.observed[call.captured] = Cost(seconds_between(begin, end), workspace, measured=True)
+        workspace, served = self.memory.watched(born)
+        self.observed[call.captured] = Cost(seconds_between(begin, end), workspace, served, measured=True)
         self._record(call, begin, end, born, workspace)
 
     def _apply(self, call: Call) -> int:

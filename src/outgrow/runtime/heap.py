@@ -4,8 +4,9 @@ Storages that come back whole are tensors of the arena; a `Block` holds one that
 storage is dropped, its memory is lent until the part comes back.
 
 While an op is watched, nothing rests in the arena, and the process's high-water mark is taken around it: by how much
-the process, or the arena, rose above the results is the op's workspace. Otherwise what rests makes room for the
-workspace of the next op, and for small tensors, which the heap serves.
+the process, or the arena, rose above the results is the op's workspace. Most libraries ask torch's allocator for it, so
+what rests serves it too. For what they take elsewhere, and for small tensors, which the heap serves, what rests makes
+room before the op.
 """
 
 from collections.abc import Mapping
@@ -101,12 +102,18 @@ class Heap:
         reset_high_water()
         self._before = process_bytes()
         arena.rise_bytes()
+        if arena.is_installed():
+            arena.watch()
 
-    def watched(self, born_bytes: int) -> int:
-        top = high_water_bytes()
+    def watched(self, born_bytes: int) -> tuple[int, int]:
+        top, beside = high_water_bytes(), None
+        if arena.is_installed():
+            seen, beside = arena.watched()
+            top = max(top, seen)
         self._high_water = max(self._high_water, top)
         after = process_bytes() - arena.resting_bytes()
-        return max(0, top - max(self._before + born_bytes, after), arena.rise_bytes() - born_bytes)
+        workspace = max(0, top - max(self._before + born_bytes, after), arena.rise_bytes() - born_bytes)
+        return workspace, 0 if beside is None else max(0, workspace - beside)
 
     def abandon(
         self,

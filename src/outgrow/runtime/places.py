@@ -241,7 +241,7 @@ class Places:
     def watch(self) -> None:
         raise AssertionError("operators of a device are rehearsed before the step is planned")
 
-    def watched(self, born_bytes: int) -> int:  # noqa: ARG002
+    def watched(self, born_bytes: int) -> tuple[int, int]:  # noqa: ARG002
         raise AssertionError("operators of a device are rehearsed before the step is planned")
 
     def abandon(

@@ -19,7 +19,7 @@ from time import perf_counter
 import torch
 
 from outgrow.allocator import VARIABLE
-from outgrow.analysis.cost import Cost
+from outgrow.analysis.cost import Cost, neediest
 from outgrow.analysis.timeline import Lane
 from outgrow.files import cache_folder, write_to_cache
 from outgrow.ir.machine import Device, Machine
@@ -186,8 +186,7 @@ class CostCache:
         """Keep the newest seconds and the largest workspace of each signature, and write the file."""
         for key, cost in observed.items():
             old = self.known.get(key)
-            workspace = max(cost.workspace_bytes, old.workspace_bytes if old else 0)
-            self.known[key] = Cost(cost.seconds, workspace, measured=True)
+            self.known[key] = neediest(cost.seconds, [cost, old] if old else [cost])
         write_to_cache(self.path, json.dumps({key: asdict(cost) for key, cost in self.known.items()}))
 
 
