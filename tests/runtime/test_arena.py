@@ -212,6 +212,7 @@ import mmap
 import torch
 from outgrow.runtime import arena
 from outgrow.runtime.heap import Heap
+from outgrow.runtime.process import high_water_bytes, reset_high_water
 arena.install()
 MIB = 1 << 20
 numbers = lambda mebibytes: torch.empty(mebibytes << 18)
@@ -258,6 +259,17 @@ elsewhere(8).close()
 result = numbers(16)
 workspace, served = memory.watched(16 * MIB)
 print(round(workspace / MIB / 4) * 4, round(served / MIB / 4) * 4)
+
+memory.watch()
+memory.abandon({}, {}, {})
+arena.keep_at_most(0)
+reset_high_water()
+mark = high_water_bytes()
+numbers(80)
+assert high_water_bytes() - mark < 8 * MIB, "what is given is not touched"
+elsewhere(32).close()
+numbers(96)
+assert high_water_bytes() - mark > 24 * MIB, "the mark stays"
 """
 
 
@@ -358,6 +370,7 @@ def test_what_an_op_takes_beside_the_arena_is_seen() -> None:
         "kept 0",
         "32 24",
     ], found.stderr
+    assert found.returncode == 0, found.stderr
 
 
 def test_without_a_compiler_tensors_take_fresh_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

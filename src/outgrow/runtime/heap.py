@@ -121,6 +121,8 @@ class Heap:
         sizes: Mapping[str, int],
         extents: Mapping[str, Extent],  # noqa: ARG002 - what outlives the run has memory of its own
     ) -> None:
+        if arena.is_installed():
+            arena.watched()  # the op that failed may have been watched, and nobody else begins the mark again
         for name in self.lent & storages.keys():
             make_usable(storages[name].data_ptr(), sizes[name])
         self.blocks.clear()
