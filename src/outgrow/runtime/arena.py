@@ -12,6 +12,7 @@ since storages cannot change places then, what outlives the step stays in memory
 
 import ctypes
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from warnings import warn
@@ -60,19 +61,22 @@ def rise_bytes() -> int:
 
 
 def watch() -> None:
-    """Begin to watch what the process takes beside the arena; it is installed.
+    """Begin to watch what the process takes beside the arena.
 
     Memory of the arena is touched as soon as it is given, so that all else that the high water shows is not the
     arena's.
     """
-    _ready().arena_watch()
+    if _installed:
+        _ready().arena_watch()
 
 
 def watched() -> tuple[int, int]:
     """End the watch; return the high water of the process, and the most it took beside the arena for a time.
 
-    The latter is in bytes above what the process takes beside the arena now.
+    The latter is in bytes above what the process takes beside the arena now. Where it is not installed, all is beside.
     """
+    if not _installed:
+        return 0, sys.maxsize
     top = ctypes.c_size_t()
     beside = _ready().arena_watched(ctypes.byref(top))
     return top.value, beside

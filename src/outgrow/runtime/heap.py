@@ -102,18 +102,15 @@ class Heap:
         reset_high_water()
         self._before = process_bytes()
         arena.rise_bytes()
-        if arena.is_installed():
-            arena.watch()
+        arena.watch()
 
     def watched(self, born_bytes: int) -> tuple[int, int]:
-        top, beside = high_water_bytes(), None
-        if arena.is_installed():
-            seen, beside = arena.watched()
-            top = max(top, seen)
+        seen, beside = arena.watched()
+        top = max(high_water_bytes(), seen)
         self._high_water = max(self._high_water, top)
         after = process_bytes() - arena.resting_bytes()
         workspace = max(0, top - max(self._before + born_bytes, after), arena.rise_bytes() - born_bytes)
-        return workspace, 0 if beside is None else max(0, workspace - beside)
+        return workspace, max(0, workspace - beside)
 
     def abandon(
         self,
@@ -121,8 +118,7 @@ class Heap:
         sizes: Mapping[str, int],
         extents: Mapping[str, Extent],  # noqa: ARG002 - what outlives the run has memory of its own
     ) -> None:
-        if arena.is_installed():
-            arena.watched()  # the op that failed may have been watched, and nobody else begins the mark again
+        arena.watched()  # the op that failed may have been watched, and nobody else begins the mark again
         for name in self.lent & storages.keys():
             make_usable(storages[name].data_ptr(), sizes[name])
         self.blocks.clear()

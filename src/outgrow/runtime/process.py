@@ -56,7 +56,7 @@ def available_bytes() -> int:
     Of the limit this process's own memory is taken, less the pages of files, which the kernel can drop; what other
     processes of the container take is not known.
     """
-    free = _field(Path(_MEMORY).read_bytes(), b"MemAvailable:")
+    free = _field(_read(_MEMORY), b"MemAvailable:")
     status = _read(_STATUS)
     own = _field(status, b"RssAnon:") + _field(status, b"RssShmem:")
     return max(0, min([free, *(limit - own for limit in _limits())]))
