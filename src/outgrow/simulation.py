@@ -1,6 +1,7 @@
 """What will happen when a graph runs on a machine? Replay it on three lanes: compute, out, in.
 
-    an op       begins when the clock says so, takes its seconds, and moves the clock
+    an op       begins when the clock says so, takes its seconds (more, where it stalls: `operators.stalls`), and moves
+                the clock
     swap_out s  begins on the out lane when the lane is free, at the earliest now; the clock does not move
     swap_in s   reserves its bytes now and begins on the in lane when that is free
     wait s      moves the clock to the end of the last copy of s in flight
@@ -21,6 +22,7 @@ from outgrow.analysis.sinking import sunk
 from outgrow.analysis.timeline import Event, Lane, Span, Trace
 from outgrow.ir.graph import DEVICE, Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
 from outgrow.ir.machine import Link, Machine
+from outgrow.operators.stalls import slowdown
 
 FREE = Cost(0.0)
 
@@ -37,7 +39,7 @@ def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
                 born = sum(
                     graph.storages[name].size_bytes for name in graph.written(item) if graph.born_at.get(name) == at
                 )
-                clock.run(item.name, costs.get(item.captured, FREE), born)
+                clock.run(item.name, costs.get(item.captured, FREE), slowdown(graph.values, item), born)
             case SwapOut(storage, begin, end):
                 clock.copy_out(storage, end - begin)
             case SwapIn(storage, begin, end):
@@ -82,10 +84,10 @@ class _Clock:
             self.resting[name] = storage.size_bytes
             self.events.append(Event(self.now, 0, storage.size_bytes))
 
-    def run(self, name: str, cost: Cost, born_bytes: int) -> None:
+    def run(self, name: str, cost: Cost, slowdown: float, born_bytes: int) -> None:
         begin = self.now
         self.hold(born_bytes + cost.workspace_bytes)
-        self.now += cost.seconds
+        self.now += cost.seconds * slowdown
         self.hold(-cost.workspace_bytes)
         self.spans.append(Span(Lane.COMPUTE, name, begin, self.now))
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from outgrow.analysis.cost import Cost, from_parts, neediest
 from outgrow.analysis.cost import signature as cost_signature
-from outgrow.analysis.timeline import Lane
 from outgrow.errors import Infeasible
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.platforms.platform import Platform
@@ -408,12 +407,11 @@ def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
     Usually it tells of the ops that were observed. If all costs were known and the run still took another time than
     predicted, it tells of all ops: known costs may be of another day, or of memory that was fresh.
     """
-    known, seen = entry.prepared.costs, dict(outcome.observed)
+    seen = dict(outcome.observed)
     surprise = abs(outcome.trace.seconds - entry.prepared.plan.predicted.seconds) / outcome.trace.seconds
     if not seen and entry.surprises < _SURPRISES and surprise > _SURPRISE:
         entry.surprises += 1
-        spans = {span.label: span.end - span.begin for span in outcome.trace.spans if span.lane is Lane.COMPUTE}
-        seen = {name: replace(cost, seconds=spans[name]) for name, cost in known.items() if name in spans}
+        seen = entry.prepared.costs_in(outcome.trace)
     if not seen:
         return {}
     grouped: dict[str, list[Cost]] = {}

@@ -58,7 +58,7 @@ _PLACEABLE: Mapping[str, tuple[int, ...]] = {
     "aten.native_group_norm.default": (0,),
     "aten.native_layer_norm.default": (0,),
     "aten.native_batch_norm_backward.default": (0, 1),
-    "aten.native_group_norm_backward.default": (0, 1),
+    "aten.native_group_norm_backward.default": (1, 0),
     "aten.native_layer_norm_backward.default": (0, 1),
     "aten._log_softmax_backward_data.default": (0, 1),
     "aten._softmax_backward_data.default": (0, 1),

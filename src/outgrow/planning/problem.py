@@ -41,6 +41,8 @@ class Problem:
     anchored: bool = False
     """Whether what outlives the step has room of its own all the time, unless it rests in the next tier between steps:
     on a device beside the host, where the step has its memory elsewhere."""
+    stalls: bool = True
+    """Whether results are written over operands also where that takes longer (`operators.stalls`)."""
     quick: bool = False
     """Whether the best plan of a scan will do, without the search that follows it (`search`)."""
     solver_seconds: float = SOLVER_SECONDS
@@ -50,7 +52,7 @@ class Problem:
     """What a planner has to say of its plan, such as that a solver was stopped."""
 
     def seconds_of(self, op: Op) -> float:
-        """Return the seconds of an op, captured or repeated; an op of unknown cost takes none."""
+        """Return the seconds of an op where it does not stall, captured or repeated; none, if its cost is unknown."""
         cost = self.costs.get(op.captured)
         return cost.seconds if cost else 0.0
 

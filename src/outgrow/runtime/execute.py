@@ -216,7 +216,7 @@ class Run:
             self.recording.memory.append((begin, born, 0))
 
     def _observe(self, call: Call) -> None:
-        """Run an op with nothing in flight beside it, and note its seconds and workspace."""
+        """Run an op with nothing in flight beside it, and note its seconds as captured, and its workspace."""
         for tickets in self.in_flight.values():
             for ticket in tickets:
                 ticket.wait()
@@ -225,7 +225,8 @@ class Run:
         born = self._apply(call)
         end = self.memory.moment()
         workspace, served = self.memory.watched(born)
-        self.observed[call.captured] = Cost(seconds_between(begin, end), workspace, served, measured=True)
+        seconds = seconds_between(begin, end) / call.slowdown
+        self.observed[call.captured] = Cost(seconds, workspace, served, measured=True)
         self._record(call, begin, end, born, workspace)
 
     def _apply(self, call: Call) -> int:

@@ -50,7 +50,7 @@ class Call:
 
     Arguments are as in `constants`, except those that are `values`, by position, and those that contain one, which
     `slots` find; likewise for `keywords`. `updates` says that it writes a parameter or optimizer state, so that the
-    step can no longer be undone.
+    step can no longer be undone, and `slowdown` how many times as long as captured it takes.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Call:
     keyword_slots: tuple[tuple[str, Slot], ...]
     results: tuple[Result | None, ...]
     updates: bool
+    slowdown: float
 
     def run(self, lookup: Lookup) -> object:
         """Call the function on what is looked up, and return what it returns."""

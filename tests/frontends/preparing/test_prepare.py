@@ -5,13 +5,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from outgrow.analysis.cost import Cost
 from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends.preparing.machines import described_machine, machine_names
-from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured
+from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured, prepare
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.workloads.loading import build, load_workload_function
 from outgrow.frontends.workloads.steps import capture_workload
+from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import print_graph
+from outgrow.plan import Budget
+from outgrow.planning.problem import Problem
+from tests.planning.normalised import normalised
 from tests.workloads import DEEP, written
 
 V100 = KnownMachine(described_machine("v100-pcie3"))
@@ -93,3 +98,15 @@ def test_every_described_machine_can_be_read(name: str) -> None:
     assert machine.name == name
     assert machine.device.flops_per_second > machine.device.bytes_per_second > 0
     assert min(machine.link.out_bytes_per_second, machine.link.in_bytes_per_second) > 0
+
+
+def test_an_op_that_stalls_tells_what_it_takes_as_captured() -> None:
+    """At this budget the normalisation is written over an operand, which takes 1.4 times as long; its cost does not."""
+    graph = normalised()
+    costs = {op.name: Cost(1.0) for op in graph.ops}
+    machine = Machine("toy", Device("toy", 1e9, 1e9), Link(1e6, 1e6))
+    prepared = prepare(Problem(graph, costs, machine, Budget(200), minimum_bytes=4), "search")
+    assert prepared.simulated.seconds == pytest.approx(7.4, abs=0.01)
+    seen = prepared.costs_in(prepared.simulated)
+    assert {name: cost.seconds for name, cost in seen.items()} == pytest.approx(dict.fromkeys(costs, 1.0))
+    assert prepared.replayed(prepared.simulated).seconds == pytest.approx(prepared.simulated.seconds)

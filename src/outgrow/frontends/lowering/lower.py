@@ -17,6 +17,7 @@ from outgrow.frontends.fake.reserves import keeping_reserve
 from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Symbol, argument_layouts
 from outgrow.operators.in_place import IDLE, INTO, PLACED
+from outgrow.operators.stalls import slowdown
 from outgrow.plan import Addresses
 from outgrow.runtime.memory import unread, view
 from outgrow.runtime.placing import placed
@@ -74,6 +75,7 @@ def call_of(graph: Graph, op: Op, stand_ins: Mapping[str, torch.Tensor]) -> Call
         keyword_slots=tuple((key, _slot(item, stand_ins)) for key, item in keywords if _reads(item)),
         results=tuple(_result(graph, name) for name in op.results),
         updates=is_update(graph, op),
+        slowdown=slowdown(graph.values, op),
     )
 
 

@@ -17,6 +17,7 @@ from outgrow.frontends.tracing.capture import Captured
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.arithmetic import PRODUCTS, value_bytes
+from outgrow.operators.stalls import slowdown
 from outgrow.plan import Budget, Estimate, Plan
 from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.planner import planned
@@ -66,19 +67,20 @@ class Prepared:
         """Seconds of arithmetic that the derived graph repeats."""
         return sum((self.costs[op.captured].seconds for op in self.derived.ops if op.origin), 0.0)
 
-    def replayed(self, measured: Trace) -> Trace:
-        """Return the derived graph's step as simulated with the seconds that its ops took in a run."""
-        captured = {op.name: op.captured for op in self.derived.ops}
+    def costs_in(self, measured: Trace) -> dict[str, Cost]:
+        """Return the costs of the captured ops that ran, with the seconds that they took; means, where they repeat."""
+        ops, values = {op.name: op for op in self.derived.ops}, self.derived.values
         seen: dict[str, list[float]] = {}
         for span in measured.spans:
-            if span.lane is Lane.COMPUTE and span.label in captured:
-                seen.setdefault(captured[span.label], []).append(span.end - span.begin)
-        if not seen:
-            return self.simulated
-        costs = {
-            name: replace(cost, seconds=mean(seen[name])) if name in seen else cost for name, cost in self.costs.items()
-        }
-        return replay(self.derived, costs, self.machine)
+            if span.lane is Lane.COMPUTE and span.label in ops:
+                op = ops[span.label]
+                seen.setdefault(op.captured, []).append((span.end - span.begin) / slowdown(values, op))
+        return {name: replace(self.costs[name], seconds=mean(own)) for name, own in seen.items() if name in self.costs}
+
+    def replayed(self, measured: Trace) -> Trace:
+        """Return the derived graph's step as simulated with the seconds that its ops took in a run."""
+        seen = self.costs_in(measured)
+        return replay(self.derived, {**self.costs, **seen}, self.machine) if seen else self.simulated
 
     def summary(self, workload: str, measured: Measured | None = None, simulated: Trace | None = None) -> Summary:
         """Return the figures of the plan, beside what was measured."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from outgrow.ir.graph import Graph, Op
 from outgrow.operators.in_place import IN_PLACE, PLACED
+from outgrow.operators.stalls import slowdown
 from outgrow.plan import Reuse
 from outgrow.planning.free.admitted import admitted
 from outgrow.planning.problem import Problem
@@ -11,7 +12,7 @@ from outgrow.planning.problem import Problem
 
 def reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
     """Return the graph with results written in place where the law admits it, and the decisions, in order."""
-    return admitted(graph, (ways(problem, op) for op in graph.ops if _is_large(problem, graph, op)))
+    return admitted(graph, (ways(problem, graph, op) for op in graph.ops if _is_large(problem, graph, op)))
 
 
 def _is_large(problem: Problem, graph: Graph, op: Op) -> bool:
@@ -19,8 +20,9 @@ def _is_large(problem: Problem, graph: Graph, op: Op) -> bool:
     return max(sizes, default=0) >= problem.minimum_bytes
 
 
-def ways(problem: Problem, op: Op) -> Iterator[Reuse]:
-    """The ways of writing over an operand that this machine has for an op."""
+def ways(problem: Problem, graph: Graph, op: Op) -> Iterator[Reuse]:
+    """The ways of writing over an operand that this machine has for an op of a graph."""
     for form in IN_PLACE.get(op.operator, ()):
-        if problem.machine.device.places_results or form.operator not in PLACED:
+        is_had = problem.machine.device.places_results or form.operator not in PLACED
+        if is_had and (problem.stalls or slowdown(graph.values, op, form.operator) == 1):
             yield Reuse(op.name, form.operand)

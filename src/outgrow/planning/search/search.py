@@ -1,7 +1,9 @@
 """The joint choice: order, re-use, recomputation and swapping, decided by what the schedule costs.
 
     1. updates move forward, dying operands are written over (`planning.free`): these free memory at no cost; beside the
-       captured order, the lean one (`planning.order.lean`) is a *board* to search on, where it is another
+       captured order, the lean one (`planning.order.lean`) is a *board* to search on, where it is another; where some
+       ops stall (`operators.stalls`) there is one more for each order, on which they do not, if it has plans at all,
+       and the one whose scan is better is searched on
     2. if the step fits now, nothing is moved
     3. a policy says for every rest of a storage whether its bytes are kept or built again (`sequence`), and for what
        outlives the step whether it is stowed in the next tier between steps (`residence`); for a policy, the sequence
@@ -28,6 +30,7 @@ import numpy as np
 from outgrow.analysis.liveness import peak_bytes
 from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Graph
+from outgrow.operators.stalls import slowdown
 from outgrow.plan import Decision
 from outgrow.planning.floor import floor_of, require_feasible
 from outgrow.planning.free.free import free_rewrites
@@ -191,25 +194,42 @@ def _searched(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wan
     """
     scanned: list[_Found] = []
     plain: list[_Found] = []
-    for board in _boards(problem, graph, free, is_wanted):
-        plain += [_Found(board, board.tried(policy)) for policy in _plain(board.space)]
-        small = board.contracted()
-        scanned.append(_Found(small, _scanned(small)))
+    for boards in _boards(problem, graph, free, is_wanted):
+        found: list[_Found] = []
+        for board in boards:
+            plain += [_Found(board, board.tried(policy)) for policy in _plain(board.space)]
+            small = board.contracted()
+            found.append(_Found(small, _scanned(small)))
+        scanned.append(min(found, key=_seconds))
         if scanned[-1].is_enough and scanned[-1].judged().is_enough:
             break
     return [*(found.judged() for found in _improved(scanned)), *plain]
 
 
-def _boards(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Iterator[_Board]:
-    """Yield the board of the captured order, then that of the lean one, if it is another and has plans at all."""
-    space = space_of(problem, graph)
-    yield _Board(space, costs_of(space), free, is_wanted)
+def _boards(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Iterator[list[_Board]]:
+    """Yield the boards of the captured order, then those of the lean one, if it is another and has plans at all."""
+    yield [_board(problem, graph, free, is_wanted), *_unstalled(problem, graph, (), is_wanted)]
     for other, moves in islice(orders(problem), 1, None):
         lean = replace(problem, graph=other)
         rewritten, made = free_rewrites(lean)
         if floor_of(lean, rewritten)[0] <= problem.budget.capacity_bytes:
-            space = space_of(lean, rewritten)
-            yield _Board(space, costs_of(space), (*moves, *made), is_wanted)
+            board = _board(lean, rewritten, (*moves, *made), is_wanted)
+            yield [board, *_unstalled(lean, rewritten, moves, is_wanted)]
+
+
+def _unstalled(problem: Problem, graph: Graph, moves: tuple[Decision, ...], is_wanted: Event) -> Iterator[_Board]:
+    """Yield the board on which no op stalls, if one does in this graph, and the board has plans at all."""
+    if all(slowdown(graph.values, op) == 1 for op in graph.ops):
+        return
+    without = replace(problem, stalls=False)
+    rewritten, made = free_rewrites(without)
+    if floor_of(without, rewritten)[0] <= problem.budget.capacity_bytes:
+        yield _board(without, rewritten, (*moves, *made), is_wanted)
+
+
+def _board(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> _Board:
+    space = space_of(problem, graph)
+    return _Board(space, costs_of(space), free, is_wanted)
 
 
 def _decisions(found: _Found) -> tuple[Decision, ...]:

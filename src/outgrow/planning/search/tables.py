@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from outgrow.ir.flight import flights, is_in_flight, lends
 from outgrow.ir.graph import Graph
 from outgrow.operators.effects import is_repeatable, quiet
+from outgrow.operators.stalls import slowdown
 from outgrow.planning.free.reuse import ways
 from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
@@ -90,7 +91,8 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     limit = _limits(graph, writers, writes, use_start, number)
     limit[np.repeat(stays, np.diff(use_start))] = -1
     limit[_in_flight(graph, use_start, uses, number)] = -1
-    seconds, workspace = np.array([problem.seconds_of(op) for op in ops]), problem.workspace
+    seconds = np.array([problem.seconds_of(op) * slowdown(graph.values, op) for op in ops])
+    workspace = problem.workspace
     return Tables(
         graph=graph,
         op_seconds=seconds,
@@ -132,7 +134,9 @@ def _overs(
     """
     found = np.full((len(graph.ops), 1 + _OPERANDS), -1, dtype=np.int64)
     for at, op in enumerate(graph.ops):
-        fitting = [way for way in ways(problem, op) if misfit(graph.values, graph.storages, op, way.operand) is None]
+        fitting = [
+            way for way in ways(problem, graph, op) if misfit(graph.values, graph.storages, op, way.operand) is None
+        ]
         if not fitting or graph.storages[graph.written_at[at][0]].size_bytes < problem.minimum_bytes:
             continue
         target, *operands = (
