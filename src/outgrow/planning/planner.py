@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.analysis.timeline import Trace
@@ -106,7 +107,7 @@ def _searched(problem: Problem, rewritten: Graph, free: tuple[Decision, ...]) ->
 
     A search knows one link and assumes endless room. So where there is a tier below, it searches once more in which, of
     what outlives the step, only what found room may leave; and if something goes on to the tier below, once as if
-    everything did. The quicker result is taken.
+    everything did. The quicker result is taken, of those for which there is room.
     """
     decisions, machine = search(problem, rewritten, free), problem.machine
     if machine.below is None:
@@ -123,7 +124,11 @@ def _searched(problem: Problem, rewritten: Graph, free: tuple[Decision, ...]) ->
     if not sunk(_derived(problem, decisions), machine):
         return decisions
     others = search(replace(problem, machine=replace(machine, link=machine.below)), rewritten, free)
-    return min((decisions, others), key=lambda way: replay(_derived(problem, way), problem.costs, machine).seconds)
+    derived = _derived(problem, others)
+    if homeless(derived, machine):
+        return decisions
+    seconds = (replay(way, problem.costs, machine).seconds for way in (_derived(problem, decisions), derived))
+    return min(zip(seconds, (decisions, others), strict=True), key=itemgetter(0))[1]
 
 
 def _derived(problem: Problem, decisions: tuple[Decision, ...]) -> Graph:

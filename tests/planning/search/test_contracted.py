@@ -11,7 +11,7 @@ from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.problem import Problem
-from outgrow.planning.search.annealing import costs_of, tried
+from outgrow.planning.search.annealing import conditions_of, tried
 from outgrow.planning.search.choice import FARTHEST
 from outgrow.planning.search.contracted import contracted
 from outgrow.planning.search.residence import residence_of
@@ -54,8 +54,8 @@ def test_where_every_storage_is_seen_nothing_changes(graph: Graph, capacity: int
     count = len(small.space.start)
     choices = data.draw(st.lists(st.sampled_from((KEEP, REBUILD, DISCARD)), min_size=count, max_size=count))
     policy = np.array(choices, dtype=np.int8)
-    found = tried(costs_of(small.space), policy, 0.0, FARTHEST, 0.1)
-    expected = tried(costs_of(whole), small.spread(policy), 0.0, FARTHEST, 0.1)
+    found = tried(conditions_of(small.space), policy, 0.0, FARTHEST, 0.1)
+    expected = tried(conditions_of(whole), small.spread(policy), 0.0, FARTHEST, 0.1)
     assert found.excess_bytes == expected.excess_bytes
     np.testing.assert_allclose(found.seconds, expected.seconds)
 
@@ -83,8 +83,9 @@ def test_what_is_small_is_taken_with_what_is_large() -> None:
     """`root` runs with `mean`, which touches a large storage; a repetition of that takes its own seconds alone."""
     costs = {op.name: Cost(float(1 + at)) for at, op in enumerate(STATISTICS.ops)}
     problem = Problem(STATISTICS, costs, MACHINE, Budget(250), minimum_bytes=64)
-    small = contracted(space_of(problem, STATISTICS)).space.tables
-    assert small.names == ("a", "b", "c", "d")
+    space = contracted(space_of(problem, STATISTICS)).space
+    small = space.tables
+    assert space.names == ("a", "b", "c", "d")
     assert small.op_seconds.tolist() == [1.0, 5.0, 4.0, 5.0, 6.0]
     assert small.again_seconds.tolist() == [1.0, 2.0, 4.0, 5.0, 6.0]
     assert small.op_workspace.tolist() == [8, 16, 12, 12, 8]

@@ -19,6 +19,7 @@ from outgrow.planning.leaving import leaving
 from outgrow.planning.search.recompute import named
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
+from outgrow.planning.search.space import space_of
 from outgrow.planning.search.tables import tables_of
 from outgrow.rewriting.derive import apply_laws
 from tests.graphs import graphs
@@ -33,7 +34,8 @@ def test_a_sequence_is_what_the_laws_derive(
     """For any policy the decisions give a valid graph with the ops, live bytes and gaps of the arrays."""
     problem = replace(problem_of(graph, 1 << 40, minimum_bytes=minimum_bytes), anchored=anchored)
     rewritten, _ = free_rewrites(problem)
-    tables = tables_of(problem, rewritten)
+    space = space_of(problem, rewritten)
+    tables = space.tables
     count = len(tables.use_at)
     choices = data.draw(st.lists(st.sampled_from((KEEP, REBUILD, DISCARD)), min_size=count, max_size=count))
     policy = np.array(choices, dtype=np.int8)
@@ -42,12 +44,12 @@ def test_a_sequence_is_what_the_laws_derive(
         assert choices.count(KEEP) < len(choices)
         return
     residence = residence_of(tables, sequence, policy)
-    names = named(tables, sequence, residence.over)
+    names = named(space, sequence, residence.over)
     derived = apply_laws(rewritten, names.decisions)
     verify(derived, captured=graph, leeway=Leeway(in_place=IN_PLACE, quiet=QUIET))
     assert [op.name for op in derived.ops] == list(names.ops)
     leaves = leaving(problem, derived) & set(rewritten.storages)
-    stowed = {tables.names[at] for at, rest in enumerate(tables.stow_rest) if rest >= 0 and choices[rest] != KEEP}
+    stowed = {space.names[at] for at, rest in enumerate(tables.stow_rest) if rest >= 0 and choices[rest] != KEEP}
     held = live_bytes(derived, problem.workspace)
     if anchored:  # what outlives the step and is not stowed has its room from the beginning, and stays in it
         staying = derived.outliving
@@ -82,13 +84,14 @@ def _is_new(graph: Graph, gap: Gap) -> bool:
 
 def policy_of(graph: Graph, **rests: int) -> tuple[list[str], list[str]]:
     """The ops that repeat others, and the storages rebuilt, if these storages are given up before their last use."""
-    tables = tables_of(problem_of(graph, 1 << 40), graph)
+    space = space_of(problem_of(graph, 1 << 40), graph)
+    tables = space.tables
     policy = np.full(len(tables.use_at), KEEP, dtype=np.int8)
     for name, choice in rests.items():
-        storage = tables.names.index(name)
+        storage = space.names.index(name)
         policy[tables.use_start[storage + 1] - 2] = choice
     sequence = sequence_of(tables, policy)
-    names = named(tables, sequence, residence_of(tables, sequence, policy).over)
+    names = named(space, sequence, residence_of(tables, sequence, policy).over)
     return [name for name in names.ops if "$" in name], [
         decision.storage for decision in names.decisions if isinstance(decision, Recompute)
     ]
@@ -126,7 +129,7 @@ def test_a_step_that_draws_numbers_is_not_repeated() -> None:
     )
     tables = tables_of(problem_of(graph, 1 << 40), graph)
     sequence = sequence_of(tables, np.full(len(tables.use_at), DISCARD, dtype=np.int8))
-    assert tables.names[sequence.culprit] == "a"
+    assert tuple(graph.storages)[sequence.culprit] == "a"
 
 
 def test_a_result_of_the_step_is_not_written_over_what_may_leave() -> None:
@@ -151,4 +154,6 @@ def test_a_result_of_the_step_is_not_written_over_what_may_leave() -> None:
     sequence = sequence_of(tables, policy)
     found = residence_of(tables, sequence, policy)
     assert found.over.tolist() == [0, 0, 1, 0]
-    assert [(tables.names[one], begin, end) for one, begin, end in zip(*found.gaps[:3], strict=True)] == [("a", 0, 3)]
+    assert [(tuple(graph.storages)[one], begin, end) for one, begin, end in zip(*found.gaps[:3], strict=True)] == [
+        ("a", 0, 3)
+    ]

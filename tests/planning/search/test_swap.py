@@ -1,25 +1,35 @@
 """A schedule keeps the capacity at every op, or there is none."""
 
+from threading import Event
+
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from outgrow.analysis.cost import Cost
 from outgrow.ir.equivalence import Leeway
+from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Budget, Piece, Reuse, Stow, Swap
+from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.planning.search import search as search_module
+from outgrow.planning.search.choice import FARTHEST, PARTLY
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.search import search
-from outgrow.planning.search.sequence import sequence_of
+from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.search.space import space_of
 from outgrow.planning.search.transfers import transfers
 from outgrow.rewriting.derive import apply_laws
+from outgrow.simulation import replay
+from tests.graphs import graphs
 from tests.planning.crowded import crowded
+from tests.planning.test_planners import problem_of
 
 MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0))
 GRAPH = parse_graph(
@@ -97,3 +107,61 @@ def test_what_the_laws_refuse_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
     plan = make_plan(problem)
     assert [type(decision) for decision in plan.decisions] == [Swap]
     assert "reuse does not apply" in plan.notes[0]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    graph=graphs(max_ops=14),
+    capacity=st.integers(2000, 12000),
+    half_duplex=st.booleans(),
+    rule=st.sampled_from((FARTHEST, PARTLY)),
+    headroom=st.sampled_from((0.0, 0.25)),
+    data=st.data(),
+)
+def test_a_plan_is_as_quick_as_the_trial_that_it_comes_from(
+    graph: Graph, capacity: int, half_duplex: bool, rule: int, headroom: float, data: st.DataObject
+) -> None:
+    """Copies stand in the order in which the trial made them; it keeps a turn for those that it calls off."""
+    machine = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0, half_duplex=half_duplex))
+    problem = problem_of(graph, capacity, machine, minimum_bytes=4)
+    rewritten, free = free_rewrites(problem)
+    board = search_module._board(problem, rewritten, free, Event())
+    board.is_wanted.set()
+    count = len(board.space.start)
+    choices = data.draw(st.lists(st.sampled_from((KEEP, REBUILD, DISCARD)), min_size=count, max_size=count))
+    trial = board.tried(np.array(choices, dtype=np.int8), headroom, rule)
+    assume(np.isfinite(trial.seconds))
+    derived = apply_laws(rewritten, search_module._decisions(search_module._Found(board, trial)))
+    assert replay(derived, problem.costs, machine).seconds <= trial.seconds * (1 + 1e-9)
+
+
+def test_what_is_used_first_comes_back_first() -> None:
+    """Before `idle` two copies come back at once; the small one, which left last, is used first and waited for less."""
+    graph = parse_graph(
+        """
+        storage x input 4
+        storage a 400
+        storage b 100
+        storage f 600
+        storage q 4
+        storage r 4
+        storage s 4
+        storage t 4
+        value %x: x@0 f32[1]
+        %a: a@0 f32[100] = my.one(%x)
+        %b: b@0 f32[25] = my.two(%x)
+        %f: f@0 f32[150] = my.fill(%x)
+        %q: q@0 f32[1] = my.less(%f)
+        %r: r@0 f32[1] = my.idle(%q)
+        %s: s@0 f32[1] = my.small(%b, %r)
+        %t: t@0 f32[1] = my.large(%a, %s)
+        """
+    )
+    machine = Machine("slow in", Device("toy", 1e9, 1e9), Link(1e6, 100.0))
+    problem = Problem(graph, {op.name: Cost(2.0) for op in graph.ops}, machine, Budget(620), minimum_bytes=4)
+    board = search_module._board(problem, graph, (), Event())
+    board.is_wanted.set()
+    trial = board.tried(board.space.start, lead=0.5)
+    decisions = search_module._decisions(search_module._Found(board, trial))
+    assert [decision.storage for decision in decisions if isinstance(decision, Swap)] == ["b", "a"]
+    assert replay(apply_laws(graph, decisions), problem.costs, machine).seconds == pytest.approx(trial.seconds)

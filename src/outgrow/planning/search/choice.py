@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.heights import heights_of, highest, lift
-from outgrow.planning.search.transfers import without
+from outgrow.planning.search.transfers import Gaps, without
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -21,21 +21,21 @@ WIDEST, FARTHEST, PARTLY = 0, 1, 2
 
 @compiled
 def choose(
-    live: Integers, seconds: Reals, begin: Integers, end: Integers, size: Integers, whole: Flags, capacity: int,
-    headroom: float, rule: int, part: int,
-) -> Integers:  # fmt: skip
+    live: Integers, seconds: Reals, gaps: Gaps, capacity: int, headroom: float, rule: int, part: int
+) -> Integers:
     """Choose how many bytes of each gap to swap by a rule, so that the share `headroom` of the capacity stays free.
 
     Gaps of storages that are stowed between steps move whole, whatever the rule. What moves of a gap that may move in
     part grows and shrinks by multiples of `part`.
     """
+    begin, end, size = gaps.begin, gaps.end, gaps.size
     target = int(capacity * (1 - headroom))
     is_stowed = (begin < 0) | (end == len(live))
     others = np.flatnonzero(~is_stowed)
     moved = np.where(is_stowed, size, 0)
     if len(others) < len(moved):
         live = without(live, begin, end, moved)
-    begin, end, size, whole = begin[others], end[others], size[others], whole[others] | (rule != PARTLY)
+    begin, end, size, whole = begin[others], end[others], size[others], gaps.whole[others] | (rule != PARTLY)
     if rule == WIDEST:
         moved[others] = widest(live, seconds, begin, end, size, target)
     else:

@@ -52,6 +52,7 @@ def contracted(space: Space) -> Contraction:
     return Contraction(
         space=replace(
             space,
+            names=tuple(name for name, is_seen in zip(space.names, seen, strict=True) if is_seen),
             tables=_tables(tables, seen, uses, number),
             alike=_alike(space.alike, uses, number),
             price=space.price[uses],
@@ -88,8 +89,7 @@ def _tables(tables: Tables, seen: Flags, uses: Integers, number: Integers) -> Ta
     writing = np.repeat(seen, np.diff(tables.write_start))
     held = tables.op_workspace + _held_unseen(tables, seen)
     born = np.where(tables.birth >= 0, op_of[tables.birth], -1)
-    return replace(
-        tables,
+    return tables._replace(
         op_seconds=np.add.reduceat(tables.op_seconds, first),
         again_seconds=tables.again_seconds[first],
         op_workspace=np.maximum.reduceat(held, first),
@@ -97,7 +97,6 @@ def _tables(tables: Tables, seen: Flags, uses: Integers, number: Integers) -> Ta
         touched=storage[tables.touched[touches]],
         touch_use=number[tables.touch_use[touches]],
         touch_writes=tables.touch_writes[touches],
-        names=tuple(name for name, is_seen in zip(tables.names, seen, strict=True) if is_seen),
         size=tables.size[seen],
         birth=born[seen],
         stays=tables.stays[seen],

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from outgrow.plan import Recompute, Reuse
 from outgrow.planning.search.sequence import OpSequence
-from outgrow.planning.search.tables import Tables
+from outgrow.planning.search.space import Space
 from outgrow.rewriting.recompute import unused_suffix
 
 
@@ -26,31 +26,31 @@ class Named:
     instances: tuple[str, ...]
 
 
-def named(tables: Tables, sequence: OpSequence, over: NDArray[np.int64]) -> Named:
-    """Return the decisions that turn the tables' graph into the sequence; `over` is that of its `Residence`."""
-    captured = [op.name for op in tables.graph.ops]
+def named(space: Space, sequence: OpSequence, over: NDArray[np.int64]) -> Named:
+    """Return the decisions that turn the space's graph into the sequence; `over` is that of its `Residence`."""
+    captured = [op.name for op in space.graph.ops]
     original = [captured[int(op)] for op in sequence.op]
     ops = list(original)
     places: list[list[int]] = [[] for _ in sequence.rebuilt]
     for at in np.flatnonzero(sequence.rebuilding >= 0):
         places[int(sequence.rebuilding[at])].append(int(at))
-    made = _made(tables, sequence)
-    used_ops, used_storages = set(captured), set(tables.names)
+    made = _made(space, sequence)
+    used_ops, used_storages = set(captured), set(space.names)
     decisions: list[Recompute | Reuse] = []
     suffixes = [""] * len(places)
     for number in sorted(range(len(places)), key=lambda number: places[number][-1], reverse=True):
         chain = [original[at] for at in places[number]]
-        storages = [tables.names[storage] for storage in made[number]]
+        storages = [space.names[storage] for storage in made[number]]
         suffix = unused_suffix(chain, storages, used_ops.__contains__, used_storages.__contains__)
         suffixes[number] = suffix
         for at, name in zip(places[number], chain, strict=True):
             ops[at] = name + suffix
         used_ops.update(name + suffix for name in chain)
         used_storages.update(name + suffix for name in storages)
-        decisions.append(Recompute(tables.names[int(sequence.rebuilt[number])], ops[places[number][-1] + 1]))
-    names = _instances(tables, sequence, suffixes)
-    reuses = _reuses(tables, sequence, ops, over)
-    return Named((*decisions, *reuses), tuple(ops), _homes(tables, sequence, names, over))
+        decisions.append(Recompute(space.names[int(sequence.rebuilt[number])], ops[places[number][-1] + 1]))
+    names = _instances(space, sequence, suffixes)
+    reuses = _reuses(space, sequence, ops, over)
+    return Named((*decisions, *reuses), tuple(ops), _homes(space, sequence, names, over))
 
 
 def _births(sequence: OpSequence) -> dict[int, int]:
@@ -60,42 +60,42 @@ def _births(sequence: OpSequence) -> dict[int, int]:
     return {instance: int(at) for instance, at in enumerate(first) if at >= 0}
 
 
-def _made(tables: Tables, sequence: OpSequence) -> list[list[int]]:
+def _made(space: Space, sequence: OpSequence) -> list[list[int]]:
     """The storages that each rebuilding brings into being."""
     made: list[list[int]] = [[] for _ in sequence.rebuilt]
     for instance, at in _births(sequence).items():
         storage = int(sequence.instance_storage[instance])
         own = int(sequence.rebuilding[at])
-        if own >= 0 and tables.birth[storage] == sequence.op[at]:
+        if own >= 0 and space.tables.birth[storage] == sequence.op[at]:
             made[own].append(storage)
     return made
 
 
-def _instances(tables: Tables, sequence: OpSequence, suffixes: Sequence[str]) -> tuple[str, ...]:
-    names = [tables.names[int(storage)] for storage in sequence.instance_storage]
+def _instances(space: Space, sequence: OpSequence, suffixes: Sequence[str]) -> tuple[str, ...]:
+    names = [space.names[int(storage)] for storage in sequence.instance_storage]
     for instance, at in _births(sequence).items():
         own = int(sequence.rebuilding[at])
-        if own >= 0 and tables.birth[sequence.instance_storage[instance]] == sequence.op[at]:
+        if own >= 0 and space.tables.birth[sequence.instance_storage[instance]] == sequence.op[at]:
             names[instance] += suffixes[own]
     return tuple(names)
 
 
-def _reuses(tables: Tables, sequence: OpSequence, names: Sequence[str], over: NDArray[np.int64]) -> Iterator[Reuse]:
+def _reuses(space: Space, sequence: OpSequence, names: Sequence[str], over: NDArray[np.int64]) -> Iterator[Reuse]:
     """The decisions to write results over operands."""
     for at in np.flatnonzero(over):
-        op = tables.graph.ops[int(sequence.op[at])]
-        target = tables.names[int(tables.over[sequence.op[at], over[at]])]
-        own = [place for place, value in enumerate(op.references) if tables.graph.values[value].storage == target]
+        op = space.graph.ops[int(sequence.op[at])]
+        target = space.names[int(space.tables.over[sequence.op[at], over[at]])]
+        own = [place for place, value in enumerate(op.references) if space.graph.values[value].storage == target]
         yield Reuse(names[int(at)], own[0])
 
 
-def _homes(tables: Tables, sequence: OpSequence, names: Sequence[str], over: NDArray[np.int64]) -> tuple[str, ...]:
+def _homes(space: Space, sequence: OpSequence, names: Sequence[str], over: NDArray[np.int64]) -> tuple[str, ...]:
     """The storage in which each instance lies: its own, or that over which it is written."""
     homes = list(names)
     uses = np.searchsorted(sequence.use_at, np.arange(len(sequence.op) + 1))
     for at in np.flatnonzero(over):
         used = sequence.use_instance[uses[at] : uses[at + 1]]
-        own = tables.over[sequence.op[at]]
+        own = space.tables.over[sequence.op[at]]
         result, operand = (
             next(int(one) for one in used if sequence.instance_storage[one] == own[column]) for column in (0, over[at])
         )

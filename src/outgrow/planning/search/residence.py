@@ -1,10 +1,10 @@
 """What do the instances of a sequence hold, and where do they rest? `analysis.liveness`, in compiled form.
 
-The live bytes of each op of the sequence, workspace included, and every gap between two uses of an instance that may
-leave the device, which none does in flight (`ir.flight`). An instance that outlives the step, or that no op uses, stays
-to the end; one that is anchored holds its room from the first op on, and has no gaps. One that is stowed, by the policy
-of the rest after its last use, has two gaps more: from before the first op (-1) to its first use, if it exists before
-the step, and from its last use to behind the last op.
+The seconds and the live bytes of each op of the sequence, workspace included, and every gap between two uses of an
+instance that may leave the device, which none does in flight (`ir.flight`). An instance that outlives the step, or that
+no op uses, stays to the end; one that is anchored holds its room from the first op on, and has no gaps. One that is
+stowed, by the policy of the rest after its last use, has two gaps more: from before the first op (-1) to its first use,
+if it exists before the step, and from its last use to behind the last op.
 """
 
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from outgrow.planning.search.transfers import Gaps
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Reals = NDArray[np.float64]
 
 
 class Residence(NamedTuple):
@@ -28,7 +29,7 @@ class Residence(NamedTuple):
     of that operand in `Tables.over`; else 0.
     """
 
-    seconds: NDArray[np.float64]
+    seconds: Reals
     live: Integers
     gaps: Gaps
     over: Integers
@@ -36,87 +37,33 @@ class Residence(NamedTuple):
 
 def residence_of(tables: Tables, sequence: OpSequence, policy: NDArray[np.int8]) -> Residence:
     """Return what the instances of a sequence hold under the policy that the sequence comes from."""
-    live, one, begin, end, size, dirty, whole, over = residence(
-        policy, sequence.op, sequence.instance_storage, tables.size, tables.stays, tables.moves, tables.anchors,
-        tables.stow_rest, tables.birth, tables.over, tables.lends, sequence.use_instance, sequence.use_at,
-        sequence.use_writes,
-    )  # fmt: skip
-    live += tables.op_workspace[sequence.op]
-    seconds = np.where(sequence.rebuilding < 0, tables.op_seconds[sequence.op], tables.again_seconds[sequence.op])
-    return Residence(seconds, live, Gaps(one, begin, end, size, dirty, whole), over)
+    seconds, live, gaps, over = residence(tables, sequence, policy)
+    return Residence(seconds, live, Gaps(*gaps), over)
 
 
 @compiled
 def residence(
-    policy: NDArray[np.int8], op: Integers, storage: Integers, size: Integers, stays: Flags, moves: Flags,
-    anchors: Flags, stow_rest: Integers, born_at: Integers, over: Integers, lends: Integers, use_instance: Integers,
-    use_at: Integers, use_writes: Flags,
-) -> tuple[Integers, Integers, Integers, Integers, Integers, Flags, Flags, Integers]:  # fmt: skip
-    """Live bytes without workspace, then the fields of `Gaps`, in order, and what is written over.
+    tables: Tables, sequence: OpSequence, policy: NDArray[np.int8]
+) -> tuple[Reals, Integers, tuple[Integers, Integers, Integers, Integers, Flags, Flags], Integers]:
+    """The fields of `Residence`, those of `Gaps` among them.
 
     Of a storage that stays, only the first instance does; others are by-products of building another storage again.
     """
-    ops, count, uses = len(op), len(storage), len(use_at)
-    first, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-    wrote_last, wrote, rested = np.zeros(count, np.bool_), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    room = uses + 2 * len(size)
-    instance, begin, end = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
-    dirty = np.empty(room, np.bool_)
-    outliving = _outliving(storage, len(size))
-    stowed = outliving & (stow_rest[storage] >= 0) & (policy[stow_rest[storage]] != KEEP)
-    anchored = outliving & anchors[storage] & ~stowed
-    lent = np.zeros(count, np.int64)
-    gaps = 0
-    for use in range(uses):
-        one, at = use_instance[use], use_at[use]
-        if last[one] < 0:
-            first[one] = at
-            if stowed[one] and born_at[storage[one]] < 0:
-                instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, -1, at, False
-                gaps += 1
-                rested[one] = True
-        elif moves[storage[one]] and not anchored[one]:
-            rested[one] = rested[one] and not wrote_last[one]
-            if at - last[one] > 1 and lent[one] == 0:
-                instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], at, not rested[one]
-                gaps += 1
-                rested[one] = True
-        last[one], wrote_last[one], wrote[one] = at, use_writes[use], wrote[one] or use_writes[use]
-        is_wire = use_writes[use] and lends[op[at]] > 0 and born_at[storage[one]] != op[at]
-        lent[one] += 0 if is_wire else lends[op[at]]
-    for one in range(count):
-        if stowed[one] and last[one] >= 0:
-            instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], ops, wrote[one]
-            gaps += 1
-    change = np.zeros(ops + 1, np.int64)
-    seen = np.zeros(len(size), np.bool_)
-    death = np.empty(count, np.int64)
-    for one in range(count):
-        own = storage[one]
-        birth = 0 if born_at[own] < 0 or anchored[one] else first[one]
-        is_last = (stays[own] and not seen[own]) or last[one] < 0
-        death[one] = ops if is_last else last[one]
-        seen[own] = True
-        if birth >= 0:
-            change[birth] += size[own]
-            change[min(death[one] + 1, ops)] -= size[own]
-    written_over = _written_over(op, storage, first, death, over, use_instance, use_at)
-    whole = _whole(op, storage, stays, over, written_over, use_instance, use_at)
-    for step in range(ops):
-        if written_over[step] > 0:
-            change[step] -= size[over[op[step], 0]]
-            change[step + 1] += size[over[op[step], 0]]
-    order = np.argsort(begin[:gaps] * (ops + 1) + end[:gaps], kind="mergesort")
-    instance = instance[:gaps][order]
+    op, storage = sequence.op, sequence.instance_storage
+    outliving, rest = _outliving(storage, len(tables.size)), tables.stow_rest[storage]
+    stowed = outliving & (rest >= 0) & (policy[rest] != KEEP)
+    anchored = outliving & tables.anchors[storage] & ~stowed
+    first, last = _first_and_last(sequence)
+    birth = np.where((tables.birth[storage] < 0) | anchored, 0, first)
+    death = np.where((outliving & tables.stays[storage]) | (last < 0), len(op), last)
+    over = _written_over(tables, sequence, first, death)
+    instance, begin, end, dirty = _gaps(tables, sequence, stowed, anchored)
+    whole = _whole(tables, sequence, over)[instance]
     return (
-        np.cumsum(change[:ops]),
-        instance,
-        begin[:gaps][order],
-        end[:gaps][order],
-        size[storage[instance]],
-        dirty[:gaps][order],
-        whole[instance],
-        written_over,
+        np.where(sequence.rebuilding < 0, tables.op_seconds[op], tables.again_seconds[op]),
+        _live(tables, sequence, birth, death, over),
+        (instance, begin, end, tables.size[storage[instance]], dirty, whole),
+        over,
     )
 
 
@@ -132,11 +79,78 @@ def _outliving(storage: Integers, count: int) -> Flags:
 
 
 @compiled
-def _written_over(
-    op: Integers, storage: Integers, first: Integers, death: Integers, over: Integers, use_instance: Integers,
-    use_at: Integers,
-) -> Integers:  # fmt: skip
+def _first_and_last(sequence: OpSequence) -> tuple[Integers, Integers]:
+    """The ops of the sequence that use each instance first and last; -1 where none does."""
+    use_instance, use_at = sequence.use_instance, sequence.use_at
+    first = np.full(len(sequence.instance_storage), -1, np.int64)
+    last = first.copy()
+    for use in range(len(use_at)):
+        one = use_instance[use]
+        if last[one] < 0:
+            first[one] = use_at[use]
+        last[one] = use_at[use]
+    return first, last
+
+
+@compiled
+def _live(tables: Tables, sequence: OpSequence, birth: Integers, death: Integers, over: Integers) -> Integers:
+    """The bytes at each op, workspace included; what is written over an operand takes none while that is there."""
+    op, ops, size = sequence.op, len(sequence.op), tables.size[sequence.instance_storage]
+    change = np.zeros(ops + 2, np.int64)
+    for one in range(len(size)):
+        if birth[one] >= 0:
+            change[birth[one]] += size[one]
+            change[death[one] + 1] -= size[one]
+    shared = np.where(over > 0, tables.size[tables.over[:, 0][op]], 0)
+    change[:ops] -= shared
+    change[1 : ops + 1] += shared
+    return np.cumsum(change[:ops]) + tables.op_workspace[op]
+
+
+@compiled
+def _gaps(
+    tables: Tables, sequence: OpSequence, stowed: Flags, anchored: Flags
+) -> tuple[Integers, Integers, Integers, Flags]:
+    """The instance, begin and end of each gap, and whether it is dirty, by begin, then end."""
+    op, storage, use_instance = sequence.op, sequence.instance_storage, sequence.use_instance
+    use_at, use_writes = sequence.use_at, sequence.use_writes
+    moves, born_at, lends = tables.moves[storage] & ~anchored, tables.birth, tables.lends[op]
+    ops, count, uses = len(op), len(storage), len(use_at)
+    last, lent = np.full(count, -1, np.int64), np.zeros(count, np.int64)
+    wrote_last, wrote, rested = np.zeros(count, np.bool_), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    room = uses + 2 * count
+    instance, begin, end = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+    dirty = np.empty(room, np.bool_)
+    gaps = 0
+    for use in range(uses):
+        one, at, writes = use_instance[use], use_at[use], use_writes[use]
+        if last[one] < 0:
+            if stowed[one] and born_at[storage[one]] < 0:
+                instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, -1, at, False
+                gaps += 1
+                rested[one] = True
+        elif moves[one]:
+            rested[one] = rested[one] and not wrote_last[one]
+            if at - last[one] > 1 and lent[one] == 0:
+                instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], at, not rested[one]
+                gaps += 1
+                rested[one] = True
+        last[one], wrote_last[one], wrote[one] = at, writes, wrote[one] or writes
+        is_wire = writes and lends[at] > 0 and born_at[storage[one]] != op[at]
+        lent[one] += 0 if is_wire else lends[at]
+    for one in range(count):
+        if stowed[one] and last[one] >= 0:
+            instance[gaps], begin[gaps], end[gaps], dirty[gaps] = one, last[one], ops, wrote[one]
+            gaps += 1
+    order = np.argsort(begin[:gaps] * (ops + 1) + end[:gaps], kind="mergesort")
+    return instance[:gaps][order], begin[:gaps][order], end[:gaps][order], dirty[:gaps][order]
+
+
+@compiled
+def _written_over(tables: Tables, sequence: OpSequence, first: Integers, death: Integers) -> Integers:
     """For each op the column in `over` of the first operand that dies as the first result is born, or 0."""
+    op, storage, over = sequence.op, sequence.instance_storage, tables.over
+    use_instance, use_at = sequence.use_instance, sequence.use_at
     found = np.zeros(len(op), np.int64)
     for use in range(len(use_at)):
         step, one = use_at[use], use_instance[use]
@@ -151,12 +165,11 @@ def _written_over(
 
 
 @compiled
-def _whole(
-    op: Integers, storage: Integers, stays: Flags, over: Integers, written_over: Integers, use_instance: Integers,
-    use_at: Integers,
-) -> Flags:  # fmt: skip
+def _whole(tables: Tables, sequence: OpSequence, written_over: Integers) -> Flags:
     """Whether each instance moves as a whole or not at all: it outlives the step, or lies below a result that does."""
-    whole = stays[storage]
+    op, storage, over = sequence.op, sequence.instance_storage, tables.over
+    use_instance, use_at = sequence.use_instance, sequence.use_at
+    whole = tables.stays[storage]
     begin = len(use_at)
     for step in range(len(op) - 1, -1, -1):
         end = begin

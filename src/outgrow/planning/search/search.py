@@ -22,6 +22,7 @@ come from a fixed seed, and no run knows of one beside it.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from threading import Event
 
@@ -36,7 +37,17 @@ from outgrow.planning.floor import floor_of, require_feasible
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.order.lean import orders
 from outgrow.planning.problem import Problem
-from outgrow.planning.search.annealing import HEADROOMS, LEADS, Costs, Trial, annealed, beats, costs_of, tried
+from outgrow.planning.search.annealing import (
+    HEADROOMS,
+    LEADS,
+    Conditions,
+    Cooling,
+    Trial,
+    annealed,
+    beats,
+    conditions_of,
+    tried,
+)
 from outgrow.planning.search.changes import Policy
 from outgrow.planning.search.choice import FARTHEST, PARTLY, WIDEST, choose
 from outgrow.planning.search.contracted import Contraction, contracted
@@ -77,10 +88,14 @@ class _Board:
     """
 
     space: Space
-    costs: Costs
     free: tuple[Decision, ...]
     is_wanted: Event
     origin: "tuple[_Board, Contraction] | None" = None
+
+    @cached_property
+    def conditions(self) -> Conditions:
+        """The conditions of the space."""
+        return conditions_of(self.space)
 
     @property
     def enough(self) -> float:
@@ -90,7 +105,7 @@ class _Board:
     @property
     def ops(self) -> int:
         """The ops of the board as a whole."""
-        return len((self.origin[0] if self.origin else self).costs.op_seconds)
+        return len((self.origin[0] if self.origin else self).space.tables.op_seconds)
 
     @property
     def affordable(self) -> int:
@@ -99,18 +114,18 @@ class _Board:
         Half of what a trial takes goes by what rests, which is as much on a contracted board: so it takes less time
         than one on the whole board, but not in proportion to the ops.
         """
-        ops = (len(self.costs.op_seconds) + self.ops) / 2
+        ops = (len(self.space.tables.op_seconds) + self.ops) / 2
         return int(_WORK / (max(ops, 1) * (1 + ops / _LARGE)))
 
     def tried(self, policy: Policy, headroom: float = 0.0, rule: int = FARTHEST, lead: float = 0.1) -> Trial:
         """Return what a policy costs."""
         self.check_wanted()
-        return tried(self.costs, policy, headroom, rule, lead)
+        return tried(self.conditions, policy, headroom, rule, lead)
 
     def contracted(self) -> "_Board":
         """Return the board on which only what is large is seen."""
         contraction = contracted(self.space)
-        return replace(self, space=contraction.space, costs=costs_of(contraction.space), origin=(self, contraction))
+        return replace(self, space=contraction.space, origin=(self, contraction))
 
     def check_wanted(self) -> None:
         """Raise `CancelledError` once nobody waits for the result."""
@@ -228,8 +243,7 @@ def _unstalled(problem: Problem, graph: Graph, moves: tuple[Decision, ...], is_w
 
 
 def _board(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> _Board:
-    space = space_of(problem, graph)
-    return _Board(space, costs_of(space), free, is_wanted)
+    return _Board(space_of(problem, graph), free, is_wanted)
 
 
 def _decisions(found: _Found) -> tuple[Decision, ...]:
@@ -238,16 +252,12 @@ def _decisions(found: _Found) -> tuple[Decision, ...]:
     sequence = sequence_of(space.tables, trial.policy)
     seconds, live, gaps, over = residence_of(space.tables, sequence, trial.policy)
     capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
-    moved = choose(
-        live, seconds, gaps.begin, gaps.end, gaps.size, gaps.whole, capacity, trial.headroom, trial.rule,
-        space.problem.part_bytes,
-    )  # fmt: skip
+    moved = choose(live, seconds, gaps, capacity, trial.headroom, trial.rule, space.problem.part_bytes)
     lead = trial.lead * float(seconds.sum())
     schedule = transfers(seconds, live, gaps, moved, capacity, link, lead, space.problem.piece_bytes)
-    names = named(space.tables, sequence, over)
+    names = named(space, sequence, over)
     storages = [names.instances[int(instance)] for instance in gaps.instance]
-    stowed, swapped = swaps_of(names.ops, storages, gaps, schedule)
-    return (*names.decisions, *stowed, *swapped)
+    return (*names.decisions, *swaps_of(names.ops, storages, gaps, schedule))
 
 
 def _plain(space: Space) -> tuple[Policy, Policy]:
@@ -330,13 +340,11 @@ class _Run:
         board = self.origin.board
         random = np.random.default_rng(self.seed)
         now = best = self.origin.trial
+        cooling = Cooling(self.trials, self.warm, _COLD, board.enough)
         for begin in range(0, self.trials, _AT_ONCE):
             board.check_wanted()
             end = min(begin + _AT_ONCE, self.trials)
-            now, best = annealed(
-                board.costs, board.space.alike, now, best, random, begin, end, self.trials, self.warm, _COLD,
-                board.enough,
-            )  # fmt: skip
+            now, best = annealed(board.conditions, board.space.alike, now, best, random, cooling, begin, end)
             if best.seconds <= board.enough:
                 break
             progress(end / self.trials)
@@ -350,7 +358,7 @@ def _improved(scanned: Sequence[_Found]) -> list[_Found]:
     if is_quick or start.is_enough or not any(len(found.board.space.rests) for found in scanned):
         return [*scanned]
     report = start.board.space.problem.progress
-    origins = list(_origins(scanned))
+    origins = list(_origins([found for found in scanned if len(found.board.space.rests)]))
     short = [
         _Run(origin, seed, _trials(origin.board) // (2 * _SHORT_RUNS), _WARM) for seed, origin in enumerate(origins)
     ]

@@ -50,28 +50,17 @@ class OpSequence(NamedTuple):
 
 def sequence_of(tables: Tables, policy: NDArray[np.int8]) -> OpSequence:
     """Return the sequence of ops under a policy (one entry a rest)."""
-    found = expanded(
-        policy,
-        tables.touch_start,
-        tables.touched,
-        tables.touch_use,
-        tables.touch_writes,
-        tables.birth,
-        tables.stays,
-        tables.writes,
-        tables.limit,
-        tables.write_start,
-        tables.write_at,
-    )
-    return OpSequence(*found)
+    return OpSequence(*expanded(tables, policy))
 
 
 @compiled
 def expanded(  # noqa: C901, PLR0912, PLR0915
-    policy: NDArray[np.int8], touch_start: Integers, touched: Integers, touch_use: Integers, touch_writes: Flags,
-    birth: Integers, stays: Flags, writes: Integers, limit: Integers, write_start: Integers, write_at: Integers,
-) -> tuple[int, Integers, Integers, Integers, Integers, Integers, Integers, Flags]:  # fmt: skip
-    """The fields of `OpSequence`, from those of `Tables`."""
+    tables: Tables, policy: NDArray[np.int8]
+) -> tuple[int, Integers, Integers, Integers, Integers, Integers, Integers, Flags]:
+    """The fields of `OpSequence`."""
+    touch_start, touched, touch_writes = tables.touch_start, tables.touched, tables.touch_writes
+    writes, write_start, write_at = tables.writes, tables.write_start, tables.write_at
+    touch_use, birth, stays, limit = tables.touch_use, tables.birth, tables.stays, tables.limit
     ops, storages = len(touch_start) - 1, len(birth)
     room = _LONGEST * ops + 16
     out_op = np.empty(room, np.int64)

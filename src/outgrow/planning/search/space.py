@@ -25,12 +25,14 @@ from outgrow.planning.search.tables import Tables, tables_of
 class Space:
     """The rests that may be rebuilt or stowed, alike ones together, and what that costs.
 
-    For each rest of any storage, `price` is in seconds a byte, and `lasting` the seconds of arithmetic while it lasts.
-    `start` is the policy that keeps all of them, and builds again what a chain needs after its last use; `stowing`
-    stows all that may be stowed.
+    `names` are those of the storages. For each rest of any storage, `price` is in seconds a byte, and `lasting` the
+    seconds of arithmetic while it lasts. `start` is the policy that keeps all of them, and builds again what a chain
+    needs after its last use; `stowing` stows all that may be stowed.
     """
 
     problem: Problem
+    graph: Graph
+    names: tuple[str, ...]
     tables: Tables
     alike: Alike
     price: NDArray[np.float64]
@@ -56,7 +58,7 @@ class Space:
 
 def space_of(problem: Problem, graph: Graph) -> Space:
     """Return what there is to decide about `graph`, a rewriting of the problem's graph without transfers."""
-    tables = tables_of(problem, graph)
+    tables, names = tables_of(problem, graph), tuple(graph.storages)
     storage_of = np.repeat(np.arange(len(tables.size)), np.diff(tables.use_start))
     is_last = np.zeros(len(tables.use_at), dtype=np.bool_)
     is_last[tables.use_start[1:][np.diff(tables.use_start) > 0] - 1] = True
@@ -67,9 +69,12 @@ def space_of(problem: Problem, graph: Graph) -> Space:
     is_rest = can_stow | (can_rebuild & (is_last | (until - tables.use_at > 1)))
     rests = np.flatnonzero(is_rest)
     rests = rests[np.argsort(tables.use_at[rests], kind="stable")]
-    names = [_pattern(tables, int(storage_of[rest]), int(rest), is_last, until) for rest in rests]
-    sized = [(name, int(tables.size[storage_of[rest]])) for name, rest in zip(names, rests, strict=True)]
-    kinds, patterns = _groups(sized, rests, len(storage_of)), _groups(names, rests, len(storage_of))
+    following = np.where(is_last, -1, until)
+    patterns = [
+        _pattern(graph, tables, names[storage_of[rest]], int(storage_of[rest]), int(rest), int(following[rest]))
+        for rest in rests
+    ]
+    kinds = [(pattern, int(tables.size[storage_of[rest]])) for pattern, rest in zip(patterns, rests, strict=True)]
     link = problem.machine.link
     stow_price = 1 / link.in_bytes_per_second + (tables.writes > 0) / link.out_bytes_per_second
     rebuild_price = tables.chain_seconds / np.maximum(1, tables.size[storage_of])
@@ -77,8 +82,15 @@ def space_of(problem: Problem, graph: Graph) -> Space:
     start = np.where(can_rebuild & is_last, DISCARD, KEEP).astype(np.int8)
     return Space(
         problem=problem,
+        graph=graph,
+        names=names,
         tables=tables,
-        alike=Alike(rests, np.cumsum(tables.size[storage_of[rests]]), *kinds, *patterns),
+        alike=Alike(
+            rests,
+            np.cumsum(tables.size[storage_of[rests]]),
+            *_groups(kinds, rests, len(storage_of)),
+            *_groups(patterns, rests, len(storage_of)),
+        ),
         price=np.where(can_stow, stow_price, rebuild_price),
         lasting=elapsed[until] - elapsed[tables.use_at],
         start=start,
@@ -88,15 +100,15 @@ def space_of(problem: Problem, graph: Graph) -> Space:
 
 
 def _pattern(
-    tables: Tables, storage: int, rest: int, is_last: NDArray[np.bool_], until: Integers
+    graph: Graph, tables: Tables, name: str, storage: int, rest: int, following: int
 ) -> tuple[tuple[str, ...], str, str]:
     """The operators that made the storage, used it last and use it next; of what is stowed, its role and last use."""
-    ops, begin = tables.graph.ops, int(tables.write_start[storage])
+    ops, begin = graph.ops, int(tables.write_start[storage])
     last = ops[int(tables.use_at[rest])].operator
     if rest == tables.stow_rest[storage]:
-        return (tables.graph.storages[tables.names[storage]].role,), last, ""
+        return (graph.storages[name].role,), last, ""
     chain = tuple(ops[int(at)].operator for at in tables.write_at[begin : begin + int(tables.writes[rest])])
-    return chain, last, "" if is_last[rest] else ops[int(until[rest])].operator
+    return chain, last, "" if following < 0 else ops[following].operator
 
 
 def _groups(names: Sequence[object], rests: Integers, count: int) -> tuple[Integers, Integers, Integers]:

@@ -20,7 +20,8 @@ that `lends`, what it touches is in flight (`ir.flight`): it stays until the op 
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +39,9 @@ _OPERANDS = 2
 """How many operands of an op are considered for writing over, at most."""
 
 
-@dataclass(frozen=True)
-class Tables:
+class Tables(NamedTuple):
     """The arrays of one graph without transfers, under the costs of one problem."""
 
-    graph: Graph
     op_seconds: NDArray[np.float64]
     again_seconds: NDArray[np.float64]
     op_workspace: NDArray[np.int64]
@@ -50,7 +49,6 @@ class Tables:
     touched: NDArray[np.int64]
     touch_use: NDArray[np.int64]
     touch_writes: NDArray[np.bool_]
-    names: tuple[str, ...]
     size: NDArray[np.int64]
     birth: NDArray[np.int64]
     stays: NDArray[np.bool_]
@@ -94,7 +92,6 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     seconds = np.array([problem.seconds_of(op) * slowdown(graph.values, op) for op in ops])
     workspace = problem.workspace
     return Tables(
-        graph=graph,
         op_seconds=seconds,
         again_seconds=seconds,
         op_workspace=np.array([workspace.get(op.captured, 0) for op in ops], dtype=np.int64),
@@ -104,7 +101,6 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
         touch_writes=np.array(
             [name in written[at] for at, items in enumerate(touched) for name in items], dtype=np.bool_
         ),
-        names=names,
         size=np.array([storage.size_bytes for storage in storages], dtype=np.int64),
         birth=np.array([graph.born_at.get(name, -1) for name in names], dtype=np.int64),
         stays=np.array(stays, dtype=np.bool_),
@@ -130,12 +126,14 @@ def _overs(
 
     Two cases are left out, since the operand would then have to stay like the result: a result that may be stowed over
     a storage that exists before the step, and a result that may never leave over a storage that may. On an anchored
-    device a result that outlives the step is written over nothing.
+    device a result that outlives the step is written over nothing. An op that would stall is left out, too: that is for
+    `planning.free` to decide.
     """
+    unstalled = replace(problem, stalls=False)
     found = np.full((len(graph.ops), 1 + _OPERANDS), -1, dtype=np.int64)
     for at, op in enumerate(graph.ops):
         fitting = [
-            way for way in ways(problem, graph, op) if misfit(graph.values, graph.storages, op, way.operand) is None
+            way for way in ways(unstalled, graph, op) if misfit(graph.values, graph.storages, op, way.operand) is None
         ]
         if not fitting or graph.storages[graph.written_at[at][0]].size_bytes < problem.minimum_bytes:
             continue

@@ -21,7 +21,8 @@ A gap that begins before op 0 is away from the start, and the tier holds its ver
 is copied out before the step ends. Both are gaps of storages that are stowed between steps, and always chosen.
 
 Moving in pieces lets half of a storage come back while only half of its room is free. The seconds found are those
-that `simulation.replay` finds for the derived graph. Compiled, since the search asks for thousands of schedules.
+that `simulation.replay` finds for the derived graph, or more: a copy out that is called off, since its next use comes
+first, keeps its turn here. Compiled, since the search asks for thousands of schedules.
 """
 
 from typing import NamedTuple
@@ -56,6 +57,15 @@ class Gaps(NamedTuple):
     whole: Flags
 
 
+class Rates(NamedTuple):
+    """What a link does: seconds a byte out and back, seconds until a copy begins, whether both ways share one lane."""
+
+    out: float
+    back: float
+    latency: float
+    half_duplex: bool
+
+
 class Transfers(NamedTuple):
     """The schedule of the chosen gaps; per gap the op before which it is dropped (-1: kept after all, or away before).
 
@@ -84,42 +94,39 @@ def transfers(
     piece_bytes: int,
 ) -> Transfers:
     """Return the transfers in time that move `moved` bytes of each gap, for ops of these seconds and live bytes."""
-    found = walk(
-        seconds, live, gaps.instance, gaps.begin, gaps.end, gaps.dirty, moved, capacity_bytes, *rates(link),
-        lead_seconds, piece_bytes,
-    )  # fmt: skip
-    return Transfers(*found)
+    return Transfers(*walk(seconds, live, gaps, moved, capacity_bytes, rates(link), lead_seconds, piece_bytes))
 
 
-def rates(link: Link) -> tuple[float, float, float, bool]:
-    """Return out and in seconds a byte, the seconds that a copy takes to start, and whether both share one lane."""
-    return 1 / link.out_bytes_per_second, 1 / link.in_bytes_per_second, link.latency_seconds, link.half_duplex
+def rates(link: Link) -> Rates:
+    """Return what a link does."""
+    return Rates(1 / link.out_bytes_per_second, 1 / link.in_bytes_per_second, link.latency_seconds, link.half_duplex)
 
 
 @compiled
 def walk(  # noqa: C901, PLR0912, PLR0915
-    seconds: Reals, live: Integers, instance: Integers, begin: Integers, end: Integers, dirty: Flags,
-    size: Integers, capacity: int, out_rate: float, in_rate: float, latency: float, half_duplex: bool, lead: float,
+    seconds: Reals, live: Integers, gaps: Gaps, moved: Integers, capacity: int, link: Rates, lead: float,
     piece_bytes: int,
 ) -> tuple[float, int, Integers, Flags, Integers, Integers, Integers, Integers]:  # fmt: skip
-    """The walk of the module's docstring, where `size` is what moves of each gap; returns the fields of `Transfers`.
+    """The walk of the module's docstring; returns the fields of `Transfers`.
 
     One function, since its steps share a dozen arrays: passing these on would count references at every op, which takes
     ten times as long as all the rest. Were the steps functions that numba writes in place, the walk would be as quick,
     but take twice as long to compile, which is waited for before a first plan.
     """
-    ops, gaps = len(seconds), len(begin)
-    dropped = np.full(gaps, -1, np.int64)
-    is_clean = np.zeros(gaps, np.bool_)
+    instance, begin, end, dirty = gaps.instance, gaps.begin, gaps.end, gaps.dirty
+    out_rate, in_rate, latency, half_duplex = link.out, link.back, link.latency, link.half_duplex
+    ops, count = len(seconds), len(begin)
+    dropped = np.full(count, -1, np.int64)
+    is_clean = np.zeros(count, np.bool_)
     room_for_pieces = 0
     instances = 0
     smallest = capacity
-    for gap in range(gaps):
+    for gap in range(count):
         instances = max(instances, instance[gap] + 1)
-        if size[gap]:
-            room_for_pieces += 2 + size[gap] // piece_bytes
-            smallest = min(smallest, size[gap] % piece_bytes or piece_bytes)
-    promises = heights_of(without(live, begin, end, size))
+        if moved[gap]:
+            room_for_pieces += 2 + moved[gap] // piece_bytes
+            smallest = min(smallest, moved[gap] % piece_bytes or piece_bytes)
+    promises = heights_of(without(live, begin, end, moved))
     piece_gap = np.empty(room_for_pieces, np.int64)
     piece_begin = np.empty(room_for_pieces, np.int64)
     piece_end = np.empty(room_for_pieces, np.int64)
@@ -129,24 +136,24 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     elapsed[0] = 0.0
     for step in range(ops):
         elapsed[step + 1] = elapsed[step] + seconds[step]
-    out_end = np.zeros(gaps)
-    back_end = np.zeros(gaps)
-    back = np.zeros(gaps, np.int64)
+    out_end = np.zeros(count)
+    back_end = np.zeros(count)
+    back = np.zeros(count, np.int64)
     copied = np.zeros(instances, np.int64)  # bytes of the present version that the tier holds
-    held = np.empty(gaps, np.int64)
-    away = np.empty(gaps, np.int64)  # from the last use to the next
+    held = np.empty(count, np.int64)
+    away = np.empty(count, np.int64)  # from the last use to the next
     helds = aways = ready = 0  # ready: how many of those away, the soonest used first, are back in full
     missing = 0  # bytes of the storages that are away
     clock = out_free = in_free = 0.0
     following = 0
-    while following < gaps and begin[following] < 0:
+    while following < count and begin[following] < 0:
         following += 1
     for gap in range(following - 1, -1, -1):  # stowed before the step, the soonest used last
-        copied[instance[gap]] = size[gap]
+        copied[instance[gap]] = moved[gap]
         is_clean[gap] = True
         away[aways] = gap
         aways += 1
-        missing += size[gap]
+        missing += moved[gap]
     excess = 0
     for step in range(ops):
         promised = height(promises, step)
@@ -154,7 +161,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
         held_bytes = 0
         for at in range(helds):
             if end[held[at]] > step:
-                held_bytes += size[held[at]]
+                held_bytes += moved[held[at]]
         kept = 0
         for at in range(helds):
             gap = held[at]
@@ -163,7 +170,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
             elif out_end[gap] <= clock or promised + held_bytes > capacity:
                 clock = max(clock, out_end[gap])
                 dropped[gap] = step
-                held_bytes -= size[gap]
+                held_bytes -= moved[gap]
                 if end[gap] == ops:
                     continue
                 place = aways
@@ -176,7 +183,7 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 away[place] = gap
                 ready = min(ready, aways - place)
                 aways += 1
-                missing += size[gap]
+                missing += moved[gap]
             else:
                 held[kept] = gap
                 kept += 1
@@ -189,30 +196,30 @@ def walk(  # noqa: C901, PLR0912, PLR0915
             gap = away[at]
             if end[gap] != step:
                 break
-            if back[gap] < size[gap]:
-                part = size[gap] - back[gap]
+            if back[gap] < moved[gap]:
+                part = moved[gap] - back[gap]
                 missing -= part
                 back_end[gap] = max(clock, in_free) + latency + part * in_rate
                 in_free = back_end[gap]
                 if half_duplex:
                     out_free = max(out_free, in_free)
                 piece_gap[pieces], piece_before[pieces] = gap, step
-                piece_begin[pieces], piece_end[pieces] = back[gap], size[gap]
+                piece_begin[pieces], piece_end[pieces] = back[gap], moved[gap]
                 pieces += 1
-                back[gap] = size[gap]
+                back[gap] = moved[gap]
         # 3. bring back pieces for later ops
         busy_until = clock + seconds[step]
         ahead, behind = 0.0, (missing * in_rate + aways * latency) * _SLACK
         most, seen = promised + held_bytes, step + 1
-        while ready < aways and back[away[aways - 1 - ready]] == size[away[aways - 1 - ready]]:
+        while ready < aways and back[away[aways - 1 - ready]] == moved[away[aways - 1 - ready]]:
             ready += 1
         for at in range(aways - 1 - ready, -1, -1):
             if in_free >= busy_until or capacity - most < smallest:
                 break
             gap = away[at]
-            if end[gap] <= step or back[gap] == size[gap]:
+            if end[gap] <= step or back[gap] == moved[gap]:
                 continue
-            ahead += latency + (size[gap] - back[gap]) * in_rate
+            ahead += latency + (moved[gap] - back[gap]) * in_rate
             until_use = elapsed[end[gap]] - elapsed[step] - max(0.0, in_free - clock)
             if until_use - behind > lead:
                 break
@@ -220,8 +227,8 @@ def walk(  # noqa: C901, PLR0912, PLR0915
                 continue
             most = max(most, highest(promises, seen, int(end[gap])))
             seen = max(seen, int(end[gap]))
-            while in_free < busy_until and back[gap] < size[gap]:
-                part = min(size[gap] - back[gap], piece_bytes)
+            while in_free < busy_until and back[gap] < moved[gap]:
+                part = min(moved[gap] - back[gap], piece_bytes)
                 if capacity - most < part:
                     break
                 back_end[gap] = max(clock, in_free) + latency + part * in_rate
@@ -243,21 +250,21 @@ def walk(  # noqa: C901, PLR0912, PLR0915
             clock = max(clock, back_end[gap])
         clock += seconds[step]
         # after it, copies out begin
-        while following < gaps and begin[following] == step:
+        while following < count and begin[following] == step:
             gap = following
             following += 1
-            if not size[gap]:
+            if not moved[gap]:
                 if dirty[gap]:
                     copied[instance[gap]] = 0
                 continue
-            is_clean[gap] = not dirty[gap] and copied[instance[gap]] >= size[gap]
+            is_clean[gap] = not dirty[gap] and copied[instance[gap]] >= moved[gap]
             out_end[gap] = clock
             if not is_clean[gap]:
-                out_end[gap] = max(clock, out_free) + latency + size[gap] * out_rate
+                out_end[gap] = max(clock, out_free) + latency + moved[gap] * out_rate
                 out_free = out_end[gap]
                 if half_duplex:
                     in_free = max(in_free, out_free)
-                copied[instance[gap]] = size[gap]
+                copied[instance[gap]] = moved[gap]
             held[helds] = gap
             helds += 1
     for at in range(helds):
