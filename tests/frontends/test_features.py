@@ -151,7 +151,7 @@ def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
         (_data_exchanged, r"sets the \.data of parameter '0\.weight'.*copy_"),
         (_nested, r"test_features.py:\d+.*enable_nested_tensor=False"),
         (_conditional, r"test_features.py:\d+.*torch cannot trace this"),
-        (_opaque, "a SimpleNamespace that holds tensors"),
+        (_opaque, "a SimpleNamespace holds tensors; return them"),
         (_packed, r"test_features.py:\d+.*reads lengths.*torch.compile"),
         (_distributed, r"test_features.py:\d+.*validate_args=False"),
         (_averaged, r"test_features.py:\d+.*give it a momentum"),

@@ -1,6 +1,7 @@
 """What a step leaves in attributes of modules is there after each call, or the step is refused."""
 
 import warnings
+from collections import deque
 from collections.abc import Callable
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -130,6 +131,44 @@ class Counted(Base):
         return x.sum() * self.calls
 
 
+class Averaging(Base):
+    """Divides by a mean of losses, a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = self.linear(x).square().mean()
+        self.calls = 0.9 * self.calls + 0.1 * loss.item()
+        return loss / self.calls
+
+
+class Logging(Base):
+    """Keeps numbers that it does not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: deque[object] = deque([1.0], maxlen=9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = self.linear(x).square().mean()
+        self.calls = loss.item()
+        self.numbers.append(loss.item())
+        return loss
+
+
+class Rotating(Base):
+    """Turns a number called like a table of optimizers, a queue, and a number beside a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.turn = 0, deque([1.0, 2.0])
+        self.queue: dict[str, object] = {"at": 0, "keys": torch.ones(2)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.state = 1 - self.state
+        self.turn.rotate()
+        self.queue["at"] = 1 if self.queue["at"] == 0 else 0
+        return self.linear(x).sum() * (1 + self.state) * self.turn[0] * (2 if self.queue["at"] else 1)
+
+
 def captured(model: nn.Module) -> Captured:
     def step(x: Tensor) -> Tensor:
         loss = model(x)
@@ -141,8 +180,15 @@ def captured(model: nn.Module) -> Captured:
 
 @pytest.mark.parametrize(
     ("make", "name"),
-    [(Recurrent, "hidden"), (Remembering, "earlier"), (Naming, "named"), (Drawing, "hidden"), (Stretching, "calls")],
-    ids=["attribute", "list", "dictionary", "random", "constant for a number"],
+    [
+        (Recurrent, "hidden"),
+        (Remembering, "earlier"),
+        (Naming, "named"),
+        (Drawing, "hidden"),
+        (Stretching, "calls"),
+        (Averaging, "calls"),
+    ],
+    ids=["attribute", "list", "dictionary", "random", "constant for a number", "number"],
 )
 def test_what_the_next_step_would_read_is_refused(make: Callable[[], Base], name: str) -> None:
     """It would be as it was before; the module is as it was."""
@@ -171,6 +217,44 @@ def test_numbers_are_left_as_the_step_leaves_them() -> None:
     for item in found.settled:
         item.leave()
     assert (model.is_odd, model.calls) == (True, 1)
+
+
+def test_numbers_of_the_step_are_not_there_after_it() -> None:
+    """Who reads one is refused, in an attribute and in a container, which has one entry more than before."""
+    model = Logging()
+    found = captured(model)
+    assert (model.calls, list(model.numbers)) == (0, [1.0])
+    for _ in range(2):
+        for item in found.overwritten:
+            item.withhold()
+        assert len(model.numbers) == 2
+    assert "a captured step left in Logging.calls" in repr(model.calls)
+    for read in (lambda: f"{model.calls:.3f}", lambda: model.calls == 0, lambda: model.numbers[1] + 1.0):  # type: ignore[operator]
+        with pytest.raises(Uncapturable, match="an earlier call left in Logging"):
+            read()
+
+
+def test_whatever_holds_settled_values_is_followed() -> None:
+    """They are as they were after a capture, and as the step leaves them after a call."""
+    model = Rotating()
+    found = captured(model)
+    assert (model.state, list(model.turn), model.queue["at"]) == (0, [1.0, 2.0], 0)
+    for item in found.settled:
+        item.leave()
+    assert (model.state, list(model.turn), model.queue["at"]) == (1, [2.0, 1.0], 1)
+
+
+def test_whether_a_number_is_one_is_not_known() -> None:
+    """A loss that is no number differs from itself."""
+
+    class Skipping(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            loss = self.linear(x).square().mean()
+            number = loss.item()
+            return loss * 0 if number != number else loss  # noqa: PLR0124
+
+    with pytest.raises(Uncapturable, match="number != number"):
+        captured(Skipping())
 
 
 def test_what_is_settled_is_left_as_the_step_leaves_it() -> None:

@@ -4,7 +4,7 @@ import sympy
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from outgrow.frontends.user.guards import guards
+from outgrow.frontends.user.guards import guards, symbol
 
 
 def test_a_value_with_many_digits_meets_its_own_guard() -> None:
@@ -19,3 +19,16 @@ def test_a_value_with_many_digits_meets_its_own_guard() -> None:
     found = guards(environment, [symbol], [value])
     assert found.hold([value])
     assert not found.hold([0.3])
+
+
+def test_numbers_that_were_equal_have_to_be_equal_again() -> None:
+    """Torch takes one of them for the other from then on; what was compared counts still."""
+    environment = ShapeEnv()
+    numbers = [symbol(environment, name, 0.1) for name in ("first", "second", "third")]
+    expressions = [number.node.expr for number in numbers]
+    assert numbers[0] == numbers[1]
+    assert numbers[1] < 2 * numbers[2]  # pyright: ignore[reportOperatorIssue]
+    found = guards(environment, expressions, [0.1, 0.1, 0.1])
+    assert found.hold([0.1, 0.1, 0.1])
+    assert not found.hold([0.1, 0.2, 0.1])
+    assert not found.hold([0.1, 0.1, 0.04])

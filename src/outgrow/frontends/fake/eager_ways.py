@@ -8,6 +8,7 @@
     fills         the gradient of a number is summed with zeros around it (`frontends.fake.fills`)
     lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
+    numbers       that a tensor holds equal themselves; in eager one that is none (NaN) does not
     transformers  does not look at a fake tensor, such as the positions of tokens, to see whether a mask can be left
                   out; where its content is known it may
 
@@ -20,9 +21,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import sympy
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules import activation
 from torch.utils import checkpoint
 
@@ -34,6 +37,7 @@ from outgrow.frontends.fake.products import product
 IN_PLACE_OF: Mapping[Callable[..., Any], Callable[..., Any]] = {torch.prod: product, torch.masked_fill: filled}
 """Functions of torch, and what is called in their place."""
 _NONE = torch._C._disabled_torch_function_impl
+_equals, _differs = torch.SymFloat.__eq__, torch.SymFloat.__ne__
 
 
 @contextmanager
@@ -52,6 +56,8 @@ def as_in_eager(literals: Literals, *, caches_casts: bool) -> Iterator[None]:
             patch.object(Tensor, "masked_fill", filled),
             patch.object(Tensor, "masked_fill_", filled_in_place),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
+            patch.object(torch.SymFloat, "__eq__", _equal),
+            patch.object(torch.SymFloat, "__ne__", _unequal),
             _seen_by_transformers(literals),
         ):
             yield
@@ -72,6 +78,22 @@ def _seen_by_transformers(literals: Literals) -> Iterator[None]:
 
     with patch.object(asked, "is_fake_tensor", is_unknown):
         yield
+
+
+def _equal(self: torch.SymFloat, other: object) -> Any:
+    _refuse_itself(self, other)
+    return _equals(self, other)
+
+
+def _unequal(self: torch.SymFloat, other: object) -> Any:
+    _refuse_itself(self, other)
+    return _differs(self, other)
+
+
+def _refuse_itself(number: torch.SymFloat, other: object) -> None:
+    """Raise where a number of unknown content is compared with itself: whoever does so asks whether it is one."""
+    if isinstance(other, torch.SymFloat) and number.node.hint is None and number.node.expr == other.node.expr:
+        raise GuardOnDataDependentSymNode(sympy.Eq(number.node.expr, number.node.expr, evaluate=False), "is it NaN?")
 
 
 def _has_own_functions(tensors: Iterable[object]) -> bool:

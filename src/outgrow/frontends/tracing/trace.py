@@ -10,7 +10,7 @@ prints or appends to a list happens once, at the capture.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import RLock, get_ident
@@ -159,6 +159,7 @@ def trace(
     `frontends.user.devices` refuses; errors of the step pass.
     """
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    check_open(leaves, "pass them to the step as they are, or in a dict, list, tuple or dataclass")
     with _one_at_a_time:
         return _trace(step, training, leaves, call_structure)
 
@@ -196,7 +197,7 @@ def _trace(
             _warn_of_given(fake_leaves, (call_args, call_kwargs))
             found = _observe(returned, training, before, run)
             run.settled, run.kept = attributes.settled(), attributes.kept()
-            return [*found, *(tensor.detach() for item in run.kept for tensor in item.tensors)]
+            return [*found, *_without_graphs(value for item in run.kept for value in item.values)]
 
         owners = [module for model in training.models for module in model.modules()]
         attributes = stack.enter_context(attributes_kept([*owners, *training.optimizers]))
@@ -257,7 +258,7 @@ def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:
     assert isinstance(results, list | tuple), "it returns a list"
     output.args = (list(results[:count]),)
     others = list(dict.fromkeys(node for node in results[count:] if isinstance(node, fx.Node)))
-    sources = {node: node.args[0] if node.args else node for node in others}
+    sources = {node: node.args[0] if node.target is torch.ops.aten.detach.default else node for node in others}
     found = [sources[node] if isinstance(node, fx.Node) else node for node in results[count:]]
     for node in others:
         if not node.users and node.op == "call_function":
@@ -295,7 +296,7 @@ def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:
 def _observe(returned: object, training: Training, before: Mapping[StateSlot, Tensor], run: _Run) -> list[object]:
     """Note what the step returned and left behind; return the outputs of the trace."""
     open_dataclasses(returned)
-    check_open(returned)
+    check_open(returned, "return them in a dict, list, tuple or dataclass")
     leaves, run.structure = pytree.tree_flatten(returned)
     found: list[object] = []
     for at, leaf in enumerate(leaves):
@@ -315,7 +316,12 @@ def _observe(returned: object, training: Training, before: Mapping[StateSlot, Te
             run.outputs.append(None if stays else slot)
             found.append(tensor)
     run.emptied = tuple(slot for slot in before if slot not in after)
-    return [item.detach() if isinstance(item, Tensor) else item for item in found]
+    return _without_graphs(found)
+
+
+def _without_graphs(values: Iterable[object]) -> list[object]:
+    """Return tensors, which no backward pass can go back from, and numbers."""
+    return [value.detach() if isinstance(value, Tensor) else value for value in values]
 
 
 @contextmanager

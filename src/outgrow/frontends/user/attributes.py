@@ -12,6 +12,7 @@ to be read. Such an object is there after each call as well, since what it stand
 the next step read what cannot be left, such as the length of a table that is kept beside it, is not left either.
 """
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from typing import Any, NoReturn
 
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor, fx
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import Optimizer
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
@@ -28,9 +30,10 @@ from outgrow.frontends.user.configuration import is_configuration, is_opaque, is
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.remarks import remark
 
-_HELD_ELSEWHERE = ("_parameters", "_buffers", "_modules", "state", "param_groups")
+_OF_MODULES = ("_parameters", "_buffers", "_modules")
+_OF_OPTIMIZERS = ("state", "param_groups")
 """Attributes that are a module's tables of tensors and modules, or an optimizer's."""
-_CONTAINERS = (list, dict, set)
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _SHAPES_ALONE = frozenset(
     f"aten::{name}"
     for name in (
@@ -46,7 +49,7 @@ _ONCE = (
     "what changes from step to step in an attribute of the module or the optimizer itself, or change it after the step."
 )
 
-Container = list[object] | dict[object, object] | set[object]
+Container = list[object] | dict[object, object] | set[object] | deque[object]
 
 
 class _Gone:
@@ -84,11 +87,11 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Values of a step that a module or an optimizer keeps in an attribute: these tensors, in place of what was."""
+    """Values of a step, tensors or numbers, that a module or an optimizer keeps in an attribute, and what was there."""
 
     owner: object
     name: str
-    tensors: tuple[Tensor, ...]
+    values: tuple[object, ...]
     replaced: object
 
 
@@ -96,7 +99,7 @@ class Kept:
 class Left:
     """An attribute in which a step leaves `count` values; the next step must not read them if they `depend` on it.
 
-    They do if they depend on what the step was given, or if one of them replaces a number.
+    They do if they depend on what the step was given, as numbers of tensors do, or if one of them replaces a number.
     """
 
     owner: object
@@ -107,14 +110,20 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """An attribute in which a step leaves a value without having read what was there."""
+    """An attribute in which a step leaves `count` values without having read what was there."""
 
     owner: object
     name: str
+    count: int
 
     def withhold(self) -> None:
-        """Let whoever reads it be refused."""
-        vars(self.owner)[self.name] = _Refusing(f"{type(self.owner).__name__}.{self.name}")
+        """Let whoever reads it be refused; of a container, whoever reads what is in it."""
+        table = vars(self.owner)
+        there, refusing = table.get(self.name), _Refusing.of(self.owner, self.name)
+        if isinstance(there, _CONTAINERS):
+            _fill(there, _with_refusing(there, refusing, self.count))
+        else:
+            table[self.name] = refusing
 
 
 @contextmanager
@@ -122,7 +131,7 @@ def withheld(items: Iterable[Overwritten]) -> Iterator[None]:
     """Within this context the attributes are the same, whatever is in them; they have it again at the end."""
     before = [(item, vars(item.owner).get(item.name, _Gone)) for item in items]
     for item, _ in before:
-        item.withhold()
+        vars(item.owner)[item.name] = _Refusing.of(item.owner, item.name)
     try:
         yield
     finally:
@@ -134,9 +143,8 @@ def withheld(items: Iterable[Overwritten]) -> Iterator[None]:
 
 
 def overwritten_by(left: Iterable[Left]) -> tuple[Overwritten, ...]:
-    """Return the attributes, other than containers, in which a step leaves values that the next one does not read."""
-    plain = (item for item in left if item.depend and not isinstance(vars(item.owner).get(item.name), _CONTAINERS))
-    return tuple(Overwritten(item.owner, item.name) for item in plain)
+    """Return the attributes in which a step leaves values that the next one does not read."""
+    return tuple(Overwritten(item.owner, item.name, item.count) for item in left if item.depend)
 
 
 class Read(Uncapturable):
@@ -164,7 +172,7 @@ class Attributes:
         found: dict[int, tuple[object, Container]] = {}
         for owner, copy in zip(each, before, strict=True):
             for name, value in copy.items():
-                if name not in _HELD_ELSEWHERE:
+                if name not in _held_elsewhere(owner):
                     _find_containers(owner, value, found)
         containers = tuple((owner, item, item.copy()) for owner, item in found.values())
         known = frozenset(id(leaf) for copy in before for leaf in _leaves(copy) if isinstance(leaf, FakeTensor))
@@ -175,10 +183,10 @@ class Attributes:
     def put_back(self) -> None:
         """Put back what has no content, and what is settled; nothing else."""
         for _, container, copy in self.containers:
-            if _differ(container, copy) and (is_settled(container) or any(map(_is_empty, _leaves(container)))):
+            if _differ(container, copy) and (_is_left(container, copy) or any(map(_is_empty, _leaves(container)))):
                 _fill(container, copy)
         for owner, copy in zip(self.owners, self.before, strict=True):
-            _put_back_attributes(vars(owner), copy)
+            _put_back_attributes(owner, copy)
 
     def put_back_all(self) -> None:
         """Put back everything."""
@@ -192,13 +200,14 @@ class Attributes:
         """Return the settled values that have changed."""
         found: list[Settled | Contents] = []
         for owner, container, copy in self.containers:
-            if _differ(container, copy) and is_settled(container):
+            if _differ(container, copy) and _is_left(container, copy):
                 found.append(Contents(owner, container, container.copy()))
         for owner, copy in zip(self.owners, self.before, strict=True):
-            there = {name: value for name, value in vars(owner).items() if name not in _HELD_ELSEWHERE}
+            elsewhere = _held_elsewhere(owner)
+            there = {name: value for name, value in vars(owner).items() if name not in elsewhere}
             new = [(name, value) for name, value in there.items() if name not in copy or copy[name] is not value]
             found += [Settled(owner, name, value) for name, value in new if is_settled(value)]
-            gone = [name for name in copy if name not in there and name not in _HELD_ELSEWHERE]
+            gone = [name for name in copy if name not in there and name not in elsewhere]
             found += [Settled(owner, name, _Gone()) for name in gone]
         return tuple(found)
 
@@ -213,9 +222,8 @@ class Attributes:
         """Return the values of the step that attributes hold now."""
         found: list[Kept] = []
         for owner, copy in zip(self.owners, self.before, strict=True):
-            for name in [name for name in vars(owner) if name not in _HELD_ELSEWHERE]:
-                tensors = [leaf for leaf in _leaves(vars(owner)[name]) if isinstance(leaf, FakeTensor)]
-                fresh = tuple(tensor for tensor in tensors if id(tensor) not in self.known)
+            for name in [name for name in vars(owner) if name not in _held_elsewhere(owner)]:
+                fresh = tuple(x for x in _leaves(vars(owner)[name]) if _is_empty(x) and id(x) not in self.known)
                 found += [Kept(owner, name, fresh, copy.get(name))] if fresh else []
         return tuple(found)
 
@@ -231,11 +239,11 @@ def attributes_kept(owners: Iterable[object]) -> Iterator[Attributes]:
 
 
 def left_by(kept: Sequence[Kept], nodes: Sequence[object]) -> tuple[Left, ...]:
-    """Return what a step leaves in attributes; `nodes` are those of the tensors that are kept, in order."""
+    """Return what a step leaves in attributes; `nodes` are those of the values that are kept, in order."""
     rest = iter(nodes)
     found: list[Left] = []
     for item in kept:
-        depend = [_depends(next(rest)) for _ in item.tensors]
+        depend = [_depends(next(rest)) or isinstance(value, py_sym_types) for value in item.values]
         is_state = any(depend) or isinstance(item.replaced, int | float)
         found.append(Left(item.owner, item.name, len(depend), is_state))
     return tuple(found)
@@ -270,14 +278,10 @@ def next_step(settled: Sequence[Settled | Contents], left: Sequence[Left]) -> It
     for item in settled:
         item.leave()
     for item in left:
-        table, refusing = vars(item.owner), _Refusing(f"{type(item.owner).__name__}.{item.name}")
-        match table.get(item.name):
-            case list():
-                table[item.name] = [refusing] * item.count
-            case dict() as there:
-                table[item.name] = dict.fromkeys(there, refusing) or {"": refusing}
-            case _:
-                table[item.name] = refusing
+        table, refusing = vars(item.owner), _Refusing.of(item.owner, item.name)
+        there = table.get(item.name)
+        is_container = isinstance(there, _CONTAINERS)
+        table[item.name] = _with_refusing(there, refusing, item.count) if is_container else refusing
     try:
         yield
     finally:
@@ -289,6 +293,11 @@ class _Refusing:
 
     def __init__(self, name: str) -> None:
         self.__dict__["_name"] = name
+
+    @staticmethod
+    def of(owner: object, name: str) -> "_Refusing":
+        """Stand for an attribute of an object."""
+        return _Refusing(f"{type(owner).__name__}.{name}")
 
     def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         name = self.__dict__["_name"]
@@ -310,9 +319,25 @@ class _Refusing:
             raise AttributeError(name)
         self._refuse()
 
+    def __repr__(self) -> str:
+        return f"<what a captured step left in {self.__dict__['_name']}>"
+
+    __hash__ = object.__hash__
+    __eq__ = __ne__ = __str__ = __format__ = __call__ = __contains__ = __index__ = __abs__ = __round__ = _refuse
+    __setitem__ = __floordiv__ = __rfloordiv__ = __mod__ = __rpow__ = _refuse
     __bool__ = __len__ = __iter__ = __getitem__ = __float__ = __int__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = _refuse
     __rmatmul__ = __neg__ = __pow__ = __lt__ = __le__ = __gt__ = __ge__ = __iadd__ = __isub__ = __imul__ = _refuse
+
+
+def _with_refusing(there: Container, refusing: _Refusing, count: int) -> Container:
+    """Return a container like one in which a step has left `count` values, of whose entries nobody knows which."""
+    if isinstance(there, dict):
+        return dict.fromkeys(there, refusing) or {"": refusing}
+    if isinstance(there, set):
+        return {refusing}
+    settled = [item for item in there if not isinstance(item, _Refusing)]
+    return type(there)([*settled, *[refusing] * count])
 
 
 def _find_containers(owner: object, value: object, found: dict[int, tuple[object, Container]]) -> None:
@@ -325,6 +350,20 @@ def _find_containers(owner: object, value: object, found: dict[int, tuple[object
         _find_containers(owner, item, found)
 
 
+def _held_elsewhere(owner: object) -> tuple[str, ...]:
+    return _OF_OPTIMIZERS if isinstance(owner, Optimizer) else _OF_MODULES
+
+
+def _is_left(container: Container, copy: Container) -> bool:
+    """Whether all that is new in a container is settled."""
+    known = {id(item) for item in _entries(copy)}
+    return all(id(item) in known or is_settled(item) for item in _entries(container))
+
+
+def _entries(container: Container) -> Iterable[object]:
+    return container.values() if isinstance(container, dict) else container
+
+
 def _differ(container: Container, copy: Container) -> bool:
     """Whether other objects are in a container, or in another order."""
     if isinstance(container, dict) and isinstance(copy, dict):
@@ -335,7 +374,7 @@ def _differ(container: Container, copy: Container) -> bool:
 def _fill(container: Any, copy: Any) -> None:
     container.clear()
     match container, copy:
-        case (list(), list()):
+        case (list() | deque(), list() | deque()):
             container.extend(copy)
         case (dict(), dict()) | (set(), set()):
             container.update(copy)
@@ -343,10 +382,11 @@ def _fill(container: Any, copy: Any) -> None:
             raise AssertionError("a copy is of the same kind")
 
 
-def _put_back_attributes(attributes: dict[str, object], copy: Mapping[str, object]) -> None:
+def _put_back_attributes(owner: object, copy: Mapping[str, object]) -> None:
+    attributes, elsewhere = vars(owner), _held_elsewhere(owner)
     for name, value in list(attributes.items()):
         is_new = name not in copy or copy[name] is not value
-        if is_new and name not in _HELD_ELSEWHERE and (is_settled(value) or any(map(_is_empty, _leaves(value)))):
+        if is_new and name not in elsewhere and (is_settled(value) or any(map(_is_empty, _leaves(value)))):
             attributes[name] = copy.get(name)
     for name in [name for name in attributes if name not in copy and attributes[name] is None]:
         del attributes[name]

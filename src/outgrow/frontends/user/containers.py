@@ -1,10 +1,15 @@
-"""Which containers may hold tensors? Torch's pytrees; dataclasses are made pytrees here."""
+"""Which containers may hold tensors? Torch's pytrees; dataclasses are made pytrees here.
+
+What a dataclass holds is exchanged in a copy that is not made by its constructor, which may compute.
+"""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
@@ -14,18 +19,31 @@ def open_dataclasses(value: object) -> None:
     """Let every dataclass in `value` that holds tensors be a pytree from now on."""
     for leaf in pytree.tree_leaves(value):
         if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and _holds_tensors(leaf):
-            pytree.register_dataclass(type(leaf))
+            _open(type(leaf))
             open_dataclasses(_inside(leaf))
 
 
-def check_open(value: object) -> None:
-    """Raise `Uncapturable` where something in `value` that is no pytree holds tensors."""
+def _open(kind: type) -> None:
+    """Let a type of dataclass be a pytree, of whatever its objects have as attributes."""
+
+    def flattened(value: Any) -> tuple[list[Any], list[str]]:
+        attributes = _attributes(value)
+        return list(attributes.values()), list(attributes)
+
+    def made_of(leaves: Iterable[Any], names: list[str]) -> Any:
+        value = object.__new__(kind)
+        for name, leaf in zip(names, leaves, strict=True):
+            object.__setattr__(value, name, leaf)
+        return value
+
+    pytree.register_pytree_node(kind, flattened, made_of)
+
+
+def check_open(value: object, remedy: str) -> None:
+    """Raise `Uncapturable`, with a remedy, where something in `value` that is no pytree holds tensors."""
     for leaf in pytree.tree_leaves(value):
-        if not isinstance(leaf, (nn.Module, Optimizer)) and _holds_tensors(leaf):
-            raise Uncapturable(
-                f"the step returns a {type(leaf).__name__} that holds tensors; "
-                "return them in a dict, list, tuple or dataclass"
-            )
+        if not isinstance(leaf, (nn.Module, Optimizer, GradScaler)) and _holds_tensors(leaf):
+            raise Uncapturable(f"a {type(leaf).__name__} holds tensors; {remedy}")
 
 
 def _holds_tensors(leaf: object) -> bool:
@@ -38,4 +56,10 @@ def _inside(leaf: object) -> object:
         return None
     if isinstance(leaf, Mapping):
         return list(leaf.values())
-    return list(vars(leaf).values()) if hasattr(leaf, "__dict__") else None
+    return list(_attributes(leaf).values())
+
+
+def _attributes(value: object) -> dict[str, object]:
+    """Return what an object has in its `__dict__`, or, if it is a dataclass, in its slots."""
+    named = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+    return getattr(value, "__dict__", {}) | {name: getattr(value, name) for name in named if hasattr(value, name)}

@@ -64,10 +64,11 @@ def guards(shape_env: ShapeEnv, symbols: Sequence[sympy.Symbol], values: Sequenc
     names = {symbol: f"hyper_{at}" for at, symbol in enumerate(symbols)}
     fixed = {symbol: value for symbol, value in zip(symbols, values, strict=True) if symbol in shape_env.replacements}
     conditions = [f"{names[symbol]} == {value!r}" for symbol, value in fixed.items()]
-    free = names.keys() - fixed.keys()
-    assumed = [guard.expr for guard in shape_env.guards if guard.expr.free_symbols]
+    assumed = [guard.expr for guard in shape_env.guards if guard.expr.free_symbols <= names.keys()]
     conditions += [
-        f"({_Printer().doprint(expr.xreplace(_symbols(names)))})" for expr in assumed if expr.free_symbols <= free
+        f"({_Printer().doprint(expr.xreplace(_symbols(names)))})"
+        for expr in assumed
+        if not expr.free_symbols <= fixed.keys()
     ]
     return Guards(tuple(names.values()), " and ".join(dict.fromkeys(conditions)) or "True")
 

@@ -40,7 +40,7 @@ class Conditions(NamedTuple):
 
 
 class Cooling(NamedTuple):
-    """How a run of `trials` cools, from `warm` to `cold`, shares of the step; it ends once a trial is quick `enough`."""
+    """How a run of `trials` cools, from `warm` to `cold`, shares of the step; `enough` seconds of a step end it."""
 
     trials: int
     warm: float
