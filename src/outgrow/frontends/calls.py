@@ -120,7 +120,7 @@ def settle(call: Bound, outcome: Outcome) -> object:
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
         place = call.captured.places.get(item.slot)
         put(item.slot, result if result is None or place is None else place.around(result), call.training)
-    for item in call.captured.settled:
+    for item in (*call.captured.settled, *call.captured.changed):
         item.leave()
     for item in call.captured.overwritten:
         item.withhold()

@@ -52,8 +52,12 @@ _MOST_ENTRIES = 32
 _MANY = 5
 _ANEW = (
     "The step has been captured and planned {} times for batches of the same shapes, which takes time: something else "
-    "changes from call to call, such as a number among the arguments or an attribute of a module. Pass it as a tensor, "
-    "or keep it in a buffer."
+    "changes from call to call, such as a number among the arguments, an attribute of a module, or a variable that the "
+    "step reads. Pass it as a tensor, or keep it in a buffer."
+)
+_COUNTED = (
+    "The step changes `{}`, which may be part of what it does, so every call is captured and planned anew, which takes "
+    "time. Change it after the step, or pass what depends on it as a tensor."
 )
 _FORGOTTEN = (
     "The step has been called with more shapes than outgrow keeps plans for ({}). One that is forgotten is captured "
@@ -155,6 +159,7 @@ class Entries:
         self._by_signature: dict[Hashable, list[Entry]] = {}
         self._overwritten: dict[Overwritten, None] = {}
         self._calls = self._dropped = 0
+        self._has_changed = False
         self._machine: Machine | None = None
         self._overhead_bytes: int | None = None
         self._ample: Ample | None = None
@@ -203,6 +208,7 @@ class Entries:
         if captured.overwritten:
             self._overwritten |= dict.fromkeys(captured.overwritten)
             key = self._signature(args, kwargs)
+        self._warn_of_changed(entry)
         self._by_signature.setdefault(key, []).append(entry)
         self._warn_of_many(entry)
         self._drop_oldest()
@@ -212,6 +218,13 @@ class Entries:
         """Return the signature of a call; what is in attributes that captured steps overwrite makes no difference."""
         with withheld(self._overwritten):
             return signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
+
+    def _warn_of_changed(self, entry: Entry) -> None:
+        """Say, once, if a step changes a number outside, so that it is captured anew in every call."""
+        changed = () if entry.runs_as_written else entry.captured.changed
+        if changed and not self._has_changed:
+            self._has_changed = True
+            remark(_COUNTED.format(changed[0].place.name))
 
     def _warn_of_many(self, entry: Entry) -> None:
         """Say, once, if a step is captured over and over for batches of the same shapes."""
@@ -278,7 +291,7 @@ class Entries:
         if entry.runs_as_written:
             return Served(entry)
         captured, lasting = entry.captured, entry.program.lasting
-        if not captured.guards_hold(self._training):
+        if not (captured.outside.still_hold() and captured.guards_hold(self._training)):
             return None
         tensors = captured.tensors(self._training, args, kwargs)
         platform = self._platform

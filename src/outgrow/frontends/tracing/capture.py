@@ -40,6 +40,7 @@ from outgrow.frontends.user.attributes import (
 from outgrow.frontends.user.devices import CPU, device_of, elsewhere_of, title
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart
 from outgrow.frontends.user.guards import Guards, asked, guards
+from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.refusals import NOT_HELD
 from outgrow.frontends.user.state import (
     BatchSlot,
@@ -125,8 +126,9 @@ class Captured:
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step and
     stay there. `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not
     inputs, and can go when the step begins. `schedulers` make a step of their own after every call; what is `settled`
-    is set in attributes before, and what is `overwritten` there cannot be read from then on. `guards` are conditions
-    on the hyper-parameters, followed by the `counters`. Tensors with `places` are spread over a mesh, and this process
+    is set in attributes before, and what is `overwritten` there cannot be read from then on. It serves while numbers
+    `outside` are what they were, of which it sets those that it has `changed`. `guards` are conditions on the
+    hyper-parameters, followed by the `counters`. Tensors with `places` are spread over a mesh, and this process
     has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are small ones of the
     host, which stay there.
     """
@@ -142,6 +144,8 @@ class Captured:
     schedulers: tuple[LRScheduler, ...] = ()
     settled: tuple[Settled | Contents, ...] = ()
     overwritten: tuple[Overwritten, ...] = ()
+    outside: Outside = field(default_factory=Outside)
+    changed: tuple[Changed, ...] = ()
     counters: tuple[Counted, ...] = ()
     places: Mapping[StateSlot, Place] = field(default_factory=dict[StateSlot, Place])
     device: torch.device = CPU
@@ -303,6 +307,8 @@ class _Assembly:
             constants=tuple(self.constants),
             schedulers=self.traced.schedulers,
             settled=self.traced.settled,
+            outside=self.traced.outside,
+            changed=self.traced.changed,
             counters=tuple(counter for counter, _ in counters.values()),
             device=device,
             elsewhere=elsewhere_of(self.conversion.devices, device, graph),

@@ -43,6 +43,7 @@ from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import nothing_drawn
 from outgrow.frontends.user.guards import symbol
+from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.refusals import DROP_IN, refusals
 from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.state import (
@@ -113,7 +114,8 @@ class Traced:
     slots that lost theirs, `gradients` the tensors that
     were in `p.grad` when an optimizer made its step, and `schedulers` those whose steps are to follow every call.
     `mode` is the mode of the fake tensors, if it was made for this run. `settled` is what the step leaves in
-    attributes, and `left` are the values without content that it leaves there.
+    attributes, and `left` are the values without content that it leaves there. `outside` are the numbers that it found
+    elsewhere, and `changed` those that it has changed.
     """
 
     module: fx.GraphModule
@@ -134,6 +136,8 @@ class Traced:
     schedulers: tuple[LRScheduler, ...]
     settled: tuple[Settled | Contents, ...]
     left: tuple[Left, ...]
+    outside: Outside
+    changed: tuple[Changed, ...]
 
 
 @dataclass(slots=True)
@@ -148,6 +152,7 @@ class _Run:
     gradients: list[Tensor] = field(default_factory=list)
     settled: tuple[Settled | Contents, ...] = ()
     kept: tuple[Kept, ...] = ()
+    changed: tuple[Changed, ...] = ()
 
 
 def trace(
@@ -167,7 +172,7 @@ def trace(
 def _trace(
     step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
 ) -> Traced:
-    before = state_tensors(training)
+    before, outside = state_tensors(training), Outside.of(step)
     check_devices(before, leaves)
     _check_optimizers(training)
     caches_casts = torch.is_autocast_cache_enabled()
@@ -196,13 +201,13 @@ def _trace(
             attributes.warn_of_opaque()
             _warn_of_given(fake_leaves, (call_args, call_kwargs))
             found = _observe(returned, training, before, run)
-            run.settled, run.kept = attributes.settled(), attributes.kept()
+            run.settled, run.kept, run.changed = attributes.settled(), attributes.kept(), outside.changed()
             return [*found, *_without_graphs(value for item in run.kept for value in item.values)]
 
         owners = [module for model in training.models for module in model.modules()]
         attributes = stack.enter_context(attributes_kept([*owners, *training.optimizers]))
         stack.enter_context(nothing_drawn(step, [*owners, *training.optimizers]))
-        stack.enter_context(_side_effects_undone(training, twins))
+        stack.enter_context(_side_effects_undone(training, twins, outside))
         stack.enter_context(nothing_unseen(before))
         stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
@@ -241,6 +246,8 @@ def _trace(
             schedulers=tuple(schedulers.waiting),
             settled=run.settled,
             left=left,
+            outside=outside,
+            changed=run.changed,
         )
 
 
@@ -348,14 +355,15 @@ def _gradients_noted(training: Training, run: _Run) -> Iterator[None]:
 
 
 @contextmanager
-def _side_effects_undone(training: Training, twins: Twins) -> Iterator[None]:
-    """Take away what the run leaves in models, optimizers, tensors and the autocast cache."""
+def _side_effects_undone(training: Training, twins: Twins, outside: Outside) -> Iterator[None]:
+    """Take away what the run leaves in models, optimizers, tensors, numbers outside, and the autocast cache."""
     known = {id(parameter) for model in training.models for parameter in model.parameters()}
     torch.clear_autocast_cache()
     try:
         with preserved(training):
             yield
     finally:
+        outside.put_back()
         torch.clear_autocast_cache()
         strays = [t for t in twins.originals.values() if id(t) not in known and _has_fake_gradient(t)]
         for tensor in strays:

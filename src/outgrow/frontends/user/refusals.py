@@ -12,6 +12,7 @@ import site
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -149,12 +150,18 @@ def _is_of_torch(traceback: TracebackType | None) -> bool:
     return str(Path(file).resolve()).startswith(_TORCH)
 
 
+@cache
+def is_of_a_library(file: str) -> bool:
+    """Whether a file of code is Python's own, or of an installed package."""
+    return str(Path(file).resolve()).startswith(_LIBRARIES)
+
+
 def user_line(traceback: TracebackType | None) -> str | None:
     """Return file, line and text of the innermost frame outside of torch, outgrow and installed packages."""
     place = None
     while traceback is not None:
         file, line = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
-        if not file.startswith("<") and not str(Path(file).resolve()).startswith(_LIBRARIES):
+        if not file.startswith("<") and not is_of_a_library(file):
             place = f"{file}:{line}: `{linecache.getline(file, line).strip()}`"
         traceback = traceback.tb_next
     return place
