@@ -102,14 +102,16 @@ def carried_out(call: Bound, run: Running) -> Outcome:
         outcome = run.execute()
         completed = True
     finally:
-        if not completed:
-            run.abandon()
-        if not completed and not run.progress.updating:
-            for name, copy in before.items():
-                with torch.no_grad():
-                    call.tensors[name].copy_(copy)
-            for generator, state in generators:
-                generator.set_state(state)
+        try:
+            if not completed:
+                run.abandon()
+        finally:
+            if not completed and not run.progress.updating:
+                for name, copy in before.items():
+                    with torch.no_grad():
+                        call.tensors[name].copy_(copy)
+                for generator, state in generators:
+                    generator.set_state(state)
     return outcome
 
 

@@ -42,8 +42,9 @@ struct Region {
 std::mutex guard;
 // A thread of the parent may hold the guard at a fork; a child has no such thread, and would wait for ever.
 const int at_fork = pthread_atfork([] { guard.lock(); }, [] { guard.unlock(); }, [] { guard.unlock(); });
-std::vector<Region> rests;
-std::unordered_map<void*, size_t> live;
+// Not destroyed at the end of the process: tensors die after that.
+auto& rests = *new std::vector<Region>;
+auto& live = *new std::unordered_map<void*, size_t>;
 size_t resting_bytes = 0;
 size_t live_bytes = 0;
 size_t peak_bytes = 0;
@@ -86,8 +87,8 @@ bool move_chunk_to(char* place, size_t bytes) {
       rests.erase(rests.begin());
       continue;
     }
-    char* chunk = region.begin + region.bytes - kChunk;
-    if (mremap(chunk, kChunk, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return false;
+    if (mremap(region.begin, kChunk, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return false;
+    region.begin += kChunk;  // the first one, so that chunks that follow each other do so again, in one mapping
     region.bytes -= kChunk;
     resting_bytes -= kChunk;
     return true;

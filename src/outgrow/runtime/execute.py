@@ -124,8 +124,10 @@ class Run:
         assert isinstance(call, Call), "only a call returns something"
         now = self.free_since = self.memory.moment()
         self.memory.before(self.position)
-        born = self._enter(call, returned)
-        self.memory.after()
+        try:
+            born = self._enter(call, returned)
+        finally:
+            self.memory.after()
         self._record(call, now, now, born, 0)
         self._bury()
 
@@ -234,10 +236,12 @@ class Run:
         if call.updates:
             self.progress.updating = True
         self.memory.before(self.position)
-        returned = call.run(self.lookup)
-        born = self._enter(call, returned)
-        del returned
-        self.memory.after()
+        try:
+            returned = call.run(self.lookup)
+            born = self._enter(call, returned)
+            del returned
+        finally:
+            self.memory.after()  # here, since another thread may be the one that abandons the run
         return born
 
     def _enter(self, call: Call, returned: object) -> int:

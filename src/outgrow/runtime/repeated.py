@@ -82,8 +82,10 @@ class Repeated:
         part = self.score.parts[self.position]
         assert isinstance(part, Played), "only a call returns something"
         self.memory.before(self.position)
-        self._enter_results(part, returned)
-        self.memory.after()
+        try:
+            self._enter_results(part, returned)
+        finally:
+            self.memory.after()
         self._bury()
 
     def _play(self, part: Played) -> None:
@@ -92,16 +94,19 @@ class Repeated:
             self.progress.updating = True
         if is_placing:
             self.memory.before(self.position)
-        if part.loose or part.loose_keywords or part.nested:
-            returned = self._called(part)
-        else:
-            returned = call.function(*part.arguments, **part.keywords)
-        for at, name in part.numbers:
-            self._run.values[name] = _result(returned, at)
-        if is_placing:
-            self._enter_results(part, returned)
-            returned = None
-            self.memory.after()
+        try:
+            if part.loose or part.loose_keywords or part.nested:
+                returned = self._called(part)
+            else:
+                returned = call.function(*part.arguments, **part.keywords)
+            for at, name in part.numbers:
+                self._run.values[name] = _result(returned, at)
+            if is_placing:
+                self._enter_results(part, returned)
+                returned = None
+        finally:
+            if is_placing:
+                self.memory.after()
 
     def _enter_results(self, part: Played, returned: object) -> None:
         """See to the results with which storages are born."""

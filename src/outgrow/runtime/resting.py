@@ -177,6 +177,7 @@ class SpillFile:
 
     def make_room(self, size_bytes: int) -> None:
         """Let `size_bytes` be free, in ranges of whatever size. Raises `TierFailure` as `take` does."""
+        self.tier.release(self._space.remove)
         missing = size_bytes - self._space.free_bytes
         if missing > 0:
             self._grow(missing)

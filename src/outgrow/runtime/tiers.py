@@ -165,10 +165,17 @@ class DiskTier:
         """Where it is, for messages."""
         return str(self.folder)
 
-    def home(self, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:  # noqa: ARG002
-        """Return memory with the bytes of a storage that is mapped at `offset` and comes back for good."""
+    def home(self, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """Return memory with the bytes of a storage that is mapped at `offset` and comes back for good.
+
+        They are read as in a step: through the mapping they would take memory twice, and a disk that fails would end
+        the process. Where the file is no more this process's to read, they are.
+        """
         room = room_for(storage.nbytes())
-        ctypes.memmove(room.data_ptr(), storage.data_ptr(), storage.nbytes())
+        if self._file is None or self.is_inherited:
+            ctypes.memmove(room.data_ptr(), storage.data_ptr(), storage.nbytes())
+        else:
+            self.read(offset, room.data_ptr(), storage.nbytes())
         return room
 
     def forget(self, storage: torch.UntypedStorage) -> None:

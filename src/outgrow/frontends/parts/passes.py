@@ -85,7 +85,7 @@ class Waiting:
         graph = ready.captured.graph
         seen = {cost_signature(graph, op): run.observed[op.name] for op in graph.ops if op.name in run.observed}
         if seen:
-            self.platform.cache.add(seen)
+            self.shared.platform.cache.add(seen)  # by which parts are planned, whichever platform ran them
         self.shared.note(run.memory.high_water_bytes)
         self.platform.reset_high_water()
 

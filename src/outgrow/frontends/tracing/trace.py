@@ -163,6 +163,7 @@ def trace(
     Raises `Uncapturable` where the step looks at contents or changes Python state, and for tensors on a device that
     `frontends.user.devices` refuses; errors of the step pass.
     """
+    open_dataclasses((tuple(args), dict(kwargs)))
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     check_open(leaves, "pass them to the step as they are, or in a dict, list, tuple or dataclass")
     with _one_at_a_time:

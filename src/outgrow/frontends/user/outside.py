@@ -36,6 +36,8 @@ _VARIABLES = (
     *("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST"),
     *("STORE_GLOBAL", "STORE_NAME", "STORE_DEREF"),
 )
+_SEVERAL = frozenset(("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"))
+"""Instructions that read two variables, of which an attribute is that of the second (Python 3.13, 3.14)."""
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")
 _BETWEEN = frozenset(("CACHE", "COPY", "DUP_TOP", "EXTENDED_ARG", "PRECALL", "PUSH_NULL", "SWAP"))
 """Instructions that may stand between a variable and its attribute, or its key."""
@@ -195,7 +197,7 @@ def _paths(code: CodeType) -> tuple[tuple[bool, tuple[str, ...]], ...]:
     found: dict[tuple[bool, tuple[str, ...]], None] = {}
     is_local, path = False, ()
     for item in dis.get_instructions(code):
-        kind, name = item.opname, _last(item.argval)
+        kind, name = item.opname, str(item.argval[-1] if item.opname in _SEVERAL else item.argval)
         if isinstance(item.argval, CodeType):
             found |= dict.fromkeys(inner for inner in _paths(item.argval) if not inner[0])
         if kind in _BETWEEN:
@@ -212,11 +214,6 @@ def _paths(code: CodeType) -> tuple[tuple[bool, tuple[str, ...]], ...]:
         if 0 < len(path) <= _LONGEST:
             found[is_local, path] = None
     return tuple(found)
-
-
-def _last(name: object) -> str:
-    """The name that an instruction is about, the last of those that it takes together."""
-    return str(name[-1] if isinstance(name, tuple) else name)
 
 
 def _of_parameters(function: object, values: list[Place]) -> dict[str, Place]:
