@@ -1,5 +1,7 @@
 """Extents of a spill file overlap nowhere and come back, and a storage that rests in one is the storage itself."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,31 @@ def test_a_storage_that_rests_can_be_read_and_written(disk_folder: Path) -> None
     assert extent_of(storage) is None
     assert resident_bytes([tensor]) == storage.nbytes()
     assert torch.equal(tensor[1000:2000], torch.arange(1001, 2001, dtype=torch.float32))
+    spill.close()
+
+
+@needs_arena
+def test_a_disk_that_fails_when_a_storage_comes_home_is_named(
+    disk_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read as in a step, so the error is one; the storage rests on, and comes home once the disk is well."""
+    spill = Spill(OnDisk(disk_folder))
+    tensor = torch.full((1 << 20,), 3.0)
+    storage = tensor.untyped_storage()
+    spill.reserve(0, storage.nbytes())
+    extents = spill.arrange({"t": storage}, {"t"}, {})
+
+    def failing(*_call: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "preadv", failing)
+        with pytest.raises(TierFailure, match=str(disk_folder)):
+            come_home(storage)
+    assert extent_of(storage) is extents["t"]
+    come_home(storage)
+    assert extent_of(storage) is None
+    assert bool((tensor == 3).all())
     spill.close()
 
 

@@ -33,7 +33,7 @@ class Problem:
     minimum_bytes: int = 2 << 20
     """A smaller storage is not moved: a transfer of it costs more in bookkeeping than it frees."""
     piece_bytes: int = 64 << 20
-    """The most that one copy moves."""
+    """What comes back ahead of its use comes in pieces of at most this."""
     least_bytes: int = 256 << 10
     """Where a step has no plan otherwise, storages from this size on are moved too."""
     fixed: frozenset[str] = frozenset()

@@ -25,7 +25,7 @@ def take_apart(draft: Draft, decision: TakeApart) -> None:
         TakeApart(op="back")
     provided:
         the operator's results are computed by kernels of their own; the op is a captured one, and all that it writes
-        are storages that it brings into being and that do not outlive the step.
+        are storages that it brings into being and that are not persistent.
     because:
         each part runs the kernel that computes its results in the whole, on the same operands.
     ->

@@ -23,8 +23,8 @@ def by_layout(draft: Draft, decision: ByLayout) -> None:
     with:
         ByLayout(op="avg_pool2d_backward")
     provided:
-        the operator returns the same whatever the operand holds; the operand's storage does not outlive the step and
-        is written by another op of the step.
+        the operator returns the same whatever the operand holds; the operand's storage is not persistent and is written
+        by another op of the step.
     because:
         the op gets a stand-in of the same dtype, shape, strides and offset, so the same kernel runs in the same way.
     ->

@@ -5,8 +5,8 @@ tensors for fake ones below autograd. The floats of the optimizers' parameter gr
 symbols, so that a changed learning rate is an input and a branch on `weight_decay != 0` is a guard. Whatever
 the run left behind (gradients, new optimizer state) is noted and taken away again.
 
-It does not see Python: a number that the step closes over is a constant of the trace, and what the step
-prints or appends to a list happens once, at the capture.
+It does not see Python: a number that the step closes over is a constant of the trace, which is right while it is the
+same (`frontends.user.outside`), and what the step prints or appends to a list happens once, at the capture.
 """
 
 import logging
