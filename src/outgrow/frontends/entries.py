@@ -202,8 +202,9 @@ class Entries:
         captured = by_kernels(captured, self._settings.kernels)
         _remark_untrained(captured.graph, self._training)
         self._platform.clear_away()
-        is_trusted = not any(other.has_exceeded for other in candidates)
-        entry = self._planned(captured, args, kwargs, is_new=True, may_run_as_written=is_trusted)
+        has_exceeded = any(other.has_exceeded for other in candidates)
+        entry = self._planned(captured, args, kwargs, is_new=True, may_run_as_written=not has_exceeded)
+        entry.has_exceeded = has_exceeded
         entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
         entry.seconds, entry.last_call = perf_counter() - begin, self._calls
         if captured.overwritten:
