@@ -159,7 +159,6 @@ class Entries:
         self._by_signature: dict[Hashable, list[Entry]] = {}
         self._overwritten: dict[Overwritten, None] = {}
         self._calls = self._dropped = 0
-        self._has_changed = False
         self._machine: Machine | None = None
         self._overhead_bytes: int | None = None
         self._ample: Ample | None = None
@@ -221,17 +220,19 @@ class Entries:
         with withheld(self._overwritten):
             return signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
 
+    @property
+    def _kept(self) -> list[Entry]:
+        return [entry for found in self._by_signature.values() for entry in found]
+
     def _warn_of_changed(self, entry: Entry) -> None:
         """Say, once, if a step changes a number outside, so that it is captured anew in every call."""
-        changed = () if entry.runs_as_written else entry.captured.changed
-        if changed and not self._has_changed:
-            self._has_changed = True
-            remark(_COUNTED.format(changed[0].place.name))
+        planned = [other for other in (entry, *self._kept) if not other.runs_as_written and other.captured.changed]
+        if planned == [entry]:
+            remark(_COUNTED.format(entry.captured.changed[0].place.name))
 
     def _warn_of_many(self, entry: Entry) -> None:
         """Say, once, if a step is captured over and over for batches of the same shapes."""
-        entries = [other for found in self._by_signature.values() for other in found]
-        if sum(other.shapes == entry.shapes for other in entries) == _MANY:
+        if sum(other.shapes == entry.shapes for other in self._kept) == _MANY:
             remark(_ANEW.format(_MANY))
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
@@ -253,16 +254,15 @@ class Entries:
 
         It is no more than the budget, under which all of them have plans.
         """
-        entries = [other for found in self._by_signature.values() for other in found if other.shapes == entry.shapes]
-        floor = max((other.new_floor_bytes for other in entries), default=entry.new_floor_bytes)
+        floors = (other.new_floor_bytes for other in self._kept if other.shapes == entry.shapes)
+        floor = max(floors, default=entry.new_floor_bytes)
         return min(floor, self._settings.budget_bytes)
 
     def report(self) -> PlansReport:
         """Return which plans there are, and what they cost."""
-        entries = [entry for found in self._by_signature.values() for entry in found]
         rows = (
             PlanReport(entry.shapes, len(entry.captured.graph.ops), entry.runs_as_written, entry.runs, entry.seconds)
-            for entry in entries
+            for entry in self._kept
         )
         return PlansReport(tuple(rows), self._dropped)
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.analysis.timeline import Trace
@@ -112,23 +111,24 @@ def _searched(problem: Problem, rewritten: Graph, free: tuple[Decision, ...]) ->
     decisions, machine = search(problem, rewritten, free), problem.machine
     if machine.below is None:
         return decisions
-    graph = _derived(problem, decisions)
-    without = homeless(graph, machine)
+    derived = _derived(problem, decisions)
+    without = homeless(derived, machine)
     if without:
-        moving = lasting(graph) - without
-        problem = replace(problem, fixed=problem.fixed | (graph.outliving - moving))
+        moving = lasting(derived) - without
+        problem = replace(problem, fixed=problem.fixed | (derived.outliving - moving))
         try:
             decisions = search(problem, rewritten, free)
         except Infeasible:  # whoever asks the tier for room hears how much there is
             return decisions
-    if not sunk(_derived(problem, decisions), machine):
+        derived = _derived(problem, decisions)
+    if not sunk(derived, machine):
         return decisions
     others = search(replace(problem, machine=replace(machine, link=machine.below)), rewritten, free)
-    derived = _derived(problem, others)
-    if homeless(derived, machine):
+    other = _derived(problem, others)
+    if homeless(other, machine):
         return decisions
-    seconds = (replay(way, problem.costs, machine).seconds for way in (_derived(problem, decisions), derived))
-    return min(zip(seconds, (decisions, others), strict=True), key=itemgetter(0))[1]
+    seconds, other_seconds = (replay(graph, problem.costs, machine).seconds for graph in (derived, other))
+    return others if other_seconds < seconds else decisions
 
 
 def _derived(problem: Problem, decisions: tuple[Decision, ...]) -> Graph:

@@ -164,11 +164,11 @@ class SpillFile:
 
     def take(self, size_bytes: int) -> Extent:
         """Return an extent of this size. Raises `TierFailure` if the disk budget or the disk is too small."""
-        size = round_up(size_bytes, ALIGNMENT_BYTES)
-        capacity = self.tier.capacity_bytes
+        size, tier = round_up(size_bytes, ALIGNMENT_BYTES), self.tier
         offset = self._space.take(size)
         if offset is None:
-            self._grow(size if self.tier.seam_bytes else size - self._space.free_before(capacity))
+            tier.release(self._space.remove)
+            self._grow(size if tier.seam_bytes else size - self._space.free_before(tier.capacity_bytes))
             offset = self._space.take(size)
         assert offset is not None, "the file has grown by as much"
         extent = Extent(self, offset, size_bytes)
@@ -177,14 +177,12 @@ class SpillFile:
 
     def make_room(self, size_bytes: int) -> None:
         """Let `size_bytes` be free, in ranges of whatever size. Raises `TierFailure` as `take` does."""
-        self.tier.release(self._space.remove)
-        missing = size_bytes - self._space.free_bytes
-        if missing > 0:
-            self._grow(missing)
+        if size_bytes > self._space.free_bytes:
+            self.tier.release(self._space.remove)
+            self._grow(size_bytes - self._space.free_bytes)
 
     def _grow(self, size_bytes: int) -> None:
         tier = self.tier
-        tier.release(self._space.remove)
         begin = tier.capacity_bytes + tier.seam_bytes
         end = begin + round_up(size_bytes, ALIGNMENT_BYTES)
         needed = tier.size_bytes + tier.taken_for(end - begin)

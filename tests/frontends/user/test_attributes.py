@@ -1,13 +1,14 @@
 """What a step leaves in attributes of modules is there after each call, or the step is refused."""
 
 import warnings
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from threading import Event, Thread
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from outgrow.errors import Uncapturable
@@ -232,6 +233,45 @@ def test_numbers_of_the_step_are_not_there_after_it() -> None:
     for read in (lambda: f"{model.calls:.3f}", lambda: model.calls == 0, lambda: model.numbers[1] + 1.0):  # type: ignore[operator]
         with pytest.raises(Uncapturable, match="an earlier call left in Logging"):
             read()
+
+
+class Fixed(OrderedDict[str, object]):
+    """A dictionary that cannot be updated, as outputs of some libraries."""
+
+    def update(self, *_args: object, **_kwargs: object) -> None:
+        raise AssertionError
+
+
+pytree.register_pytree_node(
+    Fixed,
+    lambda value: (list(value.values()), list(value)),
+    lambda values, keys: Fixed(zip(keys, values, strict=True)),
+)
+
+
+class Grouping(Base):
+    """Keeps numbers in lists that come by themselves, and results in a dictionary of another kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: defaultdict[str, list[object]] = defaultdict(list)
+        self.fixed = Fixed(x=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = self.linear(x).square().mean()
+        self.groups["losses"].append(loss.item())
+        self.fixed = Fixed(x=loss)
+        return loss
+
+
+def test_containers_stay_what_they_are() -> None:
+    """A dictionary that fills itself still does while the next step is tried; one that cannot be filled is replaced."""
+    model = Grouping()
+    found = captured(model)
+    for item in found.overwritten:
+        item.withhold()
+    assert isinstance(model.groups, defaultdict)
+    assert "a captured step left in Grouping.fixed" in repr(model.fixed)
 
 
 def test_whatever_holds_settled_values_is_followed() -> None:

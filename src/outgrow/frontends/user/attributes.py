@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import torch
 import torch.utils._pytree as pytree
@@ -120,7 +120,7 @@ class Overwritten:
         """Let whoever reads it be refused; of a container, whoever reads what is in it."""
         table = vars(self.owner)
         there, refusing = table.get(self.name), _Refusing.of(self.owner, self.name)
-        if isinstance(there, _CONTAINERS):
+        if _is_container(there):
             _fill(there, _with_refusing(there, refusing, self.count))
         else:
             table[self.name] = refusing
@@ -280,8 +280,7 @@ def next_step(settled: Sequence[Settled | Contents], left: Sequence[Left]) -> It
     for item in left:
         table, refusing = vars(item.owner), _Refusing.of(item.owner, item.name)
         there = table.get(item.name)
-        is_container = isinstance(there, _CONTAINERS)
-        table[item.name] = _with_refusing(there, refusing, item.count) if is_container else refusing
+        table[item.name] = _with_refusing(there, refusing, item.count) if _is_container(there) else refusing
     try:
         yield
     finally:
@@ -330,20 +329,29 @@ class _Refusing:
     __rmatmul__ = __neg__ = __pow__ = __lt__ = __le__ = __gt__ = __ge__ = __iadd__ = __isub__ = __imul__ = _refuse
 
 
+def _is_container(value: object) -> TypeGuard[Container]:
+    """Whether a value is a container that can be copied and filled; types derived from one may not allow it."""
+    return type(value) in _CONTAINERS
+
+
 def _with_refusing(there: Container, refusing: _Refusing, count: int) -> Container:
     """Return a container like one in which a step has left `count` values, of whose entries nobody knows which."""
-    if isinstance(there, dict):
-        return dict.fromkeys(there, refusing) or {"": refusing}
     if isinstance(there, set):
         return {refusing}
-    settled = [item for item in there if not isinstance(item, _Refusing)]
-    return type(there)([*settled, *[refusing] * count])
+    found = there.copy()
+    if isinstance(found, dict):
+        found.update(dict.fromkeys(there or [""], refusing))
+    else:
+        settled = [item for item in there if not isinstance(item, _Refusing)]
+        found.clear()
+        found.extend([*settled, *[refusing] * count])
+    return found
 
 
 def _find_containers(owner: object, value: object, found: dict[int, tuple[object, Container]]) -> None:
     """Find the containers and the attributes of configurations in a value, each once."""
     inner: Any = vars(value) if is_configuration(value) else value
-    if type(inner) not in _CONTAINERS or id(inner) in found:
+    if not _is_container(inner) or id(inner) in found:
         return
     found[id(inner)] = (owner, inner)
     for item in inner.values() if isinstance(inner, dict) else inner:

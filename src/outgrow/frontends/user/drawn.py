@@ -79,12 +79,13 @@ def surroundings(step: object) -> list[object]:
 def names_of(function: FunctionType) -> dict[str, object]:
     """Return what a function sees beyond its own variables, by name; what has no value yet is left out."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    around = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+    around = {name: cell.cell_contents for name, cell in cells if is_filled(cell)}
     names, table = function.__code__.co_names, function.__globals__
     return {name: table[name] for name in names if name in table} | around
 
 
-def _is_filled(cell: CellType) -> bool:
+def is_filled(cell: CellType) -> bool:
+    """Whether the variable in a closure's cell has a value by now."""
     try:
         _ = cell.cell_contents
     except ValueError:

@@ -23,6 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from outgrow.frontends.user.configuration import NUMBERS, content
+from outgrow.frontends.user.drawn import is_filled
 from outgrow.frontends.user.refusals import is_of_a_library
 
 _MOST_FUNCTIONS = 64
@@ -234,10 +235,7 @@ def _of_defaults(function: FunctionType) -> dict[str, Place]:
 def _variables(root: _Root, name: str) -> dict[str, Any] | None:
     if isinstance(root, dict):
         return root
-    try:
-        return {name: root.cell_contents}
-    except ValueError:  # it has no value yet
-        return None
+    return {name: root.cell_contents} if is_filled(root) else None
 
 
 def _below(value: object) -> dict[str, Any] | None:
