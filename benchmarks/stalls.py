@@ -3,8 +3,8 @@
     python benchmarks/stalls.py [--only TEXT] [--resume]
 
 In channels-last, for groups of 1 to 16 channels: turns with the result elsewhere, over the gradient and over the input,
-one after the other, each on the same numbers; the shortest of each. What is modelled is in `operators.stalls`. `ATEN_CPU_CAPABILITY=avx2` asks
-torch for the kernels of another processor.
+one after the other, each on the same numbers; the shortest of each. What is modelled is in `operators.stalls`.
+`ATEN_CPU_CAPABILITY=avx2` asks torch for the kernels of another processor.
 """
 
 from collections.abc import Iterator

@@ -264,6 +264,25 @@ def _swapped_op(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _stalls(rows: Sequence[Row]) -> list[str]:
+    return [
+        "Times as long as with the result elsewhere. Plans count 1.6 and 1.4 for fewer than 8 channels a group.",
+        table(
+            "normalisation | channels a group | elsewhere | over the gradient | over the input",
+            (
+                (
+                    row["name"],
+                    str(row["channels_a_group"]),
+                    f"{row['elsewhere_seconds'] * 1e3:.1f} ms",
+                    f"{row['over_gradient']:.2f}",
+                    f"{row['over_source']:.2f}",
+                )
+                for row in rows
+            ),
+        ),
+    ]
+
+
 def _deep(rows: Sequence[Row]) -> list[str]:
     return [
         goal_table(deep.goals(rows)),
@@ -404,6 +423,7 @@ PARTS: Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = (
     ("kernels", "Compiled kernels", _kernels),
     ("overhead", "A step that fits", _overhead),
     ("swapped_op", "A swapped op", _swapped_op),
+    ("stalls", "Writing over an operand that stalls", _stalls),
     ("partition", "A step divided among workers", _partition),
     ("tofu", "The networks of Tofu on eight devices", _tofu),
     ("workers", "A step on several processes", _workers),

@@ -3,7 +3,7 @@
 What is written is then already in the processor's cache. One kernel stalls: group normalisation's backward in
 channels-last, which goes over a place group by group. Where a group has fewer channels than a vector holds, it stores a
 part of a vector, then loads one that begins behind it; where both lie in the same memory, the load has to wait for the
-store. Measured with AVX2 and AVX512, torch 2.13.
+store (`benchmarks/results/stalls.json`).
 """
 
 from collections.abc import Mapping
