@@ -13,6 +13,7 @@ addresses/   where each storage lies in an arena
 partition/   how a step is divided among workers
 published/   how others decide
 pareto       what memory buys
+arrays       what arrays hold
 compiled     functions on arrays as machine code
 uncollected  a search without the garbage collector
 

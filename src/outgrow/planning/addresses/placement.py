@@ -30,12 +30,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outgrow.planning.addresses.blocks import Block, held_bytes, live_peak_bytes
+from outgrow.planning.arrays import Integers
 from outgrow.planning.compiled import compiled
-
-Integers = NDArray[np.int64]
 
 _MEMORY = 30
 _SMALL_SHARES = (200, 400, 1000)

@@ -25,9 +25,9 @@ from heapq import heappop, heappush
 from itertools import groupby, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outgrow.planning.addresses.blocks import Block
+from outgrow.planning.arrays import Flags, Integers
 
 Range = tuple[int, int]
 """From a first byte, or instruction, to the one before which it ends."""
@@ -94,7 +94,7 @@ class _Shelf:
 class _Memory:
     """The instruction until which each page is free, 0 if it is not; and when that changes, to what."""
 
-    until: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    until: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     changes: list[tuple[int, bool, int, int]] = field(default_factory=list[tuple[int, bool, int, int]])
 
     def take(self, number: int, begin: int, end: int, gaps: Sequence[Range] = ()) -> list[int]:
@@ -120,7 +120,7 @@ class _Memory:
         return found
 
 
-def _tightest(is_free: NDArray[np.bool_], number: int) -> list[int]:
+def _tightest(is_free: Flags, number: int) -> list[int]:
     """Return `number` free pages, or all there are: of the shortest run that is long enough, else of the shortest."""
     edges = np.flatnonzero(np.diff(is_free, prepend=False, append=False))
     begins, lengths = edges[::2], edges[1::2] - edges[::2]

@@ -17,7 +17,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from outgrow.planning.arrays import Reals
 
 if TYPE_CHECKING:
     from highspy import Highs
@@ -69,7 +70,7 @@ class Programme:
 class Solution:
     """The best values found, if any were, whether they are proved best within the gap, and whether time ran out."""
 
-    values: NDArray[np.float64] | None
+    values: Reals | None
     is_optimal: bool
     is_stopped: bool
 
@@ -115,7 +116,7 @@ def proven_least(programme: Programme) -> float:
     return _by_duality(programme, prices) if len(prices) == len(programme.row_lowers) else -inf
 
 
-def _by_duality(programme: Programme, prices: NDArray[np.float64]) -> float:
+def _by_duality(programme: Programme, prices: Reals) -> float:
     """Return the bound that prices of the rows prove; those of a side that has no bound are not asked for."""
     costs, lowers, uppers = map(np.array, (programme.costs, programme.lowers, programme.uppers))
     row_lowers, row_uppers = np.array(programme.row_lowers), np.array(programme.row_uppers)
@@ -129,7 +130,7 @@ def _by_duality(programme: Programme, prices: NDArray[np.float64]) -> float:
     return float(least @ reduced + prices @ sides) * (1 - _ROUNDING)
 
 
-def _weighted(programme: Programme, prices: NDArray[np.float64]) -> NDArray[np.float64]:
+def _weighted(programme: Programme, prices: Reals) -> Reals:
     """Return y A: for each variable the sum of its coefficients, each times the price of its row."""
     total = np.zeros(len(programme.costs))
     np.add.at(

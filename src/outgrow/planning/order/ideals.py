@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from outgrow.planning.arrays import Integers
 from outgrow.planning.compiled import compiled
 from outgrow.planning.order.jobs import Jobs
 
-Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 

@@ -10,8 +10,8 @@ No order has a lower peak, so an order with this peak is proved to be a best one
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from outgrow.planning.arrays import Flags
 from outgrow.planning.order.jobs import Jobs
 
 
@@ -34,7 +34,7 @@ def unavoidable_bytes(jobs: Jobs) -> int:
     return int(least.max(initial=0))
 
 
-def _members(bits: int, count: int) -> NDArray[np.bool_]:
+def _members(bits: int, count: int) -> Flags:
     """Return a bit set as flags."""
     octets = np.frombuffer(bits.to_bytes(-(-count // 8), "little"), dtype=np.uint8)
     return np.unpackbits(octets, bitorder="little", count=count).astype(np.bool_)

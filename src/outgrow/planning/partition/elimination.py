@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from outgrow.planning.arrays import Reals
 from outgrow.planning.partition.elimination_order import elimination_order
 
 MOST_ENTRIES = 1 << 22
 
-Table = NDArray[np.float64]
+Table = Reals
 _Cost: TypeAlias = tuple[tuple[int, ...], Table]
 """Different variables, and a table with an axis for each."""
 _Key: TypeAlias = tuple[tuple[int, ...], ...]

@@ -19,11 +19,9 @@ the paper's trace has a "clear" event; a prefetch that does not fit at some late
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from outgrow.analysis.liveness import Gap
 from outgrow.plan import Decision, Piece, Swap
+from outgrow.planning.arrays import Integers
 from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.profile import Profile, profile_of
@@ -36,7 +34,7 @@ class _Window:
 
     profile: Profile
     capacity: int
-    promised: NDArray[np.int64]
+    promised: Integers
     leaving: list[Gap] = field(default_factory=list[Gap])
     away: dict[Gap, int] = field(default_factory=dict[Gap, int])
     returned: dict[Gap, int] = field(default_factory=dict[Gap, int])

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outgrow.analysis.liveness import Gap, gaps, live_bytes
 from outgrow.ir.graph import Graph, Op
+from outgrow.planning.arrays import Integers, Reals
 from outgrow.planning.problem import Problem
 
 
@@ -15,8 +15,8 @@ class Profile:
     """What a schedule needs to know of a graph: its ops, seconds, live bytes and gaps."""
 
     ops: tuple[Op, ...]
-    seconds: NDArray[np.float64]
-    live: NDArray[np.int64]
+    seconds: Reals
+    live: Integers
     gaps: tuple[Gap, ...]
 
     @property
@@ -25,7 +25,7 @@ class Profile:
         return int(self.live.max(initial=0))
 
     @property
-    def elapsed(self) -> NDArray[np.float64]:
+    def elapsed(self) -> Reals:
         """Seconds of arithmetic before each op."""
         return np.concatenate(([0.0], np.cumsum(self.seconds)))
 

@@ -7,16 +7,16 @@ budget for which that method has a plan.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outgrow.errors import Infeasible
 from outgrow.ir.graph import Op
+from outgrow.planning.arrays import Integers
 from outgrow.planning.problem import Problem
 from outgrow.units import MIB, format_bytes
 
 
 def refusal(
-    problem: Problem, method: str, limits: str, needed: NDArray[np.int64] | Sequence[int], ops: Sequence[Op]
+    problem: Problem, method: str, limits: str, needed: Integers | Sequence[int], ops: Sequence[Op]
 ) -> Infeasible:
     """Return the error to raise: `needed` are bytes at each of `ops` at the method's best, `limits` says why."""
     step = int(np.argmax(needed))

@@ -28,12 +28,10 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from outgrow.analysis.liveness import Gap, write_steps
 from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
+from outgrow.planning.arrays import Integers
 from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.levels import Levels, levels_of
@@ -125,7 +123,7 @@ def _largest(fits: Callable[[int], bool], good: int, limit: int) -> int:
     return good
 
 
-def _simulated(distances: _Distances, knobs: Knobs) -> NDArray[np.int64]:
+def _simulated(distances: _Distances, knobs: Knobs) -> Integers:
     """The bytes at each op that the simulator of the method counts."""
     held = distances.profile.live.copy()
     for gap, trigger in _triggers(distances, knobs).items():

@@ -24,10 +24,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outgrow.analysis.liveness import Gap
 from outgrow.plan import Piece, Swap
+from outgrow.planning.arrays import Integers
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.profile import Profile
 
@@ -41,7 +41,7 @@ class Schedule:
     stalls: tuple[tuple[Gap, float], ...]
 
 
-def promised_bytes(profile: Profile, away: Sequence[Gap]) -> NDArray[np.int64]:
+def promised_bytes(profile: Profile, away: Sequence[Gap]) -> Integers:
     """Return the live bytes at each op while the storages of these gaps are away."""
     promised = profile.live.copy()
     for gap in away:

@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from outgrow.planning.compiled import compiled
-from outgrow.planning.search.changes import Alike, Policy, change
+from outgrow.planning.search.changes import Alike, change
 from outgrow.planning.search.choice import FARTHEST, PARTLY, choose
 from outgrow.planning.search.residence import residence
-from outgrow.planning.search.sequence import OpSequence, expanded
+from outgrow.planning.search.sequence import OpSequence, Policy, expanded
 from outgrow.planning.search.space import Space
 from outgrow.planning.search.tables import Tables
 from outgrow.planning.search.transfers import Gaps, Rates, rates, walk

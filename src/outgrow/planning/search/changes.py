@@ -18,16 +18,13 @@ a few storages hold most of the bytes.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from outgrow.planning.arrays import Integers
 from outgrow.planning.compiled import compiled
-from outgrow.planning.search.sequence import DISCARD
+from outgrow.planning.search.sequence import DISCARD, Policy
 
 _LONGEST_BLOCK = 24
 """How many rests one change of a block edits, at most."""
-
-Integers = NDArray[np.int64]
-Policy = NDArray[np.int8]
 
 
 class Alike(NamedTuple):

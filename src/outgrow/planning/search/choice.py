@@ -5,15 +5,11 @@ bytes fit into a share of the capacity. Compiled, since the search asks for thou
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from outgrow.planning.arrays import Flags, Integers, Reals
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.heights import heights_of, highest, lift
 from outgrow.planning.search.transfers import Gaps, without
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-Reals = NDArray[np.float64]
 
 WIDEST, FARTHEST, PARTLY = 0, 1, 2
 """Rules by which gaps are chosen: `widest`; `farthest`, whole gaps; and `farthest`, only as much as room is lacking."""

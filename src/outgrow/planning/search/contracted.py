@@ -18,10 +18,10 @@ judged once more in the space that it was contracted from (`Contraction.spread`)
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from outgrow.planning.search.changes import Alike, Integers, Policy
-from outgrow.planning.search.sequence import Flags
+from outgrow.planning.arrays import Flags, Integers, starts
+from outgrow.planning.search.changes import Alike
+from outgrow.planning.search.sequence import Policy
 from outgrow.planning.search.space import Space
 from outgrow.planning.search.tables import Tables
 
@@ -93,7 +93,7 @@ def _tables(tables: Tables, seen: Flags, uses: Integers, number: Integers) -> Ta
         op_seconds=np.add.reduceat(tables.op_seconds, first),
         again_seconds=tables.again_seconds[first],
         op_workspace=np.maximum.reduceat(held, first),
-        touch_start=_starts(np.bincount(op_of[touching[touches]], minlength=len(first))),
+        touch_start=starts(np.bincount(op_of[touching[touches]], minlength=len(first))),
         touched=storage[tables.touched[touches]],
         touch_use=number[tables.touch_use[touches]],
         touch_writes=tables.touch_writes[touches],
@@ -103,11 +103,11 @@ def _tables(tables: Tables, seen: Flags, uses: Integers, number: Integers) -> Ta
         moves=tables.moves[seen],
         anchors=tables.anchors[seen],
         stow_rest=np.where(tables.stow_rest < 0, -1, number[tables.stow_rest])[seen],
-        use_start=_starts(np.diff(tables.use_start)[seen]),
+        use_start=starts(np.diff(tables.use_start)[seen]),
         use_at=op_of[tables.use_at[uses]],
         writes=tables.writes[uses],
         limit=_last_beginning_at(first, tables.limit[uses]),
-        write_start=_starts(np.diff(tables.write_start)[seen]),
+        write_start=starts(np.diff(tables.write_start)[seen]),
         write_at=op_of[tables.write_at[writing]],
         chain_seconds=tables.chain_seconds[uses],
         over=_over(tables.over[first], storage),
@@ -138,7 +138,3 @@ def _over(over: Integers, storage: Integers) -> Integers:
     found = np.where(over < 0, -1, storage[over])
     found[found[:, 0] < 0] = -1
     return found
-
-
-def _starts(counts: NDArray[np.int64]) -> Integers:
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)

@@ -7,11 +7,9 @@ raised: so neither asking nor raising looks at every number. Compiled, like its 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from outgrow.planning.arrays import Integers
 from outgrow.planning.compiled import compiled
-
-Integers = NDArray[np.int64]
 
 _BLOCK = 64
 _LEAST = -(1 << 62)

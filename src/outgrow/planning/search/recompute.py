@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outgrow.plan import Recompute, Reuse
+from outgrow.planning.arrays import Integers
 from outgrow.planning.search.sequence import OpSequence
 from outgrow.planning.search.space import Space
 from outgrow.rewriting.recompute import unused_suffix
@@ -26,7 +26,7 @@ class Named:
     instances: tuple[str, ...]
 
 
-def named(space: Space, sequence: OpSequence, over: NDArray[np.int64]) -> Named:
+def named(space: Space, sequence: OpSequence, over: Integers) -> Named:
     """Return the decisions that turn the space's graph into the sequence; `over` is that of its `Residence`."""
     captured = [op.name for op in space.graph.ops]
     original = [captured[int(op)] for op in sequence.op]
@@ -80,7 +80,7 @@ def _instances(space: Space, sequence: OpSequence, suffixes: Sequence[str]) -> t
     return tuple(names)
 
 
-def _reuses(space: Space, sequence: OpSequence, names: Sequence[str], over: NDArray[np.int64]) -> Iterator[Reuse]:
+def _reuses(space: Space, sequence: OpSequence, names: Sequence[str], over: Integers) -> Iterator[Reuse]:
     """The decisions to write results over operands."""
     for at in np.flatnonzero(over):
         op = space.graph.ops[int(sequence.op[at])]
@@ -89,7 +89,7 @@ def _reuses(space: Space, sequence: OpSequence, names: Sequence[str], over: NDAr
         yield Reuse(names[int(at)], own[0])
 
 
-def _homes(space: Space, sequence: OpSequence, names: Sequence[str], over: NDArray[np.int64]) -> tuple[str, ...]:
+def _homes(space: Space, sequence: OpSequence, names: Sequence[str], over: Integers) -> tuple[str, ...]:
     """The storage in which each instance lies: its own, or that over which it is written."""
     homes = list(names)
     uses = np.searchsorted(sequence.use_at, np.arange(len(sequence.op) + 1))

@@ -10,16 +10,12 @@ if it exists before the step, and from its last use to behind the last op.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from outgrow.planning.arrays import Flags, Integers, Reals
 from outgrow.planning.compiled import compiled
-from outgrow.planning.search.sequence import KEEP, OpSequence
+from outgrow.planning.search.sequence import KEEP, OpSequence, Policy
 from outgrow.planning.search.tables import Tables
 from outgrow.planning.search.transfers import Gaps
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-Reals = NDArray[np.float64]
 
 
 class Residence(NamedTuple):
@@ -35,7 +31,7 @@ class Residence(NamedTuple):
     over: Integers
 
 
-def residence_of(tables: Tables, sequence: OpSequence, policy: NDArray[np.int8]) -> Residence:
+def residence_of(tables: Tables, sequence: OpSequence, policy: Policy) -> Residence:
     """Return what the instances of a sequence hold under the policy that the sequence comes from."""
     seconds, live, gaps, over = residence(tables, sequence, policy)
     return Residence(seconds, live, Gaps(*gaps), over)
@@ -43,7 +39,7 @@ def residence_of(tables: Tables, sequence: OpSequence, policy: NDArray[np.int8])
 
 @compiled
 def residence(
-    tables: Tables, sequence: OpSequence, policy: NDArray[np.int8]
+    tables: Tables, sequence: OpSequence, policy: Policy
 ) -> tuple[Reals, Integers, tuple[Integers, Integers, Integers, Integers, Flags, Flags], Integers]:
     """The fields of `Residence`, those of `Gaps` among them.
 

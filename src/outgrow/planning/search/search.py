@@ -48,12 +48,11 @@ from outgrow.planning.search.annealing import (
     conditions_of,
     tried,
 )
-from outgrow.planning.search.changes import Policy
 from outgrow.planning.search.choice import FARTHEST, PARTLY, WIDEST, choose
 from outgrow.planning.search.contracted import Contraction, contracted
 from outgrow.planning.search.recompute import named
 from outgrow.planning.search.residence import residence_of
-from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
+from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, Policy, sequence_of
 from outgrow.planning.search.space import Space, space_of
 from outgrow.planning.search.swap import swaps_of
 from outgrow.planning.search.transfers import transfers

@@ -20,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from outgrow.planning.arrays import Flags, Integers
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.tables import Tables
 
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-
 KEEP, REBUILD, DISCARD = 0, 1, 2
+Policy = NDArray[np.int8]
+"""For each rest of a storage, one of these."""
 
 _LONGEST = 6
 """A sequence of more than this many times the ops is given up."""
@@ -39,23 +39,23 @@ class OpSequence(NamedTuple):
     """
 
     culprit: int
-    op: NDArray[np.int64]
-    rebuilding: NDArray[np.int64]
-    rebuilt: NDArray[np.int64]
-    instance_storage: NDArray[np.int64]
-    use_instance: NDArray[np.int64]
-    use_at: NDArray[np.int64]
-    use_writes: NDArray[np.bool_]
+    op: Integers
+    rebuilding: Integers
+    rebuilt: Integers
+    instance_storage: Integers
+    use_instance: Integers
+    use_at: Integers
+    use_writes: Flags
 
 
-def sequence_of(tables: Tables, policy: NDArray[np.int8]) -> OpSequence:
+def sequence_of(tables: Tables, policy: Policy) -> OpSequence:
     """Return the sequence of ops under a policy (one entry a rest)."""
     return OpSequence(*expanded(tables, policy))
 
 
 @compiled
 def expanded(  # noqa: C901, PLR0912, PLR0915
-    tables: Tables, policy: NDArray[np.int8]
+    tables: Tables, policy: Policy
 ) -> tuple[int, Integers, Integers, Integers, Integers, Integers, Integers, Flags]:
     """The fields of `OpSequence`."""
     touch_start, touched, touch_writes = tables.touch_start, tables.touched, tables.touch_writes

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outgrow.ir.graph import Graph
+from outgrow.planning.arrays import Integers, Reals
 from outgrow.planning.problem import Problem
-from outgrow.planning.search.changes import Alike, Integers, Policy
-from outgrow.planning.search.sequence import DISCARD, KEEP
+from outgrow.planning.search.changes import Alike
+from outgrow.planning.search.sequence import DISCARD, KEEP, Policy
 from outgrow.planning.search.tables import Tables, tables_of
 
 
@@ -35,8 +35,8 @@ class Space:
     names: tuple[str, ...]
     tables: Tables
     alike: Alike
-    price: NDArray[np.float64]
-    lasting: NDArray[np.float64]
+    price: Reals
+    lasting: Reals
     start: Policy
     stowing: Policy
     arithmetic_seconds: float

@@ -24,12 +24,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outgrow.ir.flight import flights, is_in_flight, lends
 from outgrow.ir.graph import Graph
 from outgrow.operators.effects import is_repeatable, quiet
 from outgrow.operators.stalls import slowdown
+from outgrow.planning.arrays import Flags, Integers, Reals, starts
 from outgrow.planning.free.reuse import ways
 from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
@@ -42,28 +42,28 @@ _OPERANDS = 2
 class Tables(NamedTuple):
     """The arrays of one graph without transfers, under the costs of one problem."""
 
-    op_seconds: NDArray[np.float64]
-    again_seconds: NDArray[np.float64]
-    op_workspace: NDArray[np.int64]
-    touch_start: NDArray[np.int64]
-    touched: NDArray[np.int64]
-    touch_use: NDArray[np.int64]
-    touch_writes: NDArray[np.bool_]
-    size: NDArray[np.int64]
-    birth: NDArray[np.int64]
-    stays: NDArray[np.bool_]
-    moves: NDArray[np.bool_]
-    anchors: NDArray[np.bool_]
-    stow_rest: NDArray[np.int64]
-    use_start: NDArray[np.int64]
-    use_at: NDArray[np.int64]
-    writes: NDArray[np.int64]
-    limit: NDArray[np.int64]
-    write_start: NDArray[np.int64]
-    write_at: NDArray[np.int64]
-    chain_seconds: NDArray[np.float64]
-    over: NDArray[np.int64]
-    lends: NDArray[np.int64]
+    op_seconds: Reals
+    again_seconds: Reals
+    op_workspace: Integers
+    touch_start: Integers
+    touched: Integers
+    touch_use: Integers
+    touch_writes: Flags
+    size: Integers
+    birth: Integers
+    stays: Flags
+    moves: Flags
+    anchors: Flags
+    stow_rest: Integers
+    use_start: Integers
+    use_at: Integers
+    writes: Integers
+    limit: Integers
+    write_start: Integers
+    write_at: Integers
+    chain_seconds: Reals
+    over: Integers
+    lends: Integers
 
 
 def tables_of(problem: Problem, graph: Graph) -> Tables:
@@ -81,8 +81,8 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
             uses[number[name]].append(at)
             if name in written[at]:
                 writers[number[name]].append(at)
-    use_start = _starts([len(steps) for steps in uses])
-    write_start = _starts([len(steps) for steps in writers])
+    use_start = starts([len(steps) for steps in uses])
+    write_start = starts([len(steps) for steps in writers])
     writes, touch_use = _counts(touched, written, number, use_start)
     storages = list(graph.storages.values())
     stays = [name in graph.outliving or not uses[number[name]] for name in names]
@@ -95,7 +95,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
         op_seconds=seconds,
         again_seconds=seconds,
         op_workspace=np.array([workspace.get(op.captured, 0) for op in ops], dtype=np.int64),
-        touch_start=_starts([len(items) for items in touched]),
+        touch_start=starts([len(items) for items in touched]),
         touched=np.array([number[name] for items in touched for name in items], dtype=np.int64),
         touch_use=np.array(touch_use, dtype=np.int64),
         touch_writes=np.array(
@@ -121,7 +121,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
 
 def _overs(
     problem: Problem, graph: Graph, number: dict[str, int], may_leave: Collection[str], may_stow: Collection[str]
-) -> NDArray[np.int64]:
+) -> Integers:
     """For each op the storage of its first result, then up to two operands that it may be written over; else -1.
 
     Two cases are left out, since the operand would then have to stay like the result: a result that may be stowed over
@@ -154,7 +154,7 @@ def _overs(
     return found
 
 
-def _in_flight(graph: Graph, use_start: NDArray[np.int64], uses: list[list[int]], number: dict[str, int]) -> list[int]:
+def _in_flight(graph: Graph, use_start: Integers, uses: list[list[int]], number: dict[str, int]) -> list[int]:
     """Return the uses after which a storage is in flight, so that it stays until the exchange has ended."""
     return [
         int(use_start[number[name]]) + at
@@ -164,15 +164,11 @@ def _in_flight(graph: Graph, use_start: NDArray[np.int64], uses: list[list[int]]
     ]
 
 
-def _starts(counts: list[int]) -> NDArray[np.int64]:
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-
-
 def _counts(
     touched: Sequence[Sequence[str]],
     written: Sequence[Sequence[str]],
     number: dict[str, int],
-    use_start: NDArray[np.int64],
+    use_start: Integers,
 ) -> tuple[list[int], list[int]]:
     """Return, for each use, how often its storage was written up to then; and for each touch, the use that it is."""
     writes = [0] * int(use_start[-1])
@@ -193,9 +189,9 @@ def _limits(
     graph: Graph,
     writers: list[list[int]],
     writes: list[int],
-    use_start: NDArray[np.int64],
+    use_start: Integers,
     number: dict[str, int],
-) -> NDArray[np.int64]:
+) -> Integers:
     """The last op before which the chain of each use may be repeated."""
     limit = np.full(int(use_start[-1]), -1, dtype=np.int64)
     for storage, name in enumerate(graph.storages):
@@ -227,9 +223,7 @@ def _chain_limits(graph: Graph, storage: str, writers: list[list[int]], number: 
         yield limit if storage in made else -1
 
 
-def _chain_seconds(
-    seconds: NDArray[np.float64], writers: list[list[int]], writes: list[int], use_start: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _chain_seconds(seconds: Reals, writers: list[list[int]], writes: list[int], use_start: Integers) -> Reals:
     found = np.zeros(int(use_start[-1]))
     for storage, steps in enumerate(writers):
         spent = np.concatenate(([0.0], np.cumsum(seconds[steps]))) if steps else np.zeros(1)

@@ -28,15 +28,11 @@ first, keeps its turn here. Compiled, since the search asks for thousands of sch
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outgrow.ir.machine import Link
+from outgrow.planning.arrays import Flags, Integers, Reals
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.heights import height, heights_of, highest, lift
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-Reals = NDArray[np.float64]
 
 _SLACK = 1 + 1e-9
 """What rounding may add to a sum of seconds."""
