@@ -3,7 +3,7 @@
 #
 #     bash benchmarks/gpu.sh [options of benchmarks/gpu.py]
 #
-# The package need not be installed. OUT is a folder for copies of what is written: tests.txt, rows.log, and the file of
+# The package need not be installed, but what it needs. OUT is a folder for copies of what is written: tests.txt, rows.log, and the file of
 # results. TEST_SECONDS limits the tests (default 150, 0 leaves them out), --deadline the benchmark, which otherwise has
 # what is left of MOST_SECONDS (default 560). COMMIT is for a copy without git. LEAST_HOST_BYTES is what is left to the
 # host, or a turn is ended. PYTHON is the interpreter. With --smoke all of it runs on a machine without a GPU.
@@ -34,13 +34,23 @@ done
 nvidia-smi || echo "no nvidia-smi"
 head -n 3 /proc/meminfo
 echo "locked memory: $(ulimit -l) KiB; cache: $(df -hT "$XDG_CACHE_HOME" | tail -n 1)"
-"$python" - <<'END'
+"$python" - <<'END' || exit 1
 import importlib.metadata as metadata
 import platform
+import re
 import shutil
 import subprocess
+import sys
 
 print("python", platform.python_version())
+lacking = [] if sys.version_info >= (3, 11) else ["python>=3.11"]
+for package, least in (("torch", (2, 11)), ("numba", (0, 61)), ("numpy", (1, 26)), ("rich", (13, 0)), ("highspy", (1, 12))):
+    try:
+        found = tuple(int(re.match(r"\d*", part)[0] or 0) for part in metadata.version(package).split(".")[:2])
+    except metadata.PackageNotFoundError:
+        found = (0, 0)
+    if found < least:
+        lacking.append(f"{package}>={least[0]}.{least[1]}")
 for package in ("torch", "transformers", "torchvision", "numba", "numpy", "highspy", "pytest", "hypothesis"):
     try:
         print(package, metadata.version(package))
@@ -49,6 +59,8 @@ for package in ("torch", "transformers", "torchvision", "numba", "numpy", "highs
 compiler = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
 said = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.splitlines()[0] if compiler else ""
 print("compiler", compiler, said, "nvcc", shutil.which("nvcc"))
+if lacking:
+    sys.exit(f"This needs what is not there: python -m pip install {' '.join(map(repr, lacking))}")
 END
 
 # What is compiled once is compiled now, and not within the time limit of whoever comes first.

@@ -204,6 +204,25 @@ def mixed_precision() -> Job:
     return Job(step, (model,), (optimizer,), _classes)
 
 
+def looked_at_twice() -> Job:
+    """The number of a tensor is looked at before and after it is written, as that of a scale that grows."""
+    model = nn.Linear(8, 3)
+    model.register_buffer("scale", torch.tensor(8.0))
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        scale = model.get_buffer("scale")
+        before = scale.item()
+        scale.mul_(0.5)
+        loss = F.cross_entropy(model(x), y) * (before - scale.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return Job(step, (model,), (optimizer,), _classes)
+
+
 JOBS = (
     adam,
     adamw,
@@ -217,4 +236,5 @@ JOBS = (
     two_optimizers,
     penalty,
     mixed_precision,
+    looked_at_twice,
 )

@@ -308,6 +308,19 @@ def test_two_steps_share_a_model(compiled: Compile) -> None:
     assert differences(left_by(alternating, job, clearing(job)), expected) == []
 
 
+def test_what_rests_comes_home_where_the_step_fits(compiled: Compile) -> None:
+    """The second plan moves nothing, so operators would work on memory of the file for ever."""
+    job = heavy()
+    step = compiled(job)
+    for pair in job.batches[:2]:
+        step(*pair)
+    assert resting(job), "under the small budget weights rest on the disk"
+    roomy = compiled(job, 3 * STATE // 2)
+    roomy(*job.batches[2])
+    assert not roomy.plan.ran_as_written
+    assert not resting(job)
+
+
 def test_gradients_that_rest_are_not_overwritten(compiled: Compile) -> None:
     """Who keeps the gradients of a step finds them unchanged after the next ones."""
     job = heavy()

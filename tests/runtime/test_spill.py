@@ -14,6 +14,7 @@ from outgrow.runtime import arena
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.resting import (
     Extent,
+    Quota,
     SpillFile,
     come_home,
     extent_of,
@@ -57,11 +58,34 @@ def test_extents_overlap_nowhere_and_come_back(disk_folder: Path, sizes: list[tu
 
 def test_the_disk_budget_is_kept(disk_folder: Path) -> None:
     """Beyond the budget nothing is reserved, and the refusal says how much is needed."""
-    spill = Spill(OnDisk(disk_folder), 4 * MIB)
+    spill = Spill(OnDisk(disk_folder), Quota(4 * MIB))
     spill.reserve(2 * MIB, 2 * MIB)
     with pytest.raises(TierFailure, match=r"needs 5.0 MiB .* disk budget is 4.0 MiB"):
         spill.reserve(2 * MIB, 3 * MIB)
     spill.close()
+
+
+def test_files_share_a_disk_budget(disk_folder: Path) -> None:
+    """What one step has on the disk is lacking for the next one, until it is closed."""
+    quota = Quota(4 * MIB)
+    one, other = Spill(OnDisk(disk_folder), quota), Spill(OnDisk(disk_folder), quota)
+    one.reserve(3 * MIB, 0)
+    with pytest.raises(TierFailure, match=r"needs 2.0 MiB .* beside 3.0 MiB .* disk budget is 4.0 MiB"):
+        other.reserve(2 * MIB, 0)
+    one.close()
+    other.reserve(2 * MIB, 0)
+    other.close()
+
+
+def test_what_is_given_back_meanwhile_waits(disk_folder: Path) -> None:
+    """An extent may end while another one is taken, as garbage does: the space is free afterwards, and whole."""
+    file = SpillFile(OnDisk(disk_folder))
+    held = [file.take(4096) for _ in range(4)]
+    with file._taking:  # somebody takes an extent just now
+        held.clear()
+    capacity = file.tier.capacity_bytes
+    assert file.take(capacity).offset == 0
+    assert file.tier.capacity_bytes == capacity
 
 
 @needs_arena

@@ -28,7 +28,7 @@ def reuse(draft: Draft, decision: Reuse) -> None:
     provided:
         the operator has a form that writes over this operand; neither its storage nor that of the result is persistent,
         no other op uses the operand's later, and both are whole storages of equal layout, as are all operands of this
-        shape.
+        shape. The storage has the role of the result from its birth on.
     because:
         the same kernel computes the result, and reads the operand's element at a place before it writes there.
     ->
@@ -46,7 +46,9 @@ def reuse(draft: Draft, decision: Reuse) -> None:
     require(reason is None, reason or "")
     op = draft.op(place)
     operand, result = _operand_and_result(draft.values, op, decision.operand)
+    role = draft.storages[result.storage].role
     draft.rename_storage(result.storage, operand.storage, operand.version + 1)
+    draft.storages[operand.storage] = replace(draft.storages[operand.storage], role=role)
     form = _form_of(op, decision.operand)
     assert form is not None, "why_not asks for a form"
     draft.replace(place, replace(op, operator=form))

@@ -40,8 +40,6 @@ struct Region {
 };
 
 std::mutex guard;
-// A thread of the parent may hold the guard at a fork; a child has no such thread, and would wait for ever.
-const int at_fork = pthread_atfork([] { guard.lock(); }, [] { guard.unlock(); }, [] { guard.unlock(); });
 // Not destroyed at the end of the process: tensors die after that.
 auto& rests = *new std::vector<Region>;
 auto& live = *new std::unordered_map<void*, size_t>;
@@ -57,6 +55,27 @@ size_t in_pages(size_t bytes) {
   static const size_t page = sysconf(_SC_PAGESIZE);
   return round_up(bytes, page);
 }
+
+// A child that is forked off has no part in what rests: pages that both had would be copied as soon as one writes them.
+// A thread of the parent may hold the guard at a fork; the child has no such thread, and would wait for ever.
+void inherit(int advice) {
+  for (const Region& region : rests) madvise(region.begin, in_pages(region.bytes), advice);
+}
+
+const int at_fork = pthread_atfork(
+    [] {
+      guard.lock();
+      inherit(MADV_DONTFORK);
+    },
+    [] {
+      inherit(MADV_DOFORK);
+      guard.unlock();
+    },
+    [] {
+      rests.clear();
+      resting_bytes = 0;
+      guard.unlock();
+    });
 
 // Addresses that nobody may touch, beginning on a chunk if they have room for one; nullptr if there are none.
 char* reserve(size_t bytes) {

@@ -116,8 +116,8 @@ class Cuda:
     unseen_bytes = 64 << 20
     slack_bytes = _SEGMENT_BYTES + _SMALL_SEGMENT_BYTES
     """One segment of each size: a tensor beside the arena may need a little of a new one."""
-    _settled: ClassVar[set[tuple[int, int]]] = set()
-    """The threads and streams that have their workspaces."""
+    _settled: ClassVar[set[tuple[int, int, int]]] = set()
+    """The threads, GPUs and streams that have their workspaces."""
 
     def __init__(self, torch_device: torch.device | None = None) -> None:
         """Without a device it is torch's current one."""
@@ -173,7 +173,8 @@ class Cuda:
         torch.cuda.empty_cache()
 
     def settle_libraries(self) -> None:
-        here = threading.get_ident(), torch.cuda.current_stream(self.torch_device).cuda_stream
+        stream = torch.cuda.current_stream(self.torch_device)
+        here = threading.get_ident(), stream.device_index, stream.cuda_stream
         if here in self._settled:
             return
         small = torch.zeros(16, 16, device=self.torch_device, dtype=torch.bfloat16)

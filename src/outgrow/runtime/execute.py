@@ -145,12 +145,18 @@ class Run:
         return Outcome(results, self.recording, self.observed, self.memory.high_water_bytes)
 
     def abandon(self) -> None:
-        """Let go of everything after a failure: wait for copies in flight, whatever came of them, and free memory."""
-        if self.spill is not None:
-            self.spill.settle()
-        self.memory.abandon(self.storages, self.program.sizes, self.extents)
-        for table in (self.in_flight, self.values, self.made_of, self.storages):
-            table.clear()
+        """Let go of everything after a failure: wait for copies in flight, whatever came of them, and free memory.
+
+        Who interrupts it waits as well: a copy must not end in memory that others have by then.
+        """
+        interrupt = None if self.spill is None else _settled(self.spill)
+        try:
+            self.memory.abandon(self.storages, self.program.sizes, self.extents)
+        finally:
+            for table in (self.in_flight, self.values, self.made_of, self.storages):
+                table.clear()
+        if interrupt is not None:
+            raise interrupt
 
     def _hold(self, size_bytes: int, tier_bytes: int = 0) -> None:
         self.held += size_bytes
@@ -347,6 +353,18 @@ class Run:
     def _freed(self, size: int, address: int) -> None:
         self._hold(-size)
         self.memory.freed(size, address)
+
+
+def _settled(spill: Spill) -> BaseException | None:
+    """Wait until no copy is in flight; return what interrupted that, if something did."""
+    interrupt: BaseException | None = None
+    while True:
+        try:
+            spill.settle()
+        except (KeyboardInterrupt, SystemExit) as error:
+            interrupt = error
+        else:
+            return interrupt
 
 
 def require_as_captured(call: Call, item: torch.Tensor, geometry: Geometry) -> None:

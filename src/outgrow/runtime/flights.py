@@ -85,7 +85,10 @@ class StreamLink:
         return Flight(lane, storage, size, streams, self._origin, begun, streams.mark(lane, is_timed=is_timed))
 
     def _sides(self, size: int, offset: int, address: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the bytes of the device, and those of the pool, as tensors: a step has the same ones every time."""
+        """Return the bytes of the device, and those of the pool, as tensors: a step has the same ones every time.
+
+        They own nothing: a piece of the pool goes back when nobody has bytes of it, and its offsets do not come again.
+        """
         if len(self._here) + len(self._there) > _MOST_KNOWN:
             self._here.clear()
             self._there.clear()
@@ -94,7 +97,8 @@ class StreamLink:
             here = self._here[address, size] = bytes_on(self._device, address, size)
         there = self._there.get((offset, size))
         if there is None:
-            there = self._there[offset, size] = self._pool.bytes(offset, size)
+            place = self._pool.bytes(offset, size)
+            there = self._there[offset, size] = bytes_on(place.device, place.data_ptr(), size)
         return here, there
 
     def settle(self) -> None:

@@ -31,7 +31,7 @@ from outgrow.units import format_bytes
 PAGE_BYTES = mmap.PAGESIZE
 HUGE_PAGE_BYTES = 2 << 20
 
-_MAP_NORESERVE = 0x4000
+_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
 _PROT_NONE = 0
 _BUFFER_IS_WRITABLE = 0x200
 _FAILED = ctypes.c_void_p(-1).value
@@ -166,17 +166,23 @@ def unread(size_bytes: int) -> torch.UntypedStorage:
 
 
 def fresh(size_bytes: int) -> tuple[torch.Tensor, list[Callable[[], None]]]:
-    """Return memory of a mapping of its own, uint8[size_bytes], and a list: its functions are called before the end."""
+    """Return memory of a mapping of its own, uint8[size_bytes], and a list: its functions are called before the end.
+
+    A process that is forked off has no part in it: pages that a device knows must not move.
+    """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     if address == _FAILED:
         raise _refusal(format_bytes(size_bytes))
+    _madvise(address, size_bytes, mmap.MADV_DONTFORK)
     content, ends = bytes_at(address, size_bytes), list[Callable[[], None]]()
-    finalize(content, _end, address, size_bytes, ends).atexit = False
+    finalize(content, _end, address, size_bytes, os.getpid(), ends).atexit = False
     return torch.frombuffer(content, dtype=torch.uint8), ends
 
 
-def _end(address: int, size_bytes: int, ends: list[Callable[[], None]]) -> None:
+def _end(address: int, size_bytes: int, process: int, ends: list[Callable[[], None]]) -> None:
+    if os.getpid() != process:
+        return
     for end in ends:
         end()
     _munmap(address, size_bytes)
@@ -186,11 +192,13 @@ def mapped(descriptor: int, offset: int, size_bytes: int, keep: object) -> torch
     """Return a storage whose bytes are those of a file from `offset` on, a multiple of the page size.
 
     They take memory only when touched, and the kernel takes it back when it needs it. `keep` lives as long as they do.
+    A process that is forked off reads them, too; what it writes it keeps for itself.
     """
     address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
     if address == _FAILED:
         raise _refusal(f"to map {format_bytes(size_bytes)} of a file")
     content = bytes_at(address, size_bytes)
+    _mapped[address] = descriptor, offset, size_bytes
     finalize(content, _unmap, address, size_bytes, keep).atexit = False
     return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
 
@@ -201,7 +209,22 @@ def give_back(storage: torch.UntypedStorage) -> None:
 
 
 def _unmap(address: int, size_bytes: int, _keep: object) -> None:
+    _mapped.pop(address, None)
     _munmap(address, size_bytes)
+
+
+_mapped: dict[int, tuple[int, int, int]] = {}
+"""What is mapped of files, by address: descriptor, offset, bytes."""
+
+
+def _keep_apart() -> None:
+    """In a process that was forked off: map the same bytes so that they can be written without changing the file."""
+    for address, (descriptor, offset, size_bytes) in [*_mapped.items()]:
+        flags = mmap.MAP_PRIVATE | _MAP_FIXED
+        _mmap(address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, offset)
+
+
+os.register_at_fork(after_in_child=_keep_apart)
 
 
 def bytes_at(address: int, size_bytes: int) -> memoryview:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 import torch
 
 from outgrow.analysis.timeline import Lane
-from outgrow.errors import ReplayMismatch
+from outgrow.errors import ReplayMismatch, TierFailure
 from outgrow.runtime.device import Device
 from outgrow.runtime.directed import Directions, Site
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.pages import Pages
 from outgrow.runtime.program import Geometry, Program
 from outgrow.runtime.recording import Moment
-from outgrow.runtime.resting import Extent, copied_out
+from outgrow.runtime.resting import Extent, copied_out, rest
 from outgrow.runtime.results import compact, copied_to, is_loose
 from outgrow.runtime.score import Score, scored
 
@@ -250,12 +250,23 @@ class Places:
         sizes: Mapping[str, int],  # noqa: ARG002
         extents: Mapping[str, Extent],
     ) -> None:
-        """What outlives the run and lies in the arena goes to its extent: others will have its place in the arena."""
+        """What outlives the run and lies in the arena goes to its extent: others will have its place in the arena.
+
+        Where the tier takes nothing any more, the storage has what lies there from before. Raises the first
+        `TierFailure` once all are safe.
+        """
         self.after()
         self._arriving.clear()
+        failures: list[TierFailure] = []
         for name in extents.keys() & storages.keys():
             if self.arena.holds(storages[name]):
-                copied_out(storages[name], extents[name])
+                try:
+                    copied_out(storages[name], extents[name])
+                except TierFailure as failure:
+                    failures.append(failure)
+                    rest(storages[name], extents[name])
+        if failures:
+            raise failures[0]
 
     def _mark(self) -> Moment:
         return self.arena.moment()

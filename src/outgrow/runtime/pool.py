@@ -152,11 +152,18 @@ def locked_by_cuda(address: int, size_bytes: int) -> Callable[[], None] | str:
     for _ in range(2):
         status = int(runtime.cudaHostRegister(address, size_bytes, 0))
         if status == 0:
-            return lambda: runtime.cudaHostUnregister(address)
+            return lambda: _unlock(runtime, address)
         with suppress(RuntimeError):  # CUDA keeps the refusal for the next kernel that asks; this one does
             torch.zeros(1, device="cuda")
             torch.cuda.synchronize()
     return f"cudaHostRegister returned {status}"
+
+
+def _unlock(runtime: Any, address: int) -> None:
+    """Unlock pages, behind whatever still copies from or to them."""
+    with suppress(RuntimeError):  # a device that has failed copies no more
+        torch.cuda.synchronize()
+    runtime.cudaHostUnregister(address)
 
 
 def _require_free(size_bytes: int) -> None:

@@ -14,11 +14,14 @@ All tensors over a storage go along, views and gradients and what optimizers kee
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from weakref import WeakValueDictionary, finalize
+from queue import SimpleQueue
+from threading import Lock
+from weakref import WeakSet, WeakValueDictionary, finalize
 
 import torch
 
 from outgrow.errors import TierFailure
+from outgrow.ir.ranges import Ranges, joined, size_of, without
 from outgrow.runtime import arena
 from outgrow.runtime.medium import Medium, Tier
 from outgrow.runtime.memory import round_up
@@ -107,14 +110,25 @@ def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 @dataclass
 class _Space:
-    """The free ranges of a tier, in order, none next to another."""
+    """The free ranges of a tier.
 
-    free: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    A range may be given at any moment, in any thread, and while another one is taken: extents end with their last
+    holder, which may be garbage. So what is given waits until somebody looks.
+    """
+
+    _free: Ranges = ()
+    _given: SimpleQueue[tuple[int, int]] = field(default_factory=SimpleQueue[tuple[int, int]])
+
+    def give(self, begin: int, end: int) -> None:
+        """Free a range."""
+        self._given.put((begin, end))
 
     @property
-    def free_bytes(self) -> int:
-        """All that is free."""
-        return sum(end - begin for begin, end in self.free)
+    def free(self) -> Ranges:
+        """What is free; for one thread at a time, as what follows."""
+        while not self._given.empty():
+            self._free = joined(self._free, *self._given.get())
+        return self._free
 
     def free_before(self, end: int) -> int:
         """What is free directly before a place."""
@@ -122,37 +136,53 @@ class _Space:
 
     def take(self, size_bytes: int) -> int | None:
         """Take this many bytes from the first free range that has them, and return where they begin."""
-        for at, (begin, end) in enumerate(self.free):
+        for begin, end in self.free:
             if end - begin >= size_bytes:
-                self.free[at : at + 1] = [(begin + size_bytes, end)] if end - begin > size_bytes else []
+                self._free = without(self._free, begin, begin + size_bytes)
                 return begin
         return None
-
-    def give(self, begin: int, end: int) -> None:
-        """Free a range."""
-        joined: list[tuple[int, int]] = []
-        for other_begin, other_end in sorted([*self.free, (begin, end)]):
-            if joined and joined[-1][1] == other_begin:
-                joined[-1] = (joined[-1][0], other_end)
-            else:
-                joined.append((other_begin, other_end))
-        self.free = joined
 
     def remove(self, begin: int, end: int) -> bool:
         """Forget exactly this free range; return whether there is one."""
         is_there = (begin, end) in self.free
         if is_there:
-            self.free.remove((begin, end))
+            self._free = without(self._free, begin, end)
         return is_there
 
 
 @dataclass(eq=False)
+class Quota:
+    """The most bytes that some files may take, all together; None: as many as there are."""
+
+    limit_bytes: int | None = None
+    _files: "WeakSet[SpillFile]" = field(default_factory=WeakSet)
+
+    def hold(self, file: "SpillFile") -> None:
+        """Let what a file takes count from now on."""
+        self._files.add(file)
+        if self not in file.quotas:
+            file.quotas.append(self)
+
+    def require(self, more_bytes: int, tier: Tier) -> None:
+        """Raise `TierFailure` unless a tier, which is one of the files', may take so much more."""
+        needed = tier.size_bytes + more_bytes
+        others = sum(file.size_bytes for file in self._files) - tier.size_bytes
+        if self.limit_bytes is not None and needed + others > self.limit_bytes:
+            beside = f", beside {format_bytes(others)} that other steps or models have there" if others else ""
+            raise TierFailure(
+                f"The plan needs {format_bytes(needed)} in {tier.place}{beside}, and the {tier.budget_name} is "
+                f"{format_bytes(self.limit_bytes)}. Raise the {tier.budget_name} or the memory budget."
+            )
+
+
+@dataclass(eq=False)
 class SpillFile:
-    """A tier that grows with what is taken of it, up to `limit_bytes`; it is freed with its last holder."""
+    """A tier that grows with what is taken of it, within its quotas; it is freed with its last holder."""
 
     medium: Medium
-    limit_bytes: int | None = None
+    quotas: list[Quota] = field(default_factory=list[Quota])
     _space: _Space = field(default_factory=_Space)
+    _taking: Lock = field(default_factory=Lock)
 
     @cached_property
     def tier(self) -> Tier:
@@ -162,14 +192,20 @@ class SpillFile:
             self._space.give(0, made.capacity_bytes)
         return made
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes; nothing as long as nobody has asked for any of it."""
+        return self.tier.size_bytes if "tier" in vars(self) else 0
+
     def take(self, size_bytes: int) -> Extent:
         """Return an extent of this size. Raises `TierFailure` if the disk budget or the disk is too small."""
         size, tier = round_up(size_bytes, ALIGNMENT_BYTES), self.tier
-        offset = self._space.take(size)
-        if offset is None:
-            tier.release(self._space.remove)
-            self._grow(size if tier.seam_bytes else size - self._space.free_before(tier.capacity_bytes))
+        with self._taking:
             offset = self._space.take(size)
+            if offset is None:
+                tier.release(self._space.remove)
+                self._grow(size if tier.seam_bytes else size - self._space.free_before(tier.capacity_bytes))
+                offset = self._space.take(size)
         assert offset is not None, "the file has grown by as much"
         extent = Extent(self, offset, size_bytes)
         finalize(extent, self._space.give, offset, offset + size).atexit = False
@@ -177,21 +213,19 @@ class SpillFile:
 
     def make_room(self, size_bytes: int) -> None:
         """Let `size_bytes` be free, in ranges of whatever size. Raises `TierFailure` as `take` does."""
-        if size_bytes > self._space.free_bytes:
-            self.tier.release(self._space.remove)
-            self._grow(size_bytes - self._space.free_bytes)
+        tier = self.tier
+        with self._taking:
+            if size_bytes > size_of(self._space.free):
+                tier.release(self._space.remove)
+                self._grow(size_bytes - size_of(self._space.free))
 
     def _grow(self, size_bytes: int) -> None:
         tier = self.tier
         begin = tier.capacity_bytes + tier.seam_bytes
         end = begin + round_up(size_bytes, ALIGNMENT_BYTES)
-        needed = tier.size_bytes + tier.taken_for(end - begin)
-        if self.limit_bytes is not None and needed > self.limit_bytes:
-            raise TierFailure(
-                f"The plan needs {format_bytes(needed)} in {tier.place}, and the {tier.budget_name} is "
-                f"{format_bytes(self.limit_bytes)}. Raise the {tier.budget_name} or the memory budget."
-            )
-        self.tier.grow(end)
+        for quota in self.quotas:
+            quota.require(tier.taken_for(end - begin), tier)
+        tier.grow(end)
         self._space.give(begin, end)
 
 

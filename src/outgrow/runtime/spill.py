@@ -9,14 +9,14 @@ so that a full disk is found then and not in the middle of a step.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from outgrow.errors import TierFailure
 from outgrow.runtime.freeing import trim
 from outgrow.runtime.medium import AnyLink, Medium
-from outgrow.runtime.resting import Extent, SpillFile, come_home, copied_out, extent_of, forget
+from outgrow.runtime.resting import Extent, Quota, SpillFile, come_home, copied_out, extent_of, forget
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Spill:
     """What one `Step` has of the next tier, and the link to it; nothing of it is taken until a plan needs it."""
 
     medium: Medium
-    limit_bytes: int | None = None
+    quota: Quota = field(default_factory=Quota)
     file: SpillFile | None = None
     link: AnyLink | None = None
     scratch: Extent | None = None
@@ -44,7 +44,7 @@ class Spill:
             extent = extent_of(tensor.untyped_storage())
             if extent is not None and extent.file.medium == self.medium and not extent.file.tier.is_inherited:
                 self.file = extent.file
-                self.file.limit_bytes = self.limit_bytes
+                self.quota.hold(self.file)
                 return
 
     def reserve(self, scratch_bytes: int, lasting_bytes: int) -> None:
@@ -55,7 +55,9 @@ class Spill:
         if self.link is not None and self.link.failure is not None:
             self.link.close()
             self.link = None
-        self.file = self.file or SpillFile(self.medium, self.limit_bytes)
+        if self.file is None:
+            self.file = SpillFile(self.medium)
+            self.quota.hold(self.file)
         taken = 0 if self.scratch is None else self.scratch.size_bytes
         if taken < scratch_bytes:
             self._take_scratch(self.file, scratch_bytes)

@@ -13,7 +13,6 @@ Copies are ordered by the same marks as those of `runtime.flights`, so what is s
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 
 import torch
 
@@ -79,7 +78,7 @@ class StagedLink:
 
     def submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> Passing:
         """Queue a copy of `size` bytes between the device at `address` and the file at `offset`; return at once."""
-        self._stage.behind[lane].put(self._streams.mark(Lane.COMPUTE, is_timed=False))
+        self._stage.behind[lane, offset] = self._streams.mark(Lane.COMPUTE, is_timed=False)
         return Passing(self._link.submit(lane, storage, size, offset, address), self._streams, self._stage.arrived)
 
     def settle(self) -> None:
@@ -105,7 +104,7 @@ class _Stage:
         pieces = [buffers.bytes(first + at * PIECE_BYTES, PIECE_BYTES) for at in range(_BUFFERS)]
         self._buffers = {Lane.OUT: pieces[:2], Lane.IN: pieces[2:]}
         self._busy: dict[int, Mark] = {}
-        self.behind = {lane: SimpleQueue[Mark]() for lane in (Lane.OUT, Lane.IN)}
+        self.behind: dict[tuple[Lane, int], Mark] = {}
         self.arrived: dict[int, Mark] = {}
 
     @property
@@ -117,7 +116,7 @@ class _Stage:
         if not size:
             return
         streams = self.own[Lane.OUT]
-        streams.wait(Lane.OUT, self.behind[Lane.OUT].get())
+        streams.wait(Lane.OUT, self.behind.pop((Lane.OUT, offset)))
         coming = self._fetched(address, 0, size)
         for begin in range(0, size, PIECE_BYTES):
             buffer, mark = coming
@@ -139,7 +138,7 @@ class _Stage:
         if not size:
             return
         streams = self.own[Lane.IN]
-        streams.wait(Lane.IN, self.behind[Lane.IN].get())
+        streams.wait(Lane.IN, self.behind.pop((Lane.IN, offset)))
         for begin in range(0, size, PIECE_BYTES):
             length, at = min(PIECE_BYTES, size - begin), begin // PIECE_BYTES % 2
             buffer = self._buffers[Lane.IN][at][:length]

@@ -11,8 +11,8 @@ page cache. It asks for addresses, offsets and sizes that are multiples of `ALIG
     size not aligned           the last bytes, fewer than 4096, go through a bounce buffer
     address not aligned        all bytes go through the bounce buffer, and the processor copies them
 
-One thread may write while another one reads. Each direction has a bounce buffer of its own, made at first
-need.
+Threads may write and read at once. Each direction has one bounce buffer, made at first need, which serves one copy at
+a time: two steps that share a model have two links to its file.
 """
 
 import ctypes
@@ -20,9 +20,11 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Self
 
 import torch
@@ -69,21 +71,26 @@ class _Direction:
     verb: str
     bounce: Block | None = None
     bounced_bytes: int = 0
+    is_bouncing: Lock = field(default_factory=Lock)
 
-    def bounce_address(self) -> int:
-        """Return where the bounce buffer begins. Raises `MemoryError` if there is no memory for it."""
-        if self.bounce is None:
-            bounce = Block(_BOUNCE_BYTES)
-            bounce.commit(0, _BOUNCE_BYTES)
-            self.bounce = bounce
-        return self.bounce.address
+    @contextmanager
+    def bouncing(self, size_bytes: int) -> Iterator[int]:
+        """Have the bounce buffer, which begins here, for so many bytes. Raises `MemoryError` if there is none."""
+        with self.is_bouncing:
+            bounce = self.bounce  # held here: the tier may be closed meanwhile
+            if bounce is None:
+                bounce = Block(_BOUNCE_BYTES)
+                bounce.commit(0, _BOUNCE_BYTES)
+                self.bounce = bounce
+            yield bounce.address
+            self.bounced_bytes += size_bytes
 
 
 class DiskTier:
     """`capacity_bytes` of disk in `folder`, which is made if it does not exist and its parent does.
 
     Extents begin at multiples of `ALIGNMENT_BYTES` and do not overlap once their ends are rounded up to it.
-    Use one thread for each direction. Whatever the disk refuses, at birth or in a copy, is a `TierFailure`.
+    Whatever the disk refuses, at birth or in a copy, is a `TierFailure`.
     """
 
     seam_bytes = 0
@@ -143,10 +150,9 @@ class DiskTier:
         self._move(file, way, offset, address, direct)
         for begin in range(direct, size, _BOUNCE_BYTES):
             length = min(_BOUNCE_BYTES, size - begin)
-            bounce = way.bounce_address()
-            ctypes.memmove(bounce, address + begin, length)  # without the GIL, which a memoryview would hold
-            self._move(file, way, offset + begin, bounce, round_up(length, ALIGNMENT_BYTES))
-            way.bounced_bytes += length
+            with way.bouncing(length) as bounce:
+                ctypes.memmove(bounce, address + begin, length)  # without the GIL, which a memoryview would hold
+                self._move(file, way, offset + begin, bounce, round_up(length, ALIGNMENT_BYTES))
 
     def read(self, offset: int, address: int, size: int) -> None:
         """Copy `size` bytes from `offset` to memory at `address`. Memory beyond them is not touched."""
@@ -155,10 +161,9 @@ class DiskTier:
         self._move(file, way, offset, address, direct)
         for begin in range(direct, size, _BOUNCE_BYTES):
             length = min(_BOUNCE_BYTES, size - begin)
-            bounce = way.bounce_address()
-            self._move(file, way, offset + begin, bounce, round_up(length, ALIGNMENT_BYTES))
-            ctypes.memmove(address + begin, bounce, length)
-            way.bounced_bytes += length
+            with way.bouncing(length) as bounce:
+                self._move(file, way, offset + begin, bounce, round_up(length, ALIGNMENT_BYTES))
+                ctypes.memmove(address + begin, bounce, length)
 
     @property
     def place(self) -> str:

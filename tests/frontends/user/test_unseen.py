@@ -72,6 +72,22 @@ def by_an_operator(model: nn.Module, x: Tensor) -> None:
     torch.amin(x, 0, out=model.get_buffer("low"))
 
 
+def as_numbers(model: nn.Module, x: Tensor) -> Tensor:
+    return x * sum(model.get_parameter("linear.bias").tolist())
+
+
+def branched(_model: nn.Module, x: Tensor) -> Tensor:
+    try:
+        factor = 2.0 if x.sum() > 0 else 1.0
+    except RuntimeError:
+        factor = 0.0
+    return x * factor
+
+
+def as_text(_model: nn.Module, x: Tensor) -> tuple[Tensor, str]:
+    return x * 2, f"twice {x}"
+
+
 def followed_argument(model: nn.Module, x: Tensor) -> None:
     x.requires_grad_()
     model(x).backward()
@@ -87,6 +103,9 @@ def followed_argument(model: nn.Module, x: Tensor) -> None:
         (resized, "gives buffer 'low' another shape"),
         (replaced, "gives buffer 'low' another shape"),
         (by_an_operator, "gives buffer 'low' another shape"),
+        (as_numbers, r"reads the content of \S+ .linear\.bias. \(by tolist\)"),
+        (branched, r"factor = 2\.0 if .*needs the content of a tensor"),
+        (as_text, "returns text that it made of a tensor"),
         (followed_argument, r"leaves a gradient.*argument number 0.*x\.detach\(\)\.requires_grad_\(\)"),
     ],
 )

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from outgrow.analysis.liveness import live_bytes
-from outgrow.plan import Budget, ByLayout, TakeApart
+from outgrow.ir.text import parse_graph
+from outgrow.plan import Budget, ByLayout, Reuse, TakeApart
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.free import free_rewrites, loosest
 from outgrow.planning.planner import planned
@@ -65,6 +66,35 @@ def test_the_loosest_graph_holds_no_more_and_takes_as_long() -> None:
     assert max(live_bytes(loose.graph, loose.workspace)) <= max(live_bytes(PROBLEM.graph, PROBLEM.workspace))
     seconds = [sum(map(problem.seconds_of, problem.graph.ops)) for problem in (PROBLEM, loose)]
     assert seconds[0] == pytest.approx(seconds[1])
+
+
+KEPT = """\
+storage x input 8
+storage a 100
+storage b 8
+storage c 100
+storage d 200
+storage e 200
+storage z 4
+value %x: x@0 f32[2]
+%a: a@0 f32[25] = aten.first.default(%x)
+%b: b@0 f32[2] = aten.second.default(%x)
+%c: c@0 f32[25] = aten.relu.default(%a)
+%d: d@0 f32[50] = aten.wide.default(%x)
+%e: e@0 f32[50] = aten.relu.default(%d)
+%z: z@0 f32[1] = aten.sum.default(%e)
+return %c, %z
+"""
+
+
+def test_an_operand_that_would_have_to_stay_is_not_written_over_where_that_raises_the_floor() -> None:
+    """The result stays to the end: its operand would be there while the second op runs. The other re-use is made."""
+    problem = problem_of(parse_graph(KEPT), 1 << 20)
+    costs = {**problem.costs, "second": replace(problem.costs["second"], workspace_bytes=400)}
+    problem = replace(problem, costs=costs, minimum_bytes=4)
+    graph, decisions = free_rewrites(problem)
+    assert decisions == (Reuse("relu_1"),)
+    assert floor_of(problem, graph)[0] == 8 + 8 + 400
 
 
 @pytest.mark.parametrize("tightness", [0.0, 0.3, 0.7])

@@ -22,11 +22,16 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.distributed.tensor import DTensor
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.errors import Uncapturable
@@ -38,10 +43,12 @@ from outgrow.frontends.fake.literals import LIFTS, Literals
 from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, with_reserve, with_seeds
 from outgrow.frontends.fake.sharing import address
+from outgrow.frontends.user.refusals import check_nothing_caught
 from outgrow.frontends.user.unseen import OBSERVING, with_room
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
 """Torch's limit for following literals itself; not used while we do: it takes a symbol for the number NaN (2.13)."""
+_ITEM = torch.ops.aten._local_scalar_dense.default
 _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 _CORRECTIONS = (
     (TYPED, as_kernels_type),
@@ -53,16 +60,41 @@ _CORRECTIONS = (
 """Operators, and what turns their fake results into what their kernels give, in this order."""
 
 
+class _Symbols(ShapeEnv):
+    """An environment of symbols that remembers what it could not answer."""
+
+    def __init__(self, unanswered: list[RuntimeError]) -> None:
+        super().__init__(allow_dynamic_output_shape_ops=False)
+        self._unanswered = unanswered
+
+    def _make_data_dependent_error(self, *about: object, **more: object) -> GuardOnDataDependentSymNode:
+        found = super()._make_data_dependent_error(*about, **more)  # pyright: ignore[reportArgumentType]
+        self._unanswered.append(found)
+        return found
+
+
 class FakeMode(FakeTensorMode):
     """Fake tensors with the strides that kernels give. A workload that is only planned is built under it."""
 
     literals: Literals | None = None
     counters: Counters | None = None
     """While a step is traced, what is known of contents."""
+    unanswered: list[RuntimeError]
+    """Errors that asked for contents; a step may have caught them."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         if self.literals is None:
             return self._as_kernels_would(func, types, args, kwargs)
+        if func is _ITEM:
+            args[0].item_memo = None  # torch gives the number of before, also where the tensor was written since
+        try:
+            return self._followed(func, types, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            self.unanswered.append(error)
+            raise
+
+    def _followed(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
+        assert self.literals is not None, "a step is traced"
         fake = partial(self._as_kernels_would, func, types, args, kwargs)
         followed = partial(self.literals.followed, func, args, kwargs or {}, fake)
         return followed() if self.counters is None else self.counters.followed(func, args, kwargs or {}, followed)
@@ -88,19 +120,25 @@ class FakeMode(FakeTensorMode):
 
 @contextmanager
 def fake_mode(tensors: Sequence[object]) -> Iterator[FakeMode]:
-    """Yield the mode of the tensors that are fake already, or a new one; able to make symbols for floats."""
+    """Yield the mode of the tensors that are fake already, or a new one; able to make symbols for floats.
+
+    Raises `Uncapturable` at the end if contents were asked for and the user's code has caught the refusal.
+    """
     mode = detect_fake_mode(tensors) or FakeMode()
     assert isinstance(mode, FakeMode), "a workload without memory is built under our mode"
     settings = (mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs)
-    mode.shape_env = ShapeEnv(allow_dynamic_output_shape_ops=False)
+    mode.unanswered = []
+    mode.shape_env = _Symbols(mode.unanswered)
     mode.static_shapes, mode.allow_non_fake_inputs = True, True
     mode.literals = Literals()
     try:
         with patch.object(fake_tensor, _LIMIT, -1), patch.object(proxy_tensor, _LIMIT, -1):
             yield mode
+        check_nothing_caught(mode.unanswered)
     finally:
         mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs = settings
         mode.literals = mode.counters = None
+        mode.unanswered.clear()
 
 
 class Twins(TorchDispatchMode):

@@ -14,14 +14,14 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from outgrow.analysis.cost import signature as cost_signature
-from outgrow.errors import Uncapturable
+from outgrow.errors import TierFailure, Uncapturable
 from outgrow.frontends import calls
 from outgrow.frontends.parts.shared_budget import NOBODY, Pause, Ready, Shared, plain
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.tracing.capture import Result
 from outgrow.frontends.user.state import BatchSlot
 from outgrow.runtime import arena
-from outgrow.runtime.execute import Progress, is_as_captured
+from outgrow.runtime.execute import Progress, Run, is_as_captured
 from outgrow.runtime.program import Result as CallResult
 from outgrow.runtime.repeated import Running, again
 from outgrow.runtime.results import fill
@@ -36,26 +36,32 @@ class Waiting:
     def __init__(self, shared: Shared, ready: Ready, others_bytes: int, args: Sequence[object]) -> None:
         """Begin the run of a part on its inputs, while others take `others_bytes`."""
         self.shared, self.ready, self._pause = shared, ready, Pause(others_bytes, 0)
-        program, capacity = ready.program, ready.prepared.plan.budget.capacity_bytes
-        call = calls.bind(ready.captured, program, NOBODY, [plain(arg) for arg in args], {})
-        self.platform = shared.taken(program)
+        call = calls.bind(ready.captured, ready.program, NOBODY, [plain(arg) for arg in args], {})
+        self.platform = shared.taken(ready.program)
         try:
-            spill = self.platform.make_ready(program, call.tensors, capacity)
-            run = calls.made_ready(
-                call,
-                ready.prepared.costs,
-                spill,
-                self.platform.memory(program, is_timed=self.platform.observes),
-                capacity,
-                Progress(),
-                observe=self.platform.observes and ready.runs == 0,
-            )
+            run = self._made_ready(call)
         except BaseException:
             shared.idle.append(self.platform)
             raise
         self.run = again(run, [], _staying(ready, args, run)) if ready.runs else run
         self.end = finalize(self, _end, shared, ready, self.platform, self.run)
         self.run.start()
+
+    def _made_ready(self, call: calls.Bound) -> Run:
+        """Return the run of a call; where the disk budget has no room for it, others that are idle give theirs back."""
+        try:
+            return self._with_room(call)
+        except TierFailure:
+            self.shared.give_back()
+            return self._with_room(call)
+
+    def _with_room(self, call: calls.Bound) -> Run:
+        ready, platform = self.ready, self.platform
+        capacity, observes = ready.prepared.plan.budget.capacity_bytes, platform.observes
+        spill = platform.make_ready(ready.program, call.tensors, capacity)
+        memory = platform.memory(ready.program, is_timed=observes)
+        observe = observes and ready.runs == 0
+        return calls.made_ready(call, ready.prepared.costs, spill, memory, capacity, Progress(), observe=observe)
 
     def wait(self) -> None:
         """Note that the run waits for its backward pass, and what the process holds."""

@@ -21,7 +21,7 @@ from outgrow.runtime.links import measure_link
 from outgrow.runtime.medium import BelowHost, InHost
 from outgrow.runtime.memory import round_up
 from outgrow.runtime.program import Program
-from outgrow.runtime.resting import come_home, extent_of
+from outgrow.runtime.resting import Quota, come_home, extent_of
 from outgrow.runtime.spill import Spill
 from outgrow.runtime.staged import BUFFERS_BYTES
 from outgrow.runtime.tiers import ALIGNMENT_BYTES
@@ -38,18 +38,19 @@ class BesideDevice:
 
     def __init__(self, device: Device, settings: Settings) -> None:
         self._device, self._folder, host_bytes = device, settings.folder, settings.host_bytes
-        self.spill = Spill(InHost(device.torch_device, device.streams, device.lock), host_bytes)
+        self.spill = Spill(InHost(device.torch_device, device.streams, device.lock), Quota(host_bytes))
         if host_bytes is not None and host_bytes > 2 * BUFFERS_BYTES:
             settings.require_disk()
             medium = BelowHost(settings.folder, device.torch_device, device.streams, device.more_streams, device.lock)
-            self.spill.limit_bytes = host_bytes - BUFFERS_BYTES
-            self.spill.below = Spill(medium, settings.disk_bytes)
+            self.spill.quota.limit_bytes = host_bytes - BUFFERS_BYTES
+            self.spill.below = Spill(medium, settings.disk)
 
     def known_to(self, machine: Machine) -> Machine:
         """Return a machine that knows of the file, if there is one, and what its link does."""
-        if self.spill.below is None or self.spill.limit_bytes is None:
+        limit = self.spill.quota.limit_bytes
+        if self.spill.below is None or limit is None:
             return machine
-        room, link = self.spill.limit_bytes - _PIECES_BYTES, measure_link(self._folder)
+        room, link = limit - _PIECES_BYTES, measure_link(self._folder)
         return replace(machine, tier_bytes=room, below=link, reads_below=self._device.reads_pages)
 
     def rest(self, tensors: Sequence[Tensor]) -> None:
@@ -57,7 +58,7 @@ class BesideDevice:
         awake = [storage for tensor in tensors if extent_of(storage := tensor.untyped_storage()) is None]
         rooms = _rooms(awake)
         spill = self.spill
-        if spill.below is not None and spill.limit_bytes is not None and rooms > spill.limit_bytes:
+        if spill.below is not None and spill.quota.limit_bytes is not None and rooms > spill.quota.limit_bytes:
             spill = spill.below if self._device.reads_pages else spill
         with suppress(TierFailure):
             spill.adopt(tensors)
@@ -75,12 +76,8 @@ class BesideDevice:
         `TierFailure`.
         """
         storages = {name: tensor.untyped_storage() for name, tensor in tensors.items()}
-        if self.spill.limit_bytes is not None:
-            coming = [item for name, item in storages.items() if name not in program.stowed and extent_of(item)]
-            if coming:
-                make_way()
-            for storage in coming:
-                come_home(storage)
+        if self.spill.quota.limit_bytes is not None:
+            _come_home(program, storages, make_way)
         has_sunk = bool(program.sunk) and self._sink(program, tensors)
         try:
             spill = reserved(self.spill, program, tensors)
@@ -89,6 +86,7 @@ class BesideDevice:
                 raise
             spill = reserved(self.spill, program, tensors)
         if spill is None:
+            _come_home(program, storages, make_way)
             return None, has_sunk
         _, was_here = spill.sent({name: storages[name] for name in program.stowed & storages.keys() - program.sunk})
         return spill, has_sunk or was_here
@@ -112,6 +110,15 @@ class BesideDevice:
         below.reserve(program.sunk_bytes, _rooms(resting))
         below.sent(_numbered(resting))
         return True
+
+
+def _come_home(program: Program, storages: Mapping[str, torch.UntypedStorage], make_way: Callable[[], None]) -> None:
+    """Bring to the device what rests elsewhere and is not stowed in this program."""
+    coming = [item for name, item in storages.items() if name not in program.stowed and extent_of(item)]
+    if coming:
+        make_way()
+    for storage in coming:
+        come_home(storage)
 
 
 def _rooms(storages: Iterable[torch.UntypedStorage]) -> int:

@@ -38,7 +38,7 @@ class OnCpu:
         remark_beyond_memory(settings.budget_bytes)
         self.cache: CostCache = open_cost_cache()
         self._folder = settings.folder
-        self._spill = Spill(OnDisk(settings.folder), settings.disk_bytes)
+        self._spill = Spill(OnDisk(settings.folder), settings.disk)
 
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
         """Do nothing: what has to be measured takes little."""
@@ -72,7 +72,11 @@ class OnCpu:
         freeing.trim()
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
-        return reserved(self._spill, program, tensors)
+        spill = reserved(self._spill, program, tensors)
+        if spill is None:
+            for tensor in tensors.values():
+                come_home(tensor.untyped_storage())
+        return spill
 
     def settle_libraries(self) -> None:
         """What they keep of threads of a CPU is in the overhead."""

@@ -159,19 +159,21 @@ def _addition_seconds(device: BesideHost, size_bytes: int) -> float:
 
 def _seconds_on(device: BesideHost, work: Callable[[], object]) -> float:
     times: list[float] = []
-    for _ in range(_TIMES + 1):  # the first one loads the kernel
-        begin = device.streams.mark(Lane.COMPUTE)
-        work()
-        times.append(device.streams.mark(Lane.COMPUTE).seconds_since(begin))
+    with torch._C._DisableAutocast():
+        for _ in range(_TIMES + 1):  # the first one loads the kernel
+            begin = device.streams.mark(Lane.COMPUTE)
+            work()
+            times.append(device.streams.mark(Lane.COMPUTE).seconds_since(begin))
     return median(times[1:])
 
 
 def _median_seconds(work: Callable[[], object], least_seconds: float) -> float:
     times: list[float] = []
-    while len(times) < _TIMES or sum(times) < least_seconds:
-        begin = perf_counter()
-        work()
-        times.append(perf_counter() - begin)
+    with torch._C._DisableAutocast():
+        while len(times) < _TIMES or sum(times) < least_seconds:
+            begin = perf_counter()
+            work()
+            times.append(perf_counter() - begin)
     return median(times)
 
 

@@ -107,7 +107,8 @@ class Rehearsal:
         parts = _KNOWN.setdefault((self.device.name, self.directed), {})
         new = {key: op for key, op in kinds.items() if key not in parts}
         if new:
-            with _generators_kept(self.device.torch_device):
+            # a part is planned inside of the user's autocast, and runs without
+            with torch._C._DisableAutocast(), _generators_kept(self.device.torch_device):
                 for at, (key, op) in enumerate(new.items()):
                     tell(at / len(new))
                     try:

@@ -1,11 +1,12 @@
 """What was asked for? Strings become bytes and paths, and what cannot be used is refused at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from outgrow.planning.names import KERNELS, PLANNER_NAMES
 from outgrow.remarks import remark
 from outgrow.runtime.process import machine_bytes
+from outgrow.runtime.resting import Quota
 from outgrow.runtime.tiers import DiskTier, offload_folder
 from outgrow.units import format_bytes, parse_budget, parse_bytes
 
@@ -20,6 +21,11 @@ class Settings:
     planner: str
     kernels: str = "eager"
     host_bytes: int | None = None
+    disk: Quota = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make what counts the bytes of disk of all steps that have these settings."""
+        object.__setattr__(self, "disk", Quota(self.disk_bytes))
 
     @staticmethod
     def of(

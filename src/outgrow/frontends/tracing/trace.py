@@ -308,6 +308,11 @@ def _observe(returned: object, training: Training, before: Mapping[StateSlot, Te
     leaves, run.structure = pytree.tree_flatten(returned)
     found: list[object] = []
     for at, leaf in enumerate(leaves):
+        if isinstance(leaf, str) and "FakeTensor(" in leaf:
+            raise Uncapturable(
+                "the step returns text that it made of a tensor, whose content is not there while the step is "
+                "captured; return the tensor, and make text of it after the step"
+            )
         is_output = isinstance(leaf, (Tensor, *py_sym_types))
         run.returned.append(None if is_output else leaf)
         if is_output:

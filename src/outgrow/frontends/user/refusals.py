@@ -107,6 +107,14 @@ def refusals() -> Iterator[None]:
         raise Uncapturable(f"{user_line(error.__traceback__) or 'the step'}: {reason}{DROP_IN}") from error
 
 
+def check_nothing_caught(errors: Iterable[RuntimeError]) -> None:
+    """Raise `Uncapturable` if the user's code has caught one of these errors of torch and gone on another way."""
+    for error in errors:
+        traceback = error.__traceback__  # begins where the error was caught
+        if traceback is not None and not is_of_a_library(traceback.tb_frame.f_code.co_filename):
+            raise Uncapturable(f"{user_line(traceback)}: {_reason(error)}{DROP_IN}") from error
+
+
 def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError) -> str | None:
     match error:
         case RuntimeError() if "devices" in str(error) and _is_below(error.__traceback__, _TRANSFORMS):

@@ -5,6 +5,7 @@ set_, resize_       give what models, optimizers or the caller hold another size
                     a kernel may do so, too: observers of quantization make room for their channels
 x.grad              of an argument is found by the caller; a plan hands over what the step returns alone
 settings of torch   choose kernels; a plan runs under those of the caller
+tensor.tolist()     and its like read contents without an operator, which a plan would not read again
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.devices import title
@@ -35,12 +37,13 @@ _SETTINGS = (
     (torch, "set_num_threads"),
     (torch, "set_flush_denormal"),
 )
+_READING = ("tolist", "numpy", "__array__", "__dlpack__")
 _content: Any = torch._C.TensorBase.data
 
 
 @contextmanager
 def nothing_unseen(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
-    """Refuse `tensor.data = ...` and other settings of torch, also where the step catches the refusal.
+    """Refuse `tensor.data = ...`, settings of torch and reading contents, also where the step catches the refusal.
 
     `held` are the tensors that a message can name.
     """
@@ -71,7 +74,22 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
             "runs; change it around the call of the step"
         )
 
+    def reading(name: str, read: Callable[..., object]) -> Callable[..., object]:
+        def content(tensor: Tensor, *args: object, **kwargs: object) -> object:
+            if get_ident() == own and not isinstance(tensor, FakeTensor):
+                what = names.get(id(tensor), f"a tensor of shape {tuple(tensor.shape)}")
+                refuse(
+                    f"the step reads the content of {what} (by {name}), which may be another one in later calls, and "
+                    "would not be read again; do this outside of the step, or keep what it holds as numbers beside it"
+                )
+            return read(tensor, *args, **kwargs)
+
+        return content
+
     with ExitStack() as stack:
+        for name in _READING:
+            read = reading(name, getattr(Tensor, name))
+            stack.enter_context(patch.object(Tensor, name, read))
         stack.enter_context(patch.object(Tensor, "data", property(_content.__get__, set_content)))
         for owner, name in _SETTINGS:
             stack.enter_context(patch.object(owner, name, partial(set_setting, name, getattr(owner, name))))

@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from outgrow.runtime import arena
 from outgrow.runtime.freeing import fix_mmap_threshold
 from outgrow.runtime.medium import OnDisk
-from outgrow.runtime.resting import SpillFile, copied_out, extent_of, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import Quota, SpillFile, copied_out, extent_of, is_exchangeable, resident_bytes
 from outgrow.runtime.tiers import offload_folder
 from outgrow.units import parse_budget, parse_bytes
 
@@ -47,12 +47,12 @@ def build(
 
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if the folder cannot be used or the disk is full.
     """
-    limit = None if disk_budget is None else parse_bytes(disk_budget, what="disk budget")
+    quota = Quota(None if disk_budget is None else parse_bytes(disk_budget, what="disk budget"))
+    file = SpillFile(OnDisk(offload_folder(offload_dir)))
+    quota.hold(file)
     if arena.install():
         fix_mmap_threshold(_LEAST_BYTES)
-    hook = register_module_parameter_registration_hook(
-        _Made(SpillFile(OnDisk(offload_folder(offload_dir)), limit), parse_budget(memory_budget)).registered
-    )
+    hook = register_module_parameter_registration_hook(_Made(file, parse_budget(memory_budget)).registered)
     try:
         return function()
     finally:

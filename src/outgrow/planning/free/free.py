@@ -1,8 +1,9 @@
 """What can be had for nothing? Rewrites that free memory and repeat or move nothing.
 
 Updates move forward (`early_updates`), large ops are taken apart (`apart`), operands of which only the layout matters
-are let go (`by_layout`), gradients of weights wait (`waiting`), then dying operands are written over (`reuse`). Each
-rewrite is undone if it raises the floor: a storage that is written over by a result has to stay as long as the result.
+are let go (`by_layout`), gradients of weights wait (`waiting`), then dying operands are written over (`reuse`): all of
+them, or where that raises the floor those that do not have to stay longer for it. Each rewrite is undone if it raises
+the floor.
 """
 
 from dataclasses import replace
@@ -13,7 +14,7 @@ from outgrow.planning.floor import floor_of
 from outgrow.planning.free.apart import all_apart, taken_apart
 from outgrow.planning.free.by_layout import layouts_asked
 from outgrow.planning.free.early_updates import early_updates
-from outgrow.planning.free.reuse import reuses
+from outgrow.planning.free.reuse import loose_reuses, reuses
 from outgrow.planning.free.waiting import waiting_weights
 from outgrow.planning.problem import Problem
 
@@ -22,7 +23,7 @@ def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
     """Return the graph after all free rewrites, whose floor is not above the captured graph's, and the decisions."""
     graph, decisions = problem.graph, ()
     floor, _ = floor_of(problem, graph)
-    for rewrite in (early_updates, taken_apart, layouts_asked, waiting_weights, reuses):
+    for rewrite in (early_updates, taken_apart, layouts_asked, waiting_weights, reuses, loose_reuses):
         found, made = rewrite(problem, graph)
         found_floor, _ = floor_of(problem, found)
         if found_floor <= floor:

@@ -1,18 +1,50 @@
-"""Which results may be written over a dying operand? Every one that the law of re-use admits and that is large."""
+"""Which results may be written over a dying operand? Every one that the law of re-use admits and that is large.
 
-from collections.abc import Iterator
+An operand that a result is written over stays as long as the result, so that can need more than it saves: see
+`stays_longer`.
+"""
+
+from collections.abc import Collection, Iterator
 
 from outgrow.ir.graph import Graph, Op
 from outgrow.operators.in_place import IN_PLACE, PLACED
 from outgrow.operators.stalls import slowdown
 from outgrow.plan import Reuse
 from outgrow.planning.free.admitted import admitted
+from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
 
 
 def reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
     """Return the graph with results written in place where the law admits it, and the decisions, in order."""
     return admitted(graph, (ways(problem, graph, op) for op in graph.ops if _is_large(problem, graph, op)))
+
+
+def loose_reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
+    """Return what `reuses` does, without those for which an operand has to stay on the device longer than it must."""
+    may_leave = leaving(problem, graph)
+    may_stow = stowing(graph, may_leave)
+
+    def loose(op: Op) -> Iterator[Reuse]:
+        for way in ways(problem, graph, op):
+            result = op.results[0] if op.results else None
+            if result is not None and way.operand < len(op.references):
+                target, operand = graph.values[result].storage, graph.values[op.references[way.operand]].storage
+                if not stays_longer(graph, target, operand, may_leave, may_stow):
+                    yield way
+
+    return admitted(graph, (loose(op) for op in graph.ops if _is_large(problem, graph, op)))
+
+
+def stays_longer(
+    graph: Graph, target: str, operand: str, may_leave: Collection[str], may_stow: Collection[str]
+) -> bool:
+    """Whether an operand's storage would have to stay as the result's does, if this were written over it.
+
+    So it is for a result that may be stowed over a storage that exists before the step, and for one that may never
+    leave over a storage that may.
+    """
+    return (target in may_stow and operand not in graph.born_at) or (target not in may_leave and operand in may_leave)
 
 
 def _is_large(problem: Problem, graph: Graph, op: Op) -> bool:

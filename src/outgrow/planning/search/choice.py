@@ -131,7 +131,10 @@ def _covered(over: Integers, weight: Reals, begin: int, end: int, size: int) -> 
 
 @compiled
 def _give_back(over: Integers, begin: Integers, end: Integers, moved: Integers, whole: Flags, part: int) -> None:
-    """Take back, of the chosen gaps, what the target has room for, the shortest gaps first."""
+    """Take back, of the chosen gaps, what the target has room for, the shortest gaps first.
+
+    Of a gap that moves in part, what still moves is a multiple of `part` bytes.
+    """
     heights, length = heights_of(over), end - begin
     for gap in np.argsort(length, kind="mergesort"):
         first, last, spare = int(begin[gap] + 1), int(end[gap]), int(moved[gap])
@@ -139,7 +142,7 @@ def _give_back(over: Integers, begin: Integers, end: Integers, moved: Integers, 
             continue
         spare = min(spare, -highest(heights, first, last))
         if spare < moved[gap]:
-            spare = 0 if whole[gap] else spare // part * part
+            spare = 0 if whole[gap] else moved[gap] - min(moved[gap], -(-(moved[gap] - spare) // part) * part)
         if spare > 0:
             moved[gap] -= spare
             lift(heights, first, last, spare)

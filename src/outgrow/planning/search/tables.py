@@ -30,7 +30,7 @@ from outgrow.ir.graph import Graph
 from outgrow.operators.effects import is_repeatable, quiet
 from outgrow.operators.stalls import slowdown
 from outgrow.planning.arrays import Flags, Integers, Reals, starts
-from outgrow.planning.free.reuse import ways
+from outgrow.planning.free.reuse import stays_longer, ways
 from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.reuse import misfit
@@ -124,10 +124,8 @@ def _overs(
 ) -> Integers:
     """For each op the storage of its first result, then up to two operands that it may be written over; else -1.
 
-    Two cases are left out, since the operand would then have to stay like the result: a result that may be stowed over
-    a storage that exists before the step, and a result that may never leave over a storage that may. On an anchored
-    device a result that outlives the step is written over nothing. An op that would stall is left out, too: that is for
-    `planning.free` to decide.
+    An operand that would have to stay longer is left out. On an anchored device a result that outlives the step is
+    written over nothing. An op that would stall is left out, too: that is for `planning.free` to decide.
     """
     unstalled = replace(problem, stalls=False)
     found = np.full((len(graph.ops), 1 + _OPERANDS), -1, dtype=np.int64)
@@ -144,11 +142,7 @@ def _overs(
         )
         if problem.anchored and target in graph.kept:
             continue
-        own = [
-            name
-            for name in operands
-            if (target not in may_stow or name in graph.born_at) and (target in may_leave or name not in may_leave)
-        ][:_OPERANDS]
+        own = [name for name in operands if not stays_longer(graph, target, name, may_leave, may_stow)][:_OPERANDS]
         if own:
             found[at, : 1 + len(own)] = [number[name] for name in (target, *own)]
     return found
