@@ -28,6 +28,7 @@ from outgrow.remarks import Remark
 from outgrow.runtime import program
 from outgrow.runtime.execute import Run
 from outgrow.runtime.links import Link
+from outgrow.runtime.spill import Spill
 from outgrow.units import MIB
 from tests.frontends.training import WIDTH, Job, Left, Scenario, Step, batch, differences, left, left_by, wide
 from tests.runtime.memory import open_spill_files
@@ -550,10 +551,23 @@ def test_a_failure_among_updates_is_never_silent(
             step(*job.batches[0])
 
 
+@pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupted_op_leaves_the_last_step(
-    compiled: Compile, short: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+    times: int, compiled: Compile, short: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while a copy is in flight: the copy ends, the state is that of the step before, the step trains on."""
+    """Ctrl-C while a copy is in flight: the copy ends, the state is that of the step before, the step trains on.
+
+    So it is where the second Ctrl-C comes while the copies are waited for.
+    """
+    presses = iter(range(times - 1))
+    settle = Spill.settle
+
+    def settled(spill: Spill) -> None:
+        if next(presses, None) is not None:
+            raise KeyboardInterrupt
+        settle(spill)
+
+    monkeypatch.setattr(Spill, "settle", settled)
     expected = by_eager(plain, MOMENTUM)
     ours = wide(momentum=MOMENTUM)
     step = compiled(ours, short(ours))

@@ -358,6 +358,46 @@ def test_what_rests_serves_workspace_and_makes_room_for_what_it_cannot_serve(ser
     assert found.stdout == f"{rests}\n", found.stderr
 
 
+FORKED = """
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from outgrow.runtime import arena
+from outgrow.runtime.medium import OnDisk
+from outgrow.runtime.spill import Spill
+
+torch.set_num_threads(1)  # a child has none of the threads that its parent computes with
+arena.install()
+weight, kept = torch.zeros(1 << 20), torch.ones(1 << 20)
+spill = Spill(OnDisk(Path(sys.argv[1])))
+spill.reserve(0, weight.nbytes)
+extents = spill.arrange({"weight": weight.untyped_storage()}, {"weight"}, {})
+freed = torch.ones(8 << 20)
+del freed
+resting = arena.resting_bytes()
+child = os.fork()
+if child == 0:
+    weight += 1
+    is_right = weight[-1] == 1 and kept.sum() == 1 << 20 and arena.resting_bytes() == 0
+    torch.ones(8 << 20)
+    os._exit(0 if is_right else 1)
+_, status = os.waitpid(child, 0)
+again = torch.full((8 << 20,), 2.0)
+print(os.waitstatus_to_exitcode(status), resting >> 20, arena.resting_bytes(), int(weight.sum()), int(again[-1]))
+"""
+
+
+@needs_compiler
+def test_a_child_has_no_part_in_what_rests(disk_folder: Path) -> None:
+    """It reads weights that rest on the disk and may write them for itself; memory that rests stays its parent's."""
+    command = [sys.executable, "-c", FORKED, str(disk_folder)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert found.stdout == "0 32 0 0 2\n", found.stderr
+
+
 @needs_compiler
 def test_what_an_op_takes_beside_the_arena_is_seen() -> None:
     """Whenever it took it, and even if it was free again before the arena grew by more."""

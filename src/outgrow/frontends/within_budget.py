@@ -19,7 +19,7 @@ from outgrow.frontends.tracing.capture import Captured
 from outgrow.ir.machine import Machine
 from outgrow.plan import Budget
 from outgrow.planning.problem import Problem
-from outgrow.planning.search.search import ENOUGH
+from outgrow.planning.search.boards import ENOUGH
 from outgrow.runtime.program import Program
 from outgrow.units import format_bytes
 

@@ -3,16 +3,17 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import Infeasible, InvalidPlan
-from outgrow.ir.graph import Graph
+from outgrow.ir.graph import Graph, Op
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.free import free_rewrites
-from outgrow.planning.order.lean import least_seconds
+from outgrow.planning.order.lean import least_seconds, orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
 from outgrow.planning.published.meng import meng
@@ -83,7 +84,7 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True, ea
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
         simulated = replay(stages[-1].graph, problem.costs, problem.machine)
-    floor, culprit = floor_of(_finest(problem), rewritten)
+    floor, culprit = _floor(_finest(problem), rewritten)
     planning_seconds = time.perf_counter() - begin
     plan = Plan(
         planner=planner,
@@ -148,6 +149,15 @@ def _with_a_plan(problem: Problem) -> tuple[Problem, Graph, tuple[Decision, ...]
         ways = ((rewritten, free), free_rewrites(finest))
         return finest, *min(ways, key=lambda way: floor_of(finest, way[0])[0])
     return problem, rewritten, free
+
+
+def _floor(problem: Problem, rewritten: Graph) -> tuple[int, Op | None]:
+    """Return the floor that is named: that of the captured order, or of the lean one where a plan needs this."""
+    found = floor_of(problem, rewritten)
+    if found[0] <= problem.budget.capacity_bytes:
+        return found
+    others = [free_rewrites(replace(problem, graph=graph))[0] for graph, moves in orders(problem) if moves]
+    return min([found, *(floor_of(problem, graph) for graph in others)], key=itemgetter(0))
 
 
 def _finest(problem: Problem) -> Problem:

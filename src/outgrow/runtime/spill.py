@@ -50,8 +50,14 @@ class Spill:
     def reserve(self, scratch_bytes: int, lasting_bytes: int) -> None:
         """Make room for scratch, and for `lasting_bytes` more of storages that outlive the step; have a working link.
 
-        Raises `TierFailure` if the budget of the tier, or what there is of it, is too small.
+        Raises `TierFailure` if the budget of the tier, or what there is of it, is too small, and in a process that was
+        forked from the one whose tier it is.
         """
+        if self.file is not None and self.file.tier.is_inherited:
+            raise TierFailure(
+                f"What this step keeps in {self.file.tier.place} belongs to the process from which this one was forked"
+                ". Compile the step in this process, or start processes by spawn."
+            )
         if self.link is not None and self.link.failure is not None:
             self.link.close()
             self.link = None

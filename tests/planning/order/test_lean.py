@@ -6,10 +6,12 @@ from itertools import pairwise
 import pytest
 
 from outgrow.analysis.liveness import peak_bytes
+from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Move
 from outgrow.planning.bound.bound import bound_seconds
+from outgrow.planning.floor import floor_of
 from outgrow.planning.order.lean import least_seconds, orders
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
@@ -72,6 +74,19 @@ def test_branches_that_end_thin_run_one_by_one() -> None:
     assert found.simulated.seconds == pytest.approx(arithmetic)
     assert found.simulated.peak_bytes <= 2 * LARGE
     assert found.plan.bound_seconds == pytest.approx(arithmetic)
+
+
+def test_a_budget_that_only_the_lean_order_keeps_is_not_refused() -> None:
+    """Where nothing may move the captured order needs all branches at once; a refusal names the lean one's floor."""
+    problem = replace(problem_of(branches(), 1 << 30), minimum_bytes=1 << 40, least_bytes=1 << 40)
+    captured, _ = floor_of(problem, problem.graph)
+    assert captured > BRANCHES * LARGE
+    found = planned(under(problem, 2 * LARGE))
+    assert found.simulated.peak_bytes <= 2 * LARGE
+    assert found.plan.floor_bytes <= 2 * LARGE
+    with pytest.raises(Infeasible) as refusal:
+        planned(under(problem, found.plan.floor_bytes - 1))
+    assert refusal.value.floor_bytes == found.plan.floor_bytes
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -16,7 +16,7 @@ from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Recompute
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.leaving import leaving
-from outgrow.planning.search.recompute import named
+from outgrow.planning.search.decisions import named
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.search.space import space_of

@@ -49,6 +49,8 @@ from outgrow.frontends.user.unseen import OBSERVING, with_room
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
 """Torch's limit for following literals itself; not used while we do: it takes a symbol for the number NaN (2.13)."""
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_MEMO = "item_memo"
+"""Where a fake tensor keeps the number that was asked of it."""
 _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 _CORRECTIONS = (
     (TYPED, as_kernels_type),
@@ -86,7 +88,7 @@ class FakeMode(FakeTensorMode):
         if self.literals is None:
             return self._as_kernels_would(func, types, args, kwargs)
         if func is _ITEM:
-            args[0].item_memo = None  # torch gives the number of before, also where the tensor was written since
+            setattr(args[0], _MEMO, None)  # torch gives the number of before, also where the tensor was written since
         try:
             return self._followed(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:

@@ -142,7 +142,8 @@ def _give_back(over: Integers, begin: Integers, end: Integers, moved: Integers, 
             continue
         spare = min(spare, -highest(heights, first, last))
         if spare < moved[gap]:
-            spare = 0 if whole[gap] else moved[gap] - min(moved[gap], -(-(moved[gap] - spare) // part) * part)
+            left = -(-(int(moved[gap]) - spare) // part) * part
+            spare = 0 if whole[gap] else max(0, int(moved[gap]) - left)
         if spare > 0:
             moved[gap] -= spare
             lift(heights, first, last, spare)

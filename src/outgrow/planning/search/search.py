@@ -1,9 +1,7 @@
 """The joint choice: order, re-use, recomputation and swapping, decided by what the schedule costs.
 
-    1. updates move forward, dying operands are written over (`planning.free`): these free memory at no cost; beside the
-       captured order, the lean one (`planning.order.lean`) is a *board* to search on, where it is another; where some
-       ops stall (`operators.stalls`) there is one more for each order, on which they do not, if it has plans at all,
-       and the one whose scan is better is searched on
+    1. updates move forward, dying operands are written over (`planning.free`): these free memory at no cost; each order
+       of the step is a *board* to search on (`boards`)
     2. if the step fits now, nothing is moved
     3. a policy says for every rest of a storage whether its bytes are kept or built again (`sequence`), and for what
        outlives the step whether it is stowed in the next tier between steps (`residence`); for a policy, the sequence
@@ -20,10 +18,8 @@ come from a fixed seed, and no run knows of one beside it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import islice
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from threading import Event
 
 import numpy as np
@@ -31,40 +27,26 @@ import numpy as np
 from outgrow.analysis.liveness import peak_bytes
 from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Graph
-from outgrow.operators.stalls import slowdown
 from outgrow.plan import Decision
-from outgrow.planning.floor import floor_of, require_feasible
-from outgrow.planning.free.free import free_rewrites
-from outgrow.planning.order.lean import orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import (
     HEADROOMS,
     LEADS,
-    Conditions,
     Cooling,
     Trial,
     annealed,
     beats,
-    conditions_of,
-    tried,
 )
-from outgrow.planning.search.choice import FARTHEST, PARTLY, WIDEST, choose
-from outgrow.planning.search.contracted import Contraction, contracted
-from outgrow.planning.search.recompute import named
-from outgrow.planning.search.residence import residence_of
-from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, Policy, sequence_of
-from outgrow.planning.search.space import Space, space_of
-from outgrow.planning.search.swap import swaps_of
-from outgrow.planning.search.transfers import transfers
+from outgrow.planning.search.boards import Board, boards
+from outgrow.planning.search.choice import FARTHEST, PARTLY, WIDEST
+from outgrow.planning.search.decisions import decisions_of
+from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, Policy
+from outgrow.planning.search.space import Space
 from outgrow.rewriting.derive import apply_laws
 
 _PRICES = 24
 _SHORTEST = 1e-3
 """Where prices are by the second, a rest counts as lasting at least this share of the longest one."""
-_WORK = 60_000_000
-"""Ops walked over in one search, as some seconds allow; fewer in a large step, where each takes longer."""
-_LARGE = 16_000
-"""In a step of this many ops, walking over each takes twice as long: more gaps are open at a time."""
 _MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 200_000, 400, 500
 _SHORT_RUNS = 8
 """So many, since runs from one start end in optima that differ far more than what a longer run gains."""
@@ -74,69 +56,13 @@ _AT_ONCE = 256
 """Trials between two reports of progress."""
 _SMALL = 4_000
 """In steps of at most this many ops every rule for choosing gaps is tried."""
-ENOUGH = 1e-4
-"""A stall of less than this share of the step is not worth a search."""
-
-
-@dataclass(frozen=True)
-class _Board:
-    """What there is to decide, and what it costs; `free` are the decisions that were made before.
-
-    `is_wanted` is clear once nobody waits for the result any more. A contracted board has an `origin`: what it was
-    contracted from, and how.
-    """
-
-    space: Space
-    free: tuple[Decision, ...]
-    is_wanted: Event
-    origin: "tuple[_Board, Contraction] | None" = None
-
-    @cached_property
-    def conditions(self) -> Conditions:
-        """The conditions of the space."""
-        return conditions_of(self.space)
-
-    @property
-    def enough(self) -> float:
-        """A step that takes at most these seconds is not worth a search."""
-        return self.space.arithmetic_seconds * (1 + ENOUGH)
-
-    @property
-    def ops(self) -> int:
-        """The ops of the board as a whole."""
-        return len((self.origin[0] if self.origin else self).space.tables.op_seconds)
-
-    @property
-    def affordable(self) -> int:
-        """Trials that one search can afford.
-
-        Half of what a trial takes goes by what rests, which is as much on a contracted board: so it takes less time
-        than one on the whole board, but not in proportion to the ops.
-        """
-        ops = (len(self.space.tables.op_seconds) + self.ops) / 2
-        return int(_WORK / (max(ops, 1) * (1 + ops / _LARGE)))
-
-    def tried(self, policy: Policy, headroom: float = 0.0, rule: int = FARTHEST, lead: float = 0.1) -> Trial:
-        """Return what a policy costs."""
-        self.check_wanted()
-        return tried(self.conditions, policy, headroom, rule, lead)
-
-    def contracted(self) -> "_Board":
-        """Return the board on which only what is large is seen."""
-        contraction = contracted(self.space)
-        return replace(self, space=contraction.space, origin=(self, contraction))
-
-    def check_wanted(self) -> None:
-        """Raise `CancelledError` once nobody waits for the result."""
-        if not self.is_wanted.is_set():
-            raise CancelledError
 
 
 @dataclass(frozen=True)
 class _Found:
     """A trial on a board."""
 
-    board: _Board
+    board: Board
     trial: Trial
 
     @property
@@ -151,9 +77,9 @@ class _Found:
 
     def judged(self) -> "_Found":
         """Return what the trial costs on the board as a whole, under the habits that suit it best there."""
-        if self.board.origin is None:
+        board, contraction = self.board.whole, self.board.contraction
+        if board is None or contraction is None:
             return self
-        board, contraction = self.board.origin
         policy = contraction.spread(self.trial.policy)
         trial = board.tried(policy, self.trial.headroom, self.trial.rule, self.trial.lead)
         return _Found(board, _settled(board, trial))
@@ -163,11 +89,10 @@ def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[
     """Return the decisions of the joint search; none where the captured step fits.
 
     `graph` is the captured one after the rewrites that are free, and `free` are those. Raises `Infeasible` if the
-    budget is below the floor.
+    budget is below the floor of every order.
     """
     if _needed_bytes(problem) <= problem.budget.capacity_bytes:
         return ()
-    require_feasible(problem, graph)
     is_wanted = Event()
     is_wanted.set()
     with ThreadPoolExecutor(1) as pool:
@@ -184,7 +109,7 @@ def _first_admitted(problem: Problem, ranked: Iterable[_Found]) -> tuple[Decisio
     possible = [found for found in ranked if np.isfinite(found.seconds)]
     assert possible, "a budget at or above the floor has a plan: everything unused can be away"
     for found in possible:
-        decisions = (*found.board.free, *_decisions(found))
+        decisions = (*found.board.free, *decisions_of(found.board.space, found.trial))
         try:
             apply_laws(problem.graph, decisions)
         except NotApplicable as refusal:
@@ -208,9 +133,9 @@ def _searched(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wan
     """
     scanned: list[_Found] = []
     plain: list[_Found] = []
-    for boards in _boards(problem, graph, free, is_wanted):
+    for group in boards(problem, graph, free, is_wanted):
         found: list[_Found] = []
-        for board in boards:
+        for board in group:
             plain += [_Found(board, board.tried(policy)) for policy in _plain(board.space)]
             small = board.contracted()
             found.append(_Found(small, _scanned(small)))
@@ -218,45 +143,6 @@ def _searched(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wan
         if scanned[-1].is_enough and scanned[-1].judged().is_enough:
             break
     return [*(found.judged() for found in _improved(scanned)), *plain]
-
-
-def _boards(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Iterator[list[_Board]]:
-    """Yield the boards of the captured order, then those of the lean one, if it is another and has plans at all."""
-    yield [_board(problem, graph, free, is_wanted), *_unstalled(problem, graph, (), is_wanted)]
-    for other, moves in islice(orders(problem), 1, None):
-        lean = replace(problem, graph=other)
-        rewritten, made = free_rewrites(lean)
-        if floor_of(lean, rewritten)[0] <= problem.budget.capacity_bytes:
-            board = _board(lean, rewritten, (*moves, *made), is_wanted)
-            yield [board, *_unstalled(lean, rewritten, moves, is_wanted)]
-
-
-def _unstalled(problem: Problem, graph: Graph, moves: tuple[Decision, ...], is_wanted: Event) -> Iterator[_Board]:
-    """Yield the board on which no op stalls, if one does in this graph, and the board has plans at all."""
-    if all(slowdown(graph.values, op) == 1 for op in graph.ops):
-        return
-    without = replace(problem, stalls=False)
-    rewritten, made = free_rewrites(without)
-    if floor_of(without, rewritten)[0] <= problem.budget.capacity_bytes:
-        yield _board(without, rewritten, (*moves, *made), is_wanted)
-
-
-def _board(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> _Board:
-    return _Board(space_of(problem, graph), free, is_wanted)
-
-
-def _decisions(found: _Found) -> tuple[Decision, ...]:
-    """Return the decisions that a trial means: the same schedule once more, with the names of what it moves."""
-    space, trial = found.board.space, found.trial
-    sequence = sequence_of(space.tables, trial.policy)
-    seconds, live, gaps, over = residence_of(space.tables, sequence, trial.policy)
-    capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
-    moved = choose(live, seconds, gaps, capacity, trial.headroom, trial.rule, space.problem.part_bytes)
-    lead = trial.lead * float(seconds.sum())
-    schedule = transfers(seconds, live, gaps, moved, capacity, link, lead, space.problem.piece_bytes)
-    names = named(space, sequence, over)
-    storages = [names.instances[int(instance)] for instance in gaps.instance]
-    return (*names.decisions, *swaps_of(names.ops, storages, gaps, schedule))
 
 
 def _plain(space: Space) -> tuple[Policy, Policy]:
@@ -267,7 +153,7 @@ def _plain(space: Space) -> tuple[Policy, Policy]:
 # The scan --------------------------------------------------------------------------------------------------------
 
 
-def _scanned(board: _Board) -> Trial:
+def _scanned(board: Board) -> Trial:
     """Return the best of the policies that build again what is cheap, at many prices, improved kind by kind."""
     best, stowing = map(board.tried, _plain(board.space))
     best = stowing if beats(stowing, best, 0.0) else best
@@ -294,7 +180,7 @@ def _cheap(space: Space, start: Policy) -> Iterator[Policy]:
                 yield policy
 
 
-def _kind_by_kind(board: _Board, best: Trial) -> Trial:
+def _kind_by_kind(board: Board, best: Trial) -> Trial:
     """Give each kind of rest the choice that suits it best while the others stay; repeat this as long as it pays."""
     before, kinds, left = float("inf"), list(board.space.kinds), board.affordable // 3
     while len(kinds) * 3 <= left and best.seconds < before * (1 - 1e-3):
@@ -310,7 +196,7 @@ def _kind_by_kind(board: _Board, best: Trial) -> Trial:
     return best
 
 
-def _settled(board: _Board, trial: Trial) -> Trial:
+def _settled(board: Board, trial: Trial) -> Trial:
     """Return the policy under the habits that suit it best; the rule that looks at every gap is for small steps."""
     rules = (FARTHEST, PARTLY, WIDEST) if board.ops <= _SMALL else (FARTHEST, PARTLY)
     for headroom in HEADROOMS:
@@ -329,16 +215,16 @@ def _settled(board: _Board, trial: Trial) -> Trial:
 class _Run:
     """One run of simulated annealing: where it begins, its seed, its trials, and how warm it is at first."""
 
-    origin: _Found
+    start: _Found
     seed: int
     trials: int
     warm: float
 
     def result(self, progress: Callable[[float], None]) -> _Found:
         """Return the best trial that the run finds."""
-        board = self.origin.board
+        board = self.start.board
         random = np.random.default_rng(self.seed)
-        now = best = self.origin.trial
+        now = best = self.start.trial
         cooling = Cooling(self.trials, self.warm, _COLD, board.enough)
         for begin in range(0, self.trials, _AT_ONCE):
             board.check_wanted()
@@ -352,23 +238,21 @@ class _Run:
 
 def _improved(scanned: Sequence[_Found]) -> list[_Found]:
     """Return what the scans of all boards found, and what the search finds from there."""
-    start = min(scanned, key=_seconds)
-    is_quick = start.board.space.problem.quick
-    if is_quick or start.is_enough or not any(len(found.board.space.rests) for found in scanned):
+    best = min(scanned, key=_seconds)
+    problem = best.board.space.problem
+    if problem.quick or best.is_enough or not any(len(found.board.space.rests) for found in scanned):
         return [*scanned]
-    report = start.board.space.problem.progress
-    origins = list(_origins([found for found in scanned if len(found.board.space.rests)]))
-    short = [
-        _Run(origin, seed, _trials(origin.board) // (2 * _SHORT_RUNS), _WARM) for seed, origin in enumerate(origins)
-    ]
+    report = problem.progress
+    starts = list(_starts([found for found in scanned if len(found.board.space.rests)]))
+    short = [_Run(start, seed, _trials(start.board) // (2 * _SHORT_RUNS), _WARM) for seed, start in enumerate(starts)]
     found = _beside_each_other(short, lambda done: report("search", done / 3))
-    best = sorted(found, key=_seconds)[:2]
-    long = [_Run(origin, seed, _trials(origin.board) // 2, _LUKEWARM) for seed, origin in enumerate(best, len(short))]
+    found = sorted(found, key=_seconds)[:2]
+    long = [_Run(start, seed, _trials(start.board) // 2, _LUKEWARM) for seed, start in enumerate(found, len(short))]
     found = _beside_each_other(long, lambda done: report("search", (1 + 2 * done) / 3))
     return [*scanned, *found]
 
 
-def _origins(scanned: Sequence[_Found]) -> Iterator[_Found]:
+def _starts(scanned: Sequence[_Found]) -> Iterator[_Found]:
     """Yield the starting points of the short runs, equally many on each board, two of them from keeping everything."""
     for found in scanned:
         board = found.board
@@ -378,7 +262,7 @@ def _origins(scanned: Sequence[_Found]) -> Iterator[_Found]:
         yield from (found,) * (runs - 2)
 
 
-def _trials(board: _Board) -> int:
+def _trials(board: Board) -> int:
     """Return how many trials a search on a board makes, all told."""
     return max(_FEWEST_TRIALS, min(_MOST_TRIALS, board.affordable, _TRIALS_A_REST * len(board.space.rests)))
 

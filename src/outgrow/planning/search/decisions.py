@@ -1,20 +1,38 @@
-"""Which recomputations and re-uses does a sequence mean? From arrays to decisions, and the names of what they make.
+"""Which decisions does a trial mean? From arrays back to recomputations, re-uses, swaps and stowings, with names.
 
 The law of recomputation repeats one chain directly before one op. Decisions are applied from the end of the sequence to
 its beginning, so each finds the op before which its chain has to stand: what comes later is there already. Then results
-are written over operands that now die, from the beginning to the end.
+are written over operands that now die, from the beginning to the end. At last comes what moves.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
-from outgrow.plan import Recompute, Reuse
+from outgrow.plan import Decision, Piece, Recompute, Reuse, Stow, Swap
 from outgrow.planning.arrays import Integers
-from outgrow.planning.search.sequence import OpSequence
+from outgrow.planning.search.annealing import Trial
+from outgrow.planning.search.choice import choose
+from outgrow.planning.search.residence import residence_of
+from outgrow.planning.search.sequence import OpSequence, sequence_of
 from outgrow.planning.search.space import Space
+from outgrow.planning.search.transfers import Gaps, Transfers, transfers
 from outgrow.rewriting.recompute import unused_suffix
+
+
+def decisions_of(space: Space, trial: Trial) -> tuple[Decision, ...]:
+    """Return the decisions that a trial means: the same schedule once more, with the names of what it moves."""
+    sequence = sequence_of(space.tables, trial.policy)
+    seconds, live, gaps, over = residence_of(space.tables, sequence, trial.policy)
+    capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
+    moved = choose(live, seconds, gaps, capacity, trial.headroom, trial.rule, space.problem.part_bytes)
+    lead = trial.lead * float(seconds.sum())
+    schedule = transfers(seconds, live, gaps, moved, capacity, link, lead, space.problem.piece_bytes)
+    names = named(space, sequence, over)
+    storages = [names.instances[int(instance)] for instance in gaps.instance]
+    return (*names.decisions, *_transferred(names.ops, storages, gaps, schedule))
 
 
 @dataclass(frozen=True)
@@ -101,3 +119,30 @@ def _homes(space: Space, sequence: OpSequence, names: Sequence[str], over: Integ
         )
         homes[result] = homes[operand]
     return tuple(homes)
+
+
+def _transferred(ops: Sequence[str], storages: Sequence[str], gaps: Gaps, found: Transfers) -> tuple[Stow | Swap, ...]:
+    """Return what a schedule stows and what it swaps, given the names of ops and of the gaps' storages.
+
+    The decisions stand in the order in which what moves is used again: in that order copies come back where several
+    begin before one op.
+    """
+    pieces: dict[int, list[Piece]] = {}
+    parts = zip(found.piece_gap, found.piece_begin, found.piece_end, found.piece_before, strict=True)
+    for gap, begin, end, before in parts:
+        pieces.setdefault(int(gap), []).append(Piece(int(begin), int(end), ops[int(before)]))
+    heads = {storages[gap]: gap for gap in map(int, np.flatnonzero(gaps.begin < 0))}
+    decisions: list[tuple[tuple[int, int], Stow | Swap]] = []
+    for gap in [int(gap) for gap in np.flatnonzero(found.dropped >= 0)]:
+        after = None if found.is_clean[gap] else ops[int(gaps.begin[gap])]
+        dropped = None if found.dropped[gap] == len(ops) else ops[int(found.dropped[gap])]
+        if gaps.end[gap] == len(ops):
+            head = heads.get(storages[gap], -1)
+            first = None if head < 0 else ops[int(gaps.end[head])]
+            stow = Stow(storages[gap], tuple(pieces.get(head, ())), first, after, dropped)
+            decisions.append(((-1 if head < 0 else int(gaps.end[head]), -1), stow))
+        else:
+            assert dropped is not None, "what comes back for an op is dropped before it"
+            swap = Swap(storages[gap], after, dropped, tuple(pieces[gap]), ops[int(gaps.end[gap])])
+            decisions.append(((int(gaps.end[gap]), int(gaps.begin[gap])), swap))
+    return tuple(decision for _, decision in sorted(decisions, key=itemgetter(0)))

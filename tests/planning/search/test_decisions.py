@@ -19,7 +19,9 @@ from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.planning.search import search as search_module
+from outgrow.planning.search.boards import board_of
 from outgrow.planning.search.choice import FARTHEST, PARTLY
+from outgrow.planning.search.decisions import decisions_of
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.search import search
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
@@ -100,8 +102,8 @@ def test_over_which_a_result_lies_that_outlives_the_step_leaves_whole_or_not_at_
 def test_what_the_laws_refuse_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where decisions of the best trial are wrong, those of the next best are taken, and the plan says so."""
     wrong = iter([(Reuse("last", 1),)])
-    right = search_module._decisions
-    monkeypatch.setattr(search_module, "_decisions", lambda found: next(wrong, None) or right(found))
+    right = decisions_of
+    monkeypatch.setattr(search_module, "decisions_of", lambda space, trial: next(wrong, None) or right(space, trial))
     graph = crowded(is_rebuilt=False)
     problem = Problem(graph, {op.name: Cost(1.0) for op in graph.ops}, MACHINE, Budget(262), minimum_bytes=4)
     plan = make_plan(problem)
@@ -125,13 +127,13 @@ def test_a_plan_is_as_quick_as_the_trial_that_it_comes_from(
     machine = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0, half_duplex=half_duplex))
     problem = problem_of(graph, capacity, machine, minimum_bytes=4)
     rewritten, free = free_rewrites(problem)
-    board = search_module._board(problem, rewritten, free, Event())
+    board = board_of(problem, rewritten, free, Event())
     board.is_wanted.set()
     count = len(board.space.start)
     choices = data.draw(st.lists(st.sampled_from((KEEP, REBUILD, DISCARD)), min_size=count, max_size=count))
     trial = board.tried(np.array(choices, dtype=np.int8), headroom, rule)
     assume(np.isfinite(trial.seconds))
-    derived = apply_laws(rewritten, search_module._decisions(search_module._Found(board, trial)))
+    derived = apply_laws(rewritten, decisions_of(board.space, trial))
     assert replay(derived, problem.costs, machine).seconds <= trial.seconds * (1 + 1e-9)
 
 
@@ -159,9 +161,9 @@ def test_what_is_used_first_comes_back_first() -> None:
     )
     machine = Machine("slow in", Device("toy", 1e9, 1e9), Link(1e6, 100.0))
     problem = Problem(graph, {op.name: Cost(2.0) for op in graph.ops}, machine, Budget(620), minimum_bytes=4)
-    board = search_module._board(problem, graph, (), Event())
+    board = board_of(problem, graph, (), Event())
     board.is_wanted.set()
     trial = board.tried(board.space.start, lead=0.5)
-    decisions = search_module._decisions(search_module._Found(board, trial))
+    decisions = decisions_of(board.space, trial)
     assert [decision.storage for decision in decisions if isinstance(decision, Swap)] == ["b", "a"]
     assert replay(apply_laws(graph, decisions), problem.costs, machine).seconds == pytest.approx(trial.seconds)

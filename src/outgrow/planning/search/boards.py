@@ -1,0 +1,120 @@
+"""What is searched on? Boards: the captured order of the step, the lean one, and each without ops that stall.
+
+Beside the captured order, the lean one (`planning.order.lean`) is a board, where it is another. Where some ops stall
+(`operators.stalls`) there is one more for each order, on which they do not. A board is there if it has plans at all.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import itemgetter
+from threading import Event
+
+from outgrow.ir.graph import Graph
+from outgrow.operators.stalls import slowdown
+from outgrow.plan import Decision
+from outgrow.planning.floor import floor_of, require_feasible
+from outgrow.planning.free.free import free_rewrites
+from outgrow.planning.order.lean import orders
+from outgrow.planning.problem import Problem
+from outgrow.planning.search.annealing import Conditions, Trial, conditions_of, tried
+from outgrow.planning.search.choice import FARTHEST
+from outgrow.planning.search.contracted import Contraction, contracted
+from outgrow.planning.search.sequence import Policy
+from outgrow.planning.search.space import Space, space_of
+
+_WORK = 60_000_000
+"""Ops walked over in one search, as some seconds allow; fewer in a large step, where each takes longer."""
+_LARGE = 16_000
+"""In a step of this many ops, walking over each takes twice as long: more gaps are open at a time."""
+ENOUGH = 1e-4
+"""A stall of less than this share of the step is not worth a search."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """What there is to decide, and what it costs; `free` are the decisions that were made before.
+
+    `is_wanted` is clear once nobody waits for the result any more. A contracted board has the `whole` one that it was
+    contracted from, and how.
+    """
+
+    space: Space
+    free: tuple[Decision, ...]
+    is_wanted: Event
+    whole: "Board | None" = None
+    contraction: Contraction | None = None
+
+    @cached_property
+    def conditions(self) -> Conditions:
+        """The conditions of the space."""
+        return conditions_of(self.space)
+
+    @property
+    def enough(self) -> float:
+        """A step that takes at most these seconds is not worth a search."""
+        return self.space.arithmetic_seconds * (1 + ENOUGH)
+
+    @property
+    def ops(self) -> int:
+        """The ops of the board as a whole."""
+        return len((self.whole or self).space.tables.op_seconds)
+
+    @property
+    def affordable(self) -> int:
+        """Trials that one search can afford.
+
+        Half of what a trial takes goes by what rests, which is as much on a contracted board: so it takes less time
+        than one on the whole board, but not in proportion to the ops.
+        """
+        ops = (len(self.space.tables.op_seconds) + self.ops) / 2
+        return int(_WORK / (max(ops, 1) * (1 + ops / _LARGE)))
+
+    def tried(self, policy: Policy, headroom: float = 0.0, rule: int = FARTHEST, lead: float = 0.1) -> Trial:
+        """Return what a policy costs."""
+        self.check_wanted()
+        return tried(self.conditions, policy, headroom, rule, lead)
+
+    def contracted(self) -> "Board":
+        """Return the board on which only what is large is seen."""
+        contraction = contracted(self.space)
+        return replace(self, space=contraction.space, whole=self, contraction=contraction)
+
+    def check_wanted(self) -> None:
+        """Raise `CancelledError` once nobody waits for the result."""
+        if not self.is_wanted.is_set():
+            raise CancelledError
+
+
+def boards(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Iterator[list[Board]]:
+    """Yield the boards of the captured order, then those of the lean one, if it is another.
+
+    `graph` is what the decisions `free` have made of the captured one. Raises `Infeasible` at the end if there is none.
+    """
+    floors: list[tuple[int, Graph]] = []
+    for ordered, moves in orders(problem):
+        own = replace(problem, graph=ordered)
+        rewritten, made = free_rewrites(own) if moves else (graph, free)
+        floors.append((floor_of(own, rewritten)[0], rewritten))
+        if floors[-1][0] <= problem.budget.capacity_bytes:
+            board = board_of(own, rewritten, (*moves, *made), is_wanted)
+            yield [board, *_unstalled(own, rewritten, moves, is_wanted)]
+    least, lowest = min(floors, key=itemgetter(0))
+    if least > problem.budget.capacity_bytes:
+        require_feasible(problem, lowest)
+
+
+def _unstalled(problem: Problem, graph: Graph, moves: tuple[Decision, ...], is_wanted: Event) -> Iterator[Board]:
+    """Yield the board on which no op stalls, if one does in this graph, and the board has plans at all."""
+    if all(slowdown(graph.values, op) == 1 for op in graph.ops):
+        return
+    without = replace(problem, stalls=False)
+    rewritten, made = free_rewrites(without)
+    if floor_of(without, rewritten)[0] <= problem.budget.capacity_bytes:
+        yield board_of(without, rewritten, (*moves, *made), is_wanted)
+
+
+def board_of(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Board:
+    """Return the board of a graph that the decisions `free` have made of the captured one."""
+    return Board(space_of(problem, graph), free, is_wanted)
