@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 
 import numpy as np
 import pytest
@@ -87,6 +87,21 @@ def test_a_generator_of_the_object_that_a_step_is_bound_to_is_refused() -> None:
     for step in (trainer.step, partial(trainer.step), lambda x: trainer.step(x) + 1):
         with pytest.raises(Uncapturable, match="draws from a Generator of NumPy"):
             capture(step, [], [], (torch.ones(2),))
+
+
+def test_a_generator_of_what_wraps_a_step_is_refused() -> None:
+    """The wrapper runs, too."""
+    own = random.Random(2)
+
+    def step(x: Tensor) -> Tensor:
+        return x + 1
+
+    @wraps(step)
+    def wrapper(x: Tensor) -> Tensor:
+        return step(x) * own.random()
+
+    with pytest.raises(Uncapturable, match=r"draws from a random\.Random"):
+        capture(wrapper, [], [], (torch.ones(2),))
 
 
 def test_what_a_step_closes_over_may_have_no_value() -> None:

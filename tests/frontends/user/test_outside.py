@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +12,9 @@ from torch.optim import SGD
 
 import outgrow
 from outgrow.frontends import entries
+from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.outside import Outside
+from outgrow.frontends.user.reach import reached
 
 COUNT = 0
 FACTOR = 1.0
@@ -21,6 +23,8 @@ loss = 0.0
 
 class Trainer:
     """A model in training, and what a step may find around it."""
+
+    steps = 0
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -47,6 +51,10 @@ class Trainer:
         self.table["count"] += 1
         return self.trained(self.loss(x) * self.table["count"])
 
+    def counted_from_the_class(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        return self.trained(self.loss(x) * self.steps)
+
     def counted_globally(self, x: Tensor) -> Tensor:
         global COUNT  # noqa: PLW0603
         COUNT += 1
@@ -66,6 +74,7 @@ def closing(trainer: Trainer) -> Callable[[Tensor], Tensor]:
 
 STEPS: dict[str, Callable[[Trainer], Callable[[Tensor], Tensor]]] = {
     "attribute": lambda trainer: trainer.counted,
+    "attribute of the class": lambda trainer: trainer.counted_from_the_class,
     "entry": lambda trainer: trainer.tabled,
     "global variable": lambda trainer: trainer.counted_globally,
     "closure": closing,
@@ -93,7 +102,8 @@ def test_numbers_that_a_step_changes_are_those_of_eager(name: str, room: int, mo
     expected = trained(STEPS[name](eager), eager)
     step = outgrow.compile(STEPS[name](planned), model=planned.model, optimizer=planned.optimizer, memory_budget="4GiB")
     assert trained(step, planned) == expected
-    assert (planned.count, planned.table, COUNT in (0, 5)) == (eager.count, eager.table, True)
+    assert (vars(planned).get("steps"), planned.count) == (vars(eager).get("steps"), eager.count)
+    assert (planned.table, COUNT in (0, 5)) == (eager.table, True)
 
 
 @pytest.mark.filterwarnings("ignore:.*captured")
@@ -108,7 +118,7 @@ def test_a_step_that_changes_a_number_is_told_so_once(monkeypatch: pytest.Monkey
 
 
 def names(step: Callable[..., object]) -> set[str]:
-    return {place.name for place, _ in Outside.of(step).numbers}
+    return {number.place.name for number in Outside.of(reached(step)).numbers}
 
 
 def test_only_what_is_named_is_found() -> None:
@@ -146,7 +156,7 @@ def test_numbers_are_compared_to_the_last_bit() -> None:
     def step(x: Tensor) -> Tensor:
         return x * config.rate
 
-    outside = Outside.of(step)
+    outside = Outside.of(reached(step))
     for value, holds in ((0.0, True), (-0.0, False), (0, False), (1.0, False), (0.0, True)):
         config.rate = value
         assert outside.still_hold() is holds
@@ -156,3 +166,165 @@ def test_numbers_are_compared_to_the_last_bit() -> None:
     assert config.rate == 0.0
     del config.rate
     assert not outside.still_hold()
+
+
+class Rate:
+    """A number of a class, and of those that are made of it."""
+
+    rate = 1.0
+
+
+def scaled(x: Tensor, config: Rate, *, other: Rate) -> Tensor:
+    return x * config.rate * other.rate
+
+
+def doubled(step: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    factor = {"rate": 2.0}
+
+    @wraps(step)
+    def wrapper(x: Tensor) -> Tensor:
+        return step(x) * factor["rate"]
+
+    return wrapper
+
+
+class Reading:
+    """Steps that read numbers in several ways."""
+
+    shared = 1.0
+
+    def __init__(self) -> None:
+        self.config, self.other = Rate(), Rate()
+        self.rate = 1.0
+
+    @property
+    def slow(self) -> float:
+        return self.rate
+
+    @staticmethod
+    def apart(x: Tensor, config: Rate) -> Tensor:
+        return x * config.rate
+
+    @classmethod
+    def by_class(cls, x: Tensor) -> Tensor:
+        return x * cls.shared
+
+    @torch.no_grad()
+    def without_gradients(self, x: Tensor) -> Tensor:
+        return x * self.rate
+
+    def inherited(self, x: Tensor) -> Tensor:
+        return x * self.rate
+
+
+class Derived(Reading):
+    """The same, in a class below."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * self.shared
+
+    def inherited(self, x: Tensor) -> Tensor:
+        return super().inherited(x)
+
+
+class Called(Derived):
+    """Is called by what the class above has for it."""
+
+
+READING = Called()
+READS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
+    "of the class": (lambda x: x * READING.shared, {"READING.shared"}),
+    "of a class itself": (lambda x: x * Rate.rate, {"Rate.rate"}),
+    "given to a function": (
+        lambda x: scaled(x, READING.config, other=READING.other),
+        {"READING.config.rate", "READING.other.rate"},
+    ),
+    "given to a static method": (lambda x: READING.apart(x, READING.config), {"READING.config.rate"}),
+    "of a class method": (READING.by_class, {"self.shared"}),
+    "behind a property": (lambda x: x * READING.slow, {"READING.rate"}),
+    "of a wrapped method": (READING.without_gradients, {"self.rate"}),
+    "of the class above": (READING.inherited, {"self.rate"}),
+    "of an object that is called": (lambda x: READING(x + 1), {"READING.shared"}),
+    "of a step that is an object": (READING, {"self.shared"}),
+    "of what wraps a step": (doubled(lambda x: x), {"factor.rate"}),
+    "of a module that is not trained": (lambda x: DROPPING(x + 1), {"DROPPING.rate"}),
+}
+
+
+class Dropping(nn.Module):
+    """Has a number of its own, one of its class, and one in an object; reads a global one, too."""
+
+    shared = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate, self.reading = 1.0, Reading()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.rate
+
+
+class Weighing(Dropping):
+    """Reads more of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.shared * self.reading.rate * FACTOR
+
+
+DROPPING = Dropping()
+
+
+@pytest.mark.parametrize(("step", "found"), READS.values(), ids=READS.keys())
+def test_numbers_are_found_in_many_ways(step: Callable[[Tensor], Tensor], found: set[str]) -> None:
+    """By the place where they are, whichever way the code takes to it."""
+    assert names(step) == found
+
+
+def test_forward_passes_of_modules_in_training_are_looked_at() -> None:
+    """For what signatures do not have: not for the module's own numbers."""
+    model = nn.Sequential(Weighing())
+    outside = capture(lambda x: model(x + 1), [model], [], (torch.ones(2),)).outside
+    assert {number.place.name for number in outside.numbers} == {"model.0.shared", "model.0.reading.rate", "FACTOR"}
+
+
+def test_a_forward_pass_that_was_exchanged_is_looked_at() -> None:
+    """It hangs in the module itself."""
+    model = nn.Linear(2, 2)
+    vars(model)["forward"] = lambda x: nn.functional.linear(x, model.weight) * FACTOR
+    assert {number.place.name for number in Outside.of(reached(model, [model])).numbers} == {"FACTOR"}
+
+
+def test_numbers_of_an_argument_count() -> None:
+    """Of one that is no container, so that a signature has it by its identity alone."""
+    reading = Reading()
+    captured = capture(lambda x, reading: x * reading.rate, [], [], (torch.ones(2), reading))
+    assert captured.outside.still_hold()
+    reading.rate = 2.0
+    assert not captured.outside.still_hold()
+
+
+def test_a_number_of_the_class_is_put_back_there() -> None:
+    """The object has none of its own again, and what is set is its own."""
+    reading = Reading()
+    outside = Outside.of(reached(lambda x: x * reading.shared))
+    reading.shared = 3.0
+    (changed,) = outside.changed()
+    outside.put_back()
+    assert "shared" not in vars(reading)
+    changed.leave()
+    assert (reading.shared, Reading.shared) == (3.0, 1.0)
+
+
+def test_what_changes_beside_a_step_does_not_count() -> None:
+    """A counter of the loop is no part of a step whose code only calls what has the same name."""
+
+    class Loop:
+        def __init__(self) -> None:
+            self.step, self.epoch = 0, 0
+            self.optimizer = SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+
+        def trained(self, x: Tensor) -> Tensor:
+            self.optimizer.step()
+            return x
+
+    assert names(Loop().trained) == set()

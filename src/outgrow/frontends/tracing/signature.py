@@ -8,8 +8,8 @@ all hooks, constants of the parameter groups, and the modes of torch. Only
 the floats of parameter groups are no part of it: they are inputs of the graph (see `Captured.guards_hold`).
 
 It walks modules by itself and takes about two microseconds a tensor, on every call except where a step has ample room
-and a `glance` is enough. Numbers that the step's code names outside are compared beside it
-(`frontends.user.outside`). It does not see other values that the step closes over, nor changes inside of argument
+and a `glance` is enough. Numbers that the step's code names outside, or of its arguments, are compared beside it
+(`frontends.user.outside`). It does not see other values that the step closes over, nor other changes inside of argument
 objects that are not tensors.
 """
 

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import sympy
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.amp.grad_scaler import GradScaler
@@ -44,6 +44,7 @@ from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import nothing_drawn
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.outside import Changed, Outside
+from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import DROP_IN, refusals
 from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.state import (
@@ -173,7 +174,8 @@ def trace(
 def _trace(
     step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
 ) -> Traced:
-    before, outside = state_tensors(training), Outside.of(step)
+    before, owners = state_tensors(training), _owners(training)
+    outside = _found_outside(step, training, leaves, call_structure)
     check_devices(before, leaves)
     _check_optimizers(training)
     caches_casts = torch.is_autocast_cache_enabled()
@@ -205,9 +207,8 @@ def _trace(
             run.settled, run.kept, run.changed = attributes.settled(), attributes.kept(), outside.changed()
             return [*found, *_without_graphs(value for item in run.kept for value in item.values)]
 
-        owners = [module for model in training.models for module in model.modules()]
-        attributes = stack.enter_context(attributes_kept([*owners, *training.optimizers]))
-        stack.enter_context(nothing_drawn(step, [*owners, *training.optimizers]))
+        attributes = stack.enter_context(attributes_kept(owners))
+        stack.enter_context(nothing_drawn(step, owners))
         stack.enter_context(_side_effects_undone(training, twins, outside))
         stack.enter_context(nothing_unseen(before))
         stack.enter_context(generator_traced())
@@ -250,6 +251,20 @@ def _trace(
             outside=outside,
             changed=run.changed,
         )
+
+
+def _owners(training: Training) -> list[nn.Module | Optimizer]:
+    """Return all that signatures describe: models, their modules, and optimizers."""
+    return [*(module for model in training.models for module in model.modules()), *training.optimizers]
+
+
+def _found_outside(
+    step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
+) -> Outside:
+    """Return the numbers that a step finds outside."""
+    places = reached(step, training.models, *pytree.tree_unflatten(leaves, call_structure))
+    signed = frozenset(map(id, _owners(training)))
+    return Outside.of(places, signed)
 
 
 def _warn_of_given(given: Sequence[object], arguments: object) -> None:

@@ -5,7 +5,10 @@ containers     which containers may hold tensors
 devices        on which devices tensors may lie
 configuration  what in attributes tells modules and optimizers what to do
 attributes     what modules and optimizers keep in their attributes
-outside        numbers that a step's code names beside them
+reads          what the code of a function reads by name
+places         where a value is that a step finds outside
+reach          which places outside a step reaches by names
+outside        the numbers at these places
 escapes        what a step keeps that has no content
 unseen         what a step does that no trace sees
 drawn          random numbers that are not torch's

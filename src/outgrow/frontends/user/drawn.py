@@ -4,7 +4,6 @@ Python's and NumPy's generators are looked at, those of their modules and those 
 optimizers hold. Wherever one is further on after a step was traced, the step is refused, and the generator put back.
 """
 
-import inspect
 import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -70,10 +69,24 @@ def surroundings(step: object) -> list[object]:
         case partial():
             return [step.args, step.keywords, *surroundings(step.func)]
         case FunctionType():
-            wrapped = inspect.unwrap(step)
-            return list(names_of(wrapped).values()) if isinstance(wrapped, FunctionType) else surroundings(wrapped)
+            *around, innermost = wrapped_by(step)
+            named = [value for item in (*around, innermost) if isinstance(item, FunctionType) for value in _named(item)]
+            return named if isinstance(innermost, FunctionType) else [*named, *surroundings(innermost)]
         case _:
             return [step]
+
+
+def wrapped_by(function: object) -> list[object]:
+    """Return a function, what it wraps (`functools.wraps`), what that wraps, and so on."""
+    found, last = [function], function
+    while not isinstance(last, MethodType | partial) and "__wrapped__" in getattr(last, "__dict__", ()):
+        last = vars(last)["__wrapped__"]
+        found.append(last)
+    return found
+
+
+def _named(function: FunctionType) -> list[object]:
+    return list(names_of(function).values())
 
 
 def names_of(function: FunctionType) -> dict[str, object]:

@@ -1,0 +1,206 @@
+"""Which places outside does a step reach by names? Those that its code reads, and the code of what it calls.
+
+    variables     that it closes over, and global ones
+    attributes    of what is in a variable, or of the object that it is a method of: `self.count`, `config.loss.weight`
+    entries       of dictionaries, under words: `state["step"]`
+
+What it calls by name, a function, a method or an object of the user's, is looked at as well, with what it is given, and
+so is all that wraps a function. The forward passes of the modules in training are called by torch: they are looked at
+for themselves. What is reached in other ways (by an index, by `getattr`) is not seen.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from outgrow.frontends.user.configuration import is_opaque
+from outgrow.frontends.user.drawn import wrapped_by
+from outgrow.frontends.user.places import MISSING, Place, of_class
+from outgrow.frontends.user.reads import SUPER, Path, reads
+from outgrow.frontends.user.refusals import is_of_a_library
+
+_MOST_FUNCTIONS = 1 << 12
+_LONGEST = 16
+"""No place is looked at that is further down, as an object that refers to itself would have."""
+Places = tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Where what is given to a function may be, as far as that is known; or that it is named and may be called."""
+
+    positions: tuple[Places, ...] = ()
+    keywords: tuple[tuple[str, Places], ...] = ()
+    is_called: bool = True
+
+    def behind(self, *owners: Place) -> "_Given":
+        """Return these behind others, as a method gets what it is called with behind its object."""
+        return replace(self, positions=(*[(owner,) for owner in owners], *self.positions))
+
+    def named(self, function: FunctionType) -> dict[str, Places]:
+        """Return them by the names of a function's parameters."""
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        found = dict(zip(names[: code.co_argcount], self.positions, strict=False))
+        found |= {name: places for name, places in self.keywords if name in names}
+        return {name: places for name, places in found.items() if places}
+
+
+_NAMED = _Given(is_called=False)
+
+
+def reached(
+    step: Callable[..., object],
+    models: Iterable[nn.Module] = (),
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+) -> Places:
+    """Return the places that a step reaches when it trains some models and is called with some arguments.
+
+    Of the arguments only those of which signatures do not know what is in them.
+    """
+    reach = _Reach()
+    for model in models:
+        root = Place.holding("model", model)
+        for name, module in model.named_modules():
+            reach.modules.setdefault(id(module), (module, root.below(tuple(name.split(".") if name else ()))))
+    positions = tuple([reach.given("given", value) for value in args])
+    reach.meet(step, _Given(positions, tuple((n, reach.given(n, v)) for n, v in (kwargs or {}).items())), is_step=True)
+    for module, place in reach.modules.values():
+        reach.meet(module, at=place)
+    return tuple(reach.places.values())
+
+
+@dataclass
+class _Reach:
+    """The places that have been found, and the functions that have been looked at, with what they were given."""
+
+    places: dict[tuple[int, tuple[str, ...]], Place] = field(default_factory=dict[tuple[int, tuple[str, ...]], Place])
+    functions: dict[object, FunctionType] = field(default_factory=dict[object, FunctionType])
+    holders: dict[tuple[str, int], Place] = field(default_factory=dict[tuple[str, int], Place])
+    modules: dict[int, tuple[nn.Module, Place]] = field(default_factory=dict[int, tuple[nn.Module, Place]])
+
+    def given(self, name: str, value: object) -> Places:
+        """Return the place of an argument, if it is an object that signatures do not describe."""
+        is_described = isinstance(value, nn.Module | Optimizer | Tensor) or not is_opaque(value)
+        return () if is_described else (self._holding(name, value),)
+
+    def meet(self, value: Any, given: _Given = _NAMED, at: Place | None = None, *, is_step: bool = False) -> None:
+        """Look at what a callable names, which may be at a place, and which is given something."""
+        match value:
+            case MethodType():
+                self.meet(value.__func__, given.behind(self._holding("self", value.__self__)), is_step=is_step)
+            case partial():
+                positions = [(self._holding("given", item),) for item in value.args]
+                keywords = [(name, (self._holding(name, item),)) for name, item in value.keywords.items()]
+                merged = replace(given, positions=(*positions, *given.positions), keywords=(*keywords, *given.keywords))
+                self.meet(value.func, merged, is_step=is_step)
+            case staticmethod():
+                self.meet(value.__func__, given)
+            case type():
+                return
+            case _ if not isinstance(value, FunctionType) and len(wrapped_by(value)) == 1:
+                self._meet_object(value, given, at, is_step=is_step)
+            case _:
+                *around, innermost = wrapped_by(value)
+                for function in around:
+                    self._meet_function(function, given)
+                if isinstance(innermost, FunctionType):
+                    self._meet_function(innermost, given, is_step=is_step)
+                else:
+                    self.meet(innermost, given, is_step=is_step)
+
+    def _meet_object(self, value: object, given: _Given, at: Place | None, *, is_step: bool) -> None:
+        """Look at what an object does when it is called, or a module that may be."""
+        name = "forward" if isinstance(value, nn.Module) else "__call__"
+        if isinstance(value, nn.Module) and name in vars(value):
+            self.meet(vars(value)[name], given)
+            return
+        method = next(of_class(value, name), None)
+        _, at = self.modules.get(id(value), (value, at))
+        if isinstance(method, FunctionType) and (given.is_called or name == "forward"):
+            self.meet(method, given.behind(at or self._holding("self", value)), is_step=is_step)
+
+    def _meet_function(self, function: object, given: _Given, *, is_step: bool = False) -> None:
+        if not isinstance(function, FunctionType) or (not is_step and is_of_a_library(function.__code__.co_filename)):
+            return
+        known = given.named(function)
+        key = (id(function), tuple((name, tuple(place.key for place in places)) for name, places in known.items()))
+        if key in self.functions or len(self.functions) >= _MOST_FUNCTIONS:
+            return
+        self.functions[key] = function
+        known = self._of_defaults(function) | known
+        found = reads(function.__code__)
+        for path in found.paths:
+            for place in _places(function, path, known):
+                self.places.setdefault(place.key, place)
+                self._follow(place, is_of_super=SUPER in path.names)
+        for call in found.calls:
+            given = _Given(
+                tuple([_all_places(function, paths, known) for paths in call.positions]),
+                tuple([(name, _all_places(function, paths, known)) for name, paths in call.keywords]),
+            )
+            for place in _places(function, call.callee, known):
+                self._follow(place, given, is_of_super=SUPER in call.callee.names)
+
+    def _follow(self, place: Place, given: _Given = _NAMED, *, is_of_super: bool = False) -> None:
+        """Look at what may be called at a place: what is there, or the method of the object before.
+
+        Where it is one of `super()`, all methods of that name are looked at.
+        """
+        value, owner = place.own(), place.owner()
+        if value is not MISSING and not is_of_super:
+            self._meet_of(owner, value, given, place)
+            return
+        if owner is MISSING:
+            return
+        holder = Place(place.root, place.path[:-1])
+        for found in list(of_class(owner, place.path[-1]))[: None if is_of_super else 1]:
+            match found:
+                case FunctionType() if not isinstance(owner, type):
+                    self.meet(found, given.behind(holder))
+                case property(fget=FunctionType() as getter):
+                    self.meet(getter, _Given().behind(holder))
+                case _:
+                    self._meet_of(owner, found, given, None)
+
+    def _meet_of(self, owner: object, value: object, given: _Given, at: Place | None) -> None:
+        if isinstance(value, classmethod):
+            kind = owner if isinstance(owner, type) else type(owner)
+            self.meet(value.__func__, given.behind(self._holding("cls", kind)))
+        elif callable(value) or isinstance(value, staticmethod):
+            self.meet(value, given, at)
+
+    def _of_defaults(self, function: FunctionType) -> dict[str, Places]:
+        """Return the parameters with defaults that a call may change, such as a dictionary."""
+        code, defaults = function.__code__, function.__defaults__ or ()
+        names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
+        pairs = (*zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items())
+        changeable = ((name, value) for name, value in pairs if isinstance(value, dict) or hasattr(value, "__dict__"))
+        return {name: (self._holding(name, value),) for name, value in changeable}
+
+    def _holding(self, name: str, value: object) -> Place:
+        """Return the place of an object that is in no variable, the same each time."""
+        return self.holders.setdefault((name, id(value)), Place.holding(name, value))
+
+
+def _places(function: FunctionType, path: Path, known: Mapping[str, Places]) -> Iterator[Place]:
+    """Yield where a path of a function begins, and goes on: at a parameter, in a closure, or at a global variable."""
+    name, *rest = [name for name in path.names if name != SUPER]
+    free, cells = function.__code__.co_freevars, function.__closure__
+    if path.is_local:
+        found = [place.below(tuple(rest)) for place in known.get(name, ())]
+    elif name in free and cells is not None:
+        found = [Place(cells[free.index(name)], (name, *rest))]
+    else:
+        found = [Place(function.__globals__, (name, *rest))] if name in function.__globals__ else []
+    yield from (place for place in found if len(place.path) <= _LONGEST)
+
+
+def _all_places(function: FunctionType, paths: tuple[Path, ...], known: Mapping[str, Places]) -> Places:
+    return tuple([place for path in paths for place in _places(function, path, known)])

@@ -1,0 +1,260 @@
+"""What does the code of a function read by name? Variables, and the attributes and words behind them.
+
+The instructions are gone through once, in their order, with a stack of values as the function would have it. Of each
+value it is known on which paths it may have been read: `self`, and of that `config`. A path stays known in a local
+variable, and as an argument of a call; where two ways meet (`one if flag else other`), both count. What is reached by
+an index, by `getattr`, or by a loop over a container is on no path.
+"""
+
+import dis
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from types import CodeType
+
+SUPER = "super()"
+"""Stands in a path for `super()` of the value before, in a method of it."""
+_LONGEST = 6
+"""Attributes of attributes are followed this far."""
+_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST")
+_PAIRS = frozenset(("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"))
+_ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "BINARY_SUBSCR"))
+_IDLE = frozenset(("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "MAKE_CELL", "NOP", "PRECALL", "RESUME"))
+_ENDS = frozenset(("RAISE_VARARGS", "RERAISE", "RETURN_CONST", "RETURN_VALUE"))
+_LEAPS = ("JUMP_FORWARD", "JUMP_BACKWARD")
+_LEAVING = ("POP_", "JUMP_", "DELETE_", "PUSH_", "LOAD_")
+"""Instructions that take values from the stack, or put some there, and leave the others as they were."""
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A variable, of the function itself or from outside, and what is read of it."""
+
+    is_local: bool
+    names: tuple[str, ...]
+
+    def below(self, name: str) -> "Path":
+        """Return the path of an attribute, or of an entry."""
+        return Path(self.is_local, (*self.names, name))
+
+
+Paths = tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of what is on a path, with the paths of its arguments, by position and by name."""
+
+    callee: Path
+    positions: tuple[Paths, ...]
+    keywords: tuple[tuple[str, Paths], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """All that a code reads by name, and what of that it calls."""
+
+    paths: Paths
+    calls: tuple[Call, ...]
+
+
+@cache
+def reads(code: CodeType) -> Reads:
+    """Return what a code reads; of functions that are defined in it, only what is not local to them."""
+    return _Walk(code).reads()
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value on the stack: the paths on which it may have been read, or a constant."""
+
+    paths: Paths = ()
+    constant: object = None
+
+    def below(self, name: object) -> "_Value":
+        return _Value(tuple([path.below(name) for path in self.paths]) if isinstance(name, str) else ())
+
+
+_UNKNOWN = _Value()
+
+
+class _Walk:
+    """Goes through a code once."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.stack: list[_Value] = []
+        self.arriving: dict[int, list[_Value]] = {}
+        self.local: dict[str, Paths] = {}
+        self.keywords: tuple[str, ...] = ()
+        self.inner: list[Reads] = []
+        self.paths: dict[Path, None] = {}
+        self.calls: dict[Call, None] = {}
+
+    def reads(self) -> Reads:
+        goes_on = True
+        for item in dis.get_instructions(self.code):
+            there = self.arriving.pop(item.offset, None)
+            if there is not None:
+                self.stack = _merged(self.stack, there) if goes_on else there
+            self._visit(item)
+            goes_on = item.opname not in _ENDS and not item.opname.startswith(_LEAPS)
+        for inner in self.inner:
+            self._note(path for found in inner.paths for path in self._from_inner(found))
+            for call in inner.calls:
+                self._note_call(
+                    self._all_from_inner((call.callee,)),
+                    tuple([self._all_from_inner(paths) for paths in call.positions]),
+                    tuple([(name, self._all_from_inner(paths)) for name, paths in call.keywords]),
+                )
+        return Reads(tuple(self.paths), tuple(self.calls))
+
+    def _visit(self, item: dis.Instruction) -> None:
+        kind = item.opname
+        if kind in _IDLE:
+            return
+        if kind in ("LOAD_CONST", "KW_NAMES"):
+            self._constant(item)
+        elif kind.startswith(_VARIABLES):
+            self._load(item)
+        elif kind in _ATTRIBUTES or item.argrepr == "[]":
+            self._part(item)
+        elif kind.startswith("STORE_") and kind != "STORE_SLICE":
+            self._store(item)
+        elif kind in ("CALL", "CALL_KW"):
+            self._call(item)
+        else:
+            self._move(item)
+
+    def _constant(self, item: dis.Instruction) -> None:
+        constant = self.code.co_consts[item.arg or 0]
+        if item.opname == "KW_NAMES":
+            self.keywords = constant
+            return
+        self.stack.append(_Value(constant=constant))
+        if isinstance(constant, CodeType):
+            self.inner.append(reads(constant))
+
+    def _load(self, item: dis.Instruction) -> None:
+        is_fast = item.opname.startswith("LOAD_FAST")
+        if item.opname in _PAIRS:
+            self.stack += [self._variable(name, is_fast=True) for name in item.argval]
+        else:
+            self._push(self._variable(item.argval, is_fast=is_fast), _effect(item) - 1)
+
+    def _part(self, item: dis.Instruction) -> None:
+        """Read an attribute, that of `super()`, or an entry."""
+        if item.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            self._push(self._pop().below(item.argval), _effect(item))
+        elif item.opname == "LOAD_SUPER_ATTR":
+            owner, _, _ = self._pop(), self._pop(), self._pop()
+            self._push(owner.below(SUPER).below(item.argval), _effect(item) + 2)
+        else:
+            key = self._pop()
+            self._push(self._pop().below(key.constant))
+
+    def _store(self, item: dis.Instruction) -> None:
+        match item.opname:
+            case "STORE_ATTR":
+                self._note(self._pop().below(item.argval).paths)
+                self._pop()
+            case "STORE_SUBSCR":
+                key = self._pop()
+                self._note(self._pop().below(key.constant).paths)
+                self._pop()
+            case "STORE_FAST_LOAD_FAST":
+                self._keep(item.argval[0], is_fast=True)
+                self.stack.append(self._variable(item.argval[1], is_fast=True))
+            case "STORE_FAST_STORE_FAST":
+                self._keep(item.argval[0], is_fast=True)
+                self._keep(item.argval[1], is_fast=True)
+            case kind:
+                self._keep(item.argval, is_fast=kind.startswith("STORE_FAST"))
+
+    def _move(self, item: dis.Instruction) -> None:
+        """Let an instruction move values on the stack, jump, or make others of them."""
+        count = item.arg or 0
+        if item.opname == "COPY":
+            self.stack.append(self.stack[-count] if count <= len(self.stack) else _UNKNOWN)
+        elif item.opname == "SWAP":
+            if count <= len(self.stack):
+                self.stack[-1], self.stack[-count] = self.stack[-count], self.stack[-1]
+        elif item.opcode in _JUMPS:
+            there = _after(self.stack, item, jump=True)
+            known = self.arriving.get(item.argval)
+            self.arriving[item.argval] = there if known is None else _merged(known, there)
+            self.stack = _after(self.stack, item, jump=False)
+        else:
+            self.stack = _after(self.stack, item, jump=False)
+
+    def _call(self, item: dis.Instruction) -> None:
+        keywords, self.keywords = self.keywords, ()
+        if item.opname == "CALL_KW":
+            constant = self._pop().constant
+            keywords = constant if isinstance(constant, tuple) else ()
+        given = [self._pop().paths for _ in range(item.arg or 0)][::-1]
+        callee = (*self._pop().paths, *self._pop().paths)
+        by_position = len(given) - len(keywords)
+        self._note_call(callee, tuple(given[:by_position]), tuple(zip(keywords, given[by_position:], strict=True)))
+        is_super = Path(is_local=False, names=("super",)) in callee and self.code.co_argcount > 0 and not given
+        owner = self._variable(self.code.co_varnames[0], is_fast=True) if is_super else _UNKNOWN
+        self.stack.append(owner.below(SUPER))
+
+    def _variable(self, name: str, *, is_fast: bool) -> _Value:
+        is_local = is_fast or name in self.code.co_cellvars
+        return _Value((Path(is_local, (name,)), *(self.local.get(name, ()) if is_local else ())))
+
+    def _keep(self, name: str, *, is_fast: bool) -> None:
+        """Keep the path of a value in a variable, if that is local; another one is changed from here."""
+        value = self._pop()
+        if is_fast or name in self.code.co_cellvars:
+            self.local[name] = tuple(dict.fromkeys((*self.local.get(name, ()), *value.paths)))
+        else:
+            self._note((Path(is_local=False, names=(name,)),))
+
+    def _from_inner(self, path: Path) -> Iterator[Path]:
+        """Yield what a path of a function that is defined here is to this one."""
+        name, *rest = path.names
+        for found in () if path.is_local else self._variable(name, is_fast=False).paths:
+            yield Path(found.is_local, (*found.names, *rest))
+
+    def _all_from_inner(self, paths: Paths) -> Paths:
+        return tuple([found for path in paths for found in self._from_inner(path)])
+
+    def _push(self, value: _Value, beside: int = 0) -> None:
+        """Put a value on the stack, beside others that mark how it is called."""
+        value = _Value(tuple([path for path in value.paths if len(path.names) <= _LONGEST]))
+        self._note(value.paths)
+        self.stack += [value, *[_UNKNOWN] * beside]
+
+    def _pop(self) -> _Value:
+        return self.stack.pop() if self.stack else _UNKNOWN
+
+    def _note(self, paths: "Iterator[Path] | Paths") -> None:
+        self.paths |= dict.fromkeys(paths)
+
+    def _note_call(self, callee: Paths, positions: tuple[Paths, ...], keywords: tuple[tuple[str, Paths], ...]) -> None:
+        self.calls |= {Call(path, positions, keywords): None for path in callee}
+
+
+def _effect(item: dis.Instruction, *, jump: bool = False) -> int:
+    return dis.stack_effect(item.opcode, item.arg, jump=jump)
+
+
+def _after(stack: Sequence[_Value], item: dis.Instruction, *, jump: bool) -> list[_Value]:
+    """Return the stack after an instruction of which nothing is known but how many values it takes or gives."""
+    effect = _effect(item, jump=jump)
+    found = [*stack[: len(stack) + effect]] if effect < 0 else [*stack, *[_UNKNOWN] * effect]
+    changed = len(found) - 1 if effect <= 0 else len(stack) - 1
+    if changed >= 0 and not item.opname.startswith(_LEAVING):
+        found[changed] = _UNKNOWN
+    return found
+
+
+def _merged(one: list[_Value], other: list[_Value]) -> list[_Value]:
+    """Return the stack where two ways meet."""
+    if len(one) != len(other):
+        return one
+    pairs = zip(one, other, strict=True)
+    return [a if a == b else replace(a, paths=tuple(dict.fromkeys((*a.paths, *b.paths)))) for a, b in pairs]
