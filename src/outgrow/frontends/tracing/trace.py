@@ -11,7 +11,7 @@ same (`frontends.user.outside`), and what the step prints or appends to a list h
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import RLock, get_ident
 from typing import Any, TypeAlias
@@ -62,6 +62,7 @@ from outgrow.frontends.user.state import (
     set_hyper_parameters,
     state_tensors,
 )
+from outgrow.frontends.user.taken import nothing_taken
 from outgrow.frontends.user.unseen import check_geometries, geometries, nothing_unseen
 from outgrow.remarks import remark
 
@@ -175,7 +176,7 @@ def _trace(
     step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
 ) -> Traced:
     before, owners = state_tensors(training), _owners(training)
-    outside = _found_outside(step, training, leaves, call_structure)
+    outside, intact = _found_outside(step, training, leaves, call_structure)
     check_devices(before, leaves)
     _check_optimizers(training)
     caches_casts = torch.is_autocast_cache_enabled()
@@ -219,7 +220,7 @@ def _trace(
         stack.enter_context(patch.object(GradScaler, _MAKE_SCALE, _made_for_good))
         for owner, name, function in _TRACEABLE:
             stack.enter_context(patch.object(owner, name, function, create=True))
-        for context in (_quiet(), refusals(), mode, twins, torch.autograd.set_multithreading_enabled(False)):
+        for context in (intact, _quiet(), refusals(), mode, twins, torch.autograd.set_multithreading_enabled(False)):
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
         lying = geometries(tensors)
@@ -260,11 +261,11 @@ def _owners(training: Training) -> list[nn.Module | Optimizer]:
 
 def _found_outside(
     step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
-) -> Outside:
-    """Return the numbers that a step finds outside."""
+) -> tuple[Outside, AbstractContextManager[None]]:
+    """Return the numbers that a step finds outside, and a context in which it must take nothing there."""
     places = reached(step, training.models, *pytree.tree_unflatten(leaves, call_structure))
     signed = frozenset(map(id, _owners(training)))
-    return Outside.of(places, signed)
+    return Outside.of(places, signed), nothing_taken(places, signed, leaves)
 
 
 def _warn_of_given(given: Sequence[object], arguments: object) -> None:

@@ -9,6 +9,7 @@ reads          what the code of a function reads by name
 places         where a value is that a step finds outside
 reach          which places outside a step reaches by names
 outside        the numbers at these places
+taken          what a step takes out of what is outside, so that it is gone
 escapes        what a step keeps that has no content
 unseen         what a step does that no trace sees
 drawn          random numbers that are not torch's

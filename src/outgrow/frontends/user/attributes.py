@@ -82,7 +82,7 @@ class Contents:
 
     def leave(self) -> None:
         """Fill the container as the step does."""
-        _fill(self.container, self.contents)
+        refill(self.container, self.contents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class Overwritten:
         """Let whoever reads it be refused; of a container, whoever reads what is in it."""
         table = vars(self.owner)
         there, refusing = table.get(self.name), _Refusing.of(self.owner, self.name)
-        if _is_container(there):
-            _fill(there, _with_refusing(there, refusing, self.count))
+        if is_container(there):
+            refill(there, _with_refusing(there, refusing, self.count))
         else:
             table[self.name] = refusing
 
@@ -184,14 +184,14 @@ class Attributes:
         """Put back what has no content, and what is settled; nothing else."""
         for _, container, copy in self.containers:
             if _differ(container, copy) and (_is_left(container, copy) or any(map(_is_empty, _leaves(container)))):
-                _fill(container, copy)
+                refill(container, copy)
         for owner, copy in zip(self.owners, self.before, strict=True):
             _put_back_attributes(owner, copy)
 
     def put_back_all(self) -> None:
         """Put back everything."""
         for _, container, copy in self.containers:
-            _fill(container, copy)
+            refill(container, copy)
         for owner, copy in zip(self.owners, self.before, strict=True):
             vars(owner).clear()
             vars(owner).update(copy)
@@ -280,7 +280,7 @@ def next_step(settled: Sequence[Settled | Contents], left: Sequence[Left]) -> It
     for item in left:
         table, refusing = vars(item.owner), _Refusing.of(item.owner, item.name)
         there = table.get(item.name)
-        table[item.name] = _with_refusing(there, refusing, item.count) if _is_container(there) else refusing
+        table[item.name] = _with_refusing(there, refusing, item.count) if is_container(there) else refusing
     try:
         yield
     finally:
@@ -329,7 +329,7 @@ class _Refusing:
     __rmatmul__ = __neg__ = __pow__ = __lt__ = __le__ = __gt__ = __ge__ = __iadd__ = __isub__ = __imul__ = _refuse
 
 
-def _is_container(value: object) -> TypeGuard[Container]:
+def is_container(value: object) -> TypeGuard[Container]:
     """Whether a value is a container that can be copied and filled; types derived from one may not allow it."""
     return type(value) in _CONTAINERS
 
@@ -351,7 +351,7 @@ def _with_refusing(there: Container, refusing: _Refusing, count: int) -> Contain
 def _find_containers(owner: object, value: object, found: dict[int, tuple[object, Container]]) -> None:
     """Find the containers and the attributes of configurations in a value, each once."""
     inner: Any = vars(value) if is_configuration(value) else value
-    if not _is_container(inner) or id(inner) in found:
+    if not is_container(inner) or id(inner) in found:
         return
     found[id(inner)] = (owner, inner)
     for item in inner.values() if isinstance(inner, dict) else inner:
@@ -379,7 +379,8 @@ def _differ(container: Container, copy: Container) -> bool:
     return len(container) != len(copy) or any(one is not other for one, other in zip(container, copy, strict=True))
 
 
-def _fill(container: Any, copy: Any) -> None:
+def refill(container: Any, copy: Any) -> None:
+    """Let a container have what a copy of it has."""
     container.clear()
     match container, copy:
         case (list() | deque(), list() | deque()):
