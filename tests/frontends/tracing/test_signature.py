@@ -173,6 +173,20 @@ def test_arguments_that_are_equal_need_not_be_the_same(one: object, other: objec
     assert signed(float("nan")) == signed(float("nan"))
 
 
+def test_a_step_may_be_an_object_that_has_no_hash() -> None:
+    """As one of a dataclass that is called; it is the same one in every call."""
+
+    @dataclass
+    class Scaled:
+        factor: float
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    step = Scaled(2.0)
+    assert signature(step, [], [], (torch.ones(2),), {}) == signature(step, [], [], (torch.ones(2),), {})
+
+
 def test_modes_that_choose_operators_are_signed() -> None:
     """The kernels of attention, the default type, whether autocast keeps its casts, and what is to be deterministic."""
     model, x = model_with_a_number(), torch.ones(2, 4)
