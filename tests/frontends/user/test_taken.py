@@ -1,7 +1,9 @@
 """A step that takes its batch from where it is gone then is refused: it would train on the first one for ever."""
 
+import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator
+from queue import Queue, SimpleQueue
 from typing import Any
 
 import pytest
@@ -38,7 +40,7 @@ def closing(batches: Iterator[Tensor]) -> Callable[[], Tensor]:
 def test_a_step_that_takes_from_an_iterator_is_refused(make: Callable[[Any], Callable[[], Tensor]]) -> None:
     """Before it has taken anything."""
     for iterator in (iter(BATCHES), (batch for batch in BATCHES), iter(DataLoader(BATCHES))):  # pyright: ignore[reportArgumentType]
-        with pytest.raises(Uncapturable, match=r"takes from an iterator, `.*batches`.*pass it as an argument"):
+        with pytest.raises(Uncapturable, match=r"takes from `.*batches`, an iterator .*pass it as an argument"):
             capture(make(iterator), [MODEL], [])
         assert len(list(iterator)) == len(BATCHES)
 
@@ -57,6 +59,24 @@ def test_a_global_iterator_and_one_that_is_given_are_refused() -> None:
     with pytest.raises(Uncapturable, match="an argument"):
         capture(from_argument, [MODEL], [], (ITERATOR,))
     assert next(ITERATOR) is BATCHES[0]
+
+
+@pytest.mark.parametrize(
+    "batches", [Queue(), SimpleQueue(), multiprocessing.Queue()], ids=lambda queue: type(queue).__module__
+)
+def test_a_step_that_gets_from_a_queue_is_refused(batches: Any) -> None:
+    """It may put something there."""
+
+    def getting() -> Tensor:
+        return MODEL(batches.get()).sum()
+
+    def putting(x: Tensor) -> Tensor:
+        batches.put(1)
+        return MODEL(x).sum()
+
+    with pytest.raises(Uncapturable, match=r"takes from `batches\.get`"):
+        capture(getting, [MODEL], [])
+    capture(putting, [MODEL], [], (BATCHES[0],))
 
 
 @pytest.mark.parametrize("make", [list, deque, lambda items: dict(enumerate(items))], ids=["list", "deque", "dict"])

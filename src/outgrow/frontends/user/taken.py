@@ -1,12 +1,15 @@
 """What does a step take out of what is outside, so that it is gone? Nothing: it would be the same in every call.
 
-An iterator that the step names is refused before the step is traced, since nobody can put back what it has given. A
-container of which the step takes something, `batches.pop(0)`, has it again, and the step is refused as well.
+An iterator that the step names, or a queue whose `get` it names, is refused before the step is traced, since nobody can
+put back what it has given. A container of which the step takes something, `batches.pop(0)`, has it again, and the step
+is refused as well.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import IOBase
+from multiprocessing.queues import Queue as ProcessQueue
+from queue import Queue, SimpleQueue
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.attributes import is_container, refill
@@ -16,6 +19,9 @@ _REMEDY = (
     "which the captured step would not do again: every call would get what the first one got. Take it outside of the "
     "step, and pass it as an argument"
 )
+_QUEUES = (Queue, SimpleQueue, ProcessQueue)
+_GETTERS = ("get", "get_nowait")
+"""Methods of queues between threads and processes that take something out."""
 
 
 def is_iterator(value: object) -> bool:
@@ -23,17 +29,22 @@ def is_iterator(value: object) -> bool:
     return hasattr(type(value), "__next__") and not isinstance(value, IOBase)
 
 
+def _is_of_a_queue(place: Place) -> bool:
+    return place.path[-1] in _GETTERS and isinstance(place.owner(), _QUEUES)
+
+
 @contextmanager
 def nothing_taken(places: Iterable[Place], signed: frozenset[int], arguments: Iterable[object] = ()) -> Iterator[None]:
-    """Raise `Uncapturable` if a place, or an argument, is an iterator, or the block takes out of a container.
+    """Raise `Uncapturable` if a place is an iterator, or of a queue, or the block takes out of a container.
 
-    Containers of modules and optimizers whose identities are `signed` are left to `frontends.user.attributes`.
+    Arguments that are iterators count, too. Containers of modules and optimizers whose identities are `signed`
+    are left to `frontends.user.attributes`.
     """
     there = [(place, place.read()) for place in places]
-    named = [(f"`{place.name}`", value) for place, value in there]
-    for name, value in (*named, *(("an argument", value) for value in arguments)):
-        if is_iterator(value):
-            raise Uncapturable(f"the step takes from an iterator, {name}, {_REMEDY}")
+    giving = [f"`{place.name}`" for place, value in there if is_iterator(value) or _is_of_a_queue(place)]
+    giving += ["an argument" for value in arguments if is_iterator(value)]
+    if giving:
+        raise Uncapturable(f"the step takes from {giving[0]}, an iterator or a queue, {_REMEDY}")
     containers = {id(value): (place, value) for place, value in there if is_container(value)}
     copies = [(place, x, x.copy()) for place, x in containers.values() if not place.is_signed(signed)]
     taken: list[str] = []
