@@ -196,7 +196,7 @@ class _Walk:
         given = [self._pop().paths for _ in range(item.arg or 0)][::-1]
         callee = (*self._pop().paths, *self._pop().paths)
         by_position = len(given) - len(keywords)
-        self._note_call(callee, tuple(given[:by_position]), tuple(zip(keywords, given[by_position:], strict=True)))
+        self._note_call(callee, tuple(given[:by_position]), tuple(zip(keywords, given[by_position:], strict=False)))
         is_super = Path(is_local=False, names=("super",)) in callee and self.code.co_argcount > 0 and not given
         owner = self._variable(self.code.co_varnames[0], is_fast=True) if is_super else _UNKNOWN
         self.stack.append(owner.below(SUPER))
