@@ -814,3 +814,17 @@ def test_a_step_without_optimizer(disk_folder: Path) -> None:
 
     assert torch.equal(*(step(x).detach() for _ in range(2)))
     assert models[0].weight.grad is not None
+
+
+def test_a_complex_number_is_no_loss(disk_folder: Path) -> None:
+    """A step may return one; the table of the plan leaves it out."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 8), torch.randn(4, 8)
+
+    @outgrow.compile(model=model, memory_budget=AMPLE, offload_dir=disk_folder)
+    def step(x: Tensor) -> Tensor:
+        return torch.fft.fft(model(x))[0, 1]
+
+    assert torch.equal(*(step(x).detach() for _ in range(2)))
+    assert step.plan.measured is not None
+    assert step.plan.measured.losses == ()

@@ -229,8 +229,8 @@ class Step(Generic[P, R]):
 
 
 def _losses(returned: object) -> list[float | Tensor]:
-    """The returned scalar as a loss to report, if there is one; on a device it is not waited for."""
-    if not isinstance(returned, Tensor) or returned.numel() != 1:
+    """The returned scalar as a loss to report, if there is a real one; on a device it is not waited for."""
+    if not isinstance(returned, Tensor) or returned.numel() != 1 or returned.is_complex():
         return []
     return [float(returned.detach()) if returned.device.type == "cpu" else returned.detach().clone()]
 
