@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import outgrow
-from outgrow.frontends.tracing.signature import signature
+from outgrow.errors import Uncapturable
+from outgrow.frontends.tracing.signature import glance, signature
 
 
 class Scaled(nn.Sequential):
@@ -160,6 +161,16 @@ def test_an_argument_over_memory_of_the_state_is_signed() -> None:
     assert signed(weight.detach()) != signed(torch.ones(4, 4))
     assert signed(batch[:2], batch[2:4]) == signed(batch[4:6], batch[6:8])
     assert signed(batch[:2], batch[1:3]) != signed(batch[:2], batch[2:4])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_argument_is_refused() -> None:
+    """It has no shape that could be signed; nor has it in the quick look of a step in ample room."""
+    model, nested = model_with_a_number(), torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(1, 4)])
+    with pytest.raises(Uncapturable, match="nested"):
+        signature(model, [model], [], ([nested],), {})
+    with pytest.raises(Uncapturable, match="nested"):
+        glance([model], [], (nested,), {})
 
 
 @pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1, True), (1, 1.0), (Constant(1), Constant(number=True))])

@@ -53,7 +53,7 @@ def signature(
 ) -> Hashable:
     """Return a key that is equal for calls that one captured step can serve.
 
-    Raises `Uncapturable` for an argument that is neither a tensor nor hashable.
+    Raises `Uncapturable` for an argument that is neither a tensor nor hashable, and for a nested tensor.
     """
     order: dict[int, int] = {}
     memory: Memory = {}
@@ -124,15 +124,21 @@ def _layout(tensor: Tensor, memory: Memory) -> Hashable:
 
 
 def _tensor(tensor: Tensor) -> Hashable:
+    """Describe an argument; raises `Uncapturable` for a nested tensor, which has no shape."""
+    if tensor.is_nested:
+        raise Uncapturable(
+            "an argument of the step is a nested tensor, whose shapes are contents; pass a padded tensor and its mask, "
+            "or its tensors in a list (x.unbind())"
+        )
     return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
 
 
 def _argument(leaf: object, memory: Memory) -> Hashable:
     """Describe an argument; for a tensor, also which other tensors share its memory, and how far apart they begin."""
     if isinstance(leaf, Tensor):
-        offset = int(leaf.storage_offset())
+        described, offset = _tensor(leaf), int(leaf.storage_offset())
         number, first = memory.setdefault(address(leaf), (len(memory), offset))
-        return (_tensor(leaf), leaf.is_inference(), number, offset - first)
+        return (described, leaf.is_inference(), number, offset - first)
     described = content(leaf)
     return (type(leaf), described if type(leaf) in NUMBERS else (_hashable(leaf, "an argument of the step"), described))
 
