@@ -4,6 +4,9 @@ import random
 from collections.abc import Callable
 from functools import partial, wraps
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -102,6 +105,57 @@ def test_a_generator_of_what_wraps_a_step_is_refused() -> None:
 
     with pytest.raises(Uncapturable, match=r"draws from a random\.Random"):
         capture(wrapper, [], [], (torch.ones(2),))
+
+
+def test_a_generator_of_what_a_step_calls_is_refused() -> None:
+    """Wherever that is: in a function that the step calls, or two attributes deep; it is put back."""
+    own, trainer = np.random.default_rng(2), Trainer()
+    outer = SimpleNamespace(trainer=trainer)
+
+    def noise() -> float:
+        return own.random()
+
+    before = repr((own.bit_generator.state, trainer.generator.bit_generator.state))
+    for step in (lambda x: x * noise(), lambda x: outer.trainer.step(x) + 1):
+        with pytest.raises(Uncapturable, match="draws from a Generator of NumPy"):
+            capture(step, [], [], (torch.ones(2),))
+    assert repr((own.bit_generator.state, trainer.generator.bit_generator.state)) == before
+
+
+UNSEEDED: dict[str, Callable[[], object]] = {
+    "Random": lambda: random.Random().random(),
+    "SystemRandom": lambda: random.SystemRandom().random(),
+    "default_rng": lambda: np.random.default_rng().random(),
+    "PCG64": lambda: np.random.Generator(np.random.PCG64()).random(),
+    "RandomState": lambda: np.random.RandomState().rand(),
+}
+
+
+@pytest.mark.parametrize("draw", UNSEEDED.values(), ids=UNSEEDED.keys())
+def test_a_step_makes_no_generator_without_a_seed(draw: Callable[[], object]) -> None:
+    """Its seed would be the same ever after. The refusal is final, even if the step catches it."""
+
+    def catching(x: Tensor) -> Tensor:
+        try:
+            return x * float(str(draw()))
+        except Uncapturable:
+            return x * 2
+
+    for step in (lambda x: x * float(str(draw())), catching):
+        with pytest.raises(Uncapturable, match="without a seed"):
+            capture(step, [], [], (torch.ones(2),))
+    assert draw() != draw()
+
+
+def test_a_step_may_make_generators_with_seeds() -> None:
+    """They give the same numbers in every call; a module that it imports may make others."""
+    source = "import random; import numpy as np; found = random.Random(); other = np.random.default_rng()"
+
+    def step(x: Tensor) -> Tensor:
+        exec(compile(source, "<imported>", "exec"), {})
+        return x * random.Random(1).random() * np.random.default_rng(1).random()
+
+    assert len(capture(step, [], [], (torch.ones(2),)).graph.ops) == 2
 
 
 def test_what_a_step_closes_over_may_have_no_value() -> None:

@@ -38,6 +38,7 @@ from outgrow.frontends.user.attributes import (
     overwritten_by,
 )
 from outgrow.frontends.user.devices import CPU, device_of, elsewhere_of, title
+from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart
 from outgrow.frontends.user.guards import Guards, asked, guards
 from outgrow.frontends.user.outside import Changed, Outside
@@ -232,8 +233,9 @@ def capture(
     Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
     it does something that a graph could not repeat. An error of the step itself is raised as it is.
     """
+    living = living_generators()  # the collector looks past them in the block
     with older_objects_apart():
-        traced = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
+        traced = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {}, living)
         captured = captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
         mode, environment, left = traced.mode, traced.shape_env, traced.left
         del traced
@@ -244,7 +246,7 @@ def capture(
 
     def trace_next(settled: Sequence[Settled | Contents], not_to_read: Sequence[Left]) -> None:
         with next_step(settled, not_to_read):
-            trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {})
+            trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {}, living)
 
     owners = {id(item.owner) for item in left}
     apart = tuple(item for item in captured.settled if id(item.owner) not in owners)

@@ -41,7 +41,7 @@ from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
 from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
-from outgrow.frontends.user.drawn import nothing_drawn
+from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.reach import reached
@@ -158,9 +158,15 @@ class _Run:
 
 
 def trace(
-    step: Callable[..., object], training: Training, args: Sequence[object], kwargs: Mapping[str, object]
+    step: Callable[..., object],
+    training: Training,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    living: Sequence[object] | None = None,
 ) -> Traced:
     """Run `step` once on fake tensors and return what it did.
+
+    `living` are the generators of random numbers that there are, if they were looked for already.
 
     Raises `Uncapturable` where the step looks at contents or changes Python state, and for tensors on a device that
     `frontends.user.devices` refuses; errors of the step pass.
@@ -169,11 +175,15 @@ def trace(
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     check_open(leaves, "pass them to the step as they are, or in a dict, list, tuple or dataclass")
     with _one_at_a_time:
-        return _trace(step, training, leaves, call_structure)
+        return _trace(step, training, leaves, call_structure, living_generators() if living is None else living)
 
 
 def _trace(
-    step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
+    step: Callable[..., object],
+    training: Training,
+    leaves: Sequence[object],
+    call_structure: pytree.TreeSpec,
+    living: Sequence[object],
 ) -> Traced:
     before, owners = state_tensors(training), _owners(training)
     outside, intact = _found_outside(step, training, leaves, call_structure)
@@ -209,7 +219,7 @@ def _trace(
             return [*found, *_without_graphs(value for item in run.kept for value in item.values)]
 
         attributes = stack.enter_context(attributes_kept(owners))
-        stack.enter_context(nothing_drawn(step, owners))
+        stack.enter_context(nothing_drawn(step, owners, living))
         stack.enter_context(_side_effects_undone(training, twins, outside))
         stack.enter_context(nothing_unseen(before))
         stack.enter_context(generator_traced())

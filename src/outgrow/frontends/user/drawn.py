@@ -1,12 +1,16 @@
 """Which random numbers does a step draw that are not torch's? None: they would be the same in every run of a plan.
 
-Python's and NumPy's generators are looked at, those of their modules and those that the step, its modules or its
-optimizers hold. Wherever one is further on after a step was traced, the step is refused, and the generator put back.
+Python's and NumPy's generators are looked at: those of their modules, those that the step, its modules or its
+optimizers hold, and all that are alive, since functions that the step calls may draw from any. Wherever one is further
+on after a step was traced, the step is refused, and the generator put back. Those that a step makes need a seed
+(`frontends.user.entropy`).
 """
 
+import gc
 import pickle
 import random
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +18,12 @@ from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleT
 from typing import Any
 
 import numpy as np
+from sympy.core import random as of_sympy
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.entropy import nothing_from_entropy
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +41,52 @@ _OF_MODULES = (
 )
 
 
+_KINDS = (random.Random, np.random.Generator, np.random.RandomState)
+
+
+def living_generators() -> list[object]:
+    """Return the generators that the garbage collector knows, without those with which sympy and `tempfile` work.
+
+    It takes some tens of milliseconds. What is frozen is not among them.
+    """
+    names = vars(tempfile)["_name_sequence"]
+    others = {id(value) for owner in (of_sympy, names) if owner is not None for value in vars(owner).values()}
+    alive = (item for item in gc.get_objects() if issubclass(type(item), _KINDS) and id(item) not in others)
+    return [item for item in alive if not isinstance(item, random.Random) or _is_made(item)]
+
+
+def _is_made(generator: random.Random) -> bool:
+    """Whether a generator has a state, which it has not before it was given a seed."""
+    return type(generator).getstate is random.Random.getstate and "gauss_next" in vars(generator)
+
+
 @contextmanager
-def nothing_drawn(step: Callable[..., object], holders: Iterable[object]) -> Iterator[None]:
-    """Raise `Uncapturable` if the block draws from a generator that is not torch's; all are as before then."""
+def nothing_drawn(
+    step: Callable[..., object], holders: Iterable[object], living: Sequence[object] = ()
+) -> Iterator[None]:
+    """Raise `Uncapturable` if the block draws from a generator that is not torch's; all are as before then.
+
+    Those that are `living` are looked at beside those that the step and the holders have.
+    """
     held = [value for holder in holders for value in pytree.tree_leaves(list(vars(holder).values()))]
-    sources = [*_OF_MODULES, *_of_its_own([*held, *_closed_over(step)])]
+    sources = [*_OF_MODULES, *_of_its_own([*held, *_closed_over(step), *living])]
     states = [source.read() for source in sources]
     before = [pickle.dumps(state) for state in states]
+    moved: list[_Source] = []
     try:
-        yield
-        for source, state in zip(sources, before, strict=True):
-            if pickle.dumps(source.read()) != state:
-                raise Uncapturable(
-                    f"the step draws from {source.name}, which the captured step would not repeat; draw with torch, or "
-                    "outside of the step and pass the number as a tensor"
-                )
+        with nothing_from_entropy():
+            yield
     finally:
-        for source, state in zip(sources, states, strict=True):
-            source.write(state)
+        for source, state, content in zip(sources, states, before, strict=True):
+            if pickle.dumps(source.read()) != content:
+                source.write(state)
+                moved.append(source)
+    if moved:
+        raise Uncapturable(
+            f"the step draws from {moved[0].name}, which the captured step would not repeat; draw with torch, or "
+            "outside of the step and pass the number as a tensor (if another thread draws from it: call the step once "
+            "before that thread begins)"
+        )
 
 
 def _closed_over(step: object) -> list[object]:
