@@ -10,7 +10,12 @@ _UPDATED = (Role.PARAMETER, Role.OPTIMIZER)
 
 def is_update(graph: Graph, op: Op) -> bool:
     """Return whether `op` writes a parameter or optimizer state."""
-    return any(graph.storages[name].role in _UPDATED for name in graph.written(op))
+    return bool(updated(graph, op))
+
+
+def updated(graph: Graph, op: Op) -> list[str]:
+    """Return the storages of parameters and optimizer state that `op` writes, in order."""
+    return [name for name in graph.written(op) if graph.storages[name].role in _UPDATED]
 
 
 def first_update(graph: Graph) -> int:
@@ -23,11 +28,11 @@ def written_before_updates(graph: Graph) -> frozenset[str]:
 
     Left out is what only ops write that use what an update leaves, such as a moving average of the parameters.
     """
-    updated: set[str] = set()
+    behind: set[str] = set()
     found: set[str] = set()
     for op, touched, written in zip(graph.ops, graph.touched_at, graph.written_at, strict=True):
-        if is_update(graph, op) or not updated.isdisjoint(touched):
-            updated.update(written)
+        if is_update(graph, op) or not behind.isdisjoint(touched):
+            behind.update(written)
         else:
             found.update(written)
     return frozenset(found)

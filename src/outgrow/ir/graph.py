@@ -24,7 +24,8 @@ between steps: it begins the step with no device bytes, and ends it dropped.
     wait s                 go on once no copy of s is in flight
 
 Host scalars (a step counter read from a tensor, a learning rate) are values of a storage of 0 bytes.
-The random generator is a storage that random ops read and write, so its order is a dependence like any other.
+The random generator is a storage that random ops read and write, so its order is a dependence like any other. A turn
+is a storage of 0 bytes, too, that is there for nothing but the order of the ops that write it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,13 +36,14 @@ from typing import TypeAlias
 
 
 class Role(StrEnum):
-    """What a storage is to the user; the first five outlive the step."""
+    """What a storage is to the user; the first six outlive the step."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
     OPTIMIZER = "optimizer"
     INPUT = "input"
     GENERATOR = "generator"
+    TURN = "turn"
     GRADIENT = "gradient"
     ACTIVATION = "activation"
     SCALAR = "scalar"
@@ -50,7 +52,7 @@ class Role(StrEnum):
 DEVICE, TIER = "device", "tier"
 """The homes that a storage may have: the device, and the next tier."""
 
-PERSISTENT = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER, Role.INPUT, Role.GENERATOR})
+PERSISTENT = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER, Role.INPUT, Role.GENERATOR, Role.TURN})
 
 
 @dataclass(frozen=True, slots=True)

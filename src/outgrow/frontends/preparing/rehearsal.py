@@ -130,7 +130,8 @@ class Rehearsal:
         return self._tried(graph, op, elsewhere)
 
     def _tried(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Rehearsed:
-        if op.operator.partition(".")[0] in _OF_THE_HOST and not op.operator.startswith("outgrow.fused"):
+        is_of_host = op.operator.partition(".")[0] in _OF_THE_HOST and not op.operator.startswith("outgrow.fused")
+        if is_of_host or _only_checks(graph, op):
             return Rehearsed(_HOST_SECONDS)
         alone = _alone(graph, op)
         call = call_of(alone, op, stand_ins(alone, self._unread))
@@ -216,6 +217,11 @@ class Rehearsal:
 
     def _unread(self, size_bytes: int) -> torch.UntypedStorage:
         return torch.empty(max(1, size_bytes), dtype=torch.uint8, device=self.device.torch_device).untyped_storage()
+
+
+def _only_checks(graph: Graph, op: Op) -> bool:
+    """Whether an op makes and writes no bytes: noise would not pass what it checks, and a failure ends a GPU's work."""
+    return not op.results and not any(graph.storages[name].size_bytes for name in op.writes)
 
 
 def _several(returned: object) -> tuple[object, ...]:

@@ -9,8 +9,9 @@ A traced node is in one of four cases:
 
 A node stands for a geometry in a storage. Whoever reads it gets the value of that geometry at the version that the
 storage has then, so a view taken before a write sees the write, as in eager. Writes are read off the operator's schema
-and `operators.effects`; operators that draw random numbers write the storage "generator". Ops are kept in the traced
-order. An op is dropped if nothing that outlives the step depends on it.
+and `operators.effects`; operators that draw random numbers write the storage "generator", and so do those that return
+nothing (`frontends.tracing.checks`). Ops are kept in the traced order. An op is dropped if nothing that outlives the
+step depends on it.
 """
 
 import operator
@@ -23,6 +24,7 @@ from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.sharing import address
+from outgrow.frontends.tracing.checks import checks, checks_in_turn
 from outgrow.frontends.tracing.names import operator_name, symbol_name
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value
@@ -46,6 +48,7 @@ class Conversion:
     versions: dict[str, int] = field(default_factory=dict)
     inputs: set[str] = field(default_factory=set)
     devices: dict[str, torch.device] = field(default_factory=dict)
+    checks: set[str] = field(default_factory=set)
     _names: dict[int, str] = field(default_factory=dict)
     _meant: dict[fx.Node, Value] = field(default_factory=dict)
     _known: dict[Value, str] = field(default_factory=dict)
@@ -85,7 +88,7 @@ class Conversion:
         tensors = [item for item in outputs if isinstance(item, Tensor)]
         arguments = tuple(self._argument(item) for item in node.args)
         keywords = tuple((key, self._argument(item)) for key, item in node.kwargs.items())
-        written = dict.fromkeys((*(self._meant[item].storage for item in written_nodes(node)), *self._drawn(node)))
+        written = dict.fromkeys((*(self._meant[item].storage for item in written_nodes(node)), *self._in_turn(node)))
         if written or not tensors or not all(map(self.has, tensors)):
             for storage in written:
                 self.versions[storage] += 1
@@ -94,6 +97,8 @@ class Conversion:
             writes = tuple(storage for storage in written if storage not in covered)
             assert callable(node.target), "a call has a function"
             self.ops.append(Op(node.name, operator_name(node.target), arguments, keywords, results, writes))
+        if checks(node):
+            self.checks.add(node.name)
         if isinstance(found, Tensor):
             self.bind(node, found)
 
@@ -104,10 +109,10 @@ class Conversion:
         values = {n: v for n, v in self.values.items() if n in used or (v.storage in self.inputs and not v.version)}
         storages = {values[name].storage for name in values} | {GENERATOR} | self.inputs
         kept = {name: storage for name, storage in self.storages.items() if name in storages}
-        return Graph(kept, values, tuple(ops), tuple(results))
+        return checks_in_turn(Graph(kept, values, tuple(ops), tuple(results)), self.checks)
 
     def _needed_ops(self, results: Sequence[str]) -> list[Op]:
-        """Keep ops that write what is there before the step, draw random numbers, or lead to such an op.
+        """Keep ops that write what is there before the step, draw random numbers, check, or lead to such an op.
 
         Ops that end an exchange are kept too, even if this worker wants nothing from it.
         """
@@ -120,9 +125,9 @@ class Conversion:
                 needed |= {self.values[name].storage for name in _mentioned(op)}
         return kept[::-1]
 
-    def _drawn(self, node: fx.Node) -> Iterator[str]:
-        """Yield the generator if `node` draws random numbers."""
-        if draws(node):
+    def _in_turn(self, node: fx.Node) -> Iterator[str]:
+        """Yield the generator if `node` draws random numbers, or is a check."""
+        if keeps_its_turn(node):
             if GENERATOR not in self.storages:
                 self.storages[GENERATOR] = Storage(GENERATOR, 0, Role.GENERATOR)
                 self.versions[GENERATOR] = 0
@@ -214,6 +219,11 @@ def draws(node: fx.Node) -> bool:
             given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)
             return bool(given != 0.0)
     return True
+
+
+def keeps_its_turn(node: fx.Node) -> bool:
+    """Whether `node` must keep its order with others of its kind though they share no tensor."""
+    return draws(node) or checks(node)
 
 
 def _mentioned(op: Op) -> set[str]:

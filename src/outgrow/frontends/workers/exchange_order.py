@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from outgrow.frontends.fake.sharing import address
-from outgrow.frontends.tracing.convert import draws, written_nodes
+from outgrow.frontends.tracing.convert import keeps_its_turn, written_nodes
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Node
 from outgrow.operators.strategies import description
@@ -138,7 +138,7 @@ def _read(call: fx.Node) -> Iterator[_Memory]:
 def _written(call: fx.Node) -> Iterator[_Memory]:
     for item in written_nodes(call):
         yield from _memory(item)
-    if draws(call):
+    if keeps_its_turn(call):
         yield "random numbers"
 
 
