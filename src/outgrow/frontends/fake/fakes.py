@@ -12,7 +12,7 @@ in every call, so their contents are known (`frontends.fake.literals`), and a st
 (`frontends.fake.counters`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from unittest.mock import patch
@@ -146,7 +146,7 @@ def fake_mode(tensors: Sequence[object]) -> Iterator[FakeMode]:
 class Twins(TorchDispatchMode):
     """Exchange real tensors for fake ones before any operator sees them. Both are kept alive.
 
-    `originals` are the real tensors by the identity of their twins.
+    `originals` are the real tensors by the identity of their twins; `drawn` is called at every draw.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -154,6 +154,7 @@ class Twins(TorchDispatchMode):
         self.mode = mode
         self.fakes: dict[int, Tensor] = {}
         self.originals: dict[int, Tensor] = {}
+        self.drawn: Callable[[], None] = _nothing
         self._conjugates = Conjugates()
 
     def twin(self, tensor: Tensor) -> Tensor:
@@ -175,9 +176,15 @@ class Twins(TorchDispatchMode):
         return self.mode.from_tensor(tensor, static_shapes=True)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.drawn()
         if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
             args, kwargs = pytree.tree_map_only(Tensor, self.twin, (args, kwargs or {}))
         return self._conjugates.called(func, args, kwargs or {}, BY_TENSORS.get(func, func))
+
+
+def _nothing() -> None:
+    return
 
 
 def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:

@@ -5,14 +5,19 @@ first run, and sets it before the second. Both go past torch's dispatcher, so a 
 captured, `torch.get_rng_state` and `torch.set_rng_state` are such operators; like every draw they write the storage
 "generator", and so keep their places. So are the same functions of `torch.cuda`, for the generator of a GPU, whose
 state is bytes of the host too.
+
+A generator's own methods, and functions that were imported by name, remain what they are. So that what they do is seen,
+the generator goes on by one number at every draw that is traced, and so does a copy of it. If the two differ in the
+end, somebody has set the state.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from outgrow.errors import Uncapturable
 
@@ -69,12 +74,21 @@ def _index(device: int | str | torch.device) -> int:
 
 
 @contextmanager
-def generator_traced() -> Iterator[None]:
+def generator_traced() -> Iterator[Callable[[], None]]:
     """Let reading and setting the state be operators; refuse a step that changes it in another way.
 
-    Raises `Uncapturable` for `torch.manual_seed` and its relatives, with the state put back.
+    What is yielded is to be called at every draw. Raises `Uncapturable` for `torch.manual_seed` and its relatives, and
+    for a state that is set past the operators, with the state put back.
     """
-    before = _states()
+    generators = _generators()
+    before = [generator.get_state() for generator in generators]
+    copies = [_copy(generator) for generator in generators]
+
+    def drawn() -> None:
+        with _disable_current_modes():
+            for generator in (*generators, *copies):
+                _draw(generator)
+
     try:
         with ExitStack() as stack:
             for module in (torch, torch.random):
@@ -83,17 +97,34 @@ def generator_traced() -> Iterator[None]:
             for module in (torch.cuda, torch.cuda.random):
                 stack.enter_context(patch.object(module, "get_rng_state", _traced_read))
                 stack.enter_context(patch.object(module, "set_rng_state", _traced_write))
-            yield
-        if not all(map(torch.equal, _states(), before)):
+            yield drawn
+        pairs = zip(generators, copies, strict=True)
+        if not all(torch.equal(generator.get_state(), copy.get_state()) for generator, copy in pairs):
             raise Uncapturable(
-                "the step seeds torch's generator, which the captured step would not repeat; seed it before the step"
+                "the step seeds torch's generator, or sets its state by another name than torch.set_rng_state, which "
+                "the captured step would not repeat; seed it before the step, and save and restore its state by "
+                "torch.get_rng_state() and torch.set_rng_state(state)"
             )
     finally:
-        _write_state(before[0])
-        for state in before[1:]:
-            _write_cuda(state)
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
 
 
-def _states() -> list[Tensor]:
-    """The states of the generators from which the process draws: that of the CPU, and of the GPU if there is one."""
-    return [_read_state(), *([_read_cuda()] if torch.cuda.is_initialized() else [])]
+def _generators() -> list[torch.Generator]:
+    """The generators from which the process draws: that of the CPU, and of the GPU if there is one."""
+    beside = [torch.cuda.default_generators[torch.cuda.current_device()]] if torch.cuda.is_initialized() else []
+    return [torch.default_generator, *beside]
+
+
+def _copy(generator: torch.Generator) -> torch.Generator:
+    copy = torch.Generator(generator.device)
+    copy.set_state(generator.get_state())
+    return copy
+
+
+def _draw(generator: torch.Generator) -> None:
+    """Let a generator go on; one of a GPU in steps of four, without the GPU."""
+    if generator.device.type == "cpu":
+        torch.rand((), generator=generator, device=generator.device)
+    else:
+        generator.set_offset(generator.get_offset() + 4)

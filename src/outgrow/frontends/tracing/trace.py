@@ -222,7 +222,7 @@ def _trace(
         stack.enter_context(nothing_drawn(step, owners, living))
         stack.enter_context(_side_effects_undone(training, twins, outside))
         stack.enter_context(nothing_unseen(before))
-        stack.enter_context(generator_traced())
+        twins.drawn = stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
         set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
         stack.enter_context(_gradients_noted(training, run))
