@@ -3,8 +3,6 @@
 import random
 from collections.abc import Callable
 from functools import partial, wraps
-
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
