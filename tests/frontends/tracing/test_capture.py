@@ -19,7 +19,7 @@ from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.frontends.tracing.signature import glance, signature
-from outgrow.frontends.user.state import Training, state_tensors
+from outgrow.frontends.user.state import BufferSlot, Training, state_tensors
 from outgrow.ir.graph import Role
 from outgrow.ir.text import parse_graph, print_graph
 from outgrow.ir.verify import verify
@@ -240,6 +240,20 @@ def test_gradients_that_stay_are_put() -> None:
     step = captured(job, *job.batch())
     assert len(step.puts) == 2
     assert len(step.graph.results) == 3
+
+
+def test_one_new_tensor_in_two_buffers_is_put_into_both() -> None:
+    """As one tensor, whether they shared the old one or not."""
+    model = nn.ModuleList([nn.BatchNorm1d(4), nn.BatchNorm1d(4)])
+
+    def step(x: Tensor) -> None:
+        model[0].running_mean = model[1].running_mean = 0.5 * model[0].running_mean + x.mean(0)
+
+    for _ in range(2):
+        puts = capture(step, [model], [], (torch.ones(2, 4),)).puts
+        results = {put.slot.name: put.result for put in puts if isinstance(put.slot, BufferSlot)}
+        assert results == {"0.running_mean": 0, "1.running_mean": 0}
+        model[1].running_mean = model[0].running_mean
 
 
 def test_batch_tensors_are_storages_of_their_own() -> None:

@@ -114,7 +114,7 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
             )
     held: dict[StateSlot, Tensor] = {**owned}
     for model, module in enumerate(training.models):
-        held |= {BufferSlot(model, name): buffer for name, buffer in module.named_buffers()}
+        held |= {BufferSlot(model, name): buffer for name, buffer in _buffers(module)}
     held |= {GradientSlot(slot): p.grad for slot, p in owned.items() if p.grad is not None}
     slots = {id(parameter): slot for slot, parameter in owned.items()}
     for index, optimizer in enumerate(training.optimizers):
@@ -137,6 +137,14 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
                         "only optimizers whose state entries are tensors or plain values can be captured"
                     )
     return held
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the buffers of a model; one that hangs in several places under the name of each."""
+    for path, module in model.named_modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                yield (f"{path}.{name}" if path else name), buffer
 
 
 def held_tensors(training: Training) -> Iterator[Tensor]:
