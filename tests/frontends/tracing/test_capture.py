@@ -133,6 +133,22 @@ def test_an_error_of_the_step_passes_and_everything_is_restored(error: BaseExcep
     assert job.optimizers[0].param_groups[0]["lr"] == 1e-2
 
 
+def test_groups_that_a_refused_step_adds_are_taken_away() -> None:
+    """The step can be run in eager mode then, which adds them again."""
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    optimizer = SGD([first.weight], lr=0.1)
+    groups = optimizer.param_groups
+
+    def step() -> None:
+        groups[0]["params"].append(first.bias)
+        optimizer.add_param_group({"params": list(second.parameters())})
+
+    with pytest.raises(Uncapturable, match=r"the step changes param_groups\[1\]"):
+        capture(step, [first, second], [optimizer])
+    assert optimizer.param_groups is groups
+    assert [group["params"] for group in groups] == [[first.weight]]
+
+
 def test_a_weight_decay_that_becomes_nonzero_trips_the_guard() -> None:
     """What an optimizer skips because a hyper-parameter is 0 is not skipped when it no longer is."""
     job = made(lambda: mlp(SGD, lr=0.1, weight_decay=0.0))

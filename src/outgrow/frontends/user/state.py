@@ -296,6 +296,9 @@ def preserved(training: Training) -> Iterator[None]:
     for module in modules:
         tables += [module._parameters, module._buffers]
     groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
+    lists: list[list[Any]] = [optimizer.param_groups for optimizer in training.optimizers]
+    lists += [group["params"] for group in groups if isinstance(group["params"], list)]
+    sequences = [(found, list(found)) for found in lists]
     entries = [e for optimizer in training.optimizers for e in optimizer.state.values() if isinstance(e, dict)]
     tables += [*groups, *entries, *(optimizer.state for optimizer in training.optimizers)]
     copies = [(table, dict(table)) for table in tables]
@@ -307,6 +310,8 @@ def preserved(training: Training) -> Iterator[None]:
         for table, copy in copies:
             table.clear()
             table.update(copy)
+        for found, copy in sequences:
+            found[:] = copy
         for module, flag in flags:
             module.training = flag
         with torch._C.DisableTorchFunction():
