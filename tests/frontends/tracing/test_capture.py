@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import SGD, Adam, RAdam
 
+import outgrow
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake import generator
 from outgrow.frontends.fake.fakes import FakeMode
@@ -499,6 +500,23 @@ def test_tensors_without_a_plain_storage_are_refused() -> None:
 
     with pytest.raises(Uncapturable, match="sparse"):
         capture(step, [model], [], (torch.tensor([1, 2]),))
+
+
+def test_a_sparse_gradient_that_was_left_is_refused_by_name() -> None:
+    """When the step is compiled, or called; a call is right again once it is gone."""
+    model, x = nn.Embedding(10, 4, sparse=True), torch.tensor([1, 2])
+
+    def step(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return model(x).sum()
+
+    compiled = outgrow.compile(step, model=model, memory_budget="4GiB")
+    model(x).sum().backward()
+    for attempt in (lambda: compiled(x), lambda: outgrow.compile(step, model=model, memory_budget="4GiB")):
+        with pytest.raises(Uncapturable, match=r"the gradient of parameter 'weight' is a sparse tensor.*zero_grad"):
+            attempt()
+    model.zero_grad()
+    assert torch.equal(compiled(x), step(x))
 
 
 def test_writes_to_arguments_that_share_memory_are_refused() -> None:

@@ -37,7 +37,7 @@ from outgrow.frontends.user.attributes import (
     next_step,
     overwritten_by,
 )
-from outgrow.frontends.user.devices import CPU, device_of, elsewhere_of, title
+from outgrow.frontends.user.devices import CPU, device_of, elsewhere_of
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart
 from outgrow.frontends.user.guards import Guards, asked, guards
@@ -58,6 +58,7 @@ from outgrow.frontends.user.state import (
     local,
     read,
     state_tensors,
+    title,
 )
 from outgrow.ir.graph import Graph, Role
 

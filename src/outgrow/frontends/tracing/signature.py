@@ -117,7 +117,12 @@ def _modes() -> Hashable:
 
 
 def _layout(tensor: Tensor, memory: Memory) -> Hashable:
-    """Describe a tensor of the state: its layout, the number and size of its memory, and its offset there."""
+    """Describe a tensor of the state: its layout, the number and size of its memory, and its offset there.
+
+    No step is captured with one that is not dense, so its kind is enough.
+    """
+    if tensor.layout is not torch.strided:
+        return (tensor.shape, tensor.dtype, tensor.layout)
     storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
     number, _ = memory.setdefault(storage._cdata, (len(memory), offset))
     return (tensor.shape, tensor.dtype, tensor.stride(), number, offset, storage.nbytes())

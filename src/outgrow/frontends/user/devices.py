@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.state import (
-    BufferSlot,
-    GradientSlot,
-    GroupSlot,
-    OptimizerSlot,
-    ParameterSlot,
-    StateSlot,
-)
+from outgrow.frontends.user.state import StateSlot, title
 from outgrow.ir.graph import Graph
 from outgrow.units import format_bytes
 
@@ -84,18 +77,3 @@ def generators_of(device: torch.device) -> tuple[torch.Generator, ...]:
     if device.type == "cuda":
         return (torch.default_generator, torch.cuda.default_generators[device.index or 0])
     return (torch.default_generator,)
-
-
-def title(slot: StateSlot) -> str:
-    """Return what a tensor of models and optimizers is called in a message."""
-    match slot:
-        case ParameterSlot(name=name):
-            return f"parameter {name!r}"
-        case BufferSlot(name=name):
-            return f"buffer {name!r}"
-        case GradientSlot(parameter):
-            return f"the gradient of {title(parameter)}"
-        case OptimizerSlot(parameter=parameter, key=key):
-            return f"optimizer state {key!r} of {title(parameter)}"
-        case GroupSlot(optimizer=optimizer, group=group, key=key):
-            return f"param_groups[{group}][{key!r}] of optimizer {optimizer}"

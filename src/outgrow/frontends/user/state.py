@@ -7,7 +7,7 @@ a tensor is exchanged for another one of the same kind: `read` looks it up anew,
 there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -83,6 +83,21 @@ StateSlot: TypeAlias = ParameterSlot | BufferSlot | GradientSlot | OptimizerSlot
 Slot: TypeAlias = StateSlot | BatchSlot | ConstantSlot
 
 
+def title(slot: StateSlot) -> str:
+    """Return what a tensor of models and optimizers is called in a message."""
+    match slot:
+        case ParameterSlot(name=name):
+            return f"parameter {name!r}"
+        case BufferSlot(name=name):
+            return f"buffer {name!r}"
+        case GradientSlot(parameter):
+            return f"the gradient of {title(parameter)}"
+        case OptimizerSlot(parameter=parameter, key=key):
+            return f"optimizer state {key!r} of {title(parameter)}"
+        case GroupSlot(optimizer=optimizer, group=group, key=key):
+            return f"param_groups[{group}][{key!r}] of optimizer {optimizer}"
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """The models and optimizers that a step works on."""
@@ -103,7 +118,8 @@ def parameters(training: Training) -> dict[ParameterSlot, nn.Parameter]:
 def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
     """Return every tensor that models and optimizers hold, by slot.
 
-    Raises `Uncapturable` where an optimizer updates a parameter of no model, or nests tensors in its state.
+    Raises `Uncapturable` where an optimizer updates a parameter of no model, or nests tensors in its state, and for a
+    tensor that is not dense.
     """
     owned = parameters(training)
     for slot, parameter in owned.items():
@@ -136,7 +152,17 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
                         f"{type(optimizer).__name__} keeps tensors nested in state[...][{key!r}]; "
                         "only optimizers whose state entries are tensors or plain values can be captured"
                     )
+    _check_dense(held)
     return held
+
+
+def _check_dense(held: Mapping[StateSlot, Tensor]) -> None:
+    for slot, tensor in held.items():
+        if tensor.layout is not torch.strided:
+            raise Uncapturable(
+                f"{title(slot)} is a sparse tensor ({tensor.layout}), and plans hold dense ones only; make it dense "
+                "(sparse=False, to_dense), and clear sparse gradients that are left, with zero_grad"
+            )
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -148,7 +174,11 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def held_tensors(training: Training) -> Iterator[Tensor]:
-    """Yield every tensor that models and optimizers hold, also where an optimizer updates what no model owns."""
+    """Yield every dense tensor that models and optimizers hold, also where an optimizer updates what no model owns."""
+    yield from (tensor for tensor in _held(training) if tensor.layout is torch.strided)
+
+
+def _held(training: Training) -> Iterator[Tensor]:
     for module in training.models:
         yield from module.parameters()
         yield from module.buffers()

@@ -21,8 +21,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.devices import title
-from outgrow.frontends.user.state import BatchSlot, ConstantSlot, Slot, StateSlot
+from outgrow.frontends.user.state import BatchSlot, ConstantSlot, Slot, StateSlot, title
 
 Geometry: TypeAlias = tuple[object, ...]
 OBSERVING = frozenset({torch.ops.aten._fused_moving_avg_obs_fq_helper.default})
