@@ -539,6 +539,22 @@ def test_what_has_no_shape_yet_is_refused() -> None:
         capture(model, [model], [], (torch.ones(2, 3),))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")
+def test_what_torch_jit_has_compiled_is_refused() -> None:
+    """A model or a layer, when the step is compiled; a layer that comes later, when it is called."""
+    model = nn.Sequential(nn.Linear(4, 4))
+    scripted = torch.jit.script(nn.Tanh())
+    later = outgrow.compile(model.forward, model=model, memory_budget="4GiB")
+    model.append(scripted)
+    for attempt in (
+        lambda: outgrow.compile(scripted.forward, model=scripted, memory_budget="4GiB"),
+        lambda: outgrow.compile(model.forward, model=model, memory_budget="4GiB"),
+        lambda: later(torch.ones(2, 4)),
+    ):
+        with pytest.raises(Uncapturable, match=r"a Tanh has been compiled by torch\.jit .* load_state_dict"):
+            attempt()
+
+
 def test_state_of_no_parameter_is_refused() -> None:
     """Under a name, as some optimizers keep it."""
     model = nn.Linear(2, 2)

@@ -30,6 +30,7 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.sharing import address
 from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of_optimizer
 from outgrow.frontends.user.containers import open_dataclasses
+from outgrow.frontends.user.state import check_python
 
 _PLAIN = (bool, int, float, str)
 _HOOKS_OF_ALL: tuple[Mapping[int, object], ...] = (
@@ -53,7 +54,8 @@ def signature(
 ) -> Hashable:
     """Return a key that is equal for calls that one captured step can serve.
 
-    Raises `Uncapturable` for an argument that is neither a tensor nor hashable, and for a nested tensor.
+    Raises `Uncapturable` for an argument that is neither a tensor nor hashable, for a nested tensor, and for a module
+    of `torch.jit`.
     """
     order: dict[int, int] = {}
     memory: Memory = {}
@@ -174,6 +176,7 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory)
         if module in seen:
             continue
         seen.add(module)
+        check_python(module)
         parameters, buffers, children = module._parameters, module._buffers, module._modules
         found += (type(module), tuple(parameters), tuple(buffers), of_module(module, known), _hooks(module))
         found += [(name, numbers.setdefault(child, len(numbers))) for name, child in children.items()]

@@ -118,8 +118,8 @@ def parameters(training: Training) -> dict[ParameterSlot, nn.Parameter]:
 def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
     """Return every tensor that models and optimizers hold, by slot.
 
-    Raises `Uncapturable` where an optimizer updates a parameter of no model, or nests tensors in its state, and for a
-    tensor that is not dense.
+    Raises `Uncapturable` where an optimizer updates a parameter of no model, or nests tensors in its state, for a
+    tensor that is not dense, and for a module of `torch.jit`.
     """
     owned = parameters(training)
     for slot, parameter in owned.items():
@@ -156,6 +156,15 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
     return held
 
 
+def check_python(module: nn.Module) -> None:
+    """Raise `Uncapturable` for a module whose code and tensors are in the hands of `torch.jit`."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Uncapturable(
+            f"a {module.original_name} has been compiled by torch.jit (script, trace or load), so there is no Python to "
+            "follow; make the module by its class, and give it the same content with load_state_dict"
+        )
+
+
 def _check_dense(held: Mapping[StateSlot, Tensor]) -> None:
     for slot, tensor in held.items():
         if tensor.layout is not torch.strided:
@@ -168,6 +177,7 @@ def _check_dense(held: Mapping[StateSlot, Tensor]) -> None:
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the buffers of a model; one that hangs in several places under the name of each."""
     for path, module in model.named_modules():
+        check_python(module)
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 yield (f"{path}.{name}" if path else name), buffer
