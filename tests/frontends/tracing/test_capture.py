@@ -261,16 +261,18 @@ def test_gradients_that_stay_are_put() -> None:
 
 def test_one_new_tensor_in_two_buffers_is_put_into_both() -> None:
     """As one tensor, whether they shared the old one or not."""
-    model = nn.ModuleList([nn.BatchNorm1d(4), nn.BatchNorm1d(4)])
+    first, second = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    model = nn.Sequential(first, second)
 
     def step(x: Tensor) -> None:
-        model[0].running_mean = model[1].running_mean = 0.5 * model[0].running_mean + x.mean(0)
+        assert first.running_mean is not None
+        first.running_mean = second.running_mean = 0.5 * first.running_mean + x.mean(0)
 
     for _ in range(2):
         puts = capture(step, [model], [], (torch.ones(2, 4),)).puts
         results = {put.slot.name: put.result for put in puts if isinstance(put.slot, BufferSlot)}
         assert results == {"0.running_mean": 0, "1.running_mean": 0}
-        model[1].running_mean = model[0].running_mean
+        second.running_mean = first.running_mean
 
 
 def test_batch_tensors_are_storages_of_their_own() -> None:

@@ -348,6 +348,82 @@ def test_a_change_that_happens_once_is_told() -> None:
         capture(step, [model], [], (torch.ones(2, 4),))
 
 
+class Swapping(Base):
+    """Swaps two tensors, two layers, and a list for another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.then = torch.ones(4), torch.zeros(4)
+        self.one, self.other = nn.Dropout(0.0), nn.Dropout(1.0)
+        self.pair, self.spare = [torch.ones(())], [torch.zeros(())]
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = (self.one(self.linear(x)) * self.now).sum() * self.pair[0]
+        self.now, self.then = self.then, self.now
+        self.one, self.other = self.other, self.one
+        self.pair, self.spare = self.spare, self.pair
+        return loss
+
+
+def places(model: Swapping) -> list[object]:
+    return [model.now, model.then, model.one, model.other, model.pair, model.spare]
+
+
+def test_tensors_and_layers_that_a_step_swaps_are_left_swapped() -> None:
+    """Until the step is called all is as it was; then each is where the other was, and back again."""
+    model = Swapping()
+    before = places(model)
+    swapped = [before[at] for at in (1, 0, 3, 2, 5, 4)]
+    for expected, left in ((before, swapped), (swapped, before)):
+        found = captured(model)
+        assert list(map(id, places(model))) == list(map(id, expected))
+        for item in found.settled:
+            item.leave()
+        assert list(map(id, places(model))) == list(map(id, left))
+
+
+def test_layers_with_tensors_that_a_step_swaps_are_refused() -> None:
+    """They are called by their places, which are as they were."""
+
+    class Turning(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = (nn.BatchNorm1d(4, affine=False) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.one, self.other = self.other, self.one
+            return self.one(self.linear(x)).sum()
+
+    model = Turning()
+    layers = dict(model.named_modules())
+    with pytest.raises(Uncapturable, match=r"changes which module is 'one'.* outside of the step"):
+        captured(model)
+    assert dict(model.named_modules()) == layers
+
+
+class Renewing(Annealed):
+    """Makes another object in every step."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = self.linear(x).sum() * (self.schedule.calls if self.is_odd else 1)
+        self.schedule = Schedule()
+        return loss
+
+
+def test_another_object_that_is_not_looked_into_must_not_be_read() -> None:
+    """Nobody could tell it from the one before; who does not read it finds one after the step."""
+    model = Renewing()
+    first = model.schedule
+    (left,) = captured(model).settled
+    assert model.schedule is first
+    left.leave()
+    assert isinstance(model.schedule, Schedule)
+    assert model.schedule is not first
+    model.is_odd = True
+    with pytest.raises(Uncapturable, match=r"an earlier call left in Renewing\.schedule"):
+        captured(model)
+
+
 def test_what_is_put_into_an_argument_is_told() -> None:
     """The caller's own dictionary does not get it; what is taken out of it needs no word."""
     model = Base()

@@ -154,6 +154,7 @@ class _Run:
     gradients: list[Tensor] = field(default_factory=list)
     settled: tuple[Settled | Contents, ...] = ()
     kept: tuple[Kept, ...] = ()
+    exchanged: tuple[Left, ...] = ()
     changed: tuple[Changed, ...] = ()
 
 
@@ -215,7 +216,8 @@ def _trace(
             attributes.warn_of_opaque()
             _warn_of_given(fake_leaves, (call_args, call_kwargs))
             found = _observe(returned, training, before, run)
-            run.settled, run.kept, run.changed = attributes.settled(), attributes.kept(), outside.changed()
+            run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
+            run.kept, run.changed = attributes.kept(), outside.changed()
             return [*found, *_without_graphs(value for item in run.kept for value in item.values)]
 
         attributes = stack.enter_context(attributes_kept(owners))
@@ -237,7 +239,6 @@ def _trace(
         stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
         module = tracer([*tensors.values(), *symbols])
         check_geometries(lying, tensors)
-        left = left_by(run.kept, _taken_from(module, len(run.outputs)))
         _check_unchanged(plain, plain_state(training))
         assert run.structure is not None, "the step ran"
         return Traced(
@@ -258,7 +259,7 @@ def _trace(
             gradients=tuple(map(twins.twin, run.gradients)),
             schedulers=tuple(schedulers.waiting),
             settled=run.settled,
-            left=left,
+            left=_left(run, module),
             outside=outside,
             changed=run.changed,
         )
@@ -283,6 +284,11 @@ def _warn_of_given(given: Sequence[object], arguments: object) -> None:
     there = pytree.tree_leaves(arguments)
     if len(there) > len(given) or not {id(leaf) for leaf in there} <= {id(leaf) for leaf in given}:
         remark(_NOT_SEEN)
+
+
+def _left(run: _Run, module: fx.GraphModule) -> tuple[Left, ...]:
+    """Return what the step leaves in attributes; the module that was traced returns only the outputs of the run then."""
+    return (*left_by(run.kept, _taken_from(module, len(run.outputs))), *run.exchanged)
 
 
 def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:

@@ -1,11 +1,12 @@
 """What do modules and optimizers keep in their attributes? What a step leaves there counts: its Python runs once.
 
-    settled values        numbers, words, containers and configurations without tensors are part of the signature, so
-                          every call with one signature leaves the same ones: they are put back after the capture, and
-                          set after each call as the captured step left them
-    values of the step    have no content while it is captured: the attributes are put back as they were
+    settled values        numbers, words, containers and configurations are part of the signature, as is which tensors
+                          and modules were there before, so every call with one signature leaves the same ones: they
+                          are set after each call as the captured step left them
+    values of the step    have no content while it is captured
 
-Objects of other kinds are not looked into: a change of one happens once, at the capture, and the user is told. A mask
+All attributes are put back after the capture. Objects of other kinds are not looked into: a change of one happens once,
+at the capture, and the user is told; where a step puts another one in its place, the next step must not read it. A mask
 that a module would make only once is made in every step. What depends on the batch or on weights, such as a hidden
 state, must not be read by the next step: to find out, the step is traced again with an object in its place that refuses
 to be read. Such an object is there after each call as well, since what it stands for is not. A settled value that lets
@@ -30,9 +31,9 @@ from outgrow.frontends.user.configuration import is_configuration, is_opaque, is
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.remarks import remark
 
-_OF_MODULES = ("_parameters", "_buffers", "_modules")
+_OF_MODULES = ("_parameters", "_buffers")
 _OF_OPTIMIZERS = ("state", "param_groups")
-"""Attributes that are a module's tables of tensors and modules, or an optimizer's."""
+"""Attributes that are a module's tables of tensors, or an optimizer's."""
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _SHAPES_ALONE = frozenset(
     f"aten::{name}"
@@ -99,7 +100,8 @@ class Kept:
 class Left:
     """An attribute in which a step leaves `count` values; the next step must not read them if they `depend` on it.
 
-    They do if they depend on what the step was given, as numbers of tensors do, or if one of them replaces a number.
+    They do if they depend on what the step was given, as numbers of tensors do, or if one of them replaces a number. If
+    there are none, it leaves another object there that is not looked into.
     """
 
     owner: object
@@ -144,7 +146,7 @@ def withheld(items: Iterable[Overwritten]) -> Iterator[None]:
 
 def overwritten_by(left: Iterable[Left]) -> tuple[Overwritten, ...]:
     """Return the attributes in which a step leaves values that the next one does not read."""
-    return tuple(Overwritten(item.owner, item.name, item.count) for item in left if item.depend)
+    return tuple(Overwritten(item.owner, item.name, item.count) for item in left if item.depend and item.count)
 
 
 class Read(Uncapturable):
@@ -177,39 +179,45 @@ class Attributes:
         containers = tuple((owner, item, item.copy()) for owner, item in found.values())
         known = frozenset(id(leaf) for copy in before for leaf in _leaves(copy) if isinstance(leaf, FakeTensor))
         named = ((f"{type(owner).__name__}.{name}", value) for owner in each for name, value in vars(owner).items())
-        opaque = tuple((name, value, dict(vars(value))) for name, value in named if is_opaque(value))
+        inside = ((name, value) for name, value in named if is_opaque(value) and hasattr(value, "__dict__"))
+        opaque = tuple((name, value, dict(vars(value))) for name, value in inside)
         return Attributes(each, before, containers, known, opaque)
 
     def put_back(self) -> None:
-        """Put back what has no content, and what is settled; nothing else."""
-        for _, container, copy in self.containers:
-            if _differ(container, copy) and (_is_left(container, copy) or any(map(_is_empty, _leaves(container)))):
-                refill(container, copy)
-        for owner, copy in zip(self.owners, self.before, strict=True):
-            _put_back_attributes(owner, copy)
-
-    def put_back_all(self) -> None:
-        """Put back everything."""
-        for _, container, copy in self.containers:
-            refill(container, copy)
-        for owner, copy in zip(self.owners, self.before, strict=True):
-            vars(owner).clear()
-            vars(owner).update(copy)
+        """Put back whatever has changed."""
+        found: list[tuple[Any, Any]] = [(container, copy) for _, container, copy in self.containers]
+        found += [(vars(owner), copy) for owner, copy in zip(self.owners, self.before, strict=True)]
+        for there, copy in found:
+            if _differ(there, copy):
+                refill(there, copy)
 
     def settled(self) -> tuple[Settled | Contents, ...]:
-        """Return the settled values that have changed."""
+        """Return what has changed and has content."""
         found: list[Settled | Contents] = []
         for owner, container, copy in self.containers:
-            if _differ(container, copy) and _is_left(container, copy):
+            known = {id(item) for item in _entries(copy)}
+            if _differ(container, copy) and all(
+                id(item) in known or self._is_full(item) for item in _entries(container)
+            ):
                 found.append(Contents(owner, container, container.copy()))
         for owner, copy in zip(self.owners, self.before, strict=True):
             elsewhere = _held_elsewhere(owner)
             there = {name: value for name, value in vars(owner).items() if name not in elsewhere}
             new = [(name, value) for name, value in there.items() if name not in copy or copy[name] is not value]
-            found += [Settled(owner, name, value) for name, value in new if is_settled(value)]
+            found += [Settled(owner, name, value) for name, value in new if self._is_full(value)]
             gone = [name for name in copy if name not in there and name not in elsewhere]
             found += [Settled(owner, name, _Gone()) for name in gone]
         return tuple(found)
+
+    def exchanged(self) -> tuple[Left, ...]:
+        """Return where another object is that is not looked into: a signature tells no difference."""
+        each = zip(self.owners, self.before, strict=True)
+        pairs = ((owner, name, copy.get(name), item) for owner, copy in each for name, item in vars(owner).items())
+        return tuple(
+            Left(owner, name, 0, depend=True)
+            for owner, name, old, new in pairs
+            if old is not new and type(old) is type(new) and is_opaque(new)
+        )
 
     def warn_of_opaque(self) -> None:
         """Say where the step has changed a number in an object that is not looked into."""
@@ -227,10 +235,14 @@ class Attributes:
                 found += [Kept(owner, name, fresh, copy.get(name))] if fresh else []
         return tuple(found)
 
+    def _is_full(self, value: object) -> bool:
+        """Whether there is no value of the step in another one."""
+        return not any(_is_empty(leaf) and id(leaf) not in self.known for leaf in _leaves(value))
+
 
 @contextmanager
 def attributes_kept(owners: Iterable[object]) -> Iterator[Attributes]:
-    """Put attributes back that have no content at the end, or are settled: `settle` leaves these after each call."""
+    """Put attributes back at the end. What of them has content then is left after each call (`Settled`, `Contents`)."""
     attributes = Attributes.of(owners)
     try:
         yield attributes
@@ -284,7 +296,7 @@ def next_step(settled: Sequence[Settled | Contents], left: Sequence[Left]) -> It
     try:
         yield
     finally:
-        attributes.put_back_all()
+        attributes.put_back()
 
 
 class _Refusing:
@@ -362,12 +374,6 @@ def _held_elsewhere(owner: object) -> tuple[str, ...]:
     return _OF_OPTIMIZERS if isinstance(owner, Optimizer) else _OF_MODULES
 
 
-def _is_left(container: Container, copy: Container) -> bool:
-    """Whether all that is new in a container is settled."""
-    known = {id(item) for item in _entries(copy)}
-    return all(id(item) in known or is_settled(item) for item in _entries(container))
-
-
 def _entries(container: Container) -> Iterable[object]:
     return container.values() if isinstance(container, dict) else container
 
@@ -389,17 +395,6 @@ def refill(container: Any, copy: Any) -> None:
             container.update(copy)
         case _:
             raise AssertionError("a copy is of the same kind")
-
-
-def _put_back_attributes(owner: object, copy: Mapping[str, object]) -> None:
-    attributes, elsewhere = vars(owner), _held_elsewhere(owner)
-    for name, value in list(attributes.items()):
-        is_new = name not in copy or copy[name] is not value
-        if is_new and name not in elsewhere and (is_settled(value) or any(map(_is_empty, _leaves(value)))):
-            attributes[name] = copy.get(name)
-    for name in [name for name in attributes if name not in copy and attributes[name] is None]:
-        del attributes[name]
-    attributes |= {name: value for name, value in copy.items() if name not in attributes}
 
 
 def _leaves(value: object) -> list[object]:

@@ -90,8 +90,8 @@ def is_configuration(value: object) -> bool:
 
 
 def is_opaque(value: object) -> bool:
-    """Whether an object is described by its type alone, though it has attributes."""
-    return _way(type(value)) is None and hasattr(value, "__dict__")
+    """Whether an object is described by its type alone."""
+    return _way(type(value)) is None
 
 
 def is_settled(value: object, depth: int = 6) -> bool:

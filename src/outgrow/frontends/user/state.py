@@ -160,8 +160,8 @@ def check_python(module: nn.Module) -> None:
     """Raise `Uncapturable` for a module whose code and tensors are in the hands of `torch.jit`."""
     if isinstance(module, torch.jit.ScriptModule):
         raise Uncapturable(
-            f"a {module.original_name} has been compiled by torch.jit (script, trace or load), so there is no Python to "
-            "follow; make the module by its class, and give it the same content with load_state_dict"
+            f"a {module.original_name} has been compiled by torch.jit (script, trace or load), so there is no Python "
+            "to follow; make the module by its class, and give it the same content with load_state_dict"
         )
 
 
@@ -231,6 +231,8 @@ def plain_state(training: Training) -> dict[str, object]:
     for model, root in enumerate(training.models):
         for name, module in root.named_modules():
             found[f"the training flag of module {name or model!r}"] = module.training
+            if module._parameters or module._buffers:
+                found[f"which module is {name or model!r}"] = module
     for slot, parameter in parameters(training).items():
         found[f"requires_grad of parameter {slot.name!r}"] = parameter.requires_grad
     for index, optimizer in enumerate(training.optimizers):
