@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from outgrow.errors import Uncapturable
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.tracing.capture import Captured, capture
-from outgrow.frontends.user.attributes import Settled, _depends
+from outgrow.frontends.user.attributes import Settled
 
 
 class Base(nn.Module):
@@ -465,14 +465,3 @@ def test_one_thread_at_a_time_runs_steps_of_a_model() -> None:
         thread.join()
         with one_thread([model]):
             pass
-
-
-def test_an_operator_that_is_named_like_one_of_shapes_depends_on_its_operands() -> None:
-    """`asym_quantize` holds "sym_", and reads its operand all the same; `zeros_like` does not."""
-    with torch.library._scoped_library("outgrow_tests", "DEF") as library:
-        library.define("asym_quantize(Tensor x) -> Tensor")
-        graph = torch.fx.Graph()
-        x = graph.placeholder("x")
-        looked_at = graph.call_function(torch.ops.outgrow_tests.asym_quantize.default, (x,))
-        shaped = graph.call_function(torch.ops.aten.zeros_like.default, (x,))
-        assert (_depends(looked_at), _depends(shaped)) == (True, False)

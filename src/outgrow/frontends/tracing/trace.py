@@ -287,8 +287,8 @@ def _warn_of_given(given: Sequence[object], arguments: object) -> None:
 
 
 def _left(run: _Run, module: fx.GraphModule) -> tuple[Left, ...]:
-    """Return what the step leaves in attributes; the module that was traced returns only the outputs of the run then."""
-    return (*left_by(run.kept, _taken_from(module, len(run.outputs))), *run.exchanged)
+    """Return what the step leaves in attributes; its module returns only the outputs of the run then."""
+    return (*left_by(run.kept, _taken_from(module, len(run.outputs)), module), *run.exchanged)
 
 
 def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:

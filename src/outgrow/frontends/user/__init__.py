@@ -10,6 +10,8 @@ places         where a value is that a step finds outside
 reach          which places outside a step reaches by names
 outside        the numbers at these places
 taken          what a step takes out of what is outside, so that it is gone
+dependence     which of what is kept there depends on what the step is given
+outside        numbers that a step's code names beside them
 escapes        what a step keeps that has no content
 unseen         what a step does that no trace sees
 drawn          random numbers that are not torch's

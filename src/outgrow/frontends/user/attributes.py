@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeGuard
 
-import torch
 import torch.utils._pytree as pytree
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
@@ -28,6 +27,7 @@ from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_settled
+from outgrow.frontends.user.dependence import dependent
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.remarks import remark
 
@@ -35,16 +35,6 @@ _OF_MODULES = ("_parameters", "_buffers")
 _OF_OPTIMIZERS = ("state", "param_groups")
 """Attributes that are a module's tables of tensors, or an optimizer's."""
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
-_SHAPES_ALONE = frozenset(
-    f"aten::{name}"
-    for name in (
-        "empty_like", "full_like", "ones_like", "zeros_like",
-        "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros",
-        "sym_numel", "sym_size", "sym_storage_offset", "sym_stride",
-    )
-)  # fmt: skip
-"""Operators whose results do not depend on the content of their first operand."""
-
 _ONCE = (
     "The step changes {0}.{2}. outgrow does not look into a {1}, so this happens once, when the step is captured. Keep "
     "what changes from step to step in an attribute of the module or the optimizer itself, or change it after the step."
@@ -250,34 +240,15 @@ def attributes_kept(owners: Iterable[object]) -> Iterator[Attributes]:
         attributes.put_back()
 
 
-def left_by(kept: Sequence[Kept], nodes: Sequence[object]) -> tuple[Left, ...]:
-    """Return what a step leaves in attributes; `nodes` are those of the values that are kept, in order."""
-    rest = iter(nodes)
+def left_by(kept: Sequence[Kept], nodes: Sequence[object], module: fx.GraphModule) -> tuple[Left, ...]:
+    """Return what a step leaves in attributes; `nodes` of its module are the values that are kept, in order."""
+    rest, depending = iter(nodes), dependent(module) if kept else frozenset[fx.Node]()
     found: list[Left] = []
     for item in kept:
-        depend = [_depends(next(rest)) or isinstance(value, py_sym_types) for value in item.values]
+        depend = [next(rest) in depending or isinstance(value, py_sym_types) for value in item.values]
         is_state = any(depend) or isinstance(item.replaced, int | float)
         found.append(Left(item.owner, item.name, len(depend), is_state))
     return tuple(found)
-
-
-def _depends(node: object) -> bool:
-    waiting, seen = [node], set[object]()
-    while waiting:
-        item = waiting.pop()
-        if not isinstance(item, fx.Node) or item in seen:
-            continue
-        seen.add(item)
-        operator = item.target if isinstance(item.target, torch._ops.OpOverload) else None
-        if item.op == "placeholder" or (operator is not None and _draws(operator)):
-            return True
-        looks_away = operator is not None and operator.name().partition(".")[0] in _SHAPES_ALONE
-        waiting += [node for node in item.all_input_nodes if not looks_away or node is not item.args[0]]
-    return False
-
-
-def _draws(operator: torch._ops.OpOverload) -> bool:
-    return torch.Tag.nondeterministic_seeded in operator.tags
 
 
 @contextmanager
