@@ -1,6 +1,8 @@
 """What a step keeps of its values is refused where nobody would fill it in; what its modules keep is put back."""
 
+from collections import deque
 from collections.abc import Callable
+from functools import cache, lru_cache
 
 import pytest
 import torch
@@ -65,6 +67,34 @@ def test_a_loss_in_a_list_is_refused() -> None:
             captured(step)
         LOG.clear()
         kept.clear()
+
+
+MASK: Tensor | None = None
+
+
+@pytest.mark.parametrize("looks", [False, True], ids=["kept", "refused before"])
+def test_a_step_that_was_refused_runs_in_eager_mode(looks: bool) -> None:
+    """Caches and variables that it filled are empty again, whatever it was refused for."""
+    global MASK  # noqa: PLW0603
+    table: dict[int, Tensor] = {2: torch.ones(2)}
+    queue: deque[Tensor] = deque()
+    bounded, unbounded = lru_cache(maxsize=2)(torch.ones), cache(torch.ones)
+
+    def step(x: Tensor, model: nn.Module) -> Tensor:
+        global MASK  # noqa: PLW0603
+        if MASK is None:
+            MASK = torch.ones(4)
+        if not queue:
+            queue.append(torch.ones(4))
+        loss = model(x * MASK * queue[0] * bounded(4) * unbounded(4) * table.setdefault(4, torch.ones(4)))
+        return -loss if looks and loss < 0 else loss
+
+    with pytest.raises(Uncapturable):
+        captured(step)
+    assert (MASK, list(table), len(queue)) == (None, [2], 0)
+    model = Remembering()
+    assert torch.equal(step(torch.ones(2, 4), model).abs(), model(torch.ones(2, 4)).abs())
+    MASK = None
 
 
 def test_what_is_returned_is_not_kept() -> None:

@@ -39,7 +39,7 @@ from outgrow.frontends.user.attributes import (
 )
 from outgrow.frontends.user.devices import CPU, device_of, elsewhere_of
 from outgrow.frontends.user.drawn import living_generators
-from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart
+from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
 from outgrow.frontends.user.guards import Guards, asked, guards
 from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.refusals import NOT_HELD
@@ -237,11 +237,12 @@ def capture(
     living = living_generators()  # the collector looks past them in the block
     with older_objects_apart():
         traced = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {}, living)
-        captured = captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
         mode, environment, left = traced.mode, traced.shape_env, traced.left
-        del traced
-        if mode is not None:
-            check_nothing_is_kept(mode, environment, step)
+        with taken_out_on_failure(mode, environment, traced.outside):
+            captured = captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
+            del traced
+            if mode is not None:
+                check_nothing_is_kept(mode, environment, step)
     if not left:
         return captured
 

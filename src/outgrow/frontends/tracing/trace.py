@@ -42,6 +42,7 @@ from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, att
 from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
+from outgrow.frontends.user.escapes import taken_out_on_failure
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.reach import reached
@@ -192,7 +193,7 @@ def _trace(
     _check_optimizers(training)
     caches_casts = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
-        mode = stack.enter_context(fake_mode([*before.values(), *leaves]))
+        mode = stack.enter_context(_fakes([*before.values(), *leaves], outside))
         twins = Twins(mode)
         distinct = _distinct(before)
         tensors: dict[Slot, Tensor] = {slot: twins.twin(tensor) for slot, tensor in distinct.items()}
@@ -243,7 +244,7 @@ def _trace(
         assert run.structure is not None, "the step ran"
         return Traced(
             module=module,
-            mode=mode if not any(isinstance(item, FakeTensor) for item in (*before.values(), *leaves)) else None,
+            mode=_own(mode, [*before.values(), *leaves]),
             tensors=tensors,
             hyper=hyper,
             symbols=expressions,
@@ -277,6 +278,18 @@ def _found_outside(
     places = reached(step, training.models, *pytree.tree_unflatten(leaves, call_structure))
     signed = frozenset(map(id, _owners(training)))
     return Outside.of(places, signed), nothing_taken(places, signed, leaves)
+
+
+@contextmanager
+def _fakes(tensors: Sequence[object], outside: Outside) -> Iterator[FakeMode]:
+    """Yield the mode of fake tensors; if it was made for this run, nothing of it is left where that fails."""
+    with fake_mode(tensors) as mode, taken_out_on_failure(_own(mode, tensors), mode.shape_env, outside):
+        yield mode
+
+
+def _own(mode: FakeMode, tensors: Sequence[object]) -> FakeMode | None:
+    """Return the mode if it was made for this run: no tensor of the program is of it."""
+    return None if any(isinstance(item, FakeTensor) for item in tensors) else mode
 
 
 def _warn_of_given(given: Sequence[object], arguments: object) -> None:

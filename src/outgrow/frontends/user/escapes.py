@@ -2,13 +2,16 @@
 
 What modules keep of a forward pass in their attributes, such as a mask or a loss that they add up, is put back as it
 was (`frontends.user.attributes`). Anything else that is still there when the capture is over is refused: the step's
-Python does not run again, so nobody would ever fill it in.
+Python does not run again, so nobody would ever fill it in. After a refusal it is taken out of dictionaries, lists and
+caches of functions, since the step could not run in eager mode with it.
 """
 
 import gc
 import inspect
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import CellType, FunctionType
 
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -18,6 +21,12 @@ from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.drawn import names_of
+from outgrow.frontends.user.outside import Outside
+
+_TABLES, _LISTS = frozenset((dict, OrderedDict, defaultdict)), frozenset((list, deque, set))
+_CACHED = type(cache(lambda: None))
+_EMPTY = frozenset((FakeTensor, *py_sym_types))
+"""Types of what has no content."""
 
 
 @contextmanager
@@ -57,6 +66,34 @@ def check_nothing_is_kept(mode: FakeTensorMode, environment: ShapeEnv, step: Cal
         )
 
 
+@contextmanager
+def taken_out_on_failure(mode: FakeTensorMode | None, environment: ShapeEnv | None, outside: Outside) -> Iterator[None]:
+    """Where the block fails, leave nothing of a mode, if it is given, in the containers of the program."""
+    try:
+        yield
+    except BaseException:
+        if mode is not None and environment is not None:
+            outside.put_back_emptied()
+            _take_out(mode, environment)
+        raise
+
+
+def _take_out(mode: FakeTensorMode, environment: ShapeEnv) -> None:
+    """Take what has no content out of containers, and clear the caches of functions that hold any of it."""
+    gc.unfreeze()
+    for holder in gc.get_objects():
+        kind: type = type(holder)
+        if kind in _TABLES and not _EMPTY.isdisjoint(map(type, holder.values())):
+            for key in [key for key, item in holder.items() if _is_of(item, mode, environment)]:
+                del holder[key]
+        elif kind in _LISTS and not _EMPTY.isdisjoint(map(type, holder)):
+            stay = [item for item in holder if not _is_of(item, mode, environment)]
+            holder.clear()
+            holder.update(stay) if kind is set else holder.extend(stay)
+        elif kind is _CACHED and any(_is_of(item, mode, environment) for item in gc.get_referents(holder)):
+            holder.cache_clear()
+
+
 def _kept(mode: FakeTensorMode, environment: ShapeEnv) -> list[object]:
     return [item for item in gc.get_objects() if _is_of(item, mode, environment)]
 
@@ -64,7 +101,7 @@ def _kept(mode: FakeTensorMode, environment: ShapeEnv) -> list[object]:
 def _is_of(item: object, mode: FakeTensorMode, environment: ShapeEnv) -> bool:
     if type(item) is FakeTensor:
         return item.fake_mode is mode
-    if type(item) in py_sym_types:
+    if type(item) in _EMPTY:
         node = vars(item).get("node")
         return isinstance(node, SymNode) and node.shape_env is environment
     return False

@@ -8,6 +8,9 @@ found once, at the capture (`frontends.user.reach`), and compared before each ca
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.types import py_sym_types
+
 from outgrow.frontends.user.configuration import NUMBERS, content
 from outgrow.frontends.user.places import Place
 
@@ -72,6 +75,12 @@ class Outside:
         """Make them what they were, except where something else is now."""
         for number in self.numbers:
             if number.changed() is not None:
+                number.place.write(number.own)
+
+    def put_back_emptied(self) -> None:
+        """Put back those in whose place is now what has no content."""
+        for number in self.numbers:
+            if isinstance(number.place.read(), (FakeTensor, *py_sym_types)):
                 number.place.write(number.own)
 
 
