@@ -12,5 +12,4 @@ generator   operators that save and restore the generator's state
 literals    contents that are the same in every call, at which a step may look
 counters    numbers of the state at which a step may look
 conjugates  tensors that torch conjugates by a mark alone
-sharing     which tensors share memory
 """

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.literals import tensors_of, writes
-from outgrow.frontends.fake.sharing import place
+from outgrow.frontends.user.sharing import place
 
 _CONJUGATE = torch.ops.aten._conj.default
 _BATCHED = (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)

@@ -23,8 +23,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.weak import WeakIdKeyDictionary
 
 from outgrow.frontends.fake.literals import Literals, tensors_of, writes
-from outgrow.frontends.fake.sharing import place
 from outgrow.frontends.user.guards import symbol
+from outgrow.frontends.user.sharing import place
 from outgrow.frontends.user.state import BufferSlot, OptimizerSlot, Slot
 
 aten = torch.ops.aten

@@ -42,8 +42,8 @@ from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_
 from outgrow.frontends.fake.literals import LIFTS, Literals
 from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, with_reserve, with_seeds
-from outgrow.frontends.fake.sharing import address
 from outgrow.frontends.user.refusals import check_nothing_caught
+from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.unseen import OBSERVING, with_room
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"

@@ -17,7 +17,7 @@ from torch.types import py_sym_types
 from torch.utils._mode_utils import no_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from outgrow.frontends.fake.sharing import place
+from outgrow.frontends.user.sharing import place
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _SMALL_BYTES, _LARGER_BYTES = 1 << 16, 16 << 20

@@ -25,7 +25,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from outgrow.analysis.updates import written_before_updates
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.counters import Counted
-from outgrow.frontends.fake.sharing import address
 from outgrow.frontends.tracing.convert import Conversion
 from outgrow.frontends.tracing.trace import Leaf, Traced, trace
 from outgrow.frontends.user.attributes import (
@@ -43,6 +42,7 @@ from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_
 from outgrow.frontends.user.guards import Guards, asked, guards
 from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.refusals import NOT_HELD
+from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import (
     BatchSlot,
     BufferSlot,

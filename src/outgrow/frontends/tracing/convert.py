@@ -23,9 +23,9 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.sharing import address
 from outgrow.frontends.tracing.checks import checks, checks_in_turn
 from outgrow.frontends.tracing.names import operator_name, symbol_name
+from outgrow.frontends.user.sharing import address
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value
 from outgrow.operators.effects import hidden_writes

@@ -27,9 +27,9 @@ from torch.optim.optimizer import (
 )
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.sharing import address
 from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of_optimizer
 from outgrow.frontends.user.containers import open_dataclasses
+from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import check_python
 
 _PLAIN = (bool, int, float, str)

@@ -14,6 +14,8 @@ taken          what a step takes out of what is outside, so that it is gone
 escapes        what a step keeps that has no content
 unseen         what a step does that no trace sees
 drawn          random numbers that are not torch's
+entropy        numbers that it takes from the machine's entropy
+sharing        which tensors share memory
 guards         conditions on hyper-parameters under which a captured step holds
 schedules      what becomes of `scheduler.step()`
 refusals       why a step cannot be captured, and which line is to blame

@@ -13,7 +13,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from outgrow.frontends.fake.sharing import place
+from outgrow.frontends.user.sharing import place
 
 _SHAPES_ALONE = frozenset(
     f"aten::{name}"

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from outgrow.frontends.fake.sharing import address
 from outgrow.frontends.tracing.convert import keeps_its_turn, written_nodes
+from outgrow.frontends.user.sharing import address
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Node
 from outgrow.operators.strategies import description

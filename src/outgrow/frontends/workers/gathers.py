@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, fx
 
-from outgrow.frontends.fake.sharing import address
 from outgrow.frontends.tracing.convert import written_nodes
 from outgrow.frontends.tracing.trace import Traced
+from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import ParameterSlot
 
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
