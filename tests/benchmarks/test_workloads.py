@@ -1,6 +1,5 @@
 """Are the workloads of the benchmarks what they are called, and can each be captured and planned?"""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from outgrow import Workload
 from outgrow.errors import InvalidWorkload
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured
-from outgrow.frontends.tracing.capture import Captured
 from outgrow.frontends.workloads.loading import build, load_workload_function
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.graph import Role
@@ -45,26 +43,20 @@ def function_of(name: str) -> Callable[..., Workload]:
     return load_workload_function(f"{FOLDER}/{name}")
 
 
-@functools.cache
-def captured(name: str) -> Captured:
-    return capture_workload(function_of(name), TINY[name])
-
-
 @pytest.mark.parametrize("name", TINY)
 def test_each_workload_is_planned(name: str) -> None:
-    """Where all of it fits, nothing is rewritten, and the plan predicts what the step takes in core."""
-    plan = plan_captured(captured(name), V100, AMPLE).plan
+    """Where all of it fits nothing is rewritten, and the plan predicts what the step takes in core.
+
+    The captured step is the one that repeats: the state of the optimizer is there from the start.
+    """
+    captured = capture_workload(function_of(name), TINY[name])
+    plan = plan_captured(captured, V100, AMPLE).plan
     assert plan.predicted == plan.in_core
-    storages = captured(name).graph.storages.values()
+    storages = captured.graph.storages.values()
     assert plan.in_core.peak_bytes > sum(storage.size_bytes for storage in storages if storage.is_persistent)
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_the_state_of_the_optimizer_is_there_from_the_start(name: str) -> None:
-    """The captured step is the one that repeats: it makes no state of its own."""
-    given = {item.storage for item in captured(name).inputs}
+    given = {item.storage for item in captured.inputs}
     kept = (Role.PARAMETER, Role.OPTIMIZER)
-    held = {storage.name for storage in captured(name).graph.storages.values() if storage.role in kept}
+    held = {storage.name for storage in storages if storage.role in kept}
     assert held <= given
     assert len(held) > len([name for name in held if name.endswith(("weight", "bias"))])
 
