@@ -247,8 +247,9 @@ def capture(
         return captured
 
     def trace_next(settled: Sequence[Settled | Contents], not_to_read: Sequence[Left]) -> None:
-        with next_step(settled, not_to_read):
-            trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {}, living)
+        with next_step(settled, not_to_read) as check_unmoved:
+            found = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {}, living)
+            check_unmoved(found.settled)
 
     owners = {id(item.owner) for item in left}
     apart = tuple(item for item in captured.settled if id(item.owner) not in owners)

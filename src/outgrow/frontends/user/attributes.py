@@ -14,7 +14,7 @@ the next step read what cannot be left, such as the length of a table that is ke
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeGuard
@@ -252,10 +252,13 @@ def left_by(kept: Sequence[Kept], nodes: Sequence[object], module: fx.GraphModul
 
 
 @contextmanager
-def next_step(settled: Sequence[Settled | Contents], left: Sequence[Left]) -> Iterator[None]:
+def next_step(
+    settled: Sequence[Settled | Contents], left: Sequence[Left]
+) -> Iterator[Callable[[Sequence[Settled | Contents]], None]]:
     """Let attributes be as the next step would find them, with objects that refuse to be read for what is left there.
 
-    All is as before at the end.
+    All is as before at the end. What is yielded is to be given what the next step settles; it raises `Read` if one of
+    these objects is elsewhere then, where the step after that may read it.
     """
     attributes = Attributes.of(item.owner for item in (*settled, *left))
     for item in settled:
@@ -263,9 +266,19 @@ def next_step(settled: Sequence[Settled | Contents], left: Sequence[Left]) -> It
     for item in left:
         table, refusing = vars(item.owner), _Refusing.of(item.owner, item.name)
         there = table.get(item.name)
-        table[item.name] = _with_refusing(there, refusing, item.count) if is_container(there) else refusing
+        table[item.name] = _all_refusing(there, refusing, item.count) if is_container(there) else refusing
+    own = {id(vars(item.owner)[item.name]) for item in left}
+
+    def check_unmoved(found: Sequence[Settled | Contents]) -> None:
+        for item in found:
+            values = item.contents if isinstance(item, Contents) else item.value
+            stays = isinstance(item, Contents) and id(item.container) in own
+            for leaf in () if stays else _leaves(values):
+                if isinstance(leaf, _Refusing):
+                    leaf._refuse()
+
     try:
-        yield
+        yield check_unmoved
     finally:
         attributes.put_back()
 
@@ -328,6 +341,16 @@ def _with_refusing(there: Container, refusing: _Refusing, count: int) -> Contain
         settled = [item for item in there if not isinstance(item, _Refusing)]
         found.clear()
         found.extend([*settled, *[refusing] * count])
+    return found
+
+
+def _all_refusing(there: Container, refusing: _Refusing, count: int) -> Container:
+    """Return a container of which nobody may read anything, since it may be another one than that which is there."""
+    found = _with_refusing(there, refusing, count)
+    if not isinstance(found, set | dict):
+        entries = [refusing] * len(found)
+        found.clear()
+        found.extend(entries)
     return found
 
 
