@@ -30,7 +30,7 @@ def _(_number: Tensor) -> None:
 
 CHECKS: dict[str, Callable[[Tensor], object]] = {
     "_linalg_check_errors": torch.linalg.cholesky,
-    "_assert_async": lambda matrix: torch._assert_async(matrix.diagonal().min() > 0),
+    "_assert_async": lambda matrix: torch.ops.aten._assert_async.default(matrix.diagonal().min() > 0),
 }
 
 
