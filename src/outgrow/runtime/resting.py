@@ -102,6 +102,12 @@ def come_home(storage: torch.UntypedStorage) -> None:
         settle(storage, extent.file.tier.home(extent.offset, storage))
 
 
+def bring_home(storages: Iterable[torch.UntypedStorage]) -> None:
+    """Bring those storages home that rest; where nothing does in this process, none is looked at."""
+    for storage in storages if _resting else ():
+        come_home(storage)
+
+
 def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the bytes of the distinct storages of tensors that are in memory."""
     storages = [tensor.untyped_storage() for tensor in tensors]

@@ -16,7 +16,7 @@ import torch
 from outgrow.errors import TierFailure
 from outgrow.runtime.freeing import trim
 from outgrow.runtime.medium import AnyLink, Medium
-from outgrow.runtime.resting import Extent, Quota, SpillFile, come_home, copied_out, extent_of, forget
+from outgrow.runtime.resting import Extent, Quota, SpillFile, bring_home, copied_out, extent_of, forget
 
 
 @dataclass
@@ -116,9 +116,7 @@ class Spill:
         found, leaves_holes = self.stow({name: storages[name] for name in stowed & storages.keys()}, sunk)
         if leaves_holes:
             trim()
-        for name, storage in storages.items():
-            if name not in found:
-                come_home(storage)
+        bring_home(storage for name, storage in storages.items() if name not in found)
         left = {name: size for name, size in lasting.items() if name not in found}
         return found | {name: self._file_of(name, sunk).take(size) for name, size in left.items()}
 

@@ -21,7 +21,7 @@ from outgrow.runtime.links import measure_link
 from outgrow.runtime.medium import BelowHost, InHost
 from outgrow.runtime.memory import round_up
 from outgrow.runtime.program import Program
-from outgrow.runtime.resting import Quota, come_home, extent_of
+from outgrow.runtime.resting import Quota, bring_home, extent_of
 from outgrow.runtime.spill import Spill
 from outgrow.runtime.staged import BUFFERS_BYTES
 from outgrow.runtime.tiers import ALIGNMENT_BYTES
@@ -117,8 +117,7 @@ def _come_home(program: Program, storages: Mapping[str, torch.UntypedStorage], m
     coming = [item for name, item in storages.items() if name not in program.stowed and extent_of(item)]
     if coming:
         make_way()
-    for storage in coming:
-        come_home(storage)
+    bring_home(coming)
 
 
 def _rooms(storages: Iterable[torch.UntypedStorage]) -> int:

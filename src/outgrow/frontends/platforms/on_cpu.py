@@ -20,7 +20,7 @@ from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import round_up
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
-from outgrow.runtime.resting import come_home, forget, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import bring_home, come_home, forget, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
 from outgrow.runtime.tiers import ALIGNMENT_BYTES
 
@@ -74,8 +74,7 @@ class OnCpu:
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
         spill = reserved(self._spill, program, tensors)
         if spill is None:
-            for tensor in tensors.values():
-                come_home(tensor.untyped_storage())
+            bring_home(tensor.untyped_storage() for tensor in tensors.values())
         return spill
 
     def settle_libraries(self) -> None:

@@ -339,8 +339,7 @@ def _with_refusing(there: Container, refusing: _Refusing, count: int) -> Contain
         found.update(dict.fromkeys(there or [""], refusing))
     else:
         settled = [item for item in there if not isinstance(item, _Refusing)]
-        found.clear()
-        found.extend([*settled, *[refusing] * count])
+        refill(found, [*settled, *[refusing] * count])
     return found
 
 
@@ -348,9 +347,7 @@ def _all_refusing(there: Container, refusing: _Refusing, count: int) -> Containe
     """Return a container of which nobody may read anything, since it may be another one than that which is there."""
     found = _with_refusing(there, refusing, count)
     if not isinstance(found, set | dict):
-        entries = [refusing] * len(found)
-        found.clear()
-        found.extend(entries)
+        refill(found, [refusing] * len(found))
     return found
 
 

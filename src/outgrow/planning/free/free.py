@@ -23,11 +23,13 @@ def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
     """Return the graph after all free rewrites, whose floor is not above the captured graph's, and the decisions."""
     graph, decisions = problem.graph, ()
     floor, _ = floor_of(problem, graph)
-    for rewrite in (early_updates, taken_apart, layouts_asked, waiting_weights, reuses, loose_reuses):
-        found, made = rewrite(problem, graph)
-        found_floor, _ = floor_of(problem, found)
-        if found_floor <= floor:
-            graph, floor, decisions = found, found_floor, (*decisions, *made)
+    for ways in ((early_updates,), (taken_apart,), (layouts_asked,), (waiting_weights,), (reuses, loose_reuses)):
+        for rewrite in ways:
+            found, made = rewrite(problem, graph)
+            found_floor, _ = floor_of(problem, found)
+            if found_floor <= floor:
+                graph, floor, decisions = found, found_floor, (*decisions, *made)
+                break
     return graph, decisions
 
 
