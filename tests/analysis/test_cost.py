@@ -52,6 +52,20 @@ def test_equal_calls_share_a_signature_and_other_layouts_do_not() -> None:
     assert signature(first, first.ops[0]) != signature(other, other.ops[0])
 
 
+def test_the_layout_that_an_op_asks_is_part_of_its_signature_and_no_name() -> None:
+    """An op that asks only how a value lies costs the same beside another value that lies so."""
+
+    def asking(name: str, strides: str) -> Graph:
+        return parse_graph(
+            f"storage {name} input 64\nstorage y 64\nvalue %{name}: {name}@0 f32[4,4]:{strides}\n"
+            f"%y: y@0 f32[4,4]:[4,1] = aten.empty_like.default(like %{name})\nreturn %y"
+        )
+
+    first, second, other = asking("a", "[4,1]"), asking("b", "[4,1]"), asking("a", "[1,4]")
+    assert signature(first, first.ops[0]) == signature(second, second.ops[0])
+    assert signature(first, first.ops[0]) != signature(other, other.ops[0])
+
+
 def test_a_measured_cost_replaces_the_model() -> None:
     """What is known by signature is taken as it is."""
     graph = convolution(*CONTIGUOUS)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
 import outgrow
 from outgrow.errors import Infeasible, InvalidQuantity, TierFailure, TornState, Uncapturable
@@ -751,6 +752,23 @@ def test_no_plan_before_the_first_call(compiled: Compile) -> None:
     for name in ("plan", "current", "traces", "captured", "derived", "derivation"):
         with pytest.raises(RuntimeError, match=r"not been called yet.*Call it once"):
             getattr(step, name)
+
+
+def test_no_traces_of_another_call_after_one_that_fails(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is that of the call that failed, and what was recorded before is not of it."""
+    job = wide(layers=1)
+    step = compiled(job, AMPLE)
+    step(*job.batches[0])
+    assert step.traces.measured
+    monkeypatch.setattr(Optimizer, "zero_grad", refusing)
+    with pytest.raises(RuntimeError, match="no more"):
+        step(*job.batches[0])
+    assert step.traces.measured is None
+
+
+def refusing(*_args: object, **_options: object) -> None:
+    """Fail as a step might."""
+    raise RuntimeError("no more")
 
 
 @pytest.mark.parametrize("model", [None, 3, "model", (), [nn.Linear(1, 1), 3], lambda x: x])

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 
-from outgrow.ir.graph import Argument, Graph, Op, Ref, Value
+from outgrow.ir.graph import Argument, Graph, Like, Op, Ref, Value
 from outgrow.ir.machine import Device
 from outgrow.operators.arithmetic import flops, moved_bytes, value_bytes
 from outgrow.operators.convolutions import BACKWARD, CONVOLUTION_BACKWARD, GRADIENT, POSITIONS
@@ -157,19 +157,22 @@ def _is_channels_last(value: Value) -> bool:
 def signature(graph: Graph, op: Op) -> str:
     """Return a key under which ops of equal cost are known: operator, arguments and all layouts."""
     names: dict[str, str] = {}
-    for name in (*op.operands, *(result for result in op.results if result is not None)):
+    results = [result for result in op.results if result is not None]
+    for name in (*op.operands, *op.layouts, *results):
         value = graph.values[name]
         names[name] = f"{value.dtype}{list(value.shape)}:{list(value.strides)}"
     arguments = [_spelled(argument, names) for argument in op.arguments]
     keywords = [f"{key}={_spelled(argument, names)}" for key, argument in op.keywords]
-    results = [names[name] if name is not None else "-" for name in op.results]
-    text = f"{op.operator}({', '.join((*arguments, *keywords))}) -> {', '.join(results)}"
+    made = [names[name] if name is not None else "-" for name in op.results]
+    text = f"{op.operator}({', '.join((*arguments, *keywords))}) -> {', '.join(made)}"
     return f"{op.operator} {sha256(text.encode()).hexdigest()[:20]}"
 
 
 def _spelled(argument: Argument, names: Mapping[str, str]) -> str:
     if isinstance(argument, Ref):
         return names[argument.value]
+    if isinstance(argument, Like):
+        return f"like {names[argument.value]}"
     if isinstance(argument, tuple):
         return "[" + ", ".join(_spelled(item, names) for item in argument) + "]"
     return "scalar" if isinstance(argument, float) else repr(argument)

@@ -107,6 +107,7 @@ class Step(Generic[P, R]):
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
         served = self._entries.ready(args, kwargs)
         entry = self._last = served.entry
+        self._recording = None  # what is recorded is of another call until this one has succeeded
         self._progress("step", 0.0)
         self._ran_as_written = entry.runs_as_written
         if self._ran_as_written:

@@ -22,9 +22,9 @@ from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.tracing.capture import Captured, capture, captured_from
+from outgrow.frontends.tracing.capture import Captured, capture, captured_by, captured_from
 from outgrow.frontends.tracing.signature import glance, signature
-from outgrow.frontends.tracing.trace import trace
+from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.attributes import Overwritten, withheld
 from outgrow.frontends.user.state import Training, held_tensors, local, read
 from outgrow.frontends.within_budget import Demand, fitted
@@ -239,14 +239,19 @@ class Entries:
         """Return the step as a graph: all of it, or the part of this worker."""
         if self.workers is None:
             return capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
-        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
-        check_replaceable(self._training)
-        with one_by_one(self._training):
-            traced = trace(self._step, self._training, args, kwargs)
-        own = self.workers.divided(traced, self._training, leaves, self._settings.budget_bytes)
-        captured = replace(captured_from(own, leaves), places=self.workers.places)
-        del traced, own  # which would keep all of the tensors that are cut now
-        self.workers.cut(self._training)
+        workers, training, leaves = self.workers, self._training, pytree.tree_leaves((tuple(args), dict(kwargs)))
+        check_replaceable(training)
+
+        def traced_anew(living: Sequence[object]) -> Traced:
+            with one_by_one(training):
+                return trace(self._step, training, args, kwargs, living)
+
+        def part(traced: Traced) -> Captured:
+            own = workers.divided(traced, training, leaves, self._settings.budget_bytes)
+            return replace(captured_from(own, leaves), places=workers.places)
+
+        captured = captured_by(self._step, traced_anew, part)
+        workers.cut(training)
         return captured
 
     def floor_bytes(self, entry: Entry) -> int:

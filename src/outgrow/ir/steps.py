@@ -7,7 +7,7 @@ The facts are those of `Graph.reads`, `Graph.written` and `Graph.touched`, worke
 from typing import NamedTuple
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import Graph, Instruction, Op, Value, argument_layouts
+from outgrow.ir.graph import Graph, Instruction, Op, Value
 
 
 class Step(NamedTuple):
@@ -48,12 +48,7 @@ def _step(graph: Graph, item: Instruction) -> Step:
     if len(written) != 1 or item.writes:
         written = list(dict.fromkeys(written + [storages[name].name for name in item.writes]))
     touched = dict.fromkeys([value.storage for value in reads] + written)
-    return Step(reads, results, tuple(written), tuple(touched), _layouts(graph, item))
-
-
-def _layouts(graph: Graph, op: Op) -> tuple[Value, ...]:
-    arguments = (*op.arguments, *(argument for _, argument in op.keywords))
-    return tuple([graph.values[name] for argument in arguments for name in argument_layouts(argument)])
+    return Step(reads, results, tuple(written), tuple(touched), tuple([values[name] for name in item.layouts]))
 
 
 def births(steps: list[Step]) -> dict[str, int]:

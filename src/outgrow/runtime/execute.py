@@ -149,12 +149,16 @@ class Run:
 
         Who interrupts it waits as well: a copy must not end in memory that others have by then.
         """
-        interrupt = None if self.spill is None else _settled(self.spill)
+        interrupt = None
         try:
-            self.memory.abandon(self.storages, self.program.sizes, self.extents)
+            if self.spill is not None:
+                interrupt = _settled(self.spill)
         finally:
-            for table in (self.in_flight, self.values, self.made_of, self.storages):
-                table.clear()
+            try:
+                self.memory.abandon(self.storages, self.program.sizes, self.extents)
+            finally:
+                for table in (self.in_flight, self.values, self.made_of, self.storages):
+                    table.clear()
         if interrupt is not None:
             raise interrupt
 

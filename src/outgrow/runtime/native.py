@@ -42,7 +42,7 @@ def load(source: Source, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
         subprocess.SubprocessError: the compiler failed.
     """
     text = b"".join(path.read_bytes() for path in (source.path, *source.headers))
-    key = text + f"{torch.__version__} {platform.machine()}".encode()
+    key = text + f"{torch.__version__} {platform.machine()} {_told_to_compile(source)}".encode()
     return load_from(cache_folder(source.path.stem) / f"{sha256(key).hexdigest()[:16]}.so", source, kind)
 
 
@@ -63,14 +63,27 @@ def command(source: Source, made: Path) -> list[str]:
     Raises:
         FileNotFoundError: there is no compiler.
     """
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
+    found = compiler()
+    if found is None:
         raise FileNotFoundError("no C++ compiler")
+    return [found, *_flags(source), str(source.path), "-o", str(made), *(f"-l{name}" for name in source.libraries)]
+
+
+def compiler() -> str | None:
+    """Return the C++ compiler of this machine, if it has one."""
+    return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+
+
+def _told_to_compile(source: Source) -> list[str]:
+    """Return what a compiler is told of a source, whichever compiler it is: a library kept serves without one, too."""
+    return [*_flags(source), *source.libraries]
+
+
+def _flags(source: Source) -> list[str]:
     root = Path(torch.__file__).parent
     flags = ["-std=c++20", "-O2", "-fPIC", "-shared", f"-L{root / 'lib'}"]
     flags += [f"-I{folder}" for folder in (root / "include", *source.include_folders)]
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    return [compiler, *flags, abi, str(source.path), "-o", str(made), *(f"-l{name}" for name in source.libraries)]
+    return [*flags, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
 
 
 def told(error: OSError | subprocess.SubprocessError) -> str:

@@ -203,6 +203,48 @@ def test_what_workers_would_wait_for_in_vain_is_refused() -> None:
         assert "call the step once" in found["early"]
 
 
+def kept(mesh: DeviceMesh, _folder: Path) -> dict[str, str]:
+    """What is said of steps that keep what has no content, and of one that reads what the step before has left."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses: list[Tensor] = []
+
+    class Holder:
+        hidden: Tensor = torch.zeros(3, 4)
+
+    holder = Holder()
+
+    def appending(x: Tensor) -> Tensor:
+        losses.append(loss := model(x).sum())
+        return trained(loss)
+
+    def remembering(x: Tensor) -> Tensor:
+        hidden = model(x) + holder.hidden
+        holder.hidden = hidden.detach()
+        return trained(hidden.sum())
+
+    def trained(loss: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    found: dict[str, str] = {}
+    for step in (appending, remembering):
+        with pytest.raises(Uncapturable) as caught:
+            outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB", mesh=mesh)(torch.ones(3, 4))
+        found[step.__name__] = str(caught.value)
+    assert losses == []
+    return found
+
+
+def test_what_a_step_over_a_mesh_would_keep_or_has_left_is_refused() -> None:
+    """As in one process: its Python does not run again."""
+    (found,) = together(kept, 1)
+    assert "has no content while the step is captured" in found["appending"]
+    assert "hidden" in found["remembering"]
+
+
 def left(mesh: DeviceMesh, folder: Path) -> float | None:
     """One worker ends after a step; return how long the other waited for it, and check what it is told."""
     job = made("perceptron")

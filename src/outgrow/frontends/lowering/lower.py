@@ -15,7 +15,7 @@ from outgrow.analysis.sinking import lasting, passing
 from outgrow.analysis.updates import is_update
 from outgrow.frontends.fake.reserves import keeping_reserve
 from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
-from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Symbol, argument_layouts
+from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Symbol
 from outgrow.operators.in_place import IDLE, INTO, PLACED
 from outgrow.operators.stalls import slowdown
 from outgrow.plan import Addresses
@@ -103,8 +103,7 @@ def _result(graph: Graph, name: str | None) -> Result | None:
 
 def stand_ins(graph: Graph, unread: Callable[[int], torch.UntypedStorage]) -> dict[str, torch.Tensor]:
     """Return a tensor for each value of which some op asks only the layout."""
-    arguments = (argument for op in graph.ops for argument in (*op.arguments, *(item for _, item in op.keywords)))
-    geometry = {name: geometry_of(graph, name) for argument in arguments for name in argument_layouts(argument)}
+    geometry = {name: geometry_of(graph, name) for op in graph.ops for name in op.layouts}
     if not geometry:
         return {}
     storage = unread(max(graph.storages[item.storage].size_bytes for item in geometry.values()))

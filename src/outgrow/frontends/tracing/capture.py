@@ -234,12 +234,32 @@ def capture(
     Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
     it does something that a graph could not repeat. An error of the step itself is raised as it is.
     """
+    training, leaves = Training(tuple(models), tuple(optimizers)), pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+
+    def traced_anew(living: Sequence[object]) -> Traced:
+        return trace(step, training, args, kwargs or {}, living)
+
+    return captured_by(step, traced_anew, lambda traced: captured_from(traced, leaves))
+
+
+def captured_by(
+    step: Callable[..., object],
+    traced_anew: Callable[[Sequence[object]], Traced],
+    assembled: Callable[[Traced], Captured],
+) -> Captured:
+    """Return what is `assembled` of a trace of `step`, once nothing without contents is kept, and nothing left is read.
+
+    `traced_anew` traces the step, given the generators of random numbers that there are: a second time if the step
+    leaves values in attributes.
+
+    Raises `Uncapturable` as `capture` does.
+    """
     living = living_generators()  # the collector looks past them in the block
     with older_objects_apart():
-        traced = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {}, living)
+        traced = traced_anew(living)
         mode, environment, left = traced.mode, traced.shape_env, traced.left
         with taken_out_on_failure(mode, environment, traced.outside):
-            captured = captured_from(traced, pytree.tree_leaves((tuple(args), dict(kwargs or {}))))
+            captured = assembled(traced)
             del traced
             if mode is not None:
                 check_nothing_is_kept(mode, environment, step)
@@ -248,8 +268,7 @@ def capture(
 
     def trace_next(settled: Sequence[Settled | Contents], not_to_read: Sequence[Left]) -> None:
         with next_step(settled, not_to_read) as check_unmoved:
-            found = trace(step, Training(tuple(models), tuple(optimizers)), args, kwargs or {}, living)
-            check_unmoved(found.settled)
+            check_unmoved(traced_anew(living).settled)
 
     owners = {id(item.owner) for item in left}
     apart = tuple(item for item in captured.settled if id(item.owner) not in owners)
