@@ -50,7 +50,7 @@ from outgrow.runtime.directed import install
 from outgrow.runtime.flights import StreamLink
 from outgrow.runtime.memory import bytes_on
 from outgrow.runtime.pages import Pages
-from outgrow.runtime.places import Places
+from outgrow.runtime.planned_arena import PlannedMemory
 from outgrow.runtime.pool import HostPool
 from outgrow.runtime.tiers import DiskTier, offload_folder
 
@@ -322,15 +322,15 @@ def run(ground: Ground, asked: Asked) -> dict[str, Any]:
 def _misplaced() -> Iterator[list[str]]:
     """Yield a list of the storages that were not born where they were to be."""
     storages: list[str] = []
-    born = Places.born
+    born = PlannedMemory.born
 
-    def noted(places: Places, storage: str, *rest: Any) -> torch.Tensor:
-        before = places.misplaced
-        found = born(places, storage, *rest)
-        storages.extend([storage] * (places.misplaced - before))
+    def noted(memory: PlannedMemory, storage: str, *rest: Any) -> torch.Tensor:
+        before = memory.misplaced
+        found = born(memory, storage, *rest)
+        storages.extend([storage] * (memory.misplaced - before))
         return found
 
-    with patch.object(Places, "born", noted):
+    with patch.object(PlannedMemory, "born", noted):
         yield storages
 
 

@@ -13,7 +13,7 @@ from outgrow.frontends.platforms.on_device import OnDevice
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.ir.graph import SwapIn
 from outgrow.runtime.device import Cuda
-from outgrow.runtime.places import Places
+from outgrow.runtime.planned_arena import PlannedMemory
 from outgrow.runtime.program import Call, Program
 from outgrow.runtime.repeated import Repeated
 from outgrow.units import MIB
@@ -70,12 +70,12 @@ def device() -> Iterator[StandIn]:
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[Places]:
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[PlannedMemory]:
     """The memories of runs, as they begin."""
-    found: list[Places] = []
+    found: list[PlannedMemory] = []
     memory = OnDevice.memory
 
-    def noted(platform: OnDevice, program: Program, *, is_timed: bool) -> Places:
+    def noted(platform: OnDevice, program: Program, *, is_timed: bool) -> PlannedMemory:
         found.append(memory(platform, program, is_timed=is_timed))
         return found[-1]
 
@@ -102,7 +102,7 @@ def test_parts_have_the_bits_of_eager(
     loop: Loop,
     budget: int,
     device: StandIn,
-    begun: list[Places],
+    begun: list[PlannedMemory],
     repeated: list[Repeated],
 ) -> None:
     """Losses, parameters, buffers and generator; what is born lies where it is to live, and runs repeat a score."""
@@ -119,7 +119,7 @@ def test_parts_have_the_bits_of_eager(
     assert repeated
 
 
-def _moves(memory: Places) -> bool:
+def _moves(memory: PlannedMemory) -> bool:
     return any(isinstance(item, SwapIn) for item in memory.program.instructions)
 
 
@@ -129,7 +129,7 @@ def _copied(program: Program) -> int:
     return sum(name.startswith(("elsewhere", "read_generator")) for name in names)
 
 
-def test_runs_that_wait_share_no_byte(device: StandIn, begun: list[Places]) -> None:
+def test_runs_that_wait_share_no_byte(device: StandIn, begun: list[PlannedMemory]) -> None:
     """Two forward passes, then their backward passes in either order: each has its arena, and the bits of eager."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512), nn.Sigmoid(), nn.Linear(512, 10))

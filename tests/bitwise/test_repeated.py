@@ -11,7 +11,7 @@ from outgrow import Workload
 from outgrow.frontends.compile import Step
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.user.state import Training
-from outgrow.runtime.places import Arena
+from outgrow.runtime.planned_arena import Arena
 from outgrow.runtime.program import Program
 from outgrow.runtime.repeated import Repeated
 from outgrow.runtime.resting import extent_of

@@ -11,7 +11,7 @@ from outgrow.frontends.tracing.names import resolve_operator
 from outgrow.ir.graph import Op, Ref
 from outgrow.operators.in_place import IDLE, IN_PLACE, Form
 from outgrow.runtime import arena
-from outgrow.runtime.placing import placed
+from outgrow.runtime.over_operands import placed
 
 aten = torch.ops.aten
 Arguments = tuple[object, ...]

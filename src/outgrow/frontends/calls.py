@@ -120,8 +120,8 @@ def settle(call: Bound, outcome: Outcome) -> object:
     for item in call.captured.puts:
         result = None if item.result is None else outcome.results[item.result]
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
-        place = call.captured.places.get(item.slot)
-        put(item.slot, result if result is None or place is None else place.around(result), call.training)
+        spread = call.captured.spreads.get(item.slot)
+        put(item.slot, result if result is None or spread is None else spread.around(result), call.training)
     for item in (*call.captured.settled, *call.captured.changed):
         item.leave()
     for item in call.captured.overwritten:

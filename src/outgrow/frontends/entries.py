@@ -228,7 +228,7 @@ class Entries:
         """Say, once, if a step changes a number outside, so that it is captured anew in every call."""
         planned = [other for other in (entry, *self._kept) if not other.runs_as_written and other.captured.changed]
         if planned == [entry]:
-            remark(_COUNTED.format(entry.captured.changed[0].place.name))
+            remark(_COUNTED.format(entry.captured.changed[0].location.name))
 
     def _warn_of_many(self, entry: Entry) -> None:
         """Say, once, if a step is captured over and over for batches of the same shapes."""
@@ -248,7 +248,7 @@ class Entries:
 
         def part(traced: Traced) -> Captured:
             own = workers.divided(traced, training, leaves, self._settings.budget_bytes)
-            return replace(captured_from(own, leaves), places=workers.places)
+            return replace(captured_from(own, leaves), spreads=workers.spreads)
 
         captured = captured_by(self._step, traced_anew, part)
         workers.cut(training)

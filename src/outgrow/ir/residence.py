@@ -1,8 +1,8 @@
 """Are the bytes where they are needed, and do they fit? Invariants 2 to 5 of `ir.verify`.
 
-Every storage has a place: which of its bytes are on the device, and which of its present version in the tier; which
-go out or come in just now. Each instruction asks something of the places of its storages, and changes them. Invariant
-3 is a second pass, which adds and takes away bytes.
+Every storage has a residence: which of its bytes are on the device, and which of its present version in the tier; which
+go out or come in just now. Each instruction asks something of the residences of its storages, and changes them.
+Invariant 3 is a second pass, which adds and takes away bytes.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ from outgrow.units import format_bytes
 
 
 @dataclass(slots=True)
-class _Place:
+class _Residence:
     """Where the bytes of the present version of a storage are; what is `away` was dropped and not yet asked back."""
 
     size_bytes: int
@@ -43,33 +43,33 @@ class _Place:
 
 def check_residence(graph: Graph, steps: list[Step]) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariants 2, 4 and 5; it must keep invariant 1."""
-    places = {name: _Place(storage.size_bytes) for name, storage in graph.storages.items()}
+    residences = {name: _Residence(storage.size_bytes) for name, storage in graph.storages.items()}
     for storage in _inputs(graph, steps):
-        place = places[storage.name]
-        place.is_born = True
+        residence = residences[storage.name]
+        residence.is_born = True
         if storage.home != DEVICE:
-            place.away = place.in_tier = place.all_bytes
+            residence.away = residence.in_tier = residence.all_bytes
     last_uses = _last_uses(graph, steps)
     begun: dict[str, str] = {}
     for at, item in enumerate(graph.instructions):
         match item:
             case Op(name, operator):
                 if operator == ARRIVED:
-                    _return(name, steps[at], places, begun, at)
-                _run(name, steps[at], places, at)
+                    _return(name, steps[at], residences, begun, at)
+                _run(name, steps[at], residences, at)
                 if operator == EXCHANGE:
-                    _lend(name, steps[at], places, begun, at)
+                    _lend(name, steps[at], residences, begun, at)
             case SwapOut(storage, begin, end):
-                _require_on_device(places, item, "swap_out", at)
-                places[storage].going_out = joined(places[storage].going_out, begin, end)
+                _require_on_device(residences, item, "swap_out", at)
+                residences[storage].going_out = joined(residences[storage].going_out, begin, end)
             case SwapIn(storage):
-                _swap_in(item, places[storage], at)
+                _swap_in(item, residences[storage], at)
             case Wait(storage):
-                _land(places[storage])
+                _land(residences[storage])
             case Drop():
-                _drop(item, places, at)
-        _require_landed(places, last_uses[at], "freed by its last use", at)
-    _check_end(graph, places)
+                _drop(item, residences, at)
+        _require_landed(residences, last_uses[at], "freed by its last use", at)
+    _check_end(graph, residences)
 
 
 def _inputs(graph: Graph, steps: list[Step]) -> list[Storage]:
@@ -93,103 +93,103 @@ def _last_uses(graph: Graph, steps: list[Step]) -> list[list[str]]:
     return freed
 
 
-# ---- 2, 4, 5: what each instruction asks of the places, and how it changes them
+# ---- 2, 4, 5: what each instruction asks of the residences, and how it changes them
 
 
-def _run(op: str, step: Step, places: dict[str, _Place], at: int) -> None:
+def _run(op: str, step: Step, residences: dict[str, _Residence], at: int) -> None:
     for value in step.results:
         if value.version == 0:
-            places[value.storage].is_born = True
+            residences[value.storage].is_born = True
     for name in step.touched:
-        if not places[name].has(0, places[name].size_bytes):
-            raise _missing(name, places[name], op, at)
-    _require_landed(places, step.written, f"written by {op}", at)
+        if not residences[name].has(0, residences[name].size_bytes):
+            raise _missing(name, residences[name], op, at)
+    _require_landed(residences, step.written, f"written by {op}", at)
     for name in step.written:
-        places[name].in_tier = ()
+        residences[name].in_tier = ()
 
 
-def _lend(op: str, step: Step, places: dict[str, _Place], begun: dict[str, str], at: int) -> None:
+def _lend(op: str, step: Step, residences: dict[str, _Residence], begun: dict[str, str], at: int) -> None:
     """Begin an exchange: what it sends and what it receives are in flight."""
     if not step.reads or len(step.results) != 1:
         raise InvalidGraph(f"{op} sends nothing, or receives nothing", invariant=4, position=at)
     sent, there = step.reads[0], step.results[0]
     begun[there.name] = sent.name
     for value in (sent, there):
-        places[value.storage].lent += 1
+        residences[value.storage].lent += 1
 
 
-def _return(op: str, step: Step, places: dict[str, _Place], begun: dict[str, str], at: int) -> None:
+def _return(op: str, step: Step, residences: dict[str, _Residence], begun: dict[str, str], at: int) -> None:
     """End an exchange, given what it receives and what it sends."""
     there, *others = step.reads
     if [begun.pop(there.name, None)] != [value.name for value in others]:
         raise InvalidGraph(f"{op} waits for no exchange of what it is given", invariant=4, position=at)
     for value in step.reads:
-        places[value.storage].lent -= 1
+        residences[value.storage].lent -= 1
 
 
-def _swap_in(item: SwapIn, place: _Place, at: int) -> None:
+def _swap_in(item: SwapIn, residence: _Residence, at: int) -> None:
     begin, end = item.begin, item.end
-    _require_bytes(place, item, at)
-    if not place.away and not place.coming_in:
+    _require_bytes(residence, item, at)
+    if not residence.away and not residence.coming_in:
         raise InvalidGraph(f"{item.storage} is swapped in but was not dropped", invariant=5, position=at)
-    if not covers(place.away, begin, end):
+    if not covers(residence.away, begin, end):
         message = f"some of the bytes {begin}:{end} of {item.storage} are swapped in already, or were not dropped"
         raise InvalidGraph(message, invariant=5, position=at)
-    place.away = without(place.away, begin, end)
-    place.coming_in = joined(place.coming_in, begin, end)
+    residence.away = without(residence.away, begin, end)
+    residence.coming_in = joined(residence.coming_in, begin, end)
 
 
-def _land(place: _Place) -> None:
+def _land(residence: _Residence) -> None:
     """End the copies in flight: the tier holds what went out, the device what came back."""
-    for begin, end in place.going_out:
-        place.in_tier = joined(place.in_tier, begin, end)
-    place.going_out = place.coming_in = ()
+    for begin, end in residence.going_out:
+        residence.in_tier = joined(residence.in_tier, begin, end)
+    residence.going_out = residence.coming_in = ()
 
 
-def _drop(item: Drop, places: dict[str, _Place], at: int) -> None:
-    place = places[item.storage]
-    _require_landed(places, (item.storage,), "dropped", at)
-    _require_on_device(places, item, "drop", at)
-    if not covers(place.in_tier, item.begin, item.end):
+def _drop(item: Drop, residences: dict[str, _Residence], at: int) -> None:
+    residence = residences[item.storage]
+    _require_landed(residences, (item.storage,), "dropped", at)
+    _require_on_device(residences, item, "drop", at)
+    if not covers(residence.in_tier, item.begin, item.end):
         message = f"{item.storage} is dropped, but the tier has no copy of its present version"
         raise InvalidGraph(message, invariant=5, position=at)
-    place.away = joined(place.away, item.begin, item.end)
+    residence.away = joined(residence.away, item.begin, item.end)
 
 
-def _require_bytes(place: _Place, item: SwapOut | SwapIn | Drop, at: int) -> None:
-    if not 0 <= item.begin < item.end <= place.size_bytes:
-        message = f"{item.begin}:{item.end} are not bytes of {item.storage}, which has {place.size_bytes}"
+def _require_bytes(residence: _Residence, item: SwapOut | SwapIn | Drop, at: int) -> None:
+    if not 0 <= item.begin < item.end <= residence.size_bytes:
+        message = f"{item.begin}:{item.end} are not bytes of {item.storage}, which has {residence.size_bytes}"
         raise InvalidGraph(message, invariant=5, position=at)
 
 
-def _require_on_device(places: dict[str, _Place], item: SwapOut | Drop, user: str, at: int) -> None:
-    place = places[item.storage]
-    _require_bytes(place, item, at)
-    if not place.has(item.begin, item.end):
-        raise _missing(item.storage, place, user, at)
+def _require_on_device(residences: dict[str, _Residence], item: SwapOut | Drop, user: str, at: int) -> None:
+    residence = residences[item.storage]
+    _require_bytes(residence, item, at)
+    if not residence.has(item.begin, item.end):
+        raise _missing(item.storage, residence, user, at)
 
 
-def _missing(name: str, place: _Place, user: str, at: int) -> InvalidGraph:
-    back = place.size_bytes - size_of(place.away)
-    flight = ", with a copy in flight" if place.coming_in else ""
-    state = f"dropped: {back} of its {place.size_bytes} bytes are back{flight}"
-    message = f"{user} needs {name}, which is {state if place.is_born else 'not born yet'}"
+def _missing(name: str, residence: _Residence, user: str, at: int) -> InvalidGraph:
+    back = residence.size_bytes - size_of(residence.away)
+    flight = ", with a copy in flight" if residence.coming_in else ""
+    state = f"dropped: {back} of its {residence.size_bytes} bytes are back{flight}"
+    message = f"{user} needs {name}, which is {state if residence.is_born else 'not born yet'}"
     return InvalidGraph(message, invariant=2, position=at)
 
 
-def _require_landed(places: dict[str, _Place], names: Iterable[str], fate: str, at: int) -> None:
+def _require_landed(residences: dict[str, _Residence], names: Iterable[str], fate: str, at: int) -> None:
     for name in names:
-        if places[name].in_flight:
+        if residences[name].in_flight:
             message = f"{name} is {fate} while a copy of it is in flight: wait for it first"
             raise InvalidGraph(message, invariant=4, position=at)
 
 
-def _check_end(graph: Graph, places: dict[str, _Place]) -> None:
+def _check_end(graph: Graph, residences: dict[str, _Residence]) -> None:
     for name in _kept(graph):
-        place, home = places[name], graph.storages[name].home
-        is_home = place.has(0, place.size_bytes) if home == DEVICE else place.in_tier == place.all_bytes
-        if place.in_flight or not is_home:
-            problem = "with a copy in flight" if place.in_flight else f"away from its home, {home}"
+        residence, home = residences[name], graph.storages[name].home
+        is_home = residence.has(0, residence.size_bytes) if home == DEVICE else residence.in_tier == residence.all_bytes
+        if residence.in_flight or not is_home:
+            problem = "with a copy in flight" if residence.in_flight else f"away from its home, {home}"
             raise InvalidGraph(f"the step ends with {name} {problem}", invariant=5)
 
 

@@ -1,7 +1,8 @@
 """Where do the storages of a run live? What a run asks of the memory of its device.
 
-Heap     torch's allocator, and blocks of address space (`runtime.heap`): a CPU, where addresses do not matter
-Places   planned addresses in one arena (`runtime.places`): a device whose allocator wastes what it cannot join
+Heap            torch's allocator, and blocks of address space (`runtime.heap`): a CPU, where addresses do not matter
+PlannedMemory   planned addresses in one arena (`runtime.planned_arena`): a device whose allocator wastes what it cannot
+                join
 """
 
 from collections.abc import Mapping

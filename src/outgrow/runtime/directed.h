@@ -27,7 +27,7 @@ namespace {
 
 constexpr size_t kSlot = 512;
 
-struct Place {
+struct Assignment {
   size_t number;
   size_t bytes;
   char* address;
@@ -39,7 +39,7 @@ struct Site {
   Table* table;
   char* scratch;
   size_t scratch_bytes;
-  std::vector<Place> places;
+  std::vector<Assignment> assignments;
 };
 
 struct Table {
@@ -199,8 +199,8 @@ c10::DataPtr noted(c10::DataPtr kept, size_t bytes) {
 
 // Nothing where neither a place nor scratch is left for it.
 c10::DataPtr directed(const Site& site, size_t bytes, c10::Device device) {
-  for (const Place& place : site.places) {
-    if (place.number == here.number && place.bytes == bytes) return {place.address, device};
+  for (const Assignment& assigned : site.assignments) {
+    if (assigned.number == here.number && assigned.bytes == bytes) return {assigned.address, device};
   }
   char* begin = first_fit(site, bytes);
   if (begin == nullptr) return {};
@@ -255,8 +255,8 @@ Table* directed_table(int device) {
   return table;
 }
 
-Site* directed_site(Table* table, char* scratch, size_t scratch_bytes, const Place* places, size_t count) {
-  return &table->sites.emplace_back(Site{table, scratch, scratch_bytes, {places, places + count}});
+Site* directed_site(Table* table, char* scratch, size_t scratch_bytes, const Assignment* assignments, size_t count) {
+  return &table->sites.emplace_back(Site{table, scratch, scratch_bytes, {assignments, assignments + count}});
 }
 
 // Takes a table out of use, and frees it as soon as no thread visits its sites.

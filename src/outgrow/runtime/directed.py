@@ -47,7 +47,7 @@ _MISSING = {
 }
 
 
-class _Place(ctypes.Structure):
+class _Assignment(ctypes.Structure):
     _fields_ = (("number", ctypes.c_size_t), ("bytes", ctypes.c_size_t), ("address", ctypes.c_void_p))
 
 
@@ -216,8 +216,8 @@ def _index(device: torch.device) -> int:
 
 
 def _added(library: ctypes.CDLL, table: int, site: Site) -> int:
-    places = (_Place * len(site.placed))(*starmap(_Place, site.placed))
-    return library.directed_site(table, site.scratch_address, site.scratch_bytes, places, len(places))
+    assignments = (_Assignment * len(site.placed))(*starmap(_Assignment, site.placed))
+    return library.directed_site(table, site.scratch_address, site.scratch_bytes, assignments, len(assignments))
 
 
 def _ready(device: torch.device) -> ctypes.CDLL:
@@ -240,7 +240,7 @@ def _library(kind: str) -> ctypes.CDLL | None:
         ctypes.c_void_p,
         ctypes.c_void_p,
         ctypes.c_size_t,
-        ctypes.POINTER(_Place),
+        ctypes.POINTER(_Assignment),
         ctypes.c_size_t,
     )
     library.directed_site.restype = ctypes.c_void_p

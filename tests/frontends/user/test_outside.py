@@ -118,7 +118,7 @@ def test_a_step_that_changes_a_number_is_told_so_once(monkeypatch: pytest.Monkey
 
 
 def names(step: Callable[..., object]) -> set[str]:
-    return {number.place.name for number in Outside.of(reached(step)).numbers}
+    return {number.location.name for number in Outside.of(reached(step)).numbers}
 
 
 def test_only_what_is_named_is_found() -> None:
@@ -161,7 +161,7 @@ def test_numbers_are_compared_to_the_last_bit() -> None:
         config.rate = value
         assert outside.still_hold() is holds
     config.rate = 3.0
-    assert [(item.place.name, item.value) for item in outside.changed()] == [("config.rate", 3.0)]
+    assert [(item.location.name, item.value) for item in outside.changed()] == [("config.rate", 3.0)]
     outside.put_back()
     assert config.rate == 0.0
     del config.rate
@@ -284,14 +284,14 @@ def test_forward_passes_of_modules_in_training_are_looked_at() -> None:
     """For what signatures do not have: not for the module's own numbers."""
     model = nn.Sequential(Weighing())
     outside = capture(lambda x: model(x + 1), [model], [], (torch.ones(2),)).outside
-    assert {number.place.name for number in outside.numbers} == {"model.0.shared", "model.0.reading.rate", "FACTOR"}
+    assert {number.location.name for number in outside.numbers} == {"model.0.shared", "model.0.reading.rate", "FACTOR"}
 
 
 def test_a_forward_pass_that_was_exchanged_is_looked_at() -> None:
     """It hangs in the module itself."""
     model = nn.Linear(2, 2)
     vars(model)["forward"] = lambda x: nn.functional.linear(x, model.weight) * FACTOR
-    assert {number.place.name for number in Outside.of(reached(model, [model])).numbers} == {"FACTOR"}
+    assert {number.location.name for number in Outside.of(reached(model, [model])).numbers} == {"FACTOR"}
 
 
 def test_numbers_of_an_argument_count() -> None:

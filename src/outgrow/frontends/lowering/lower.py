@@ -20,7 +20,7 @@ from outgrow.operators.in_place import IDLE, INTO, PLACED
 from outgrow.operators.stalls import slowdown
 from outgrow.plan import Addresses
 from outgrow.runtime.memory import unread, view
-from outgrow.runtime.placing import placed
+from outgrow.runtime.over_operands import placed
 from outgrow.runtime.program import Aim, Call, Geometry, Instruction, Program, Result, Slot
 
 _NO_AIMS: Mapping[int, tuple[Aim, ...]] = MappingProxyType({})

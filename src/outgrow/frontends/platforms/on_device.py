@@ -34,7 +34,7 @@ from outgrow.runtime.device import Cuda, Device
 from outgrow.runtime.directed import install
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.pages import Unread
-from outgrow.runtime.places import Arena, Places
+from outgrow.runtime.planned_arena import Arena, PlannedMemory
 from outgrow.runtime.program import Aim, Program
 from outgrow.runtime.recording import Moment, Recording
 from outgrow.runtime.resting import is_exchangeable, resident_bytes
@@ -76,7 +76,7 @@ class OnDevice:
         self._arena = Arena(device, directed, device.pages())
         self._beside = BesideDevice(device, settings)
         self._nothing = Unread(device.pages(), device.torch_device)
-        self.last: Places | None = None
+        self.last: PlannedMemory | None = None
 
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
         """Give the arena back; if there is still little room, let all state rest until the first step.
@@ -152,7 +152,7 @@ class OnDevice:
     def moment(self) -> Moment:
         return self._arena.moment()
 
-    def memory(self, program: Program, *, is_timed: bool) -> Places:
+    def memory(self, program: Program, *, is_timed: bool) -> PlannedMemory:
         self.last = self._arena.memory_of(program, is_timed=is_timed)
         return self.last
 

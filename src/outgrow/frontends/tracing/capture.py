@@ -51,8 +51,8 @@ from outgrow.frontends.user.state import (
     GroupSlot,
     OptimizerSlot,
     ParameterSlot,
-    Place,
     Slot,
+    Spread,
     StateSlot,
     Training,
     local,
@@ -130,7 +130,7 @@ class Captured:
     inputs, and can go when the step begins. `schedulers` make a step of their own after every call; what is `settled`
     is set in attributes before, and what is `overwritten` there cannot be read from then on. It serves while numbers
     `outside` are what they were, of which it sets those that it has `changed`. `guards` are conditions on the
-    hyper-parameters, followed by the `counters`. Tensors with `places` are spread over a mesh, and this process
+    hyper-parameters, followed by the `counters`. Tensors with `spreads` are spread over a mesh, and this process
     has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are small ones of the
     host, which stay there.
     """
@@ -149,7 +149,7 @@ class Captured:
     outside: Outside = field(default_factory=Outside)
     changed: tuple[Changed, ...] = ()
     counters: tuple[Counted, ...] = ()
-    places: Mapping[StateSlot, Place] = field(default_factory=dict[StateSlot, Place])
+    spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
     device: torch.device = CPU
     elsewhere: frozenset[str] = frozenset()
 
@@ -179,9 +179,9 @@ class Captured:
 
     def _is_in_place(self, training: Training) -> bool:
         """Whether what hangs in slots is spread as it was when the step was captured."""
-        there = state_tensors(training) if self.places else {}
-        pairs = ((there.get(slot), place) for slot, place in self.places.items())
-        return all(Place.of(tensor) == place for tensor, place in pairs if isinstance(tensor, DTensor))
+        there = state_tensors(training) if self.spreads else {}
+        pairs = ((there.get(slot), spread) for slot, spread in self.spreads.items())
+        return all(Spread.of(tensor) == spread for tensor, spread in pairs if isinstance(tensor, DTensor))
 
     def _counted(self, training: Training) -> Iterator[tuple[Counted, float]]:
         """Yield the counters that the step looks at, and what they are now."""

@@ -275,9 +275,9 @@ def _found_outside(
     step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
 ) -> tuple[Outside, AbstractContextManager[None]]:
     """Return the numbers that a step finds outside, and a context in which it must take nothing there."""
-    places = reached(step, training.models, *pytree.tree_unflatten(leaves, call_structure))
+    locations = reached(step, training.models, *pytree.tree_unflatten(leaves, call_structure))
     signed = frozenset(map(id, _owners(training)))
-    return Outside.of(places, signed), nothing_taken(places, signed, leaves)
+    return Outside.of(locations, signed), nothing_taken(locations, signed, leaves)
 
 
 @contextmanager

@@ -7,9 +7,9 @@ configuration  what in attributes tells modules and optimizers what to do
 attributes     what modules and optimizers keep in their attributes
 dependence     which of what is kept there depends on what the step is given
 reads          what the code of a function reads by name
-places         where a value is that a step finds outside
-reach          which places outside a step reaches by names
-outside        the numbers at these places
+locations      where a value is that a step finds outside
+reach          which locations outside a step reaches by names
+outside        the numbers at these locations
 taken          what a step takes out of what is outside, so that it is gone
 escapes        what a step keeps that has no content
 unseen         what a step does that no trace sees

@@ -1,4 +1,4 @@
-"""Which places outside does a step reach by names? Those that its code reads, and the code of what it calls.
+"""Which locations outside does a step reach by names? Those that its code reads, and the code of what it calls.
 
     variables     that it closes over, and global ones
     attributes    of what is in a variable, or of the object that it is a method of: `self.count`, `config.loss.weight`
@@ -20,35 +20,35 @@ from torch.optim import Optimizer
 
 from outgrow.frontends.user.configuration import is_opaque
 from outgrow.frontends.user.drawn import wrapped_by
-from outgrow.frontends.user.places import MISSING, Place, of_class
+from outgrow.frontends.user.locations import MISSING, Location, of_class
 from outgrow.frontends.user.reads import SUPER, Path, reads
 from outgrow.frontends.user.refusals import is_of_a_library
 
 _MOST_FUNCTIONS = 1 << 12
 _LONGEST = 16
-"""No place is looked at that is further down, as an object that refers to itself would have."""
-Places = tuple[Place, ...]
+"""No location is looked at that is further down, as an object that refers to itself would have."""
+Locations = tuple[Location, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
     """Where what is given to a function may be, as far as that is known; or that it is named and may be called."""
 
-    positions: tuple[Places, ...] = ()
-    keywords: tuple[tuple[str, Places], ...] = ()
+    positions: tuple[Locations, ...] = ()
+    keywords: tuple[tuple[str, Locations], ...] = ()
     is_called: bool = True
 
-    def behind(self, *owners: Place) -> "_Given":
+    def behind(self, *owners: Location) -> "_Given":
         """Return these behind others, as a method gets what it is called with behind its object."""
         return replace(self, positions=(*[(owner,) for owner in owners], *self.positions))
 
-    def named(self, function: FunctionType) -> dict[str, Places]:
+    def named(self, function: FunctionType) -> dict[str, Locations]:
         """Return them by the names of a function's parameters."""
         code = function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         found = dict(zip(names[: code.co_argcount], self.positions, strict=False))
-        found |= {name: places for name, places in self.keywords if name in names}
-        return {name: places for name, places in found.items() if places}
+        found |= {name: locations for name, locations in self.keywords if name in names}
+        return {name: locations for name, locations in found.items() if locations}
 
 
 _NAMED = _Given(is_called=False)
@@ -59,39 +59,41 @@ def reached(
     models: Iterable[nn.Module] = (),
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] | None = None,
-) -> Places:
-    """Return the places that a step reaches when it trains some models and is called with some arguments.
+) -> Locations:
+    """Return the locations that a step reaches when it trains some models and is called with some arguments.
 
     Of the arguments only those of which signatures do not know what is in them.
     """
     reach = _Reach()
     for model in models:
-        root = Place.holding("model", model)
+        root = Location.holding("model", model)
         for name, module in model.named_modules():
             reach.modules.setdefault(id(module), (module, root.below(tuple(name.split(".") if name else ()))))
     positions = tuple([reach.given("given", value) for value in args])
     reach.meet(step, _Given(positions, tuple((n, reach.given(n, v)) for n, v in (kwargs or {}).items())), is_step=True)
-    for module, place in reach.modules.values():
-        reach.meet(module, at=place)
-    return tuple(reach.places.values())
+    for module, location in reach.modules.values():
+        reach.meet(module, at=location)
+    return tuple(reach.locations.values())
 
 
 @dataclass
 class _Reach:
-    """The places that have been found, and the functions that have been looked at, with what they were given."""
+    """The locations that have been found, and the functions that have been looked at, with what they were given."""
 
-    places: dict[tuple[int, tuple[str, ...]], Place] = field(default_factory=dict[tuple[int, tuple[str, ...]], Place])
+    locations: dict[tuple[int, tuple[str, ...]], Location] = field(
+        default_factory=dict[tuple[int, tuple[str, ...]], Location]
+    )
     functions: dict[object, FunctionType] = field(default_factory=dict[object, FunctionType])
-    holders: dict[tuple[str, int], Place] = field(default_factory=dict[tuple[str, int], Place])
-    modules: dict[int, tuple[nn.Module, Place]] = field(default_factory=dict[int, tuple[nn.Module, Place]])
+    holders: dict[tuple[str, int], Location] = field(default_factory=dict[tuple[str, int], Location])
+    modules: dict[int, tuple[nn.Module, Location]] = field(default_factory=dict[int, tuple[nn.Module, Location]])
 
-    def given(self, name: str, value: object) -> Places:
-        """Return the place of an argument, if it is an object that signatures do not describe."""
+    def given(self, name: str, value: object) -> Locations:
+        """Return the location of an argument, if it is an object that signatures do not describe."""
         is_described = isinstance(value, nn.Module | Optimizer | Tensor) or not is_opaque(value)
         return () if is_described else (self._holding(name, value),)
 
-    def meet(self, value: Any, given: _Given = _NAMED, at: Place | None = None, *, is_step: bool = False) -> None:
-        """Look at what a callable names, which may be at a place, and which is given something."""
+    def meet(self, value: Any, given: _Given = _NAMED, at: Location | None = None, *, is_step: bool = False) -> None:
+        """Look at what a callable names, which may be at a location, and which is given something."""
         match value:
             case MethodType():
                 self.meet(value.__func__, given.behind(self._holding("self", value.__self__)), is_step=is_step)
@@ -115,7 +117,7 @@ class _Reach:
                 else:
                     self.meet(innermost, given, is_step=is_step)
 
-    def _meet_object(self, value: object, given: _Given, at: Place | None, *, is_step: bool) -> None:
+    def _meet_object(self, value: object, given: _Given, at: Location | None, *, is_step: bool) -> None:
         """Look at what an object does when it is called, or a module that may be."""
         name = "forward" if isinstance(value, nn.Module) else "__call__"
         if isinstance(value, nn.Module) and name in vars(value):
@@ -130,37 +132,40 @@ class _Reach:
         if not isinstance(function, FunctionType) or (not is_step and is_of_a_library(function.__code__.co_filename)):
             return
         known = given.named(function)
-        key = (id(function), tuple((name, tuple(place.key for place in places)) for name, places in known.items()))
+        key = (
+            id(function),
+            tuple((name, tuple(location.key for location in locations)) for name, locations in known.items()),
+        )
         if key in self.functions or len(self.functions) >= _MOST_FUNCTIONS:
             return
         self.functions[key] = function
         known = self._of_defaults(function) | known
         found = reads(function.__code__)
         for path in found.paths:
-            for place in _places(function, path, known):
-                self.places.setdefault(place.key, place)
-                self._follow(place, is_of_super=SUPER in path.names)
+            for location in _locations(function, path, known):
+                self.locations.setdefault(location.key, location)
+                self._follow(location, is_of_super=SUPER in path.names)
         for call in found.calls:
             given = _Given(
-                tuple([_all_places(function, paths, known) for paths in call.positions]),
-                tuple([(name, _all_places(function, paths, known)) for name, paths in call.keywords]),
+                tuple([_all_locations(function, paths, known) for paths in call.positions]),
+                tuple([(name, _all_locations(function, paths, known)) for name, paths in call.keywords]),
             )
-            for place in _places(function, call.callee, known):
-                self._follow(place, given, is_of_super=SUPER in call.callee.names)
+            for location in _locations(function, call.callee, known):
+                self._follow(location, given, is_of_super=SUPER in call.callee.names)
 
-    def _follow(self, place: Place, given: _Given = _NAMED, *, is_of_super: bool = False) -> None:
-        """Look at what may be called at a place: what is there, or the method of the object before.
+    def _follow(self, location: Location, given: _Given = _NAMED, *, is_of_super: bool = False) -> None:
+        """Look at what may be called at a location: what is there, or the method of the object before.
 
         Where it is one of `super()`, all methods of that name are looked at.
         """
-        value, owner = place.own(), place.owner()
+        value, owner = location.own(), location.owner()
         if value is not MISSING and not is_of_super:
-            self._meet_of(owner, value, given, place)
+            self._meet_of(owner, value, given, location)
             return
         if owner is MISSING:
             return
-        holder = Place(place.root, place.path[:-1])
-        for found in list(of_class(owner, place.path[-1]))[: None if is_of_super else 1]:
+        holder = Location(location.root, location.path[:-1])
+        for found in list(of_class(owner, location.path[-1]))[: None if is_of_super else 1]:
             match found:
                 case FunctionType() if not isinstance(owner, type):
                     self.meet(found, given.behind(holder))
@@ -169,14 +174,14 @@ class _Reach:
                 case _:
                     self._meet_of(owner, found, given, None)
 
-    def _meet_of(self, owner: object, value: object, given: _Given, at: Place | None) -> None:
+    def _meet_of(self, owner: object, value: object, given: _Given, at: Location | None) -> None:
         if isinstance(value, classmethod):
             kind = owner if isinstance(owner, type) else type(owner)
             self.meet(value.__func__, given.behind(self._holding("cls", kind)))
         elif callable(value) or isinstance(value, staticmethod):
             self.meet(value, given, at)
 
-    def _of_defaults(self, function: FunctionType) -> dict[str, Places]:
+    def _of_defaults(self, function: FunctionType) -> dict[str, Locations]:
         """Return the parameters with defaults that a call may change, such as a dictionary."""
         code, defaults = function.__code__, function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
@@ -184,23 +189,23 @@ class _Reach:
         changeable = ((name, value) for name, value in pairs if isinstance(value, dict) or hasattr(value, "__dict__"))
         return {name: (self._holding(name, value),) for name, value in changeable}
 
-    def _holding(self, name: str, value: object) -> Place:
-        """Return the place of an object that is in no variable, the same each time."""
-        return self.holders.setdefault((name, id(value)), Place.holding(name, value))
+    def _holding(self, name: str, value: object) -> Location:
+        """Return the location of an object that is in no variable, the same each time."""
+        return self.holders.setdefault((name, id(value)), Location.holding(name, value))
 
 
-def _places(function: FunctionType, path: Path, known: Mapping[str, Places]) -> Iterator[Place]:
+def _locations(function: FunctionType, path: Path, known: Mapping[str, Locations]) -> Iterator[Location]:
     """Yield where a path of a function begins, and goes on: at a parameter, in a closure, or at a global variable."""
     name, *rest = [name for name in path.names if name != SUPER]
     free, cells = function.__code__.co_freevars, function.__closure__
     if path.is_local:
-        found = [place.below(tuple(rest)) for place in known.get(name, ())]
+        found = [location.below(tuple(rest)) for location in known.get(name, ())]
     elif name in free and cells is not None:
-        found = [Place(cells[free.index(name)], (name, *rest))]
+        found = [Location(cells[free.index(name)], (name, *rest))]
     else:
-        found = [Place(function.__globals__, (name, *rest))] if name in function.__globals__ else []
-    yield from (place for place in found if len(place.path) <= _LONGEST)
+        found = [Location(function.__globals__, (name, *rest))] if name in function.__globals__ else []
+    yield from (location for location in found if len(location.path) <= _LONGEST)
 
 
-def _all_places(function: FunctionType, paths: tuple[Path, ...], known: Mapping[str, Places]) -> Places:
-    return tuple([place for path in paths for place in _places(function, path, known)])
+def _all_locations(function: FunctionType, paths: tuple[Path, ...], known: Mapping[str, Locations]) -> Locations:
+    return tuple([location for path in paths for location in _locations(function, path, known)])

@@ -248,7 +248,7 @@ def plain_state(training: Training) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Spread:
     """How a tensor of this shape is spread over a mesh."""
 
     mesh: DeviceMesh
@@ -256,9 +256,9 @@ class Place:
     shape: torch.Size
 
     @staticmethod
-    def of(tensor: DTensor) -> "Place":
+    def of(tensor: DTensor) -> "Spread":
         """Return how a DTensor is spread."""
-        return Place(tensor.device_mesh, tuple(tensor.placements), tensor.shape)
+        return Spread(tensor.device_mesh, tuple(tensor.placements), tensor.shape)
 
     def around(self, part: Tensor) -> Tensor:
         """Return the whole tensor of which this worker has a part."""

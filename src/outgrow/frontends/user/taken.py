@@ -13,7 +13,7 @@ from queue import Queue, SimpleQueue
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.attributes import is_container, refill
-from outgrow.frontends.user.places import Place
+from outgrow.frontends.user.locations import Location
 
 _REMEDY = (
     "which the captured step would not do again: every call would get what the first one got. Take it outside of the "
@@ -29,31 +29,33 @@ def is_iterator(value: object) -> bool:
     return hasattr(type(value), "__next__") and not isinstance(value, IOBase)
 
 
-def _is_of_a_queue(place: Place) -> bool:
-    return place.path[-1] in _GETTERS and isinstance(place.owner(), _QUEUES)
+def _is_of_a_queue(location: Location) -> bool:
+    return location.path[-1] in _GETTERS and isinstance(location.owner(), _QUEUES)
 
 
 @contextmanager
-def nothing_taken(places: Iterable[Place], signed: frozenset[int], arguments: Iterable[object] = ()) -> Iterator[None]:
-    """Raise `Uncapturable` if a place is an iterator, or of a queue, or the block takes out of a container.
+def nothing_taken(
+    locations: Iterable[Location], signed: frozenset[int], arguments: Iterable[object] = ()
+) -> Iterator[None]:
+    """Raise `Uncapturable` if a location is an iterator, or of a queue, or the block takes out of a container.
 
     Arguments that are iterators count, too. Containers of modules and optimizers whose identities are `signed`
     are left to `frontends.user.attributes`.
     """
-    there = [(place, place.read()) for place in places]
-    giving = [f"`{place.name}`" for place, value in there if is_iterator(value) or _is_of_a_queue(place)]
+    there = [(location, location.read()) for location in locations]
+    giving = [f"`{location.name}`" for location, value in there if is_iterator(value) or _is_of_a_queue(location)]
     giving += ["an argument" for value in arguments if is_iterator(value)]
     if giving:
         raise Uncapturable(f"the step takes from {giving[0]}, an iterator or a queue, {_REMEDY}")
-    containers = {id(value): (place, value) for place, value in there if is_container(value)}
-    copies = [(place, x, x.copy()) for place, x in containers.values() if not place.is_signed(signed)]
+    containers = {id(value): (location, value) for location, value in there if is_container(value)}
+    copies = [(location, x, x.copy()) for location, x in containers.values() if not location.is_signed(signed)]
     taken: list[str] = []
     try:
         yield
     finally:
-        for place, container, copy in copies:
+        for location, container, copy in copies:
             if len(container) < len(copy):
-                taken.append(place.name)
+                taken.append(location.name)
                 refill(container, copy)
     if taken:
         raise Uncapturable(f"the step takes something out of `{taken[0]}`, {_REMEDY}")

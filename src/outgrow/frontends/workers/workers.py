@@ -26,7 +26,7 @@ from outgrow.frontends.tracing.capture import storage_name
 from outgrow.frontends.tracing.trace import Traced
 from outgrow.frontends.user.state import (
     ParameterSlot,
-    Place,
+    Spread,
     StateSlot,
     Training,
     parameters,
@@ -79,7 +79,7 @@ class Workers:
         self._mesh, self._group = mesh, mesh.get_group()
         self._levels: DeviceMesh | None = None
         self._states: dict[StateSlot, tuple[int, ...]] = {}
-        self._places: dict[StateSlot, Place] = {}
+        self._spreads: dict[StateSlot, Spread] = {}
         self.shares: Shares | None = None
 
     @property
@@ -89,9 +89,9 @@ class Workers:
         return Shared(int(self.counts[1]), self.shares.received_bytes())
 
     @property
-    def places(self) -> Mapping[StateSlot, Place]:
+    def spreads(self) -> Mapping[StateSlot, Spread]:
         """How tensors are spread, by slot."""
-        return dict(self._places)
+        return dict(self._spreads)
 
     def divided(self, traced: Traced, training: Training, batch: Sequence[object], budget_bytes: int) -> Traced:
         """Return this worker's part of a step. What lasts of it is still to be `cut`.
@@ -102,7 +102,7 @@ class Workers:
         budget_bytes = self._agreed(step, training, batch, budget_bytes)
         for slot, tensor in state_tensors(training).items():
             if isinstance(tensor, DTensor):
-                self._states[slot], self._places[slot] = self._found(slot, tensor), Place.of(tensor)
+                self._states[slot], self._spreads[slot] = self._found(slot, tensor), Spread.of(tensor)
         outputs = put_back(traced, step)
         found = partition(step, self.count, self._fixed(outputs), memory_bytes=budget_bytes * FOR_TENSORS)
         shares = self.shares = Shares(step, found)
@@ -127,7 +127,7 @@ class Workers:
             is_even = placements[0] == Replicate() or shape[states[0]] % self.count == 0
             is_flat = len(set(placements)) == 1 and is_even
             placed = (self._mesh, placements[:1]) if is_flat else (self._mesh_of_levels(), placements)
-            self._places[slot] = Place(*placed, shape)
+            self._spreads[slot] = Spread(*placed, shape)
 
     def _found(self, slot: StateSlot, tensor: DTensor) -> tuple[int, ...]:
         """Return how a tensor that is cut already is cut, division by division.
@@ -155,13 +155,13 @@ class Workers:
         """Replace every tensor that is to be spread and is still whole by this worker's part of it, one by one."""
         whole = [slot for slot, tensor in state_tensors(training).items() if not isinstance(tensor, DTensor)]
         for slot in whole:
-            if slot in self._places and not isinstance(slot, ParameterSlot):
+            if slot in self._spreads and not isinstance(slot, ParameterSlot):
                 tensor = read(slot, training)
                 assert isinstance(tensor, Tensor), "a tensor hangs there"
                 put(slot, self._around(slot, tensor), training)
         holders = _holders(training)
         for slot in whole:
-            if slot in self._places and isinstance(slot, ParameterSlot):
+            if slot in self._spreads and isinstance(slot, ParameterSlot):
                 parameter = read(slot, training)
                 assert isinstance(parameter, nn.Parameter), "a parameter hangs there"
                 part = nn.Parameter(self._around(slot, parameter), requires_grad=parameter.requires_grad)
@@ -173,12 +173,12 @@ class Workers:
                         optimizer.state[part] = optimizer.state.pop(parameter)
 
     def _around(self, slot: StateSlot, tensor: Tensor) -> Tensor:
-        place = self._places[slot]
+        spread = self._spreads[slot]
         box = held(tuple(tensor.shape), self._states[slot], self.count).boxes[self.number]
         part = tensor.detach()
         for dim, (begin, end) in enumerate(box):
             part = part.narrow(dim, begin, end - begin)
-        return place.around(part if part.shape == tensor.shape else part.clone(memory_format=torch.contiguous_format))
+        return spread.around(part if part.shape == tensor.shape else part.clone(memory_format=torch.contiguous_format))
 
     def _agreed(self, step: Dataflow, training: Training, batch: Sequence[object], budget_bytes: int) -> int:
         """Raise `Divided` where workers do not do the same; return the smallest of their budgets."""

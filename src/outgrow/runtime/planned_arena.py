@@ -85,9 +85,9 @@ class Arena:
             self._windows[id(program)] = program, self.pages.show(program.addresses.pages)
         return self._windows[id(program)][1]
 
-    def memory_of(self, program: Program, *, is_timed: bool) -> "Places":
+    def memory_of(self, program: Program, *, is_timed: bool) -> "PlannedMemory":
         """Return the memory of a run of a program whose addresses were planned."""
-        return Places(self, program, self._directed(program), is_timed)
+        return PlannedMemory(self, program, self._directed(program), is_timed)
 
     def score(self, program: Program, there: Mapping[str, torch.UntypedStorage]) -> Score:
         """Return what is the same in every run of a program while the user's storages stay where they are."""
@@ -147,7 +147,7 @@ class Arena:
 
 
 @dataclass
-class Places:
+class PlannedMemory:
     """One run in an arena. `misplaced` counts results that were born elsewhere and copied."""
 
     arena: Arena

@@ -1,4 +1,4 @@
-"""A place is read as Python looks attributes up, and written where a number belongs."""
+"""A location is read as Python looks attributes up, and written where a number belongs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from outgrow.frontends.user.places import MISSING, Place
+from outgrow.frontends.user.locations import MISSING, Location
 
 
 class Plain:
@@ -33,8 +33,8 @@ class Slotted:
     own: float = 2.0
 
 
-def place(value: object, name: str) -> Place:
-    return Place.holding("value", value).below((name,))
+def location(value: object, name: str) -> Location:
+    return Location.holding("value", value).below((name,))
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def place(value: object, name: str) -> Place:
 )
 def test_a_number_may_be_of_an_object_or_of_its_class(value: object, name: str, found: object, own: object) -> None:
     """The class counts where the object has no such attribute."""
-    assert (place(value, name).read(), place(value, name).own()) == (found, own)
+    assert (location(value, name).read(), location(value, name).own()) == (found, own)
 
 
 @pytest.mark.parametrize("make", [Plain, Derived, Slotted, dict, lambda: type("Made", (Derived,), {})])
 def test_a_number_is_written_where_it_belongs_and_goes_again(make: Any) -> None:
     """To the object itself, even where its class has another; into a slot; and into a class."""
     value = make()
-    at = place(value, "own" if isinstance(value, Slotted) else "shared")
+    at = location(value, "own" if isinstance(value, Slotted) else "shared")
     before, own = at.read(), at.own()
     at.write(3.0)
     assert (at.read(), at.own()) == (3.0, 3.0)
@@ -71,7 +71,7 @@ def test_a_number_is_written_where_it_belongs_and_goes_again(make: Any) -> None:
 
 def test_no_code_of_the_users_runs() -> None:
     """A property is not asked."""
-    assert isinstance(place(Plain(), "computed").read(), property)
+    assert isinstance(location(Plain(), "computed").read(), property)
 
 
 def test_what_hangs_in_a_signed_module_is_signed() -> None:
@@ -86,7 +86,7 @@ def test_what_hangs_in_a_signed_module_is_signed() -> None:
 
     module = Module()
     signed = frozenset({id(module)})
-    root = Place.holding("module", module)
+    root = Location.holding("module", module)
     assert all(root.below(path).is_signed(signed) for path in (("rate",), ("table", "rate"), ("slotted", "own")))
     assert not any(root.below(path).is_signed(signed) for path in (("shared",), ("plain", "own")))
     assert not root.below(("rate",)).is_signed(frozenset())

@@ -23,16 +23,16 @@ Root: TypeAlias = dict[str, Any] | CellType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class Location:
     """Where a value is: in a variable of a table, or in the cell of a closure, or below, by attributes and keys."""
 
     root: Root
     path: tuple[str, ...]
 
     @staticmethod
-    def holding(name: str, value: object) -> "Place":
-        """Return a place for a value that is in no variable."""
-        return Place({name: value}, (name,))
+    def holding(name: str, value: object) -> "Location":
+        """Return a location for a value that is in no variable."""
+        return Location({name: value}, (name,))
 
     @property
     def name(self) -> str:
@@ -41,12 +41,12 @@ class Place:
 
     @property
     def key(self) -> tuple[int, tuple[str, ...]]:
-        """What is the same for two of the same place."""
+        """What is the same for two of the same location."""
         return id(self.root), self.path
 
-    def below(self, names: tuple[str, ...]) -> "Place":
-        """Return the place of something that is read of what is here."""
-        return Place(self.root, (*self.path, *names))
+    def below(self, names: tuple[str, ...]) -> "Location":
+        """Return the location of something that is read of what is here."""
+        return Location(self.root, (*self.path, *names))
 
     def read(self) -> object:
         """Return what is there now; `MISSING` if nothing is."""
@@ -63,7 +63,7 @@ class Place:
 
     def owner(self) -> object:
         """Return what it is read of; `MISSING` for a variable."""
-        return MISSING if len(self.path) == 1 else Place(self.root, self.path[:-1]).read()
+        return MISSING if len(self.path) == 1 else Location(self.root, self.path[:-1]).read()
 
     def may_come(self) -> bool:
         """Whether nothing is there, but may be at another time."""
