@@ -20,7 +20,7 @@ from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.machine import Device, Link, Machine
 from outgrow.plan import Budget, Plan
 from outgrow.planning.names import PLANNER_NAMES
-from outgrow.planning.order.lean import least_seconds
+from outgrow.planning.order.lean import Orders, least_seconds
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 
@@ -119,7 +119,7 @@ def _planned(problem: Problem, planner: str) -> Outcome:
 
 def bound_speed(problem: Problem, in_core_seconds: float) -> float | None:
     """Return the speed that no plan beats; None if that takes too long to prove."""
-    seconds = within(PATIENCE_SECONDS, least_seconds, problem, VARIABLES)
+    seconds = within(PATIENCE_SECONDS, least_seconds, problem, Orders(problem), VARIABLES)
     return in_core_seconds / seconds if seconds else None
 
 

@@ -46,7 +46,7 @@ def measured(cell: Cell) -> dict[str, object]:
     from outgrow.frontends.preparing.prepare import KnownMachine, problem_of
     from outgrow.frontends.workloads.steps import capture_workload
     from outgrow.plan import Budget
-    from outgrow.planning.order.lean import least_seconds
+    from outgrow.planning.order.lean import Orders, least_seconds
     from outgrow.planning.planner import planned
     from outgrow.rewriting.derive import verified
     from outgrow.runtime.process import high_water_bytes
@@ -72,7 +72,7 @@ def measured(cell: Cell) -> dict[str, object]:
     derivation_processor_seconds = time.process_time() - begin_processor
     planned_bytes = high_water_bytes() - baseline_bytes
     begin = time.perf_counter()
-    bound = least_seconds(problem)
+    bound = least_seconds(problem, Orders(problem))
     in_core = plan.in_core.seconds
     return {
         **asdict(cell),

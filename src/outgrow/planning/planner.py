@@ -13,7 +13,7 @@ from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.free import free_rewrites
-from outgrow.planning.order.lean import least_seconds, orders
+from outgrow.planning.order.lean import Orders, least_seconds
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
 from outgrow.planning.published.meng import meng
@@ -71,9 +71,9 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True, ea
     published = None if planner == "search" else _PUBLISHED[planner]
     if published is not None:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
-    own = fingerprint(problem.graph)
+    own, orders = fingerprint(problem.graph), Orders(problem)
     if earlier is None:
-        decisions = published(problem) if published is not None else _searched(problem, rewritten, free)
+        decisions = published(problem) if published is not None else _searched(problem, orders, rewritten, free)
     elif earlier.fingerprint == own:
         decisions = earlier.decisions
     else:
@@ -84,7 +84,7 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True, ea
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
         simulated = replay(stages[-1].graph, problem.costs, problem.machine)
-    floor, culprit = _floor(_finest(problem), rewritten)
+    floor, culprit = _floor(_finest(problem), orders, rewritten)
     planning_seconds = time.perf_counter() - begin
     plan = Plan(
         planner=planner,
@@ -95,21 +95,21 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True, ea
         floor_bytes=floor + problem.budget.overhead_bytes,
         floor_op=culprit.name if culprit else "",
         in_core=Estimate(in_core.peak_bytes, in_core.seconds),
-        bound_seconds=least_seconds(problem) if prove else in_core.seconds,
+        bound_seconds=least_seconds(problem, orders) if prove else in_core.seconds,
         planning_seconds=planning_seconds,
         notes=tuple(notes),
     )
     return Planned(plan, stages, in_core, simulated)
 
 
-def _searched(problem: Problem, rewritten: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
+def _searched(problem: Problem, orders: Orders, rewritten: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Return the decisions of the search, for which there is room below the device.
 
     A search knows one link and assumes endless room. So where there is a tier below, it searches once more in which, of
     what outlives the step, only what found room may leave; and if something goes on to the tier below, once as if
     everything did. The quicker result is taken, of those for which there is room.
     """
-    decisions, machine = search(problem, rewritten, free), problem.machine
+    decisions, machine = search(problem, orders, rewritten, free), problem.machine
     if machine.below is None:
         return decisions
     derived = _derived(problem, decisions)
@@ -118,13 +118,13 @@ def _searched(problem: Problem, rewritten: Graph, free: tuple[Decision, ...]) ->
         moving = lasting(derived) - without
         problem = replace(problem, fixed=problem.fixed | (derived.outliving - moving))
         try:
-            decisions = search(problem, rewritten, free)
+            decisions = search(problem, orders, rewritten, free)
         except Infeasible:  # whoever asks the tier for room hears how much there is
             return decisions
         derived = _derived(problem, decisions)
     if not sunk(derived, machine):
         return decisions
-    others = search(replace(problem, machine=replace(machine, link=machine.below)), rewritten, free)
+    others = search(replace(problem, machine=replace(machine, link=machine.below)), orders, rewritten, free)
     other = _derived(problem, others)
     if homeless(other, machine):
         return decisions
@@ -151,12 +151,12 @@ def _with_a_plan(problem: Problem) -> tuple[Problem, Graph, tuple[Decision, ...]
     return problem, rewritten, free
 
 
-def _floor(problem: Problem, rewritten: Graph) -> tuple[int, Op | None]:
+def _floor(problem: Problem, orders: Orders, rewritten: Graph) -> tuple[int, Op | None]:
     """Return the floor that is named: that of the captured order, or of the lean one where a plan needs this."""
     found = floor_of(problem, rewritten)
     if found[0] <= problem.budget.capacity_bytes:
         return found
-    others = [free_rewrites(replace(problem, graph=graph))[0] for graph, moves in orders(problem) if moves]
+    others = [free_rewrites(replace(problem, graph=graph))[0] for graph, moves in orders if moves]
     return min([found, *(floor_of(problem, graph) for graph in others)], key=itemgetter(0))
 
 

@@ -12,7 +12,8 @@ from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Move
 from outgrow.planning.bound.bound import bound_seconds
 from outgrow.planning.floor import floor_of
-from outgrow.planning.order.lean import least_seconds, orders
+from outgrow.planning.order import lean
+from outgrow.planning.order.lean import Orders, least_seconds
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws, verify_derived
@@ -55,19 +56,20 @@ def under(problem: Problem, budget: int) -> Problem:
 def test_a_chain_has_one_order() -> None:
     """What cannot be better is not another order."""
     problem = problem_of(chain(), 1 << 30)
-    assert [moves for _, moves in orders(problem)] == [()]
-    assert least_seconds(under(problem, 3 * LARGE)) == bound_seconds(under(problem, 3 * LARGE))
+    assert [moves for _, moves in Orders(problem)] == [()]
+    tight = under(problem, 3 * LARGE)
+    assert least_seconds(tight, Orders(tight)) == bound_seconds(tight)
 
 
 def test_branches_that_end_thin_run_one_by_one() -> None:
     """In the lean order the step fits where the captured one would have to move or repeat."""
     problem = problem_of(branches(), 1 << 30)
-    (_, none), (lean, moves) = orders(problem)
+    (_, none), (graph, moves) = Orders(problem)
     assert none == ()
     assert moves
-    verify_derived(lean, problem.graph)
-    assert apply_laws(problem.graph, moves) == lean
-    assert peak_bytes(lean, {}) < 2 * LARGE
+    verify_derived(graph, problem.graph)
+    assert apply_laws(problem.graph, moves) == graph
+    assert peak_bytes(graph, {}) < 2 * LARGE
     arithmetic = sum(cost.seconds for cost in problem.costs.values())
     found = planned(under(problem, 2 * LARGE))
     assert any(isinstance(decision, Move) for decision in found.plan.decisions)
@@ -89,14 +91,24 @@ def test_a_budget_that_only_the_lean_order_keeps_is_not_refused() -> None:
     assert refusal.value.floor_bytes == found.plan.floor_bytes
 
 
+def test_the_lean_order_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search, floor and bound of one planning ask for it."""
+    asked: list[Problem] = []
+    found = lean._moves
+    monkeypatch.setattr(lean, "_moves", lambda problem: (asked.append(problem), found(problem))[1])
+    planned(under(problem_of(branches(), 1 << 30), 2 * LARGE))
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_irregular_steps_keep_their_budget_and_their_bound(seed: int) -> None:
     """A plan in either order is verified, fits, and is not below what `least_seconds` says."""
     problem = problem_of(irregular(seed, 60), 1 << 40)
-    for lean, _ in orders(problem):
-        verify_derived(lean, problem.graph)
+    orders = Orders(problem)
+    for graph, _ in orders:
+        verify_derived(graph, problem.graph)
     problem = under(problem, peak_bytes(problem.graph, {}) * 2 // 3)
     found = planned(problem)
     verify_derived(found.stages[-1].graph, problem.graph)
     assert found.simulated.peak_bytes <= problem.budget.capacity_bytes
-    assert found.simulated.seconds >= least_seconds(problem) * (1 - 1e-9)
+    assert found.simulated.seconds >= least_seconds(problem, orders) * (1 - 1e-9)

@@ -16,6 +16,7 @@ from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Budget, Piece, Reuse, Stow, Swap
 from outgrow.planning.free.free import free_rewrites
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.planning.search import search as search_module
@@ -93,7 +94,7 @@ def test_over_which_a_result_lies_that_outlives_the_step_leaves_whole_or_not_at_
     )
     costs = {op.name: Cost(1.0) for op in graph.ops}
     problem = Problem(graph, costs, MACHINE, Budget(262), minimum_bytes=4, piece_bytes=64)
-    decisions = search(problem, graph, ())
+    decisions = search(problem, Orders(problem), graph, ())
     assert Reuse("last", 0) in decisions
     assert any(isinstance(decision, Swap | Stow) for decision in decisions)
     verify(apply_laws(graph, decisions), captured=graph, leeway=Leeway(in_place=IN_PLACE), capacity_bytes=262)

@@ -19,7 +19,7 @@ from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.free import free_rewrites
-from outgrow.planning.order.lean import orders
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.runtime import arena
@@ -62,8 +62,7 @@ def _toy_plan(graph: Graph) -> None:
     problem = _toy_problem(graph)
     floor, _ = floor_of(problem, free_rewrites(problem)[0])
     make_plan(replace(problem, budget=Budget(floor)), prove=False)
-    for _ in orders(_toy_problem(_CROSSING)):
-        pass
+    _ = Orders(_toy_problem(_CROSSING)).lean
 
 
 def _toy_problem(graph: Graph) -> Problem:

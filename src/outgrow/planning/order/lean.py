@@ -13,7 +13,9 @@ such as in randomly wired cells, another order may be far better.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from outgrow.analysis.updates import first_update
 from outgrow.ir.graph import Graph, Role
@@ -31,18 +33,35 @@ _MOST_OPS = 10_000
 """Steps of more ops keep the captured order: they have many layers, in a chain."""
 
 
-def orders(problem: Problem) -> Iterator[tuple[Graph, tuple[Move, ...]]]:
-    """Yield the captured graph, then the one in the lean order if that is another, with the moves that make it."""
-    graph = problem.graph
-    yield graph, ()
-    moves = _moves(problem) if len(graph.ops) <= _MOST_OPS else ()
-    if moves:
-        yield apply_laws(graph, moves), moves
+@dataclass(frozen=True)
+class Orders:
+    """The captured graph, then the one in the lean order if that is another, each with the moves that make it.
+
+    They are those of a problem's graph and workspace. The lean order is looked for once, when it is first asked for.
+    """
+
+    problem: Problem
+
+    def __iter__(self) -> Iterator[tuple[Graph, tuple[Move, ...]]]:
+        """Yield each graph with its moves."""
+        yield self.problem.graph, ()
+        if self.lean is not None:
+            yield self.lean
+
+    @cached_property
+    def lean(self) -> tuple[Graph, tuple[Move, ...]] | None:
+        """The graph in the lean order, and the moves; None if this is the captured order."""
+        graph = self.problem.graph
+        if len(graph.ops) > _MOST_OPS:
+            return None
+        with ThreadPoolExecutor(1) as pool:  # compiled code does not bear Ctrl-C, which strikes the main thread
+            moves = pool.submit(_moves, self.problem).result()
+        return (apply_laws(graph, moves), moves) if moves else None
 
 
-def least_seconds(problem: Problem, variables: int = VARIABLES) -> float:
-    """Return seconds that no plan in one of the `orders` can beat, by programmes of at most `variables` variables."""
-    return min(bound_seconds(replace(problem, graph=graph), variables) for graph, _ in orders(problem))
+def least_seconds(problem: Problem, orders: Orders, variables: int = VARIABLES) -> float:
+    """Return seconds that no plan in one of the orders can beat, by programmes of at most `variables` variables."""
+    return min(bound_seconds(replace(problem, graph=graph), variables) for graph, _ in orders)
 
 
 def _moves(problem: Problem) -> tuple[Move, ...]:

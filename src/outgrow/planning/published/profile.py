@@ -1,6 +1,7 @@
 """What does a planner that walks over a graph in Python know of it? Its ops, their seconds, live bytes and gaps."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Profile:
         """The most live bytes at one op."""
         return int(self.live.max(initial=0))
 
-    @property
+    @cached_property
     def elapsed(self) -> Reals:
         """Seconds of arithmetic before each op."""
         return np.concatenate(([0.0], np.cumsum(self.seconds)))

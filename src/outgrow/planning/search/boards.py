@@ -16,7 +16,7 @@ from outgrow.operators.stalls import slowdown
 from outgrow.plan import Decision
 from outgrow.planning.floor import floor_of, require_feasible
 from outgrow.planning.free.free import free_rewrites
-from outgrow.planning.order.lean import orders
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import Conditions, Trial, conditions_of, tried
 from outgrow.planning.search.choice import FARTHEST
@@ -87,13 +87,15 @@ class Board:
             raise CancelledError
 
 
-def boards(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Iterator[list[Board]]:
+def boards(
+    problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision, ...], is_wanted: Event
+) -> Iterator[list[Board]]:
     """Yield the boards of the captured order, then those of the lean one, if it is another.
 
     `graph` is what the decisions `free` have made of the captured one. Raises `Infeasible` at the end if there is none.
     """
     floors: list[tuple[int, Graph]] = []
-    for ordered, moves in orders(problem):
+    for ordered, moves in orders:
         own = replace(problem, graph=ordered)
         rewritten, made = free_rewrites(own) if moves else (graph, free)
         floors.append((floor_of(own, rewritten)[0], rewritten))

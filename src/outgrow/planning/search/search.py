@@ -28,6 +28,7 @@ from outgrow.analysis.liveness import peak_bytes
 from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import (
     HEADROOMS,
@@ -85,18 +86,18 @@ class _Found:
         return _Found(board, _settled(board, trial))
 
 
-def search(problem: Problem, graph: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
+def search(problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """Return the decisions of the joint search; none where the captured step fits.
 
-    `graph` is the captured one after the rewrites that are free, and `free` are those. Raises `Infeasible` if the
-    budget is below the floor of every order.
+    `orders` are those of the problem, `graph` is the captured one after the rewrites that are free, and `free` are
+    those. Raises `Infeasible` if the budget is below the floor of every order.
     """
     if _needed_bytes(problem) <= problem.budget.capacity_bytes:
         return ()
     is_wanted = Event()
     is_wanted.set()
     with ThreadPoolExecutor(1) as pool:
-        searching = pool.submit(_searched, problem, graph, free, is_wanted)
+        searching = pool.submit(_searched, problem, orders, graph, free, is_wanted)
         try:
             found = searching.result()
         finally:
@@ -126,14 +127,16 @@ def _needed_bytes(problem: Problem) -> int:
     return peak_bytes(graph, problem.workspace) + (born if problem.anchored else 0)
 
 
-def _searched(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> list[_Found]:
+def _searched(
+    problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision, ...], is_wanted: Event
+) -> list[_Found]:
     """Return what the search finds, and plain trials.
 
     Not for the main thread: compiled code does not bear Ctrl-C.
     """
     scanned: list[_Found] = []
     plain: list[_Found] = []
-    for group in boards(problem, graph, free, is_wanted):
+    for group in boards(problem, orders, graph, free, is_wanted):
         found: list[_Found] = []
         for board in group:
             plain += [_Found(board, board.tried(policy)) for policy in _plain(board.space)]
