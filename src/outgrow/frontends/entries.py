@@ -301,6 +301,8 @@ class Entries:
         if not (captured.outside.still_hold() and captured.guards_hold(self._training)):
             return None
         tensors = captured.tensors(self._training, args, kwargs)
+        if not all(item.still_lies(tensors) for item in captured.found):
+            return None
         platform = self._platform
         moves = all(platform.may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
         return Served(entry, tensors) if moves else None

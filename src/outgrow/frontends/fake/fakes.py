@@ -30,7 +30,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.distributed.tensor import DTensor
 from torch.fx.experimental import proxy_tensor
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -180,7 +180,16 @@ class Twins(TorchDispatchMode):
             self.drawn()
         if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
             args, kwargs = pytree.tree_map_only(Tensor, self.twin, (args, kwargs or {}))
+        if func is _ITEM:
+            args = (_met(args[0]),)
         return self._conjugates.called(func, args, kwargs or {}, BY_TENSORS.get(func, func))
+
+
+def _met(tensor: Tensor) -> Tensor:
+    """Return a tensor that the trace knows: what is in one of which it has seen nothing would not be read again."""
+    proxies = get_proxy_mode()
+    is_unknown = proxies is not None and tensor not in proxies.tracer.tensor_tracker
+    return torch.ops.aten.alias.default(tensor) if is_unknown else tensor
 
 
 def _nothing() -> None:

@@ -42,7 +42,7 @@ from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_
 from outgrow.frontends.user.guards import Guards, asked, guards
 from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.refusals import NOT_HELD
-from outgrow.frontends.user.sharing import address
+from outgrow.frontends.user.sharing import address, place
 from outgrow.frontends.user.state import (
     BatchSlot,
     BufferSlot,
@@ -60,6 +60,7 @@ from outgrow.frontends.user.state import (
     state_tensors,
     title,
 )
+from outgrow.frontends.user.unseen import geometry
 from outgrow.ir.graph import Graph, Role
 
 _ROLES: Mapping[type[Slot], Role] = {
@@ -71,6 +72,31 @@ _ROLES: Mapping[type[Slot], Role] = {
     BatchSlot: Role.INPUT,
     ConstantSlot: Role.INPUT,
 }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A tensor that the step found outside, in the memory of a storage of the graph, and how it lies there."""
+
+    tensor: Tensor
+    storage: str
+    geometry: tuple[object, ...]
+
+    @staticmethod
+    def of(tensor: Tensor, storage: str) -> "Found":
+        """Return a tensor as it is now."""
+        return Found(tensor, storage, _lying(tensor))
+
+    def still_lies(self, owners: Mapping[str, Tensor]) -> bool:
+        """Whether it lies as it did in what are the tensors that own the storages now."""
+        owner = owners.get(self.storage)
+        is_there = owner is None or owner is self.tensor or place(owner) == place(local(self.tensor))
+        return is_there and _lying(self.tensor) == self.geometry
+
+
+def _lying(tensor: Tensor) -> tuple[object, ...]:
+    (*lies, _), tensor = geometry(local(tensor)), local(tensor)
+    return (*lies, tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +169,7 @@ class Captured:
     returned: Returned
     guards: Guards
     constants: tuple[Tensor, ...]
+    found: tuple[Found, ...] = ()
     schedulers: tuple[LRScheduler, ...] = ()
     settled: tuple[Settled | Contents, ...] = ()
     overwritten: tuple[Overwritten, ...] = ()
@@ -300,6 +327,7 @@ class _Assembly:
         self.conversion = Conversion(_born_roles(traced))
         self.inputs: list[Input] = []
         self.constants: list[Tensor] = []
+        self.found: list[Found] = []
         self.outputs: tuple[object, ...] = ()
 
     def captured(self) -> Captured:
@@ -329,6 +357,7 @@ class _Assembly:
             returned=self._returned(numbers),
             guards=guards(self.traced.shape_env, (*self.traced.symbols, *counters), assumed),
             constants=tuple(self.constants),
+            found=tuple(self.found),
             schedulers=self.traced.schedulers,
             settled=self.traced.settled,
             outside=self.traced.outside,
@@ -368,6 +397,9 @@ class _Assembly:
         if not self.conversion.has(tensor):
             self.constants.append(self.traced.originals.get(id(tensor), tensor))
         self._bind(node, slot, tensor)
+        original = self.traced.originals.get(id(tensor))
+        if original is not None:
+            self.found.append(Found.of(original, self.conversion.storage_of(tensor)))
 
     def _check_batch(self) -> None:
         """Refuse a write to memory that an argument shares with something else: in the graph they are separate."""

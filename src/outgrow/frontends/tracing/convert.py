@@ -57,6 +57,10 @@ class Conversion:
         """Whether the storage of `tensor` is known."""
         return address(tensor) in self._names
 
+    def storage_of(self, tensor: Tensor) -> str:
+        """Return the name of the storage of `tensor`, which is known."""
+        return self._names[address(tensor)]
+
     def add_input(self, name: str, role: Role, tensor: Tensor) -> None:
         """Declare the storage of `tensor`, which is there when the step begins."""
         self._add_storage(name, role, tensor)
@@ -165,7 +169,7 @@ class Conversion:
 
     def _geometry(self, name: str, tensor: Tensor) -> Value:
         """Return what `tensor` means, at no particular version."""
-        storage = self._names[address(tensor)]
+        storage = self.storage_of(tensor)
         dtype = str(tensor.dtype).removeprefix("torch.")
         return Value(name, storage, 0, dtype, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
 

@@ -4,13 +4,13 @@ A signature is everything that shaped the capture and is not read anew at each c
 tensors, devices of parameters and arguments, which tensors share memory and where they lie in it, which state and
 gradients exist, arguments that are not tensors, requires_grad flags, the types of modules and under which names they,
 their parameters and buffers hang in each other, what they and optimizers have in their attributes (`configuration`),
-all hooks, constants of the parameter groups, and the modes of torch. Only
-the floats of parameter groups are no part of it: they are inputs of the graph (see `Captured.guards_hold`).
+all hooks, constants of the parameter groups, and the modes of torch. Only the floats of parameter groups are no part of
+it: they are inputs of the graph (see `Captured.guards_hold`).
 
 It walks modules by itself and takes about two microseconds a tensor, on every call except where a step has ample room
-and a `glance` is enough. Numbers that the step's code names outside, or of its arguments, are compared beside it
-(`frontends.user.outside`). It does not see other values that the step closes over, nor other changes inside of argument
-objects that are not tensors.
+and a `glance` is enough. What the step's code names outside, or of its arguments, and the modules beside that it runs
+are compared beside it (`frontends.user.outside`), and so are tensors that it closes over (`Found`). What the step
+reaches in other ways it does not see.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -19,28 +19,16 @@ from typing import TypeAlias
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
-from torch.optim.optimizer import (
-    Optimizer,
-    _global_optimizer_post_hooks,
-    _global_optimizer_pre_hooks,
-)
+from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user import hooks
 from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of_optimizer
 from outgrow.frontends.user.containers import open_dataclasses
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import check_python
 
 _PLAIN = (bool, int, float, str)
-_HOOKS_OF_ALL: tuple[Mapping[int, object], ...] = (
-    module_hooks._global_forward_hooks,
-    module_hooks._global_forward_pre_hooks,
-    module_hooks._global_backward_hooks,
-    module_hooks._global_backward_pre_hooks,
-    _global_optimizer_pre_hooks,
-    _global_optimizer_post_hooks,
-)
 Memory: TypeAlias = dict[int, tuple[int, int]]
 """For each storage its number, and the offset, in elements, of the first tensor met in it."""
 
@@ -114,7 +102,7 @@ def _modes() -> Hashable:
         torch._C._get_math_sdp_enabled(),
         torch._C._get_cudnn_sdp_enabled(),
         (autocast, torch.is_autocast_cache_enabled()) if autocast else None,
-        tuple([tuple(table) for table in _HOOKS_OF_ALL if table]),
+        tuple([tuple(table) for table in hooks.OF_ALL if table]),
     )
 
 
@@ -187,8 +175,7 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory)
                 order[id(parameter)], grad = len(order), parameter.grad
                 found += (_layout(parameter, memory), parameter.device, parameter.requires_grad)
                 found.append(None if grad is None else _layout(grad, memory))
-                for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
-                    found.append(None if hooks is None else tuple(hooks))
+                found += [None if table is None else tuple(table) for table in hooks.of_tensor(parameter)]
         found += [None if item is None else (_layout(item, memory), item.requires_grad) for item in buffers.values()]
         waiting += [child for child in children.values() if child is not None]
     return tuple(found)
@@ -196,13 +183,13 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory)
 
 def _hooks(module: nn.Module) -> Hashable:
     """Name the hooks of a module; each has a number of its own."""
-    tables = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    tables = hooks.of_module(module)
     return tuple([tuple(table) for table in tables]) if any(tables) else None
 
 
 def _optimizer(optimizer: Optimizer, order: dict[int, int], memory: Memory) -> Hashable:
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    groups: list[Hashable] = [type(optimizer), of_optimizer(optimizer, {}), tuple([tuple(table) for table in hooks])]
+    tables = tuple([tuple(table) for table in hooks.of_optimizer(optimizer)])
+    groups: list[Hashable] = [type(optimizer), of_optimizer(optimizer, {}), tables]
     for group in optimizer.param_groups:
         groups.append(tuple([order.get(id(parameter), -1) for parameter in group["params"]]))
         groups.append(tuple([(key, _plain(value, memory)) for key, value in group.items() if key != "params"]))

@@ -12,7 +12,7 @@ same (`frontends.user.outside`), and what the step prints or appends to a list h
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock, get_ident
 from typing import Any, TypeAlias
 from unittest.mock import patch
@@ -44,6 +44,7 @@ from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
 from outgrow.frontends.user.guards import symbol
+from outgrow.frontends.user.helpers import helpers_noted
 from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import DROP_IN, refusals
@@ -227,13 +228,12 @@ def _trace(
         stack.enter_context(nothing_unseen(before))
         twins.drawn = stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
+        helpers = stack.enter_context(helpers_noted([item for item in owners if isinstance(item, nn.Module)]))
         set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
         stack.enter_context(_gradients_noted(training, run))
         plain = plain_state(training)
-        stack.enter_context(patch.object(GradScaler, _MAKE_SCALE, _made_for_good))
-        for owner, name, function in _TRACEABLE:
-            stack.enter_context(patch.object(owner, name, function, create=True))
-        for context in (intact, _quiet(), refusals(), mode, twins, torch.autograd.set_multithreading_enabled(False)):
+        one_thread = torch.autograd.set_multithreading_enabled(False)
+        for context in (_made_traceable(), intact, _quiet(), refusals(), mode, twins, one_thread):
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
         lying = geometries(tensors)
@@ -261,7 +261,7 @@ def _trace(
             schedulers=tuple(schedulers.waiting),
             settled=run.settled,
             left=_left(run, module),
-            outside=outside,
+            outside=replace(outside, helpers=tuple(helpers.values())),
             changed=run.changed,
         )
 
@@ -275,9 +275,9 @@ def _found_outside(
     step: Callable[..., object], training: Training, leaves: Sequence[object], call_structure: pytree.TreeSpec
 ) -> tuple[Outside, AbstractContextManager[None]]:
     """Return the numbers that a step finds outside, and a context in which it must take nothing there."""
-    locations = reached(step, training.models, *pytree.tree_unflatten(leaves, call_structure))
+    found = reached(step, training.models, training.optimizers, *pytree.tree_unflatten(leaves, call_structure))
     signed = frozenset(map(id, _owners(training)))
-    return Outside.of(locations, signed), nothing_taken(locations, signed, leaves)
+    return Outside.of(found, signed), nothing_taken(found.locations, signed, leaves)
 
 
 @contextmanager
@@ -424,6 +424,16 @@ def _side_effects_undone(training: Training, twins: Twins, outside: Outside) -> 
             f"the step computes the gradient of a tensor of shape {tuple(strays[0].shape)} that no model "
             "owns; name every module that is trained: model=[model, loss_module]"
         )
+
+
+@contextmanager
+def _made_traceable() -> Iterator[None]:
+    """Let scalers make their tensors for good, and functions of `_TRACEABLE` be those that can be traced."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(GradScaler, _MAKE_SCALE, _made_for_good))
+        for owner, name, function in _TRACEABLE:
+            stack.enter_context(patch.object(owner, name, function, create=True))
+        yield
 
 
 def _made_for_good(scaler: GradScaler, device: torch.device) -> None:

@@ -9,7 +9,9 @@ dependence     which of what is kept there depends on what the step is given
 reads          what the code of a function reads by name
 locations      where a value is that a step finds outside
 reach          which locations outside a step reaches by names
-outside        the numbers at these locations
+helpers        which modules and scalers run in a step beside those in training
+hooks          functions that torch calls by itself
+outside        the numbers at these locations, things that a step uses, and its helpers
 taken          what a step takes out of what is outside, so that it is gone
 escapes        what a step keeps that has no content
 unseen         what a step does that no trace sees

@@ -54,6 +54,11 @@ def of_module(module: nn.Module, known: Known) -> Hashable:
     return _described(vars(module), known, _OF_MODULES)
 
 
+def of_helper(module: nn.Module) -> Hashable:
+    """Describe what a module that is not in training has of its own, and which tensors, hooks and modules are its."""
+    return _described(vars(module), {})
+
+
 def of_optimizer(optimizer: Optimizer, known: Known) -> Hashable:
     """Describe what an optimizer has of its own, beside groups and state."""
     return _described(vars(optimizer), known, _OF_OPTIMIZERS)

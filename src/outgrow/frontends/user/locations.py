@@ -12,7 +12,6 @@ from types import CellType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from outgrow.frontends.user.configuration import is_opaque
 from outgrow.frontends.user.drawn import is_filled
@@ -124,7 +123,7 @@ def _table(value: object) -> dict[str, Any] | None:
     """Return the entries or the attributes that a value has of its own, if they may be of the user's."""
     if isinstance(value, dict):
         return value
-    is_other = isinstance(value, Optimizer | Tensor) or (isinstance(value, ModuleType) and _is_library(value.__name__))
+    is_other = isinstance(value, Tensor) or (isinstance(value, ModuleType) and _is_library(value.__name__))
     if is_other or not hasattr(value, "__dict__"):
         return None
     return dict(vars(value)) if isinstance(value, type) else vars(value)

@@ -5,29 +5,43 @@
     entries       of dictionaries, under words: `state["step"]`
 
 What it calls by name, a function, a method or an object of the user's, is looked at as well, with what it is given, and
-so is all that wraps a function. The forward passes of the modules in training are called by torch: they are looked at
-for themselves. What is reached in other ways (by an index, by `getattr`) is not seen.
+so is all that wraps a function. What torch calls is looked at for itself: forward passes of the modules in training,
+hooks, and the passes of a `torch.autograd.Function`. Of a container that is used as a whole, the functions in it are
+looked at; of an object that is, the methods that operators call. What is reached in other ways, as an attribute of an
+object in a list, is not seen.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
+from numpy import ndarray
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.optim import Optimizer
 
-from outgrow.frontends.user.configuration import is_opaque
+from outgrow.frontends.user.configuration import NUMBERS, is_opaque
 from outgrow.frontends.user.drawn import wrapped_by
-from outgrow.frontends.user.locations import MISSING, Location, of_class
+from outgrow.frontends.user.hooks import hooks
+from outgrow.frontends.user.locations import MISSING, Location, is_of_the_user, of_class
 from outgrow.frontends.user.reads import SUPER, Path, reads
 from outgrow.frontends.user.refusals import is_of_a_library
 
+_BLIND = frozenset(("callable", "hasattr", "id", "isinstance", "issubclass", "print", "super", "type"))
+"""Functions of Python's that look at no content of what they are given."""
+_PASSES = ("forward", "setup_context", "backward", "vmap", "jvp")
+_NO_OPERATORS = frozenset(("__init__", "__new__", "__del__", "__repr__", "__str__", "__init_subclass__", "__setattr__"))
+_OWNING = (dict, list, tuple, deque, set, frozenset, ndarray, Tensor, nn.Module)
+"""Whose methods read what they have."""
 _MOST_FUNCTIONS = 1 << 12
+_MOST_ITEMS = 256
 _LONGEST = 16
 """No location is looked at that is further down, as an object that refers to itself would have."""
 Locations = tuple[Location, ...]
+Key = tuple[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +64,35 @@ class _Given:
         found |= {name: locations for name, locations in self.keywords if name in names}
         return {name: locations for name, locations in found.items() if locations}
 
+    def all(self) -> Iterator[Locations]:
+        """Yield the locations of all of them."""
+        yield from self.positions
+        yield from (locations for _, locations in self.keywords)
+
 
 _NAMED = _Given(is_called=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Locations, and the keys of those at which something is used as a whole: not only to read of it."""
+
+    locations: Locations
+    whole: frozenset[Key]
 
 
 def reached(
     step: Callable[..., object],
     models: Iterable[nn.Module] = (),
+    optimizers: Iterable[Optimizer] = (),
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] | None = None,
-) -> Locations:
+) -> Reached:
     """Return the locations that a step reaches when it trains some models and is called with some arguments.
 
-    Of the arguments only those of which signatures do not know what is in them.
+    Of the arguments only those of which signatures do not know what is in them, and functions.
     """
+    models = tuple(models)
     reach = _Reach()
     for model in models:
         root = Location.holding("model", model)
@@ -73,16 +102,21 @@ def reached(
     reach.meet(step, _Given(positions, tuple((n, reach.given(n, v)) for n, v in (kwargs or {}).items())), is_step=True)
     for module, location in reach.modules.values():
         reach.meet(module, at=location)
-    return tuple(reach.locations.values())
+    for function in (*hooks(models, optimizers), *filter(_is_function, (*args, *(kwargs or {}).values()))):
+        reach.meet(function, _Given())
+    return Reached(tuple(reach.locations.values()), frozenset(reach.whole))
+
+
+def _is_function(value: object) -> bool:
+    return isinstance(value, FunctionType | MethodType | partial)
 
 
 @dataclass
 class _Reach:
     """The locations that have been found, and the functions that have been looked at, with what they were given."""
 
-    locations: dict[tuple[int, tuple[str, ...]], Location] = field(
-        default_factory=dict[tuple[int, tuple[str, ...]], Location]
-    )
+    locations: dict[Key, Location] = field(default_factory=dict[Key, Location])
+    whole: set[Key] = field(default_factory=set[Key])
     functions: dict[object, FunctionType] = field(default_factory=dict[object, FunctionType])
     holders: dict[tuple[str, int], Location] = field(default_factory=dict[tuple[str, int], Location])
     modules: dict[int, tuple[nn.Module, Location]] = field(default_factory=dict[int, tuple[nn.Module, Location]])
@@ -92,52 +126,53 @@ class _Reach:
         is_described = isinstance(value, nn.Module | Optimizer | Tensor) or not is_opaque(value)
         return () if is_described else (self._holding(name, value),)
 
-    def meet(self, value: Any, given: _Given = _NAMED, at: Location | None = None, *, is_step: bool = False) -> None:
-        """Look at what a callable names, which may be at a location, and which is given something."""
+    def meet(self, value: Any, given: _Given = _NAMED, at: Location | None = None, *, is_step: bool = False) -> bool:
+        """Look at what a callable names, which may be at a location, and which is given something.
+
+        Return whether there was any code to look at.
+        """
         match value:
             case MethodType():
-                self.meet(value.__func__, given.behind(self._holding("self", value.__self__)), is_step=is_step)
+                return self.meet(value.__func__, given.behind(self._holding("self", value.__self__)), is_step=is_step)
             case partial():
                 positions = [(self._holding("given", item),) for item in value.args]
                 keywords = [(name, (self._holding(name, item),)) for name, item in value.keywords.items()]
                 merged = replace(given, positions=(*positions, *given.positions), keywords=(*keywords, *given.keywords))
-                self.meet(value.func, merged, is_step=is_step)
+                return self.meet(value.func, merged, is_step=is_step)
             case staticmethod():
-                self.meet(value.__func__, given)
+                return self.meet(value.__func__, given)
             case type():
-                return
+                return False
             case _ if not isinstance(value, FunctionType) and len(wrapped_by(value)) == 1:
-                self._meet_object(value, given, at, is_step=is_step)
+                return self._meet_object(value, given, at, is_step=is_step)
             case _:
                 *around, innermost = wrapped_by(value)
-                for function in around:
-                    self._meet_function(function, given)
+                met = [self._meet_function(function, given) for function in around]
                 if isinstance(innermost, FunctionType):
-                    self._meet_function(innermost, given, is_step=is_step)
-                else:
-                    self.meet(innermost, given, is_step=is_step)
+                    return self._meet_function(innermost, given, is_step=is_step) or any(met)
+                return self.meet(innermost, given, is_step=is_step) or any(met)
 
-    def _meet_object(self, value: object, given: _Given, at: Location | None, *, is_step: bool) -> None:
+    def _meet_object(self, value: object, given: _Given, at: Location | None, *, is_step: bool) -> bool:
         """Look at what an object does when it is called, or a module that may be."""
         name = "forward" if isinstance(value, nn.Module) else "__call__"
         if isinstance(value, nn.Module) and name in vars(value):
-            self.meet(vars(value)[name], given)
-            return
+            return self.meet(vars(value)[name], given)
         method = next(of_class(value, name), None)
         _, at = self.modules.get(id(value), (value, at))
         if isinstance(method, FunctionType) and (given.is_called or name == "forward"):
-            self.meet(method, given.behind(at or self._holding("self", value)), is_step=is_step)
+            return self.meet(method, given.behind(at or self._holding("self", value)), is_step=is_step)
+        return False
 
-    def _meet_function(self, function: object, given: _Given, *, is_step: bool = False) -> None:
+    def _meet_function(self, function: object, given: _Given, *, is_step: bool = False) -> bool:
         if not isinstance(function, FunctionType) or (not is_step and is_of_a_library(function.__code__.co_filename)):
-            return
+            return False
         known = given.named(function)
         key = (
             id(function),
             tuple((name, tuple(location.key for location in locations)) for name, locations in known.items()),
         )
         if key in self.functions or len(self.functions) >= _MOST_FUNCTIONS:
-            return
+            return True
         self.functions[key] = function
         known = self._of_defaults(function) | known
         found = reads(function.__code__)
@@ -150,48 +185,92 @@ class _Reach:
                 tuple([_all_locations(function, paths, known) for paths in call.positions]),
                 tuple([(name, _all_locations(function, paths, known)) for name, paths in call.keywords]),
             )
-            for location in _locations(function, call.callee, known):
-                self._follow(location, given, is_of_super=SUPER in call.callee.names)
+            callees = list(_locations(function, call.callee, known))
+            met = [self._follow(callee, given, is_of_super=SUPER in call.callee.names) for callee in callees]
+            if call.callee.names == ("getattr",) and not call.callee.is_local:
+                self._use_numbers(location for locations in given.positions[:1] for location in locations)
+            if not any(met) and (call.callee.is_local or call.callee.names[0] not in _BLIND):
+                self._use(location for locations in given.all() for location in locations)
+        self._use(_all_locations(function, found.whole, known))
+        return True
 
-    def _follow(self, location: Location, given: _Given = _NAMED, *, is_of_super: bool = False) -> None:
+    def _use(self, locations: Iterable[Location]) -> None:
+        """Note locations at which something is used as a whole, and look at what is called by that."""
+        for location in locations:
+            if location.key in self.whole:
+                continue
+            self.whole.add(location.key)
+            self.locations.setdefault(location.key, location)
+            value = location.read()
+            if isinstance(value, dict | list | tuple):
+                for item in list(value.values() if isinstance(value, dict) else value)[:_MOST_ITEMS]:
+                    if _is_function(item):
+                        self.meet(item, _Given())
+            elif value is not MISSING and is_opaque(value) and not isinstance(value, type):
+                for method in _operators(type(value)):
+                    self.meet(method, _Given().behind(location))
+
+    def _use_numbers(self, locations: Iterable[Location]) -> None:
+        """Note all numbers that objects at locations have of their own, of which any may be read."""
+        for location in locations:
+            attributes = getattr(location.read(), "__dict__", {})
+            for name in [name for name, value in attributes.items() if type(value) in NUMBERS][:_MOST_ITEMS]:
+                found = location.below((name,))
+                self.locations.setdefault(found.key, found)
+
+    def _follow(self, location: Location, given: _Given = _NAMED, *, is_of_super: bool = False) -> bool:
         """Look at what may be called at a location: what is there, or the method of the object before.
 
-        Where it is one of `super()`, all methods of that name are looked at.
+        Where it is one of `super()`, all methods of that name are looked at. Return whether there was any code.
         """
         value, owner = location.own(), location.owner()
         if value is not MISSING and not is_of_super:
-            self._meet_of(owner, value, given, location)
-            return
+            return self._meet_of(owner, value, given, location)
         if owner is MISSING:
-            return
-        holder = Location(location.root, location.path[:-1])
-        for found in list(of_class(owner, location.path[-1]))[: None if is_of_super else 1]:
+            return False
+        holder, name = Location(location.root, location.path[:-1]), location.path[-1]
+        if isinstance(owner, _OWNING) or next(of_class(owner, name), None) is None:
+            self._use((holder,))
+        if name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
+            passes = [found for name in _PASSES for found in list(of_class(owner, name))[:1]]
+            return any(list(map(self.meet, passes)))
+        met = False
+        for found in list(of_class(owner, name))[: None if is_of_super else 1]:
             match found:
                 case FunctionType() if not isinstance(owner, type):
-                    self.meet(found, given.behind(holder))
+                    met |= self.meet(found, given.behind(holder))
                 case property(fget=FunctionType() as getter):
-                    self.meet(getter, _Given().behind(holder))
+                    met |= self.meet(getter, _Given().behind(holder))
                 case _:
-                    self._meet_of(owner, found, given, None)
+                    met |= self._meet_of(owner, found, given, None)
+        return met
 
-    def _meet_of(self, owner: object, value: object, given: _Given, at: Location | None) -> None:
+    def _meet_of(self, owner: object, value: object, given: _Given, at: Location | None) -> bool:
         if isinstance(value, classmethod):
             kind = owner if isinstance(owner, type) else type(owner)
-            self.meet(value.__func__, given.behind(self._holding("cls", kind)))
-        elif callable(value) or isinstance(value, staticmethod):
-            self.meet(value, given, at)
+            return self.meet(value.__func__, given.behind(self._holding("cls", kind)))
+        return (callable(value) or isinstance(value, staticmethod)) and self.meet(value, given, at)
 
     def _of_defaults(self, function: FunctionType) -> dict[str, Locations]:
         """Return the parameters with defaults that a call may change, such as a dictionary."""
         code, defaults = function.__code__, function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
         pairs = (*zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items())
-        changeable = ((name, value) for name, value in pairs if isinstance(value, dict) or hasattr(value, "__dict__"))
+        changeable = (
+            (name, value) for name, value in pairs if isinstance(value, _OWNING) or hasattr(value, "__dict__")
+        )
         return {name: (self._holding(name, value),) for name, value in changeable}
 
     def _holding(self, name: str, value: object) -> Location:
         """Return the location of an object that is in no variable, the same each time."""
         return self.holders.setdefault((name, id(value)), Location.holding(name, value))
+
+
+def _operators(kind: type) -> Iterator[FunctionType]:
+    """Yield the methods of a class that operators, blocks and loops call: those with names like `__getitem__`."""
+    for name, value in (item for base in kind.__mro__ if is_of_the_user(base) for item in vars(base).items()):
+        if name.startswith("__") and name not in _NO_OPERATORS and isinstance(value, FunctionType):
+            yield value
 
 
 def _locations(function: FunctionType, path: Path, known: Mapping[str, Locations]) -> Iterator[Location]:

@@ -3,7 +3,7 @@
 The instructions are gone through once, in their order, with a stack of values as the function would have it. Of each
 value it is known on which paths it may have been read: `self`, and of that `config`. A path stays known in a local
 variable, and as an argument of a call; where two ways meet (`one if flag else other`), both count. What is reached by
-an index, by `getattr`, or by a loop over a container is on no path.
+an index, by `getattr`, or by a loop over a container is on no path, but the container is used as a whole then.
 """
 
 import dis
@@ -53,10 +53,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """All that a code reads by name, and what of that it calls."""
+    """All that a code reads by name, what of that it calls, and what it uses as a `whole`: not only to read of it."""
 
     paths: Paths
     calls: tuple[Call, ...]
+    whole: Paths
 
 
 @cache
@@ -84,6 +85,7 @@ class _Walk:
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
+        self.cells = frozenset((*code.co_cellvars, *code.co_freevars))
         self.stack: list[_Value] = []
         self.arriving: dict[int, list[_Value]] = {}
         self.local: dict[str, Paths] = {}
@@ -91,6 +93,7 @@ class _Walk:
         self.inner: list[Reads] = []
         self.paths: dict[Path, None] = {}
         self.calls: dict[Call, None] = {}
+        self.whole: dict[Path, None] = {}
 
     def reads(self) -> Reads:
         goes_on = True
@@ -102,13 +105,14 @@ class _Walk:
             goes_on = item.opname not in _ENDS and not item.opname.startswith(_LEAPS)
         for inner in self.inner:
             self._note(path for found in inner.paths for path in self._from_inner(found))
+            self.whole |= dict.fromkeys(self._all_from_inner(inner.whole))
             for call in inner.calls:
                 self._note_call(
                     self._all_from_inner((call.callee,)),
                     tuple([self._all_from_inner(paths) for paths in call.positions]),
                     tuple([(name, self._all_from_inner(paths)) for name, paths in call.keywords]),
                 )
-        return Reads(tuple(self.paths), tuple(self.calls))
+        return Reads(tuple(self.paths), tuple(self.calls), tuple(self.whole))
 
     def _visit(self, item: dis.Instruction) -> None:
         kind = item.opname
@@ -142,6 +146,8 @@ class _Walk:
             self.stack += [self._variable(name, is_fast=True) for name in item.argval]
         else:
             self._push(self._variable(item.argval, is_fast=is_fast), _effect(item) - 1)
+            if item.opname == "LOAD_CLOSURE" or (is_fast and item.argval in self.cells):
+                self.stack[-1] = _UNKNOWN  # the variable itself, for a function that is defined here
 
     def _part(self, item: dis.Instruction) -> None:
         """Read an attribute, that of `super()`, or an entry."""
@@ -151,18 +157,20 @@ class _Walk:
             owner, _, _ = self._pop(), self._pop(), self._pop()
             self._push(owner.below(SUPER).below(item.argval), _effect(item) + 2)
         else:
-            key = self._pop()
-            self._push(self._pop().below(key.constant))
+            key, owner = self._pop(), self._pop()
+            self._use_part(owner, key)
+            self._push(owner.below(key.constant))
 
     def _store(self, item: dis.Instruction) -> None:
         match item.opname:
             case "STORE_ATTR":
                 self._note(self._pop().below(item.argval).paths)
-                self._pop()
+                self._use(self._pop())
             case "STORE_SUBSCR":
-                key = self._pop()
-                self._note(self._pop().below(key.constant).paths)
-                self._pop()
+                key, owner = self._pop(), self._pop()
+                self._use_part(owner, key)
+                self._note(owner.below(key.constant).paths)
+                self._use(self._pop())
             case "STORE_FAST_LOAD_FAST":
                 self._keep(item.argval[0], is_fast=True)
                 self.stack.append(self._variable(item.argval[1], is_fast=True))
@@ -181,11 +189,14 @@ class _Walk:
             if count <= len(self.stack):
                 self.stack[-1], self.stack[-count] = self.stack[-count], self.stack[-1]
         elif item.opcode in _JUMPS:
+            self._use(*_taken(self.stack, item))
             there = _after(self.stack, item, jump=True)
             known = self.arriving.get(item.argval)
             self.arriving[item.argval] = there if known is None else _merged(known, there)
             self.stack = _after(self.stack, item, jump=False)
         else:
+            if item.opname != "POP_TOP":
+                self._use(*_taken(self.stack, item))
             self.stack = _after(self.stack, item, jump=False)
 
     def _call(self, item: dis.Instruction) -> None:
@@ -196,6 +207,7 @@ class _Walk:
         given = [self._pop().paths for _ in range(item.arg or 0)][::-1]
         callee = (*self._pop().paths, *self._pop().paths)
         by_position = len(given) - len(keywords)
+        self._use(_Value(callee), *(() if callee else map(_Value, given)))
         self._note_call(callee, tuple(given[:by_position]), tuple(zip(keywords, given[by_position:], strict=False)))
         is_super = Path(is_local=False, names=("super",)) in callee and self.code.co_argcount > 0 and not given
         owner = self._variable(self.code.co_varnames[0], is_fast=True) if is_super else _UNKNOWN
@@ -211,6 +223,7 @@ class _Walk:
         if is_fast or name in self.code.co_cellvars:
             self.local[name] = tuple(dict.fromkeys((*self.local.get(name, ()), *value.paths)))
         else:
+            self._use(value)
             self._note((Path(is_local=False, names=(name,)),))
 
     def _from_inner(self, path: Path) -> Iterator[Path]:
@@ -231,6 +244,15 @@ class _Walk:
     def _pop(self) -> _Value:
         return self.stack.pop() if self.stack else _UNKNOWN
 
+    def _use(self, *values: _Value) -> None:
+        """Note that values are used as a whole."""
+        for value in values:
+            self.whole |= dict.fromkeys(value.paths)
+
+    def _use_part(self, owner: _Value, key: _Value) -> None:
+        """Note that an entry of a value is used: which one, is known for a word alone."""
+        self._use(key, *(() if isinstance(key.constant, str) else (owner,)))
+
     def _note(self, paths: "Iterator[Path] | Paths") -> None:
         self.paths |= dict.fromkeys(paths)
 
@@ -250,6 +272,14 @@ def _after(stack: Sequence[_Value], item: dis.Instruction, *, jump: bool) -> lis
     if changed >= 0 and not item.opname.startswith(_LEAVING):
         found[changed] = _UNKNOWN
     return found
+
+
+def _taken(stack: Sequence[_Value], item: dis.Instruction) -> list[_Value]:
+    """Return the values that an instruction takes from the stack, or of which it makes others."""
+    effect = _effect(item, jump=False)
+    taken = list(stack[len(stack) + effect :]) if effect < 0 else []
+    changed = len(stack) - len(taken) - 1
+    return [*taken, stack[changed]] if changed >= 0 and not item.opname.startswith(_LEAVING) else taken
 
 
 def _merged(one: list[_Value], other: list[_Value]) -> list[_Value]:

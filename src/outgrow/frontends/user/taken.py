@@ -20,6 +20,7 @@ _REMEDY = (
     "step, and pass it as an argument"
 )
 _QUEUES = (Queue, SimpleQueue, ProcessQueue)
+_FEW = 64
 _GETTERS = ("get", "get_nowait")
 """Methods of queues between threads and processes that take something out."""
 
@@ -27,6 +28,12 @@ _GETTERS = ("get", "get_nowait")
 def is_iterator(value: object) -> bool:
     """Whether a value gives away what comes next; files, to which a step may write, do not count."""
     return hasattr(type(value), "__next__") and not isinstance(value, IOBase)
+
+
+def _gives(value: object) -> bool:
+    """Whether something is taken from a value, or from one of a few in a list."""
+    few = value[:_FEW] if isinstance(value, list | tuple) else ()
+    return is_iterator(value) or any(map(is_iterator, few))
 
 
 def _is_of_a_queue(location: Location) -> bool:
@@ -43,7 +50,7 @@ def nothing_taken(
     are left to `frontends.user.attributes`.
     """
     there = [(location, location.read()) for location in locations]
-    giving = [f"`{location.name}`" for location, value in there if is_iterator(value) or _is_of_a_queue(location)]
+    giving = [f"`{location.name}`" for location, value in there if _gives(value) or _is_of_a_queue(location)]
     giving += ["an argument" for value in arguments if is_iterator(value)]
     if giving:
         raise Uncapturable(f"the step takes from {giving[0]}, an iterator or a queue, {_REMEDY}")

@@ -1,0 +1,331 @@
+"""What a step uses as a whole, calls, or closes over is that of the call, also where it changed after the capture."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn import functional as F
+from torch.optim import SGD
+
+import outgrow
+from outgrow.errors import Uncapturable
+from outgrow.frontends import entries
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.user.outside import Outside
+from outgrow.frontends.user.reach import reached
+
+CALLS = 6
+Case = tuple[Callable[[Tensor], Tensor], Callable[[int], None]]
+"""What is done with the model's result, and what happens before each call."""
+
+
+def weights(use: Callable[[Any, Tensor], Tensor], made: Callable[[], Any]) -> Callable[["Job"], Case]:
+    """A container with weights, of which the first is another one in each call."""
+
+    def case(_job: "Job") -> Case:
+        container = made()
+
+        def before(at: int) -> None:
+            container["a" if isinstance(container, dict) else 0] = 1.0 + at
+
+        return lambda loss: use(container, loss), before
+
+    return case
+
+
+def exchanged(first: Any, second: Any, use: Callable[[Any, Tensor], Tensor]) -> Callable[["Job"], Case]:
+    """Something that is another one from the third call on."""
+
+    def case(_job: "Job") -> Case:
+        holder = SimpleNamespace(it=first)
+
+        def before(at: int) -> None:
+            holder.it = first if at < 2 else second
+
+        return lambda loss: use(holder.it, loss), before
+
+    return case
+
+
+class Job:
+    """A model, and an optimizer of the user's own."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.optimizer = Clipped(self.model.parameters(), lr=0.1)
+
+
+class Clipped(SGD):
+    """Calls a helper of its own."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.clip: Any = SimpleNamespace()
+        self.clip = Clip()
+
+    def step(self, closure: Any = None) -> Any:
+        self.clip(self.param_groups)
+        return super().step(closure)
+
+
+class Clip:
+    """Scales gradients."""
+
+    scale = 1.0
+
+    def __call__(self, groups: list[dict[str, Any]]) -> None:
+        for group in groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(self.scale)
+
+
+class Entries:
+    """A container of the user's own."""
+
+    def __init__(self) -> None:
+        self.weight = 1.0
+
+    def __getitem__(self, _name: str) -> float:
+        return self.weight
+
+
+class Straight(torch.autograd.Function):
+    """Scales gradients by an attribute of the class."""
+
+    scale = 1.0
+
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * Straight.scale
+
+
+def of_a_hook(job: Job) -> Case:
+    noise = SimpleNamespace(scale=1.0)
+    job.model[0].register_forward_hook(lambda _module, _args, result: result * noise.scale)
+
+    def before(at: int) -> None:
+        noise.scale = 1.0 / (1 + at)
+
+    return lambda loss: loss, before
+
+
+def of_a_gradient_hook(job: Job) -> Case:
+    noise = SimpleNamespace(scale=1.0)
+    parameter = next(job.model.parameters())
+
+    def scale(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.mul_(noise.scale)
+
+    parameter.register_post_accumulate_grad_hook(scale)
+
+    def before(at: int) -> None:
+        noise.scale = 1.0 / (1 + at)
+
+    return lambda loss: loss, before
+
+
+def of_a_pass(_job: Job) -> Case:
+    def before(at: int) -> None:
+        Straight.scale = 1.0 + at
+
+    return lambda loss: cast("Tensor", Straight.apply(loss)), before
+
+
+def of_an_optimizer(job: Job) -> Case:
+    def before(at: int) -> None:
+        job.optimizer.clip.scale = 1.0 / (1 + at)
+
+    return lambda loss: loss, before
+
+
+def of_an_object(read: Callable[[Any], float]) -> Callable[[Job], Case]:
+    def case(_job: Job) -> Case:
+        holder = Entries()
+
+        def before(at: int) -> None:
+            holder.weight = 1.0 + at
+
+        return lambda loss: loss * read(holder), before
+
+    return case
+
+
+def of_functions_in_a_list(_job: Job) -> Case:
+    scale = SimpleNamespace(it=1.0)
+    functions = [lambda loss: loss * scale.it]
+
+    def before(at: int) -> None:
+        scale.it = 1.0 + at
+
+    def use(loss: Tensor) -> Tensor:
+        for function in functions:
+            loss = function(loss)
+        return loss
+
+    return use, before
+
+
+def of_a_teacher(change: Callable[[nn.Module, int], Any]) -> Callable[[Job], Case]:
+    def case(_job: Job) -> Case:
+        teacher = nn.Sequential(nn.Linear(1, 3), nn.Dropout(0.5), nn.Linear(3, 1)).requires_grad_(requires_grad=False)
+        teacher.eval()
+        return lambda loss: loss * teacher(torch.ones(1)).square().sum(), partial(change, teacher)
+
+    return case
+
+
+def of_a_tensor(change: Callable[[Tensor, int], Any]) -> Callable[[Job], Case]:
+    def case(_job: Job) -> Case:
+        weight = torch.arange(1.0, 5.0)
+        return lambda loss: loss * weight.float().sum(), partial(change, weight)
+
+    return case
+
+
+def set_data(tensor: Tensor, data: Tensor) -> None:
+    tensor.data = data
+
+
+def exchange_weight(teacher: nn.Module, at: int) -> None:
+    teacher[0].weight = nn.Parameter(torch.full((3, 1), 1.0 + at), requires_grad=False)  # type: ignore[index, operator]
+
+
+CASES: dict[str, Callable[[Job], Case]] = {
+    "list by an index": weights(lambda w, loss: loss * w[0], lambda: [1.0, 2.0]),
+    "length and sum": weights(lambda w, loss: loss * sum(w) / len(w), lambda: [1.0, 2.0]),
+    "deque": weights(lambda w, loss: loss * sum(w), lambda: deque([1.0, 2.0])),
+    "array": weights(lambda w, loss: loss * float(w[0]), lambda: np.ones(3)),
+    "dictionary in a loop": weights(lambda w, loss: sum((loss * v for v in w.values()), loss), lambda: {"a": 1.0}),
+    "dictionary by get": weights(lambda w, loss: loss * w.get("a"), lambda: {"a": 1.0}),
+    "dictionary by a variable": weights(lambda w, loss: sum((loss * w[k] for k in "ab"), loss), lambda: {"b": 1.0}),
+    "keywords": weights(lambda w, loss: partial(lambda loss, a: loss * a, loss)(**w), lambda: {"a": 1.0}),
+    "function": exchanged(torch.sin, torch.cos, lambda it, loss: it(loss)),
+    "tensor": exchanged(torch.ones(1), torch.full((1,), 3.0), lambda it, loss: (loss * it).sum()),
+    "module": exchanged(nn.Softplus(), nn.ELU(), lambda it, loss: it(loss)),
+    "object by getattr": of_an_object(lambda holder: getattr(holder, "wei" + "ght")),
+    "object by an operator": of_an_object(lambda holder: holder["a"]),
+    "functions in a list": of_functions_in_a_list,
+    "hook": of_a_hook,
+    "gradient hook": of_a_gradient_hook,
+    "pass of a function": of_a_pass,
+    "optimizer": of_an_optimizer,
+    "teacher in training": of_a_teacher(lambda teacher, at: teacher.train(at % 2 == 1)),
+    "weights of a teacher": of_a_teacher(exchange_weight),
+    "a tensor's type": of_a_tensor(lambda w, at: set_data(w, w.data.to(torch.float64 if at == 3 else torch.float32))),
+    "a tensor's size": of_a_tensor(lambda w, at: set_data(w, torch.ones(4 if at < 3 else 1))),
+    "a tensor's place": of_a_tensor(lambda w, at: set_data(w, torch.arange(8.0)[at % 2 : at % 2 + 4])),
+}
+
+
+def series(case: Callable[[Job], Case], *, planned: bool) -> list[Tensor]:
+    """What the calls return, and the parameters in the end."""
+    job = Job()
+    use, before = case(job)
+
+    def step(x: Tensor) -> Tensor:
+        job.optimizer.zero_grad()
+        loss = use(job.model(x).square().mean())
+        loss.backward()
+        job.optimizer.step()
+        return loss.detach()
+
+    compiled = outgrow.compile(step, model=job.model, optimizer=job.optimizer, memory_budget="4GiB")
+    found: list[Tensor] = []
+    for at in range(CALLS):
+        before(at)
+        torch.manual_seed(at)
+        found.append((compiled if planned else step)(torch.ones(2, 4)))
+    return [*found, *(parameter.detach() for parameter in job.model.parameters())]
+
+
+@pytest.mark.filterwarnings("ignore:.*captured")
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_step_finds_is_that_of_the_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit what eager does, while it changes between the calls."""
+    monkeypatch.setattr(entries, "_ROOMY_BYTES", 1 << 50)
+    found, expected = series(CASES[name], planned=True), series(CASES[name], planned=False)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), name
+    assert len({float(item) for item in expected[:CALLS]}) > 1
+
+
+@pytest.mark.filterwarnings("ignore:.*captured")
+def test_a_container_that_a_step_fills_is_filled_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as eager does, and what is computed of it is that of the call."""
+    monkeypatch.setattr(entries, "_ROOMY_BYTES", 1 << 50)
+
+    def counting(calls: list[int]) -> Callable[[Job], Case]:
+        def use(loss: Tensor) -> Tensor:
+            calls.append(1)
+            return loss * len(calls)
+
+        return lambda _job: (use, lambda _at: None)
+
+    planned: list[int] = []
+    eager: list[int] = []
+    found, expected = series(counting(planned), planned=True), series(counting(eager), planned=False)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert planned == eager
+
+
+def test_only_what_is_used_as_a_whole_counts_as_a_whole() -> None:
+    """Another entry of a dictionary of which a word is read may be anything."""
+    table: dict[str, float] = {"rate": 1.0, "step": 0.0}
+
+    def by_word(x: Tensor) -> Tensor:
+        return x * table["rate"]
+
+    def by_length(x: Tensor) -> Tensor:
+        return x * len(table)
+
+    one, all_of_it = Outside.of(reached(by_word)), Outside.of(reached(by_length))
+    table["step"] = 1.0
+    assert one.still_hold()
+    assert not all_of_it.still_hold()
+
+
+def test_how_a_scaler_is_set_is_part_of_a_step() -> None:
+    """Its numbers are in the graph."""
+    parameter = nn.Parameter(torch.ones(2))
+    module = nn.ParameterList([parameter])
+    optimizer, scaler = SGD([parameter], lr=0.1, fused=True), GradScaler("cpu", init_scale=4.0)
+
+    def step() -> None:
+        scaler.scale(parameter.sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    captured = capture(step, [module], [optimizer])
+    assert captured.outside.still_hold()
+    scaler.set_growth_factor(3.0)
+    assert not captured.outside.still_hold()
+
+
+def test_the_number_in_a_tensor_that_nothing_else_uses_is_read() -> None:
+    """In every call anew, as the scale of a gradient scaler is."""
+    model = nn.Linear(2, 1)
+    number = torch.tensor(2.0)
+    compiled = outgrow.compile(lambda x: model(x).sum() * number.item(), model=model, memory_budget="1TiB")
+    captured = capture(lambda x: model(x).sum() * number.item(), [model], [], (torch.ones(1, 2),))
+    assert any("_local_scalar_dense" in op.operator for op in captured.graph.ops)
+    number.fill_(3.0)
+    assert torch.equal(compiled(torch.ones(1, 2)), F.linear(torch.ones(1, 2), model.weight, model.bias).sum() * 3.0)
+
+
+def test_an_iterator_in_a_list_is_refused() -> None:
+    """It would give the same in every call."""
+    batches = [iter([torch.ones(2)])]
+    with pytest.raises(Uncapturable, match="takes from `batches`"):
+        capture(lambda x: x + next(batches[0]), [], [], (torch.ones(2),))
