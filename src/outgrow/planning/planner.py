@@ -53,7 +53,7 @@ class Planned:
 def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True) -> Plan:
     """Return the plan of the named planner, with the bound of `planning.order.lean`; without `prove`, the arithmetic.
 
-    The time that the bound takes is not counted as planning: no planner needs it.
+    The time that floor and bound take is not counted as planning: no planner needs them.
     Raises `Infeasible` if the budget is below the floor, `KeyError` for an unknown planner.
     """
     return planned(problem, planner, prove=prove).plan
@@ -84,8 +84,8 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True, ea
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
         simulated = replay(stages[-1].graph, problem.costs, problem.machine)
-    floor, culprit = _floor(_finest(problem), orders, rewritten)
     planning_seconds = time.perf_counter() - begin
+    floor, culprit = _floor(_finest(problem), orders, rewritten, may_reorder=published is None)
     plan = Plan(
         planner=planner,
         fingerprint=own,
@@ -151,10 +151,13 @@ def _with_a_plan(problem: Problem) -> tuple[Problem, Graph, tuple[Decision, ...]
     return problem, rewritten, free
 
 
-def _floor(problem: Problem, orders: Orders, rewritten: Graph) -> tuple[int, Op | None]:
-    """Return the floor that is named: that of the captured order, or of the lean one where a plan needs this."""
+def _floor(problem: Problem, orders: Orders, rewritten: Graph, *, may_reorder: bool) -> tuple[int, Op | None]:
+    """Return the floor that is named: the lowest of all orders.
+
+    For a planner that takes the captured order it is that of this order, unless a plan needed less.
+    """
     found = floor_of(problem, rewritten)
-    if found[0] <= problem.budget.capacity_bytes:
+    if not may_reorder and found[0] <= problem.budget.capacity_bytes:
         return found
     others = [free_rewrites(replace(problem, graph=graph))[0] for graph, moves in orders if moves]
     return min([found, *(floor_of(problem, graph) for graph in others)], key=itemgetter(0))

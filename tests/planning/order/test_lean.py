@@ -14,6 +14,7 @@ from outgrow.planning.bound.bound import bound_seconds
 from outgrow.planning.floor import floor_of
 from outgrow.planning.order import lean
 from outgrow.planning.order.lean import Orders, least_seconds
+from outgrow.planning.pareto import range_of, smallest_budget
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws, verify_derived
@@ -89,6 +90,17 @@ def test_a_budget_that_only_the_lean_order_keeps_is_not_refused() -> None:
     with pytest.raises(Infeasible) as refusal:
         planned(under(problem, found.plan.floor_bytes - 1))
     assert refusal.value.floor_bytes == found.plan.floor_bytes
+
+
+def test_the_floor_is_that_of_the_lean_order_under_any_budget() -> None:
+    """It is named where the captured order fits, and is where the smallest budget is looked for."""
+    problem = replace(problem_of(branches(), 1 << 30), minimum_bytes=1 << 40, least_bytes=1 << 40)
+    floor = planned(problem).plan.floor_bytes
+    assert planned(problem).plan.is_empty
+    assert floor <= 2 * LARGE
+    assert planned(under(problem, floor)).plan.floor_bytes == floor
+    assert range_of(problem)[0] == floor
+    assert smallest_budget(problem, 1.0).budget_bytes == floor
 
 
 def test_the_lean_order_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
