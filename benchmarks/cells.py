@@ -18,7 +18,7 @@ from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.preparing.prepare import KnownMachine, problem_of
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.machine import Device, Link, Machine
-from outgrow.plan import Budget, Plan
+from outgrow.plan import UNLIMITED, Budget, Plan
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.order.lean import Orders, least_seconds
 from outgrow.planning.planner import make_plan
@@ -28,7 +28,6 @@ VARIABLES = 40_000
 """Of the programme that proves the bound: twice as many as a user waits for."""
 PATIENCE_SECONDS = 300.0
 RIVAL_SECONDS = 120.0
-WITHOUT_BUDGET = 1 << 60
 OURS = "search"
 PUBLISHED = tuple(name for name in PLANNER_NAMES if name != OURS)
 
@@ -84,7 +83,7 @@ def function_of(cell: Cell) -> Callable[..., Workload]:
     return workload_function(cell.workload)
 
 
-def problem_for(cell: Cell, budget_bytes: int = WITHOUT_BUDGET) -> Problem:
+def problem_for(cell: Cell, budget_bytes: int = UNLIMITED) -> Problem:
     """Capture the workload of a cell and return its problem under a budget."""
     return replace(_captured(cell), budget=Budget(budget_bytes))
 
@@ -92,7 +91,7 @@ def problem_for(cell: Cell, budget_bytes: int = WITHOUT_BUDGET) -> Problem:
 @functools.lru_cache(maxsize=1)
 def _captured(cell: Cell) -> Problem:
     """Neighbours in a table are often one step under several budgets."""
-    return problem_of(capture_workload(function_of(cell), cell.settings).graph, KnownMachine(machine_of(cell)))
+    return problem_of(capture_workload(function_of(cell), cell.settings), KnownMachine(machine_of(cell)))
 
 
 def ours(problem: Problem) -> Outcome:

@@ -54,12 +54,13 @@ def measured(cell: Cell) -> dict[str, object]:
     found = workload_function(cell.workload)
     baseline_bytes = warm_up()
     begin = time.perf_counter()
-    graph = capture_workload(found, cell.settings).graph
+    captured = capture_workload(found, cell.settings)
     capture_seconds = time.perf_counter() - begin
     captured_bytes = high_water_bytes() - baseline_bytes
     begin = time.perf_counter()
-    problem = problem_of(graph, KnownMachine(described_machine(cell.machine)))
+    problem = problem_of(captured, KnownMachine(described_machine(cell.machine)))
     cost_seconds = time.perf_counter() - begin
+    graph = problem.graph
     in_core_bytes = peak_bytes(graph, problem.workspace)
     problem = replace(problem, budget=Budget(int(cell.share * in_core_bytes)))
     begin, begin_processor = time.perf_counter(), time.process_time()

@@ -97,7 +97,7 @@ def serve(request: Row) -> None:
 
     function = load_workload_function(str(ROOT / request["workload"]))
     baseline = warm_up()
-    floor, in_core = range_of(problem_of(capture_workload(function, request["settings"]).graph, known_machine()))
+    floor, in_core = range_of(problem_of(capture_workload(function, request["settings"]), known_machine()))
     budget = max(int(request["share"] * in_core), floor)
     workload = build(function, request["settings"])
     batch = tuple(workload.batches[0])

@@ -112,6 +112,10 @@ class Budget:
         return self.limit_bytes - self.overhead_bytes
 
 
+UNLIMITED = 1 << 60
+"""A limit in bytes that no step reaches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """Where in an arena of `arena_bytes` storages lie, in bytes from its begin; `beside` are the sizes of the others.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from outgrow.errors import Infeasible
-from outgrow.plan import Budget, Plan
+from outgrow.plan import UNLIMITED, Budget, Plan
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 
@@ -31,7 +31,7 @@ def slowdown_of(plan: Plan) -> float:
 
 def range_of(problem: Problem) -> tuple[int, int]:
     """Return the floor, and the smallest budget under which the step runs as it is."""
-    plan = make_plan(_under(problem, 1 << 60), prove=False)
+    plan = make_plan(_under(problem, UNLIMITED), prove=False)
     return plan.floor_bytes, plan.in_core.peak_bytes + problem.budget.overhead_bytes
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.errors import Infeasible
+from outgrow.frontends.preparing import prepare
 from outgrow.frontends.preparing.ahead import Ahead, look_ahead
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.preparing.prepare import KnownMachine
@@ -29,6 +30,23 @@ def adaptive(*, width: int = 1024, rows: int = 64) -> Workload:
         return loss
 
     return Workload(model, optimizer, step, batches=[(torch.randn(rows, width),)])
+
+
+def normalised(*, width: int = 400, rows: int = 400, channels: int = 1 << 18) -> Workload:
+    """Return the training of a network of storages of 640 kB, beside buffers that a forward pass writes."""
+    model = nn.ModuleList([*(nn.Linear(width, width) for _ in range(4)), nn.BatchNorm1d(channels, affine=False)])
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(x: Tensor, rest: Tensor) -> Tensor:
+        for layer in list(model)[:-1]:
+            x = torch.tanh(layer(x))
+        loss = x.square().mean() + model[-1](rest).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return Workload(model, optimizer, step, batches=[(torch.randn(rows, width), torch.randn(2, channels))])
 
 
 def floor_of(ahead: Ahead) -> int:
@@ -56,6 +74,15 @@ def test_a_floor_that_is_named_has_a_plan() -> None:
     assert prepared.plan.floor_bytes <= floor
     with pytest.raises(Infeasible):
         ahead.planned(floor - 1, prove=False)
+
+
+def test_the_floor_without_a_budget_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where small storages stay, as on a machine without a compiler, and buffers are copied."""
+    monkeypatch.setattr(prepare, "heap_least_bytes", lambda: 1 << 20)
+    ahead = look_ahead(normalised, {}, V100)
+    assert ahead.steps[-1].copied_bytes > 2 << 20
+    floor = ahead.floor_bytes()
+    assert ahead.planned(floor, prove=False).plan.floor_bytes <= floor
 
 
 @pytest.mark.parametrize("is_turned", [False, True])

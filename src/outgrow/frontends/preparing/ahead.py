@@ -58,11 +58,11 @@ class Ahead:
 
     def problem(self) -> Problem:
         """Return the problem of planning the last step, without a budget."""
-        return problem_of(self.steps[-1].graph, self.target, self.taken_bytes)
+        return problem_of(self.steps[-1], self.target, self.taken_bytes)
 
     def floor_bytes(self) -> int:
         """Return the smallest budget with which every step has a plan."""
-        problems = (problem_of(step.graph, self.target, self.taken_bytes) for step in self.steps)
+        problems = (problem_of(step, self.target, self.taken_bytes) for step in self.steps)
         return max(range_of(problem)[0] for problem in problems)
 
     def _tried(self, step: Captured, budget_bytes: int, **how: Any) -> Prepared | Infeasible:

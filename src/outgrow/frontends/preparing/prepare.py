@@ -18,7 +18,7 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.arithmetic import PRODUCTS, value_bytes
 from outgrow.operators.stalls import slowdown
-from outgrow.plan import Budget, Estimate, Plan
+from outgrow.plan import UNLIMITED, Budget, Estimate, Plan
 from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem, silent
@@ -152,15 +152,23 @@ def known_machine(offload_dir: Path | None = None) -> KnownMachine:
     return KnownMachine(this_machine(offload_folder(offload_dir)), open_cost_cache().known)
 
 
-def problem_of(graph: Graph, target: KnownMachine, taken_bytes: int = 0) -> Problem:
-    """Return the problem of planning a captured graph that has not run yet, without a budget.
+def problem_of(captured: Captured, target: KnownMachine, taken_bytes: int = 0) -> Problem:
+    """Return the problem of planning a captured step that has not run yet, without a budget.
 
     The process takes `taken_bytes` for other things.
     """
-    overhead = taken_bytes + unseen_overhead_bytes(graph, 1 << 60)
+    graph = captured.graph
     return Problem(
-        graph, costs_of(graph, target.machine.device, target.costs), target.machine, Budget(1 << 60, overhead)
+        graph,
+        costs_of(graph, target.machine.device, target.costs),
+        target.machine,
+        Budget(UNLIMITED, _overhead_bytes(captured, taken_bytes, UNLIMITED)),
+        least_bytes=heap_least_bytes(),
     )
+
+
+def _overhead_bytes(captured: Captured, taken_bytes: int, limit_bytes: int) -> int:
+    return taken_bytes + captured.copied_bytes + unseen_overhead_bytes(captured.graph, limit_bytes)
 
 
 def within(limit_bytes: int, overhead_within: Callable[[int], int], planned: Callable[[Budget], Prepared]) -> Prepared:
@@ -194,19 +202,11 @@ def plan_captured(
 
     Raises `Infeasible` if the budget is below the floor.
     """
-    graph = captured.graph
-    problem = Problem(
-        graph,
-        costs_of(graph, target.machine.device, target.costs),
-        target.machine,
-        Budget(budget_bytes),
-        least_bytes=heap_least_bytes(),
-        quick=quick,
-        solver_seconds=solver_seconds,
-        progress=progress,
+    problem = replace(
+        problem_of(captured, target, taken_bytes), quick=quick, solver_seconds=solver_seconds, progress=progress
     )
     return within(
         budget_bytes,
-        lambda limit: taken_bytes + captured.copied_bytes + unseen_overhead_bytes(graph, limit),
+        lambda limit: _overhead_bytes(captured, taken_bytes, limit),
         lambda budget: prepare(replace(problem, budget=budget), planner, prove=prove),
     )
