@@ -4,18 +4,19 @@
     lineage(s, k)   = s and, of what its chain reads, every storage that is not at hand at step k, with its lineage;
                       none if the law of recomputation refuses one of them there
 
-Asked often, so the condition of the law (`rewriting.recompute.why_not`) is checked here from tables of the captured
-graph: versions only grow, and repeated ops write none of the captured storages. `rebuild_all` goes through the law.
+Asked often, so whether the law would refuse is looked up for the captured graph (`analysis.chains`): repeated ops write
+none of its storages. `rebuild_all` goes through the law.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from outgrow.analysis.chains import chain_limits
 from outgrow.analysis.liveness import write_steps
 from outgrow.ir.flight import Span, flights, is_in_flight
 from outgrow.ir.graph import Graph, Op
-from outgrow.operators.effects import is_repeatable, quiet
+from outgrow.operators.effects import quiet
 from outgrow.plan import Recompute
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import carry_out
@@ -24,7 +25,7 @@ from outgrow.rewriting.draft import Draft
 
 @dataclass(frozen=True)
 class Lineage:
-    """The ops of a captured graph by the storages that they write; steps ascend, one version for each.
+    """The ops of a captured graph by the storages that they write; steps ascend, one limit of its chain for each.
 
     `flights` say between which steps a storage is in flight (`ir.flight`).
     """
@@ -32,7 +33,7 @@ class Lineage:
     graph: Graph
     seconds: Mapping[str, float]
     writes: Mapping[str, Sequence[int]]
-    versions: Mapping[str, Sequence[int]]
+    limits: Mapping[str, Sequence[int]]
     flights: Mapping[str, Sequence[Span]]
 
     def chain(self, storage: str, step: int) -> tuple[Op, ...]:
@@ -53,28 +54,13 @@ class Lineage:
     def sources(self, storage: str, step: int) -> tuple[str, ...] | None:
         """Return the storages that the chain reads beside those it makes; None if the law refuses it at `step`."""
         chain = self.chain(storage, step)
-        if not chain or self.graph.storages[storage].is_persistent:
+        if not chain or self.limits[storage][len(chain) - 1] < step:
             return None
         if is_in_flight(self.flights.get(storage, ()), step - 1, step):
             return None
         made = self.made(chain)
-        found: dict[str, None] = {}
-        for op in chain:
-            if not is_repeatable(self.graph, op) or not set(made).issuperset(self.graph.written(op)):
-                return None
-            for value in (self.graph.values[name] for name in op.operands):
-                if value.storage in made:
-                    if value.storage != storage and value.version != 0:
-                        return None
-                elif self._version(value.storage, step) == value.version:
-                    found[value.storage] = None
-                else:
-                    return None
-        return tuple(found)
-
-    def _version(self, storage: str, step: int) -> int:
-        count = bisect_left(self.writes.get(storage, ()), step)
-        return self.versions[storage][count - 1] if count else 0
+        read = dict.fromkeys(self.graph.values[name].storage for op in chain for name in op.operands)
+        return tuple(name for name in read if name not in made)
 
     def of(self, storage: str, step: int, is_at_hand: Callable[[str], bool]) -> tuple[str, ...] | None:
         """Return the lineage of a storage at `step`, oldest first; None if it cannot be built again."""
@@ -97,16 +83,8 @@ class Lineage:
 def lineage_of(problem: Problem) -> Lineage:
     """Return the lineage of the problem's captured graph."""
     graph = problem.graph
-    versions: dict[str, list[int]] = {}
-    for op in graph.ops:
-        results = [graph.values[name] for name in op.results if name is not None]
-        for name in graph.written(op):
-            previous = versions[name][-1] if name in versions else 0
-            present = [value.version for value in results if value.storage == name]
-            version = max(present, default=previous) + (name in op.writes)
-            versions.setdefault(name, []).append(version)
     seconds = {op.name: problem.seconds_of(op) for op in graph.ops}
-    return Lineage(graph, seconds, write_steps(graph), versions, flights(graph))
+    return Lineage(graph, seconds, write_steps(graph), chain_limits(graph), flights(graph))
 
 
 def rebuild_all(graph: Graph, rebuilt: Mapping[int, Sequence[str]]) -> tuple[Graph, tuple[Recompute, ...]]:

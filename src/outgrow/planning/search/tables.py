@@ -6,7 +6,7 @@ use has the number of that use: a storage rests from one use to the next, and af
 
 The *chain* of a storage as of a use are the ops that wrote it up to there, the first `writes[use]` of
 `write_at[write_start[s]:write_start[s + 1]]`: what has to be repeated to build it again. `limit[use]` is the last op
-before which that gives the same bits (the law of recomputation says when), -1 if it never does.
+before which that gives the same bits (`analysis.chains`), -1 if it never does.
 
 `moves` says which storages may leave the device between two uses, `anchors` which do not, and have their room from the
 beginning of the step to its end, unless they are stowed. For a storage that may rest in the next tier between
@@ -18,16 +18,15 @@ steps, `stow_rest` is the rest after its last use, whose policy says whether it 
 that `lends`, what it touches is in flight (`ir.flight`): it stays until the op that ends this.
 """
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from outgrow.analysis.chains import chain_limits
 from outgrow.ir.flight import flights, is_in_flight, lends
 from outgrow.ir.graph import Graph
-from outgrow.operators.effects import is_repeatable, quiet
 from outgrow.operators.stalls import slowdown
 from outgrow.planning.arrays import Flags, Integers, Reals, starts
 from outgrow.planning.free.reuse import stays_longer, ways
@@ -86,7 +85,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     writes, touch_use = _counts(touched, written, number, use_start)
     storages = list(graph.storages.values())
     stays = [name in graph.outliving or not uses[number[name]] for name in names]
-    limit = _limits(graph, writers, writes, use_start, number)
+    limit = _limits(graph, writes, use_start)
     limit[np.repeat(stays, np.diff(use_start))] = -1
     limit[_in_flight(graph, use_start, uses, number)] = -1
     seconds = np.array([problem.seconds_of(op) * slowdown(graph.values, op) for op in ops])
@@ -179,42 +178,14 @@ def _counts(
     return writes, touch_use
 
 
-def _limits(
-    graph: Graph,
-    writers: list[list[int]],
-    writes: list[int],
-    use_start: Integers,
-    number: dict[str, int],
-) -> Integers:
+def _limits(graph: Graph, writes: list[int], use_start: Integers) -> Integers:
     """The last op before which the chain of each use may be repeated."""
-    limit = np.full(int(use_start[-1]), -1, dtype=np.int64)
+    limit, limits = np.full(int(use_start[-1]), -1, dtype=np.int64), chain_limits(graph)
     for storage, name in enumerate(graph.storages):
-        of_chain = [-1, *_chain_limits(graph, name, writers, number)]
+        of_chain = (-1, *limits.get(name, ()))
         for use in range(int(use_start[storage]), int(use_start[storage + 1])):
             limit[use] = of_chain[writes[use]]
     return limit
-
-
-def _chain_limits(graph: Graph, storage: str, writers: list[list[int]], number: dict[str, int]) -> Iterator[int]:
-    """Yield the limits of the chains of a storage, one for each op that writes it."""
-    limit = len(graph.ops)
-    made: set[str] = set()
-    for step in writers[number[storage]]:
-        op = graph.ops[step]
-        repeated = quiet(op)
-        made.update(name for name in graph.written_at[step] if graph.born_at.get(name) == step)
-        if limit >= 0 and not (is_repeatable(graph, op) and made.issuperset(graph.written(repeated))):
-            limit = -1
-        for name in repeated.operands if limit >= 0 else ():
-            value = graph.values[name]
-            if value.storage not in made:
-                later = writers[number[value.storage]]
-                overwritten = bisect_left(later, step)
-                limit = min(limit, later[overwritten] if overwritten < len(later) else limit)
-            elif value.storage != storage and value.version != 0:
-                limit = -1
-                break
-        yield limit if storage in made else -1
 
 
 def _chain_seconds(seconds: Reals, writers: list[list[int]], writes: list[int], use_start: Integers) -> Reals:
