@@ -6,8 +6,8 @@ Every typical workload in core and under our plan for half of that. For each, th
 
     ours         `planning.addresses.placement`: an address for each block, known before the step
     pages        `planning.addresses`: pages of 2 MiB, shown in any order where one piece has holes
-    caching      PyTorch's allocator (`published.caching_allocator`), which sees one request after the other
-    virtual      NNabla's chunks of 20 MB and of 2 MB, mapped into virtual ranges (`published.virtual_addresses`)
+    caching      PyTorch's allocator (`allocators.caching`), which sees one request after the other
+    virtual      NNabla's chunks of 20 MB and of 2 MB, mapped into virtual ranges (`allocators.virtual`)
 
     fragmentation = memory / most bytes that are live at once - 1
 
@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 
+from allocators.caching import caching_allocator
+from allocators.virtual import SMALL_CHUNK_BYTES, virtual_addresses
 from cells import PATIENCE_SECONDS, Cell, problem_for
 from patience import within
 from rows import Goal, Row, write_rows
@@ -31,8 +33,6 @@ from outgrow.planning.addresses.blocks import blocks_of
 from outgrow.planning.addresses.placement import place
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
-from outgrow.planning.published.caching_allocator import caching_allocator
-from outgrow.planning.published.virtual_addresses import SMALL_CHUNK_BYTES, virtual_addresses
 from outgrow.rewriting.derive import apply_laws
 from outgrow.simulation import replay
 from outgrow.units import MIB

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, median
 
+from allocators.caching import caching_allocator
 from cells import RIVAL_SECONDS, Cell, problem_for
 from patience import within
 from rows import Goal, Row, write_rows
@@ -34,7 +35,6 @@ from outgrow.planning.order.moves import moves_to
 from outgrow.planning.order.reorder import Effort, lowered
 from outgrow.planning.order.unavoidable import unavoidable_bytes
 from outgrow.planning.problem import Problem
-from outgrow.planning.published.caching_allocator import caching_allocator
 from outgrow.planning.published.olla import jobs_with_early_updates, olla_schedule
 from outgrow.planning.published.serenity import serenity_schedule
 from outgrow.rewriting.derive import apply_laws

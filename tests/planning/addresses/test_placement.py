@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outgrow.analysis.liveness import live_bytes
 from outgrow.ir.graph import Graph
-from outgrow.planning.addresses.blocks import Block, Part, blocks_of, comings_and_goings, live_peak_bytes
+from outgrow.planning.addresses.blocks import Block, Part, blocks_of, live_peak_bytes
 from outgrow.planning.addresses.placement import Placement, place
 from outgrow.planning.planner import make_plan
 from outgrow.rewriting.derive import apply_laws
@@ -81,14 +81,3 @@ def test_the_pieces_of_a_block_lie_at_one_address() -> None:
     placement = place([growing, going], alignment_bytes=1)
     assert placement.addresses == (0, 4)
     assert placement.arena_bytes == placement.live_bytes == 8
-
-
-@given(graphs())
-def test_what_comes_goes(graph: Graph) -> None:
-    """Every block comes once and goes once, in this order."""
-    blocks = blocks_of(graph, {})
-    changes = list(comings_and_goings(blocks))
-    assert len(changes) == 2 * len(blocks)
-    for number, block in enumerate(blocks):
-        came = changes.index((number, block.size_bytes))
-        assert came < changes.index((number, None))

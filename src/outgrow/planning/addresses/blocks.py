@@ -8,7 +8,7 @@ only a part is dropped stays where it is. Where bytes come back in pieces, each 
 its bytes from its own swap_in on. Positions count instructions, transfers among them, as `ir.graph` defines residence.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -134,21 +134,3 @@ def _cut(pieces: Sequence[tuple[int, int, int]], begin: int, end: int) -> list[t
             for part in ([(low, edge, since), (edge, high, since)] if low < edge < high else [(low, high, since)])
         ]
     return list(pieces)
-
-
-def comings_and_goings(blocks: Sequence[Block]) -> Iterator[tuple[int, int | None]]:
-    """Yield (number of a block, its size) when it comes and (number, None) when it goes, in the order of the graph.
-
-    Blocks that go before an instruction are yielded before those that come. An allocator gives a whole block at once:
-    one that comes back in pieces takes all its bytes with the first piece.
-    """
-    begins: dict[int, list[int]] = {}
-    ends: dict[int, list[int]] = {}
-    for number, block in enumerate(blocks):
-        begins.setdefault(block.begin, []).append(number)
-        ends.setdefault(block.end, []).append(number)
-    for at in sorted({*begins, *ends}):
-        for number in ends.get(at, ()):
-            yield number, None
-        for number in begins.get(at, ()):
-            yield number, blocks[number].size_bytes

@@ -19,7 +19,9 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outgrow.planning.addresses.blocks import Block, comings_and_goings, live_peak_bytes
+from allocators.requests import comings_and_goings
+
+from outgrow.planning.addresses.blocks import Block, live_peak_bytes
 from outgrow.units import MIB
 
 _GRANULE = 512

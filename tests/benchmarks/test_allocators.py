@@ -1,12 +1,13 @@
 """What unplanned allocators hold: by hand on small cases, and never less than what is live."""
 
 import pytest
+from allocators.caching import caching_allocator
+from allocators.requests import comings_and_goings
+from allocators.virtual import virtual_addresses
 from hypothesis import given
 
 from outgrow.ir.graph import Graph
 from outgrow.planning.addresses.blocks import Block, Part, blocks_of
-from outgrow.planning.published.caching_allocator import caching_allocator
-from outgrow.planning.published.virtual_addresses import virtual_addresses
 from outgrow.units import MIB
 from tests.graphs import graphs
 
@@ -58,3 +59,14 @@ def test_no_allocator_holds_less_than_what_is_live(graph: Graph) -> None:
     for found in (caching_allocator(blocks), virtual_addresses(blocks, 64)):
         assert found.reserved_bytes >= found.live_bytes
         assert found.fragmentation >= 0
+
+
+@given(graphs())
+def test_what_comes_goes(graph: Graph) -> None:
+    """Every block comes once and goes once, in this order."""
+    blocks = blocks_of(graph, {})
+    changes = list(comings_and_goings(blocks))
+    assert len(changes) == 2 * len(blocks)
+    for number, block in enumerate(blocks):
+        came = changes.index((number, block.size_bytes))
+        assert came < changes.index((number, None))
