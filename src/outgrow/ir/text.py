@@ -58,6 +58,8 @@ from outgrow.ir.tokens import Line, spelled
 
 _ROLES = {role.value: role for role in Role}
 _TRANSFERS = {"swap_out": SwapOut, "drop": Drop, "swap_in": SwapIn}
+_AROUND = 5
+"""How many instructions before and behind a position show where it is."""
 
 
 def print_graph(graph: Graph) -> str:
@@ -71,10 +73,10 @@ def print_graph(graph: Graph) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def print_around(graph: Graph, position: int, context: int = 10) -> str:
-    """Return the `context` instructions around `position`, which is marked with `>`."""
+def print_around(graph: Graph, position: int) -> str:
+    """Return the instructions around `position`, which is marked with `>`."""
     lines = list(_instruction_lines(graph))
-    begin, end = max(0, position - context // 2), position + context // 2 + 1
+    begin, end = max(0, position - _AROUND), position + _AROUND + 1
     shown = enumerate(lines[begin:end], start=begin)
     return "\n".join(f"{'>' if at == position else ' '} {at:5d}  {line}" for at, line in shown)
 

@@ -1,5 +1,6 @@
 """Addresses: blocks that are live together lie apart, and the arena is hardly larger than what is live."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -19,13 +20,13 @@ from tests.planning.orders import workspace_of
 from tests.planning.test_planners import MACHINE, chain, problem_of
 
 
-def require_apart(placement: Placement) -> None:
+def require_apart(blocks: Sequence[Block], placement: Placement) -> None:
     """Go through every instruction and every byte that a part holds there: no two parts share one."""
-    last = max((block.end for block in placement.blocks), default=0)
+    last = max((block.end for block in blocks), default=0)
     for at in range(last):
         held = sorted(
             (address + part.low, address + part.high)
-            for block, address in zip(placement.blocks, placement.addresses, strict=True)
+            for block, address in zip(blocks, placement.addresses, strict=True)
             for part in block.parts
             if part.begin <= at < part.end
         )
@@ -39,8 +40,9 @@ def require_apart(placement: Placement) -> None:
 def test_no_two_blocks_share_a_byte_at_an_instruction(data: st.DataObject, alignment: int) -> None:
     """Whatever is swapped, in pieces or whole, each byte of the arena belongs to one block at a time."""
     graph = data.draw(swapped(data.draw(graphs())))
-    placement = place(blocks_of(graph, workspace_of(graph)), alignment_bytes=alignment, rounds=20)
-    require_apart(placement)
+    blocks = blocks_of(graph, workspace_of(graph))
+    placement = place(blocks, alignment_bytes=alignment, rounds=20)
+    require_apart(blocks, placement)
     assert all(address % alignment == 0 for address in placement.addresses)
     assert placement.arena_bytes >= placement.live_bytes
 
@@ -60,7 +62,7 @@ def test_a_storage_that_comes_back_in_pieces_holds_what_the_simulation_says() ->
     graph = apply_laws(problem.graph, make_plan(problem).decisions)
     blocks = blocks_of(graph, problem.workspace)
     placement = place(blocks, alignment_bytes=4)
-    require_apart(placement)
+    require_apart(blocks, placement)
     assert len({block.label for block in blocks}) < len(blocks), "some storage should stay twice"
     assert placement.live_bytes == replay(graph, problem.costs, MACHINE).peak_bytes
     assert placement.arena_bytes <= 1.05 * placement.live_bytes
@@ -69,8 +71,9 @@ def test_a_storage_that_comes_back_in_pieces_holds_what_the_simulation_says() ->
 @pytest.mark.parametrize("seed", range(4))
 def test_irregular_graphs_are_placed_tightly(seed: int) -> None:
     """Hundreds of storages of mixed sizes need little more than what is live at the peak."""
-    placement = place(blocks_of(irregular(seed, ops=200), {}), alignment_bytes=4)
-    require_apart(placement)
+    blocks = blocks_of(irregular(seed, ops=200), {})
+    placement = place(blocks, alignment_bytes=4)
+    require_apart(blocks, placement)
     assert placement.arena_bytes <= 1.01 * placement.live_bytes
 
 

@@ -22,7 +22,7 @@ sequence:
 
 Placing by falling size is the rule of Pisarchyk and Lee 2020, "Efficient memory management for deep neural net
 inference", https://arxiv.org/abs/2001.03288; longest first is the pyramid of OLLA (Steiner et al. 2022,
-https://arxiv.org/abs/2210.12924). Deterministic for a seed: no clock.
+https://arxiv.org/abs/2210.12924). Deterministic: a fixed seed, and no clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,13 +38,13 @@ from outgrow.planning.compiled import compiled
 _MEMORY = 30
 _SMALL_SHARES = (200, 400, 1000)
 _WALKS = 12
+_SEED = 0
 
 
 @dataclass(frozen=True)
 class Placement:
     """The address of each block, the bytes of the arena that holds them, and the most bytes held at once."""
 
-    blocks: tuple[Block, ...]
     addresses: tuple[int, ...]
     arena_bytes: int
     live_bytes: int
@@ -78,9 +78,7 @@ class _Result(NamedTuple):
     arena_bytes: int
 
 
-def place(
-    blocks: Sequence[Block], *, alignment_bytes: int = 64, rounds: int = 12000, goal: float = 0.001, seed: int = 0
-) -> Placement:
+def place(blocks: Sequence[Block], *, alignment_bytes: int = 64, rounds: int = 12000, goal: float = 0.001) -> Placement:
     """Return addresses for all blocks; improvement ends after `rounds`, or once fragmentation is at most `goal`."""
     live = live_peak_bytes(blocks)
     first, last = min((block.begin for block in blocks), default=0), max((block.end for block in blocks), default=0)
@@ -95,14 +93,14 @@ def place(
     if moving:
         others = [blocks[number] for number in moving]
         shelf = _Shelf(_table(others), alignment_bytes, bottom)
-        best = _best(shelf, others, live, rounds, int(live * (1 + goal)), seed)
+        best = _best(shelf, others, live, rounds, int(live * (1 + goal)))
         arena = max(arena, best.arena_bytes)
         for number, address in zip(moving, best.addresses, strict=True):
             addresses[number] = int(address)
-    return Placement(tuple(blocks), tuple(addresses), arena, live)
+    return Placement(tuple(addresses), arena, live)
 
 
-def _best(shelf: _Shelf, blocks: Sequence[Block], live: int, rounds: int, target: int, seed: int) -> _Result:
+def _best(shelf: _Shelf, blocks: Sequence[Block], live: int, rounds: int, target: int) -> _Result:
     """Return the best result of the sequences and, if that is above the target, of the walks; steps 2 to 4."""
     sequences = _sequences(blocks)
     best = min((_placed(shelf, sequence) for sequence in sequences), key=lambda result: result.arena_bytes)
@@ -111,7 +109,7 @@ def _best(shelf: _Shelf, blocks: Sequence[Block], live: int, rounds: int, target
             break
         large = np.array([block.size_bytes * share >= live for block in blocks], dtype=np.bool_)
         starts = [_placed(shelf, sequence[large[sequence]]) for sequence in sequences]
-        walked = _best_walk(shelf, starts, rounds // len(_SMALL_SHARES), target, seed)
+        walked = _best_walk(shelf, starts, rounds // len(_SMALL_SHARES), target)
         whole = _placed(shelf, np.append(walked.sequence, sequences[0][~large[sequences[0]]]))
         best = min(best, whole, key=lambda result: result.arena_bytes)
     return best
@@ -148,14 +146,14 @@ def _sequences(blocks: Sequence[Block]) -> list[Integers]:
     return [np.array(sorted(numbers, key=lambda at: (*key(blocks[at]), at)), dtype=np.int64) for key in keys]
 
 
-def _best_walk(shelf: _Shelf, starts: Sequence[_Result], rounds: int, target: int, seed: int) -> _Result:
+def _best_walk(shelf: _Shelf, starts: Sequence[_Result], rounds: int, target: int) -> _Result:
     """Return the best result of `_WALKS` walks, each from another of the best starts; step 3."""
     ranked = sorted(starts, key=lambda result: result.arena_bytes)
     best = ranked[0]
     for number in range(_WALKS):
         if best.arena_bytes <= target:
             break
-        random = np.random.default_rng((seed, number))
+        random = np.random.default_rng((_SEED, number))
         walked = _walked(shelf, ranked[number % len(ranked)], rounds // _WALKS, target, random)
         best = min(best, walked, key=lambda result: result.arena_bytes)
     return best
