@@ -23,10 +23,10 @@ from outgrow.planning.search.boards import ENOUGH
 from outgrow.runtime.program import Program
 from outgrow.units import format_bytes
 
-_HOLES = 8
-"""The first plan is made for 1/256 (2 ** -8) less than the capacity, to leave room for holes."""
-_LEAST_LESS = 7
-"""If its program still needs too much, the next plan gets at least 1/128 (2 ** -7) of the budget less."""
+_HOLES_SHARE = 1 / 256
+"""The first plan is made for this share less than the capacity, to leave room for holes."""
+_LEAST_LESS_SHARE = 1 / 128
+"""If its program still needs too much, the next plan gets at least this share of the budget less."""
 _THOROUGH = 2
 """How many plans are searched for thoroughly."""
 _FLOORS = 8
@@ -113,7 +113,7 @@ def _quick(demand: Demand, limit_bytes: int) -> _Fitted:
 
     Raises `Infeasible` where no plan has a program that fits.
     """
-    less = usual = demand.capacity_bytes(limit_bytes) >> _HOLES
+    less = usual = int(demand.capacity_bytes(limit_bytes) * _HOLES_SHARE)
     while True:
         try:
             prepared = _prepared(demand, limit_bytes, less, is_quick=True)
@@ -125,7 +125,7 @@ def _quick(demand: Demand, limit_bytes: int) -> _Fitted:
         program, lacking = _program(demand, limit_bytes, prepared)
         if lacking <= 0:
             return _Fitted(prepared, program, less)
-        less += max(lacking, limit_bytes >> _LEAST_LESS)
+        less += max(lacking, int(limit_bytes * _LEAST_LESS_SHARE))
 
 
 def _thorough(demand: Demand, limit_bytes: int, less_bytes: int) -> list[_Fitted]:
@@ -138,7 +138,7 @@ def _thorough(demand: Demand, limit_bytes: int, less_bytes: int) -> list[_Fitted
         program, lacking = _program(demand, limit_bytes, prepared)
         if lacking <= 0:
             return [_Fitted(prepared, program, less_bytes)]
-        less_bytes += max(lacking, limit_bytes >> _LEAST_LESS)
+        less_bytes += max(lacking, int(limit_bytes * _LEAST_LESS_SHARE))
     return []
 
 

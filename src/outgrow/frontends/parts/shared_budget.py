@@ -40,12 +40,12 @@ from outgrow.simulation import replay
 
 _SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
 """Shares of what is left that a part leaves to others, tried in this order."""
-_SLACK_BYTES, _SLACK_SHARE = 16 << 20, 4
-"""Others are left 16 MiB beyond what they were seen to take, or on a device 1/16 of that if it is more: an allocator
-that keeps what was freed takes a little more in the next steps."""
+_SLACK_BYTES, _SLACK_SHARE = 16 << 20, 1 / 16
+"""Others are left so much beyond what they were seen to take, or on a device this share of that if it is more: an
+allocator that keeps what was freed takes a little more in the next steps."""
 _NOISE_BYTES = 8 << 20
 """What others need while a part waits may differ by this much from step to step."""
-_PATIENCE = 3
+_MOST_RUNS = 3
 """After this many runs a part is planned again, even if something was planned during each of its waits."""
 NOBODY = Training((), ())
 """A part trains nothing of its own: its parameters are inputs."""
@@ -192,7 +192,7 @@ class Ready:
     @property
     def has_shown(self) -> bool:
         """Whether runs have shown what there is to plan from."""
-        return self.hole is None or self.beside_bytes is not None or self.runs >= _PATIENCE
+        return self.hole is None or self.beside_bytes is not None or self.runs >= _MOST_RUNS
 
     def learn(self, pause: Pause, staying_bytes: int) -> None:
         """Keep what a pause has shown; at its end the process held `staying_bytes` more than when it began."""
@@ -291,7 +291,7 @@ def may_stay(shared: Shared, ready: Ready, others: int) -> bool:
 def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None) -> list[Room]:
     """Return what may be left to others, who take `others` bytes now, in the order in which to try it."""
     if shared.is_apart and before is not None and before.runs:
-        return [Room(others + max(_SLACK_BYTES, others >> _SLACK_SHARE)), Room(others)]
+        return [Room(others + max(_SLACK_BYTES, int(others * _SLACK_SHARE))), Room(others)]
     budget_bytes = shared.settings.budget_bytes
     unseen = shared.platform.unseen_bytes(captured.graph, budget_bytes)
     shares = [int(share * max(0, budget_bytes - others - unseen)) for share in _SHARES]

@@ -40,8 +40,8 @@ from outgrow.runtime.recording import Moment, Recording
 from outgrow.runtime.resting import is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
 
-_SHARE_MEASURED = 4
-"""Measuring rates takes at most one in four bytes of the budget."""
+_SHARE_MEASURED = 1 / 4
+"""Measuring rates takes at most this share of the budget."""
 _STAYS = (
     "The device has no room for all of the model and its optimizer state. The rest stays in memory of the host, where "
     "the device reads it, slowly. Save a checkpoint, or move the model to the host."
@@ -95,7 +95,7 @@ class OnDevice:
         self._device.give_back()
 
     def machine(self) -> Machine:
-        return self._beside.known_to(machine_of(self._device, self._budget_bytes // _SHARE_MEASURED))
+        return self._beside.known_to(machine_of(self._device, int(self._budget_bytes * _SHARE_MEASURED)))
 
     def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
         def tell(fraction: float) -> None:

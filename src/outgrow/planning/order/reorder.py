@@ -24,8 +24,8 @@ _CELLS_AT_ONCE = 20_000_000
 _WIDTHS = (4, 32, 256, 2048, 16384)
 _WINDOWS = (24, 96, 384)
 _WINDOW_WIDTH = 256
-_PATIENCE = 4
-"""A search that has found nothing better ends after 1/4 of all work."""
+_PATIENCE = 1 / 4
+"""A search that has found nothing better ends after this share of all work."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Effort:
     @property
     def left(self) -> int:
         """The work that is left, if nothing better is found."""
-        return min(self.limit, self.best + max(self.best, self.limit // _PATIENCE)) - self.done
+        return min(self.limit, self.best + max(self.best, int(self.limit * _PATIENCE))) - self.done
 
     def spend(self, work: int, *, is_better: bool) -> None:
         """Note work that was done, and whether it found something."""
