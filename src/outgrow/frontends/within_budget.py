@@ -1,8 +1,10 @@
 """Which plan has a program within the budget? Where addresses leave holes, one that was made for less memory.
 
-There, a quick plan first shows how much less, or that the budget is below the floor; for a new step, the floor that
-`Infeasible` names has a plan and a program. A thorough search takes long, so few plans are searched for; if none of
-them has a program and a quicker step, the quick plan serves.
+On a device planned addresses leave holes, so a plan that keeps the capacity may have a program that does not. A quick
+plan is made for less and less memory until its program fits, then at most two thorough ones for that much; the quick
+one serves if none of these has a program that fits and is quicker. If even a quick plan is refused, the step is below
+the floor; of a new step, the floor that `Infeasible` names has a plan and a program. On a CPU there are no holes, and
+one plan is made.
 """
 
 from collections.abc import Callable, Mapping

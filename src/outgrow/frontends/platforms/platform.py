@@ -1,4 +1,4 @@
-"""On what does a step run? What `frontends.entries` asks of it, whatever it is.
+"""On what does a step run? What is asked of it whatever it is, by a loop over whole steps as by one over parts.
 
 OnCpu      the process's own memory under a budget, and a file as the next tier (`frontends.platforms.on_cpu`)
 OnDevice   an arena of planned addresses on a device, and host memory as the next tier (`frontends.platforms.on_device`)

@@ -11,6 +11,6 @@ sequence    the ops that run under a policy
 residence   what they hold, and where it rests
 choice      which gaps are swapped, by rules
 transfers   when bytes move, and what that costs
-heights     the largest number in a stretch, for transfers
+heights     the largest number in a stretch, for transfers and choice
 decisions   from arrays back to decisions
 """

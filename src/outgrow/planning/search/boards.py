@@ -29,7 +29,7 @@ _WORK = 60_000_000
 _LARGE = 16_000
 """In a step of this many ops, walking over each takes twice as long: more gaps are open at a time."""
 ENOUGH = 1e-4
-"""A stall of less than this share of the step is not worth a search."""
+"""A plan at most this share slower than its arithmetic is not improved further."""
 
 
 @dataclass(frozen=True)
