@@ -53,7 +53,7 @@ _memoryview_at.restype = ctypes.py_object
 
 
 @dataclass(frozen=True)
-class _Extent:
+class _Reserved:
     """The addresses of a block, and which of its bytes have been committed."""
 
     address: int
@@ -79,9 +79,9 @@ class Block:
         assert size_bytes > 0, f"a block holds bytes, not {size_bytes}"
         self.size_bytes = size_bytes
         self.address = _reserve(round_up(size_bytes, PAGE_BYTES))
-        self._extent = _Extent(self.address, size_bytes)
+        self._reserved = _Reserved(self.address, size_bytes)
         self._bytes = bytes_at(self.address, size_bytes)
-        finalize(self._bytes, self._extent.give_back).atexit = False
+        finalize(self._bytes, self._reserved.give_back).atexit = False
 
     def commit(self, begin: int, end: int) -> None:
         """Make bytes begin:end, rounded out to whole pages, readable and writable; what they hold is undefined.
@@ -89,9 +89,9 @@ class Block:
         Committing bytes twice does no harm. Raises `MemoryError` if the process may not have as many.
         """
         assert 0 <= begin <= end <= self.size_bytes, f"{begin}:{end} are not bytes of a block of {self.size_bytes}"
-        if any(other <= begin and end <= done for other, done in self._extent.committed):
+        if any(other <= begin and end <= done for other, done in self._reserved.committed):
             return
-        is_new = all(end <= other or done <= begin for other, done in self._extent.committed)
+        is_new = all(end <= other or done <= begin for other, done in self._reserved.committed)
         if is_new and begin % arena.CHUNK_BYTES == 0 and arena.is_installed():
             is_done = arena.fill(self.address + begin, end - begin)
         else:
@@ -99,7 +99,7 @@ class Block:
         if not is_done:
             raise _refusal(f"{format_bytes(end - begin)} of a block of {format_bytes(self.size_bytes)}")
         if is_new:
-            self._extent.committed.append((begin, end))
+            self._reserved.committed.append((begin, end))
 
     def storage(self) -> torch.UntypedStorage:
         """Return a storage over the whole block, without a copy. Only its committed bytes may be touched."""

@@ -104,9 +104,9 @@ class DiskTier:
         self._out, self._in = _Direction("Writing"), _Direction("Reading")
         self._process = os.getpid()
         _require_disk(folder)
-        file = _SpillFile(_open(folder))
+        file = _OpenFile(_open(folder))
         _reserve(file, folder, 0, self.capacity_bytes)
-        self._file: _SpillFile | None = file
+        self._file: _OpenFile | None = file
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +191,7 @@ class DiskTier:
         """Give the disk space back: now, or when a copy that still runs has ended. May be called again."""
         self._file = self._out.bounce = self._in.bounce = None
 
-    def _checked(self, offset: int, size: int) -> "_SpillFile":
+    def _checked(self, offset: int, size: int) -> "_OpenFile":
         assert offset % ALIGNMENT_BYTES == 0, f"offset {offset} is not a multiple of {ALIGNMENT_BYTES}"
         assert 0 <= offset <= offset + size <= self.capacity_bytes, (
             f"bytes {offset}:{offset + size} are not in a tier of {self.capacity_bytes}"
@@ -203,7 +203,7 @@ class DiskTier:
         """Whether this process was forked from the one that made the tier, whose bytes it may read but not change."""
         return os.getpid() != self._process
 
-    def _open_file(self) -> "_SpillFile":
+    def _open_file(self) -> "_OpenFile":
         if self.is_inherited:
             raise TierFailure(
                 f"The spill file in {self.folder} belongs to process {self._process}, from which this one was forked. "
@@ -213,7 +213,7 @@ class DiskTier:
             raise TierFailure(f"The spill file in {self.folder} is closed. Make the step anew to go on.")
         return self._file
 
-    def _move(self, file: "_SpillFile", way: _Direction, offset: int, address: int, size: int) -> None:
+    def _move(self, file: "_OpenFile", way: _Direction, offset: int, address: int, size: int) -> None:
         """Move aligned bytes, in blocks. A transfer that ends early is taken up at the last aligned byte."""
         transfer = os.pwritev if way is self._out else os.preadv
         done = 0
@@ -231,8 +231,8 @@ class DiskTier:
             done += moved // ALIGNMENT_BYTES * ALIGNMENT_BYTES
 
 
-class _SpillFile:
-    """An open descriptor. It is closed when its last user lets go of it: never under a running copy."""
+class _OpenFile:
+    """A file by its descriptor, which is closed when its last user lets go of it: never under a running copy."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -314,7 +314,7 @@ def _open_unlinked(folder: Path) -> int:
     return descriptor
 
 
-def _reserve(file: _SpillFile, folder: Path, offset: int, size_bytes: int) -> None:
+def _reserve(file: _OpenFile, folder: Path, offset: int, size_bytes: int) -> None:
     """Take disk space for `size_bytes` from `offset` on. Raises `TierFailure` if there is too little."""
     free_bytes = _free_bytes(file)
     wanted = f"{format_bytes(size_bytes)} of disk are needed in {folder}"
@@ -330,7 +330,7 @@ def _reserve(file: _SpillFile, folder: Path, offset: int, size_bytes: int) -> No
         raise TierFailure(f"{wanted}, and cannot be reserved: {_reason(error)}. {_CHOOSE}") from error
 
 
-def _free_bytes(file: _SpillFile) -> int:
+def _free_bytes(file: _OpenFile) -> int:
     found = os.statvfs(file.descriptor)
     return found.f_bavail * found.f_frsize
 
