@@ -17,7 +17,7 @@ from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.preparing.prepare import KnownMachine, problem_of
 from outgrow.frontends.workloads.steps import capture_workload
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.plan import UNLIMITED, Budget, Plan
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.order.lean import Orders, least_seconds
@@ -41,7 +41,7 @@ MACHINES: Mapping[str, Machine] = {
     "first study": Machine(
         "8.4 TFLOP/s, 800 GB/s, 12 GB/s",
         Device("of the first study", 8.4e12, 8e11, needs_workspace=False),
-        Link(12e9, 12e9),
+        LinkRates(12e9, 12e9),
     ),
     "v100-pcie3, mixed": replace(_V100, device=_MIXED),
     "v100-nvlink2, mixed": replace(_V100_NVLINK, device=_MIXED),

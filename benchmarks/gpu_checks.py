@@ -45,7 +45,7 @@ from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
 from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.below import FileBelow
-from outgrow.runtime.device import Device
+from outgrow.runtime.device import BesideHost
 from outgrow.runtime.directed import install
 from outgrow.runtime.flights import StreamLink
 from outgrow.runtime.memory import bytes_on
@@ -169,7 +169,7 @@ def pages(ground: Ground) -> dict[str, float | bool]:
     return {"works": True, **told, **found_slower}
 
 
-def _halves(ground: Ground, device: Device, pages: Pages) -> bool:
+def _halves(ground: Ground, device: BesideHost, pages: Pages) -> bool:
     """Whether copies to one half of a page and kernels on the other, by two addresses and at once, go well."""
     size, rounds = pages.page_bytes // 2, 64
     pool = HostPool(device.torch_device, device.lock)

@@ -14,7 +14,7 @@ from outgrow.frontends.compile import Step
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.user.state import Training as Trained
 from outgrow.planning.problem import silent
-from outgrow.runtime.device import Cuda, Device
+from outgrow.runtime.device import BesideHost, Cuda
 from outgrow.runtime.pages import taken_bytes
 
 Progress = Callable[[str, float], None]
@@ -49,7 +49,7 @@ class Ground(Protocol):
         """Return what a training takes in core, given the most bytes that its tensors took."""
         ...
 
-    def beside(self) -> Device:
+    def beside(self) -> BesideHost:
         """Return the device as the runtime knows it."""
         ...
 
@@ -90,7 +90,7 @@ class Gpu:
     def in_core_bytes(self, training: Training, most_bytes: int) -> int:  # noqa: ARG002
         return most_bytes
 
-    def beside(self) -> Device:
+    def beside(self) -> BesideHost:
         return Cuda(self.device)
 
     def outgrown(
@@ -131,7 +131,7 @@ class Beside:
         step(*training.batch)
         return step.plan.in_core_peak_bytes
 
-    def beside(self) -> Device:
+    def beside(self) -> BesideHost:
         from tests.runtime.stand_in import StandIn
 
         return StandIn()
@@ -143,7 +143,7 @@ class Beside:
 
 
 def outgrown_on(
-    device: Device | None, training: Training, budget_bytes: int, kernels: str, progress: Progress
+    device: BesideHost | None, training: Training, budget_bytes: int, kernels: str, progress: Progress
 ) -> Step[..., Tensor]:
     """Return the step of a training within a budget, on a device that is given, or on the one where the model is."""
     step = step_of(training.loss, training.optimizer)

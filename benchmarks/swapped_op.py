@@ -29,7 +29,7 @@ from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import SwapOut
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.plan import Budget
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
@@ -44,7 +44,7 @@ from outgrow.runtime.spill import Spill
 ROUNDS, WARM = 23, 3
 MOST_SECONDS = 50e-6
 AMPLE = 1 << 40
-MACHINE = Machine("slow to compute", Device("slow", 1.0, 1.0), Link(1e9, 1e9))
+MACHINE = Machine("slow to compute", Device("slow", 1.0, 1.0), LinkRates(1e9, 1e9))
 """Nothing is computed twice there, and every transfer is hidden."""
 OF_TRANSFERS = ("_swap_out", "_swap_in", "_wait", "_drop")
 

@@ -6,7 +6,7 @@ import pytest
 
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import Lane, Trace, memory_over_time
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.simulation import replay
 
@@ -39,14 +39,14 @@ def tier_peak_bytes(trace: Trace) -> int:
     return max(tier for _, _, tier in memory_over_time(trace.events))
 
 
-def run(link: Link) -> Trace:
+def run(link: LinkRates) -> Trace:
     """Replay the graph over a link."""
     return replay(GRAPH, COSTS, Machine("toy", Device("toy", 1.0, 1.0), link))
 
 
 def test_copies_run_beside_the_arithmetic() -> None:
     """The copy out ends after op two, so the clock waits for it; the last piece is waited for as well."""
-    trace = run(Link(out_bytes_per_second=8.0, in_bytes_per_second=4.0))
+    trace = run(LinkRates(out_bytes_per_second=8.0, in_bytes_per_second=4.0))
     spans = {(span.lane, span.label, span.begin): span.end for span in trace.spans}
     assert spans[Lane.OUT, "a", 1.0] == 3.0
     assert spans[Lane.IN, "a", 3.0] == 5.0
@@ -56,18 +56,18 @@ def test_copies_run_beside_the_arithmetic() -> None:
 
 def test_a_quick_link_hides_everything_but_what_is_asked_for_late() -> None:
     """With a link that takes no time the step takes its arithmetic."""
-    assert run(Link(1e12, 1e12)).seconds == pytest.approx(6.0)
+    assert run(LinkRates(1e12, 1e12)).seconds == pytest.approx(6.0)
 
 
 def test_lanes_of_a_half_duplex_link_take_turns() -> None:
     """On a half-duplex link no two copies overlap."""
-    spans = [span for span in run(Link(2.0, 2.0, half_duplex=True)).spans if span.lane is not Lane.COMPUTE]
+    spans = [span for span in run(LinkRates(2.0, 2.0, half_duplex=True)).spans if span.lane is not Lane.COMPUTE]
     assert all(before.end <= after.begin for before, after in pairwise(spans))
 
 
 def test_the_peak_counts_storages_workspace_and_reserved_pieces() -> None:
     """Memory: x, a, b and the workspace of two at once; a frees its bytes when it is dropped."""
-    trace = run(Link(8.0, 4.0))
+    trace = run(LinkRates(8.0, 4.0))
     assert trace.peak_bytes == 8 + 16 + 8 + 8
     assert tier_peak_bytes(trace) == 16
     assert (trace.bytes_out, trace.bytes_in) == (16, 16)
@@ -76,7 +76,7 @@ def test_the_peak_counts_storages_workspace_and_reserved_pieces() -> None:
 
 def test_latency_is_paid_for_each_transfer() -> None:
     """Two pieces pay the latency twice."""
-    quick, slow = run(Link(1e12, 1e12)), run(Link(1e12, 1e12, latency_seconds=1.0))
+    quick, slow = run(LinkRates(1e12, 1e12)), run(LinkRates(1e12, 1e12, latency_seconds=1.0))
     assert slow.seconds == pytest.approx(quick.seconds + 1.0)
 
 
@@ -96,13 +96,13 @@ def test_a_second_copy_out_takes_the_place_of_the_first() -> None:
         return %a1
         """
     )
-    trace = replay(graph, {}, Machine("toy", Device("toy", 1.0, 1.0), Link(8.0, 8.0)))
+    trace = replay(graph, {}, Machine("toy", Device("toy", 1.0, 1.0), LinkRates(8.0, 8.0)))
     assert (tier_peak_bytes(trace), trace.bytes_out, trace.seconds) == (8, 16, 2.0)
 
 
 def test_what_sinks_takes_the_lanes_below_and_turns_on_those_above() -> None:
     """The next tier holds nothing: the copy out lasts as long as the slower of the two links, and so do both back."""
-    above, below = Link(8.0, 8.0), Link(out_bytes_per_second=4.0, in_bytes_per_second=2.0)
+    above, below = LinkRates(8.0, 8.0), LinkRates(out_bytes_per_second=4.0, in_bytes_per_second=2.0)
     machine = Machine("toy", Device("toy", 1.0, 1.0), above, tier_bytes=0, below=below)
     trace = replay(GRAPH, COSTS, machine)
     copies = [(span.lane, span.begin, span.end) for span in trace.spans if span.lane is not Lane.COMPUTE]

@@ -21,7 +21,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import sunk
 from outgrow.analysis.timeline import Event, Lane, Span, Trace
 from outgrow.ir.graph import DEVICE, Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
-from outgrow.ir.machine import Link, Machine
+from outgrow.ir.machine import LinkRates, Machine
 from outgrow.operators.stalls import slowdown
 
 FREE = Cost(0.0)
@@ -61,8 +61,8 @@ def _free_lanes() -> dict[Lane, float]:
 class _Clock:
     """The time, the lanes and the memory while a graph is replayed."""
 
-    link: Link
-    below: Link | None = None
+    link: LinkRates
+    below: LinkRates | None = None
     sunk: frozenset[str] = frozenset()
     now: float = 0.0
     lane_free: dict[Lane, float] = field(default_factory=_free_lanes)
@@ -110,7 +110,7 @@ class _Clock:
         self.in_flight[storage] = end
         self.spans.append(Span(lane, storage, begin, end, size_bytes))
 
-    def _taken(self, link: Link, free: dict[Lane, float], lane: Lane, size_bytes: int) -> tuple[float, float]:
+    def _taken(self, link: LinkRates, free: dict[Lane, float], lane: Lane, size_bytes: int) -> tuple[float, float]:
         """Take the first free turn on a lane of a link, from now on; return its begin and end."""
         begin = max(self.now, free[lane])
         end = begin + (link.out_seconds(size_bytes) if lane is Lane.OUT else link.in_seconds(size_bytes))

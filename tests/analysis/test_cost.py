@@ -1,6 +1,6 @@
 """Costs are known by what an op does, and modelled where nothing was measured."""
 
-from outgrow.analysis.cost import Cost, costs_of, from_parts, modelled, signature, workspace_bound
+from outgrow.analysis.cost import Cost, cost_key, costs_of, from_parts, modelled, workspace_bound
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device
 from outgrow.ir.text import parse_graph
@@ -45,11 +45,11 @@ def test_a_convolution_that_is_not_channels_last_may_need_workspace() -> None:
     assert workspace_bound(last, last.ops[0]) < 400
 
 
-def test_equal_calls_share_a_signature_and_other_layouts_do_not() -> None:
+def test_equal_calls_share_a_key_and_other_layouts_do_not() -> None:
     """A cost is known by operator, arguments and layouts, not by names."""
     first, second, other = convolution(*CONTIGUOUS), convolution(*CONTIGUOUS), convolution(*CHANNELS_LAST)
-    assert signature(first, first.ops[0]) == signature(second, second.ops[0])
-    assert signature(first, first.ops[0]) != signature(other, other.ops[0])
+    assert cost_key(first, first.ops[0]) == cost_key(second, second.ops[0])
+    assert cost_key(first, first.ops[0]) != cost_key(other, other.ops[0])
 
 
 def test_the_layout_that_an_op_asks_is_part_of_its_signature_and_no_name() -> None:
@@ -67,9 +67,9 @@ def test_the_layout_that_an_op_asks_is_part_of_its_signature_and_no_name() -> No
 
 
 def test_a_measured_cost_replaces_the_model() -> None:
-    """What is known by signature is taken as it is."""
+    """What is known by key is taken as it is."""
     graph = convolution(*CONTIGUOUS)
-    known = {signature(graph, graph.ops[0]): Cost(7.0, 3, measured=True)}
+    known = {cost_key(graph, graph.ops[0]): Cost(7.0, 3, measured=True)}
     assert costs_of(graph, DEVICE, known) == {"convolution": Cost(7.0, 3, measured=True)}
 
 
@@ -178,7 +178,7 @@ def test_parts_share_the_seconds_of_the_whole() -> None:
         return %a, %b
         """  # noqa: E501
     )
-    known = {signature(graph, graph.ops[0]): Cost(3.0, 16, measured=True)}
+    known = {cost_key(graph, graph.ops[0]): Cost(3.0, 16, measured=True)}
     costs = costs_of(graph, DEVICE, known)
     assert list(costs) == ["back", "back.weight", "back.input"]
     assert costs["back.weight"] == costs["back.input"] == Cost(1.5, 16, measured=True)

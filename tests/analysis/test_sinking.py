@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from outgrow.analysis.sinking import homeless, lasting, passing, sunk
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
 
 PAGE = 4096
@@ -29,7 +29,7 @@ GRAPH = parse_graph(
     drop v 0:8192
     """
 )
-ROOMY = Machine("toy", Device("toy", 1.0, 1.0), Link(1.0, 1.0), tier_bytes=4 * PAGE, below=Link(1.0, 1.0))
+ROOMY = Machine("toy", Device("toy", 1.0, 1.0), LinkRates(1.0, 1.0), tier_bytes=4 * PAGE, below=LinkRates(1.0, 1.0))
 
 
 def test_rooms_are_whole_pages() -> None:

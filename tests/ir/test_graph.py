@@ -4,7 +4,7 @@ import pytest
 
 from outgrow.ir.graph import Op, Ref, Role, Storage, Symbol, Wait, argument_values
 from outgrow.ir.layout import contiguous_strides, end_bytes
-from outgrow.ir.machine import Link
+from outgrow.ir.machine import LinkRates
 from outgrow.ir.steps import births, steps_of
 from outgrow.ir.text import parse_graph
 
@@ -81,6 +81,6 @@ def test_a_view_ends_at_the_last_byte_that_it_shows() -> None:
 
 def test_a_transfer_takes_its_latency_and_its_bytes_time() -> None:
     """Each way has its own rate."""
-    link = Link(out_bytes_per_second=10.0, in_bytes_per_second=20.0, latency_seconds=1.0)
+    link = LinkRates(out_bytes_per_second=10.0, in_bytes_per_second=20.0, latency_seconds=1.0)
     assert link.out_seconds(40) == 5.0
     assert link.in_seconds(40) == 3.0

@@ -2,9 +2,9 @@
 
 import pytest
 
-from outgrow.ir.machine import Device, Link, Machine, Peers
+from outgrow.ir.machine import Device, LinkRates, Machine, Peers
 
-LINK = Link(8e9, 4e9, 1e-5)
+LINK = LinkRates(8e9, 4e9, 1e-5)
 TWO_OF_THREE = Machine(
     "six", Device("gpu", 1e12, 1e11), LINK, peers=(Peers(2, 1e9, 1e-3), Peers(3, 1e10)), shares_link=True
 )

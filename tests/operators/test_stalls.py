@@ -4,14 +4,14 @@ import pytest
 
 from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Graph
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.operators.stalls import slowdown
 from outgrow.plan import Budget, Reuse
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from tests.planning.normalised import normalised
 
-MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1e6, 1e6))
+MACHINE = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1e6, 1e6))
 
 
 @pytest.mark.parametrize(

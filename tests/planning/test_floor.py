@@ -9,7 +9,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.liveness import live_bytes
 from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Reuse
 from outgrow.planning.floor import floor_of, needs
@@ -18,7 +18,7 @@ from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from tests.graphs import graphs
 
-MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0))
+MACHINE = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1000.0, 800.0))
 
 
 def problem_of(text: str, workspace: dict[str, int]) -> Problem:

@@ -12,7 +12,7 @@ from outgrow.analysis.cost import Cost, with_parts
 from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.errors import Infeasible, InvalidGraph, InvalidPlan
 from outgrow.ir.graph import Graph, Op
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Swap
 from outgrow.planning.addresses.addresses import outside
@@ -26,11 +26,11 @@ from outgrow.rewriting.derive import apply_laws, verified, verify_derived
 from outgrow.simulation import replay
 from tests.graphs import graphs
 
-MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0, half_duplex=False))
+MACHINE = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1000.0, 800.0, half_duplex=False))
 ALWAYS = ("search", "nnabla_window", "capuchin")
 """The planners that find a plan at every budget from the floor up; the other papers' are tested for what they find."""
 
-HALF_DUPLEX = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0, half_duplex=True))
+HALF_DUPLEX = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1000.0, 800.0, half_duplex=True))
 
 
 def problem_of(
@@ -150,7 +150,7 @@ def test_the_search_is_never_slower_than_the_window() -> None:
 def test_recomputation_replaces_a_transfer_that_cannot_hide() -> None:
     """Over a link far slower than the arithmetic, storages that are cheap to make are made again."""
     graph = chain(8)
-    slow = Machine("slow", Device("toy", 1e9, 1e9), Link(2.0, 2.0))
+    slow = Machine("slow", Device("toy", 1e9, 1e9), LinkRates(2.0, 2.0))
     floor, _ = floor_of(problem_of(graph, 1), graph)
     plan = make_plan(problem_of(graph, floor + 512, slow), "search")
     kinds = {type(decision).__name__ for decision in plan.decisions}
@@ -236,9 +236,9 @@ def test_state_that_has_no_room_in_the_next_tier_stays() -> None:
         lines += [f"%a{name}: a{name}@0 f32[1024] = my.op_{name}(%{name}, %x)"]
     lines += ["storage z 4", "%z: z@0 f32[1] = my.sum(%au, %av, %aw)", "return %z"]
     graph = parse_graph("\n".join(lines))
-    quick = replace(MACHINE, link=Link(1e9, 1e9))
+    quick = replace(MACHINE, link=LinkRates(1e9, 1e9))
     alone = replace(problem_of(graph, 20_600, quick), minimum_bytes=4, anchored=True)
-    for machine, rests in ((quick, 2), (replace(quick, tier_bytes=4096, below=Link(1e9, 1e9)), 1)):
+    for machine, rests in ((quick, 2), (replace(quick, tier_bytes=4096, below=LinkRates(1e9, 1e9)), 1)):
         problem = replace(alone, machine=machine)
         derived = apply_laws(graph, make_plan(problem).decisions)
         assert len(lasting(derived)) <= rests
@@ -248,8 +248,8 @@ def test_state_that_has_no_room_in_the_next_tier_stays() -> None:
 def test_a_plan_through_a_slow_tier_is_no_worse_than_one_that_does_not_know_of_it() -> None:
     """Where little has room in the next tier, what is predicted is what both links need; less is moved then."""
     graph = chain(12)
-    alone = problem_of(graph, 1600, replace(MACHINE, link=Link(2000.0, 2000.0)))
-    machine = replace(alone.machine, tier_bytes=4096, below=Link(100.0, 100.0))
+    alone = problem_of(graph, 1600, replace(MACHINE, link=LinkRates(2000.0, 2000.0)))
+    machine = replace(alone.machine, tier_bytes=4096, below=LinkRates(100.0, 100.0))
     unaware, aware = make_plan(alone), make_plan(replace(alone, machine=machine))
     derived = apply_laws(graph, unaware.decisions)
     assert sunk(derived, machine)

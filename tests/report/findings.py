@@ -3,7 +3,7 @@
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import Trace
 from outgrow.ir.graph import Graph
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Estimate
 from outgrow.planning.planner import planned
@@ -14,7 +14,7 @@ from outgrow.report.summary import Measured, Summary, Traces
 from outgrow.rewriting.derive import verified
 from outgrow.simulation import replay
 
-MACHINE = Machine("toy <machine>", Device("toy", 1e9, 1e9), Link(300.0, 300.0))
+MACHINE = Machine("toy <machine>", Device("toy", 1e9, 1e9), LinkRates(300.0, 300.0))
 
 
 def chain(length: int, size: int = 256) -> Graph:
@@ -34,7 +34,7 @@ def chain(length: int, size: int = 256) -> Graph:
 def findings(
     length: int = 8,
     capacity_bytes: int = 1300,
-    link: Link = MACHINE.link,
+    link: LinkRates = MACHINE.link,
     losses: tuple[float, ...] = (2.0, 1.0),
 ) -> Findings:
     """Everything that is known of a chain of this length after some steps."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from outgrow.errors import InvalidPlan
-from outgrow.ir.machine import Link
+from outgrow.ir.machine import LinkRates
 from outgrow.plan import Recompute, Swap
 from outgrow.report.account import Account, Moved, Recomputed, Reused, Stowed, Swapped
 from outgrow.report.findings import explanation
@@ -20,7 +20,7 @@ from tests.report.findings import findings
 
 def test_the_account_has_a_row_for_every_decision() -> None:
     """Swaps and recomputations of the plan are all there, with the bytes that the simulation moves."""
-    for link in (Link(300.0, 300.0), Link(20.0, 20.0)):
+    for link in (LinkRates(300.0, 300.0), LinkRates(20.0, 20.0)):
         found = findings(link=link)
         account, decisions = found.account, found.plan.decisions
         rows = (*account.swapped, *account.recomputed, *account.reused, *account.moved)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outgrow.errors import InvalidMachine
-from outgrow.ir.machine import Device, Link, Machine, Peers
+from outgrow.ir.machine import Device, LinkRates, Machine, Peers
 from outgrow.report.machinefile import Description, description_from_toml, description_to_toml
 
 RATES = st.floats(1e-3, 1e18).map(lambda rate: float(f"{rate:.4g}"))
@@ -22,7 +22,7 @@ DESCRIPTIONS = st.builds(
         Machine,
         NAMES,
         st.builds(Device, NAMES, RATES, RATES, SECONDS, st.booleans(), st.booleans(), st.booleans()),
-        st.builds(Link, RATES, RATES, SECONDS, half_duplex=st.booleans()),
+        st.builds(LinkRates, RATES, RATES, SECONDS, half_duplex=st.booleans()),
         peers=st.tuples() | st.tuples(PEERS, PEERS),
         shares_link=st.booleans(),
     ),
@@ -50,7 +50,7 @@ def test_reading_is_the_inverse_of_writing(description: Description) -> None:
 
 def test_what_has_a_default_may_be_left_out() -> None:
     """Rates and names are enough."""
-    expected = Machine("toy", Device("cpu", 1e9, 2e9), Link(3e8, 3e8))
+    expected = Machine("toy", Device("cpu", 1e9, 2e9), LinkRates(3e8, 3e8))
     assert description_from_toml(TEXT, "toy.toml") == Description(expected)
 
 

@@ -9,7 +9,7 @@ Costs are measured where the op has run on this machine before, and modelled whe
 An op that can be taken apart into parts (`operators.parts`) shares its seconds among them in proportion to their flops,
 and each part may need its workspace.
 
-A measured cost is known by the op's signature: operator, arguments, and the dtypes, shapes and strides of all
+A measured cost is known by the op's key: operator, arguments, and the dtypes, shapes and strides of all
 operands and results.
 """
 
@@ -44,8 +44,8 @@ Costs = Mapping[str, Cost]
 
 
 def costs_of(graph: Graph, device: Device, known: Mapping[str, Cost]) -> dict[str, Cost]:
-    """Return the cost of every op of a captured graph, `known` by signature, else modelled, and of its parts."""
-    seen = {op.name: known.get(signature(graph, op)) for op in graph.ops} if known else {}
+    """Return the cost of every op of a captured graph, `known` by key, else modelled, and of its parts."""
+    seen = {op.name: known.get(cost_key(graph, op)) for op in graph.ops} if known else {}
     return with_parts(graph, {op.name: seen.get(op.name) or modelled(graph, op, device) for op in graph.ops})
 
 
@@ -154,7 +154,7 @@ def _is_channels_last(value: Value) -> bool:
     return value.shape[1] > 1 and value.strides[1] == 1
 
 
-def signature(graph: Graph, op: Op) -> str:
+def cost_key(graph: Graph, op: Op) -> str:
     """Return a key under which ops of equal cost are known: operator, arguments and all layouts."""
     names: dict[str, str] = {}
     results = [result for result in op.results if result is not None]

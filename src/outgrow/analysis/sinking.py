@@ -31,7 +31,7 @@ def passing(graph: Graph) -> dict[str, int]:
 def sunk(graph: Graph, machine: Machine) -> frozenset[str]:
     """Return the storages of a derived graph that go to the tier below the next one; none if there is no such tier.
 
-    >>> from outgrow.ir.machine import Device, Link
+    >>> from outgrow.ir.machine import Device, LinkRates
     >>> from outgrow.ir.text import parse_graph
     >>> graph = parse_graph('''
     ... storage x input 4096
@@ -51,7 +51,9 @@ def sunk(graph: Graph, machine: Machine) -> frozenset[str]:
     ... wait z
     ... wait y
     ... ''')
-    >>> machine = Machine("toy", Device("cpu", 1e9, 2e9), Link(3e8, 3e8), tier_bytes=4096, below=Link(1e8, 1e8))
+    >>> machine = Machine(
+    ...     "toy", Device("cpu", 1e9, 2e9), LinkRates(3e8, 3e8), tier_bytes=4096, below=LinkRates(1e8, 1e8)
+    ... )
     >>> sorted(sunk(graph, machine))
     ['y']
     """

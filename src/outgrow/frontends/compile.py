@@ -33,14 +33,14 @@ from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.user.devices import device_of
 from outgrow.frontends.user.state import Training, local, state_tensors
-from outgrow.frontends.workers.workers import Shared, Workers
+from outgrow.frontends.workers.workers import Received, Workers
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.graph import Graph
 from outgrow.plan import Plan
 from outgrow.planning.problem import silent
 from outgrow.report.plans import PlansReport
 from outgrow.report.summary import Measured, Summary, Traces
-from outgrow.runtime.device import Device
+from outgrow.runtime.device import BesideHost
 from outgrow.runtime.execute import Progress
 from outgrow.runtime.recording import Recording
 
@@ -71,7 +71,7 @@ class Step(Generic[P, R]):
         baseline_bytes: int | None = None,
         progress: Callable[[str, float], None] = silent,
         workers: Workers | None = None,
-        device: Device | None = None,
+        device: BesideHost | None = None,
     ) -> None:
         """Without `baseline_bytes` it is what the process takes now, less the tensors of the step.
 
@@ -202,7 +202,7 @@ class Step(Generic[P, R]):
         return str(self._entry.prepared.derivation)
 
     @property
-    def shared(self) -> Shared:
+    def shared(self) -> Received:
         """What the processes of the mesh exchange. Raises `RuntimeError` without a mesh, and before the first call."""
         workers = self._entries.workers
         if workers is None or workers.shares is None:

@@ -27,7 +27,7 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.user.devices import device_of
 from outgrow.plan import Estimate
 from outgrow.report.parts import BudgetReport, PartReport, PartsReport
-from outgrow.runtime.device import Device
+from outgrow.runtime.device import BesideHost
 
 _OPTIONS = {"memory_budget", "offload_dir", "disk_budget", "planner", "kernels"}
 _NO_PART = (
@@ -64,7 +64,7 @@ def _refused(error: Exception, *_args: object) -> object:
     raise error
 
 
-def part_of(module: fx.GraphModule, settings: Settings, device: Device | None = None) -> Part:
+def part_of(module: fx.GraphModule, settings: Settings, device: BesideHost | None = None) -> Part:
     """Return what runs a part, on a device that is given, or on the one where its inputs are."""
     return Part(module, settings, partial(_shared, device=device))
 
@@ -107,7 +107,7 @@ def _checked(options: Mapping[str, object]) -> Settings:
     return settings
 
 
-def _shared(settings: Settings, args: Sequence[object], device: Device | None) -> Shared:
+def _shared(settings: Settings, args: Sequence[object], device: BesideHost | None) -> Shared:
     """Return what the parts of one budget share; the first that runs says what the process held before the model."""
     home = device_of(arg.device for arg in args if isinstance(arg, Tensor))
     key = settings, device or home

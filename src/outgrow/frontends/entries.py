@@ -15,8 +15,7 @@ from time import perf_counter
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from outgrow.analysis.cost import Cost, from_parts, neediest
-from outgrow.analysis.cost import signature as cost_signature
+from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest
 from outgrow.errors import Infeasible
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.platforms.platform import Platform
@@ -424,7 +423,7 @@ class Entries:
 
 
 def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
-    """Return what a run tells of costs, by signature: means over the ops that share one.
+    """Return what a run tells of costs, by key: means over the ops that share one.
 
     Usually it tells of the ops that were observed. If all costs were known and the run still took another time than
     predicted, it tells of all ops: known costs may be of another day, or of memory that was fresh.
@@ -442,7 +441,7 @@ def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
         if own and len(own) == len(parts(op)):
             seen[op.name] = from_parts(own)
         if op.name in seen:
-            grouped.setdefault(cost_signature(entry.captured.graph, op), []).append(seen[op.name])
+            grouped.setdefault(cost_key(entry.captured.graph, op), []).append(seen[op.name])
     return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}
 
 

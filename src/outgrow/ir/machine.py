@@ -28,7 +28,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkRates:
     """What moves bytes between two tiers: bytes/s each way and seconds a transfer takes to start.
 
     On a `half_duplex` link the two directions share the time.
@@ -70,11 +70,11 @@ class Machine:
 
     name: str
     device: Device
-    link: Link
+    link: LinkRates
     tier_bytes: int | None = None
     peers: tuple[Peers, ...] = ()
     shares_link: bool = False
-    below: Link | None = None
+    below: LinkRates | None = None
     reads_below: bool = False
 
     @property

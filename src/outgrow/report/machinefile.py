@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from outgrow.errors import InvalidMachine
-from outgrow.ir.machine import Device, Link, Machine, Peers
+from outgrow.ir.machine import Device, LinkRates, Machine, Peers
 from outgrow.report.fields import Fields
 
 _DIGITS = 4
@@ -52,7 +52,7 @@ def description_from_toml(text: str, file: str) -> Description:
 
 def _description(file: Fields) -> Description:
     top = _completed(file, {"name": MISSING, "device": MISSING, "link": MISSING, "peers": [], "shares_link": False})
-    device, link = _of(Device, top.fields("device")), _of(Link, top.fields("link"))
+    device, link = _of(Device, top.fields("device")), _of(LinkRates, top.fields("link"))
     peers = top.each("peers", lambda level: _of(Peers, level))
     return Description(
         Machine(
@@ -66,7 +66,7 @@ def _description(file: Fields) -> Description:
                 places_results=device.flag("places_results"),
                 reorders_gradients=device.flag("reorders_gradients"),
             ),
-            Link(
+            LinkRates(
                 _rate(link, "out_bytes_per_second"),
                 _rate(link, "in_bytes_per_second"),
                 _seconds(link, "latency_seconds"),
@@ -84,7 +84,7 @@ def _description(file: Fields) -> Description:
     )
 
 
-def _of(record: type[Device | Link | Peers], table: Fields) -> Fields:
+def _of(record: type[Device | LinkRates | Peers], table: Fields) -> Fields:
     """Return the table of a record, completed."""
     return _completed(table, {field.name: field.default for field in fields(record)} | {"source": ""})
 
@@ -134,7 +134,7 @@ def description_to_toml(description: Description, comments: Mapping[str, str] = 
     Numbers are written with four digits, since a measurement has no more. `comments` are put above the keys that they
     are given for.
 
-    >>> machine = Machine("toy", Device("cpu", 1e9, 2e9), Link(3e8, 3e8))
+    >>> machine = Machine("toy", Device("cpu", 1e9, 2e9), LinkRates(3e8, 3e8))
     >>> print(description_to_toml(Description(machine), {"flops_per_second": "a guess"}))
     name = "toy"
     <BLANKLINE>

@@ -13,8 +13,10 @@ _HEADER = ("machine", "TFLOP/s", "memory GB/s", "out GB/s", "in GB/s", "latency"
 def rates_table(machines: Sequence[Machine]) -> str:
     """Return one row a machine.
 
-    >>> from outgrow.ir.machine import Device, Link
-    >>> print(rates_table([Machine("toy", Device("cpu", 4.4e11, 2.5e10), Link(3e9, 2.9e9, 1e-4, half_duplex=True))]))
+    >>> from outgrow.ir.machine import Device, LinkRates
+    >>> print(
+    ...     rates_table([Machine("toy", Device("cpu", 4.4e11, 2.5e10), LinkRates(3e9, 2.9e9, 1e-4, half_duplex=True))])
+    ... )
     machine  TFLOP/s  memory GB/s  out GB/s  in GB/s   latency         link
     toy         0.44           25         3      2.9  100.0 us  half duplex
     """

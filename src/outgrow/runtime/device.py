@@ -24,7 +24,7 @@ _BUSY_CYCLES = 2_000_000
 """About a millisecond."""
 
 
-class Device(Protocol):
+class BesideHost(Protocol):
     """A device, and what the process takes of it."""
 
     torch_device: torch.device

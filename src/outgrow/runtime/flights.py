@@ -18,7 +18,7 @@ import torch
 
 from outgrow.analysis.timeline import Lane, Span
 from outgrow.errors import TierFailure
-from outgrow.ir.machine import Link as Rates
+from outgrow.ir.machine import LinkRates
 from outgrow.runtime.links import measured_rates
 from outgrow.runtime.memory import bytes_on
 from outgrow.runtime.pool import HostPool, Lock
@@ -112,7 +112,9 @@ class StreamLink:
         self._there.clear()
 
 
-def measure_streams(streams: Streams, device: torch.device, lock: Lock, size_bytes: int, repetitions: int = 3) -> Rates:
+def measure_streams(
+    streams: Streams, device: torch.device, lock: Lock, size_bytes: int, repetitions: int = 3
+) -> LinkRates:
     """Return what the link between a device and locked memory of the host does: medians of copies of `size_bytes`.
 
     It takes twice as much of both memories. Raises `TierFailure` where the host does not have it.

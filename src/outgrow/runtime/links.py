@@ -36,7 +36,7 @@ from weakref import WeakSet, finalize
 
 from outgrow.analysis.timeline import Lane, Span
 from outgrow.errors import TierFailure
-from outgrow.ir.machine import Link as Rates
+from outgrow.ir.machine import LinkRates
 from outgrow.runtime.memory import Block, bytes_at
 from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
 from outgrow.units import MIB
@@ -284,7 +284,7 @@ def handing_over() -> Iterator[None]:
 # ---- Rates
 
 
-def measure_link(folder: Path, repetitions: int = 3) -> Rates:
+def measure_link(folder: Path, repetitions: int = 3) -> LinkRates:
     """Return what the link to a spill file in `folder` does: medians of copies of 32 MiB and of one page.
 
     The link is half duplex if copies in both directions at once take about as long as one after the other.
@@ -300,7 +300,7 @@ def measure_link(folder: Path, repetitions: int = 3) -> Rates:
             link.close()
 
 
-def _rates(link: Link, repetitions: int) -> Rates:
+def _rates(link: Link, repetitions: int) -> LinkRates:
     blocks = _filled_block(MEASURED_BYTES), _filled_block(MEASURED_BYTES)
 
     def seconds(*copies: tuple[Lane, int, int]) -> float:
@@ -310,7 +310,7 @@ def _rates(link: Link, repetitions: int) -> Rates:
     return measured_rates(seconds, MEASURED_BYTES, repetitions)
 
 
-def measured_rates(seconds: Callable[..., float], size: int, repetitions: int) -> Rates:
+def measured_rates(seconds: Callable[..., float], size: int, repetitions: int) -> LinkRates:
     """Return the rates of a link; `seconds` makes copies at once, each (lane, block 0 or 1, bytes), and times them."""
     for block in (0, 1):  # the first write of reserved space is slower than those that follow
         seconds((Lane.OUT, block, size))
@@ -319,7 +319,7 @@ def measured_rates(seconds: Callable[..., float], size: int, repetitions: int) -
     out = median(seconds((Lane.OUT, 0, size)) for _ in repeated)
     back = median(seconds((Lane.IN, 0, size)) for _ in repeated)
     together = median(seconds((Lane.OUT, 0, size), (Lane.IN, 1, size)) for _ in repeated)
-    return Rates(
+    return LinkRates(
         out_bytes_per_second=size / max(out - latency, out / 2),
         in_bytes_per_second=size / max(back - latency, back / 2),
         latency_seconds=latency,

@@ -12,7 +12,7 @@ import torch
 
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch, TierFailure
-from outgrow.runtime.device import Device
+from outgrow.runtime.device import BesideHost
 from outgrow.runtime.directed import Directions, Site
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.pages import Pages
@@ -33,7 +33,7 @@ class Arena:
     of these, and each program has a window; else it is one tensor.
     """
 
-    device: Device
+    device: BesideHost
     directed: bool
     pages: Pages | None = None
     _room: torch.Tensor | None = None

@@ -12,7 +12,7 @@ from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured, pre
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.workloads.loading import build, load_workload_function
 from outgrow.frontends.workloads.steps import capture_workload
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import print_graph
 from outgrow.plan import Budget
 from outgrow.planning.problem import Problem
@@ -104,7 +104,7 @@ def test_an_op_that_stalls_tells_what_it_takes_as_captured() -> None:
     """At this budget the normalisation is written over an operand, which takes 1.4 times as long; its cost does not."""
     graph = normalised()
     costs = {op.name: Cost(1.0) for op in graph.ops}
-    machine = Machine("toy", Device("toy", 1e9, 1e9), Link(1e6, 1e6))
+    machine = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1e6, 1e6))
     prepared = prepare(Problem(graph, costs, machine, Budget(200), minimum_bytes=4), "search")
     assert prepared.simulated.seconds == pytest.approx(7.4, abs=0.01)
     seen = prepared.costs_in(prepared.simulated)

@@ -10,7 +10,7 @@ from outgrow.frontends.workers.divisible import Divisible, divisible
 from outgrow.frontends.workers.exchange_order import NOMINAL, Pace, in_order
 from outgrow.frontends.workloads.loading import load_workload_function
 from outgrow.ir.flight import flights
-from outgrow.ir.machine import Device, Link, Machine, Peers
+from outgrow.ir.machine import Device, LinkRates, Machine, Peers
 from outgrow.planning.partition import options
 from outgrow.planning.partition.partition import partition
 from outgrow.planning.partition.shares import Shares
@@ -81,7 +81,7 @@ def test_other_calls_run_while_something_is_on_its_way() -> None:
 
 def test_the_pace_of_a_machine_is_that_of_its_slowest_exchange() -> None:
     """Between the first worker and the last; one worker alone exchanges nothing."""
-    device, link = Device("toy", 2e9, 1e8, 1e-3), Link(1.0, 1.0)
+    device, link = Device("toy", 2e9, 1e8, 1e-3), LinkRates(1.0, 1.0)
     machine = Machine("toy", device, link, peers=(Peers(2, 1e5), Peers(2, 1e6)))
     assert Pace.of(machine, 4) == Pace(1e-3, 1e-9, 1e-8, 1e-5)
     assert Pace.of(machine, 2) == Pace(1e-3, 1e-9, 1e-8, 1e-6)

@@ -12,7 +12,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.liveness import gaps, lifetimes
 from outgrow.errors import Infeasible, InvalidGraph, NotApplicable
 from outgrow.ir.graph import Graph, Role
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.operators.layouts import layout_only
@@ -40,8 +40,8 @@ from tests.planning.test_planners import HALF_DUPLEX, MACHINE, chain, problem_of
 DEVICE = Device("toy", 1e9, 1e9)
 IN_ORDER = [planner for planner in PLANNER_NAMES if planner not in {"serenity", "olla"}]
 """The planners that keep the captured order, of which the bound is; updates may come early."""
-SLOW = Machine("slow", DEVICE, Link(10.0, 20.0))
-SLOW_HALF_DUPLEX = Machine("slow", DEVICE, Link(10.0, 20.0, half_duplex=True))
+SLOW = Machine("slow", DEVICE, LinkRates(10.0, 20.0))
+SLOW_HALF_DUPLEX = Machine("slow", DEVICE, LinkRates(10.0, 20.0, half_duplex=True))
 MACHINES = st.sampled_from((HALF_DUPLEX, SLOW, SLOW_HALF_DUPLEX))
 ROUNDING = 1 - 1e-7
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Graph
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Move, TakeApart
 from outgrow.planning.bound.bound import bound_seconds
@@ -14,7 +14,7 @@ from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws, verify_derived
 from outgrow.simulation import replay
 
-MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1e4, 1e4))
+MACHINE = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1e4, 1e4))
 BLOCKS = 3
 BRANCH = """
     %c{at}: c{at}@0 f32[1,1,4,4] = aten.convolution.default(%y{at}, %w{at}, None, [1,1], [0,0], [1,1], False, [0,0], 1)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from outgrow.ir.machine import Device, Link, Machine, Peers
+from outgrow.ir.machine import Device, LinkRates, Machine, Peers
 from outgrow.operators.dataflow import Dataflow, Node, Tensor
 from outgrow.operators.regions import Range, Region
 from outgrow.operators.strategies import Partial, Split, chunks, pieces, strategies
@@ -180,7 +180,7 @@ def test_where_exchanges_begin_slowly_there_are_fewer(monkeypatch: pytest.Monkey
     """Small tensors are made by all rather than sent; the bytes that are told are those that are sent."""
     monkeypatch.setattr(options, "SMALL_BYTES", 1 << 20)
     step = layers((6, 4, 8), 2)
-    slow = Machine("slow", Device("gpu", 1e12, 1e11), Link(1e9, 1e9), peers=(Peers(2, 1e9, 1.0),))
+    slow = Machine("slow", Device("gpu", 1e12, 1e11), LinkRates(1e9, 1e9), peers=(Peers(2, 1e9, 1.0),))
     found, quick = partition(step, 2, machine=slow), partition(step, 2)
     exchanges = [sum(bytes_of > 0 for bytes_of in item.levels[0].received.values()) for item in (found, quick)]
     assert exchanges[0] <= exchanges[1]

@@ -1,7 +1,7 @@
 """Does a step whose ops are placed on devices take what its longest chain takes?"""
 
 from outgrow.analysis.cost import Cost
-from outgrow.ir.machine import Device, Link, Machine, Peers
+from outgrow.ir.machine import Device, LinkRates, Machine, Peers
 from outgrow.ir.text import parse_graph
 from outgrow.planning.partition.placed import placed_seconds
 
@@ -21,7 +21,7 @@ value %v: v@0 f32[2]
 return %c
 """)
 COSTS = {op.name: Cost(1.0) for op in STEP.ops}
-PAIR = Machine("pair", Device("gpu", 1e12, 1e11), Link(1e9, 1e9), peers=(Peers(2, 16.0),))
+PAIR = Machine("pair", Device("gpu", 1e12, 1e11), LinkRates(1e9, 1e9), peers=(Peers(2, 16.0),))
 
 
 def test_ops_of_different_devices_run_at_once_and_wait_for_what_they_get() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from outgrow.ir.graph import Graph
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.plan import Budget, Decision
 from outgrow.planning.floor import floor_of
 from outgrow.planning.problem import Problem
@@ -14,7 +14,7 @@ from tests.planning.test_planners import problem_of
 
 Planner = Callable[[Problem], tuple[Decision, ...]]
 
-SLOW = Machine("slow", Device("toy", 1e9, 1e9), Link(2.0, 2.0))
+SLOW = Machine("slow", Device("toy", 1e9, 1e9), LinkRates(2.0, 2.0))
 
 
 def between(graph: Graph, share: float, machine: Machine, minimum_bytes: int = 4) -> Problem:

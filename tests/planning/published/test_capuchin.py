@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from outgrow.analysis.cost import Cost
-from outgrow.ir.machine import Link
+from outgrow.ir.machine import LinkRates
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Recompute, Swap
 from outgrow.planning.problem import Problem
@@ -65,7 +65,7 @@ def test_what_saves_most_memory_per_second_is_recomputed_first() -> None:
 def test_transfers_in_one_direction_take_turns() -> None:
     """Copies out that begin at the same time follow each other, and so do copies back, from the last use on."""
     graph = chain(6)
-    for machine in (MACHINE, HALF_DUPLEX, replace(MACHINE, link=Link(100.0, 100.0))):
+    for machine in (MACHINE, HALF_DUPLEX, replace(MACHINE, link=LinkRates(100.0, 100.0))):
         profile = profile_of(problem_of(graph, 1, machine), graph)
         lanes = Lanes(profile, machine.link)
         booked = [lanes.book(gap) for gap in profile.gaps]

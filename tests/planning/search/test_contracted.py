@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Graph
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget
 from outgrow.planning.free.free import free_rewrites
@@ -20,7 +20,7 @@ from outgrow.planning.search.space import space_of
 from tests.graphs import graphs
 from tests.planning.test_planners import problem_of
 
-MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(10.0, 20.0))
+MACHINE = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(10.0, 20.0))
 STATISTICS = parse_graph(
     """
     storage x input 8

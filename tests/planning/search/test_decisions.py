@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outgrow.analysis.cost import Cost
 from outgrow.ir.equivalence import Leeway
 from outgrow.ir.graph import Graph
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
@@ -34,7 +34,7 @@ from tests.graphs import graphs
 from tests.planning.crowded import crowded
 from tests.planning.test_planners import problem_of
 
-MACHINE = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0))
+MACHINE = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1000.0, 800.0))
 GRAPH = parse_graph(
     """
     storage x input 8
@@ -67,7 +67,7 @@ def test_gaps_that_free_too_little_have_no_schedule() -> None:
 def test_of_a_storage_leaves_what_there_is_no_room_for() -> None:
     """50 bytes of 100 are lacking over four ops: the first 64, in parts of 64, leave and come back."""
     graph = crowded(is_rebuilt=False)
-    machine = Machine("slow", Device("toy", 1e9, 1e9), Link(10.0, 20.0))
+    machine = Machine("slow", Device("toy", 1e9, 1e9), LinkRates(10.0, 20.0))
     costs = {op.name: Cost(1.0) for op in graph.ops}
     plan = make_plan(Problem(graph, costs, machine, Budget(262), minimum_bytes=4, piece_bytes=64))
     assert plan.decisions == (Swap("p", "one", "fill0", (Piece(0, 64, "last"),), "last"),)
@@ -125,7 +125,7 @@ def test_a_plan_is_as_quick_as_the_trial_that_it_comes_from(
     graph: Graph, capacity: int, half_duplex: bool, rule: int, headroom: float, data: st.DataObject
 ) -> None:
     """Copies stand in the order in which the trial made them; it keeps a turn for those that it calls off."""
-    machine = Machine("toy", Device("toy", 1e9, 1e9), Link(1000.0, 800.0, half_duplex=half_duplex))
+    machine = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1000.0, 800.0, half_duplex=half_duplex))
     problem = problem_of(graph, capacity, machine, minimum_bytes=4)
     rewritten, free = free_rewrites(problem)
     board = board_of(problem, rewritten, free, Event())
@@ -160,7 +160,7 @@ def test_what_is_used_first_comes_back_first() -> None:
         %t: t@0 f32[1] = my.large(%a, %s)
         """
     )
-    machine = Machine("slow in", Device("toy", 1e9, 1e9), Link(1e6, 100.0))
+    machine = Machine("slow in", Device("toy", 1e9, 1e9), LinkRates(1e6, 100.0))
     problem = Problem(graph, {op.name: Cost(2.0) for op in graph.ops}, machine, Budget(620), minimum_bytes=4)
     board = board_of(problem, graph, (), Event())
     board.is_wanted.set()

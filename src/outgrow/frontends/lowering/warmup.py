@@ -14,7 +14,7 @@ from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.tracing.capture import capture
 from outgrow.ir.graph import Graph
-from outgrow.ir.machine import Device, Link, Machine
+from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget
 from outgrow.planning.floor import floor_of
@@ -66,7 +66,7 @@ def _toy_plan(graph: Graph) -> None:
 
 
 def _toy_problem(graph: Graph) -> Problem:
-    machine = Machine("warm", Device("warm", 1e9, 1e9), Link(1e6, 1e6))
+    machine = Machine("warm", Device("warm", 1e9, 1e9), LinkRates(1e6, 1e6))
     return Problem(graph, costs_of(graph, machine.device, {}), machine, Budget(1), minimum_bytes=1)
 
 

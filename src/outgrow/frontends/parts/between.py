@@ -18,7 +18,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from outgrow.frontends.tracing.capture import Captured, Result
+from outgrow.frontends.tracing.capture import Captured, GraphResult
 from outgrow.frontends.user.state import BatchSlot
 from outgrow.ir.graph import Graph, Op, SwapOut
 
@@ -76,7 +76,7 @@ def _results(
     """Return the storages of the results of a part; for what it returns as gradients, `sources` and `borrowed`."""
     graph = captured.graph
     storages = [
-        graph.values[graph.results[leaf.number]].storage if isinstance(leaf, Result) else None
+        graph.values[graph.results[leaf.number]].storage if isinstance(leaf, GraphResult) else None
         for leaf in captured.returned.leaves
     ]
     depends = _dependence(graph, hole)

@@ -13,16 +13,16 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from outgrow.analysis.cost import signature as cost_signature
+from outgrow.analysis.cost import cost_key
 from outgrow.errors import TierFailure, Uncapturable
 from outgrow.frontends import calls
 from outgrow.frontends.parts.shared_budget import NOBODY, Pause, Ready, Shared, plain
 from outgrow.frontends.platforms.platform import Platform
-from outgrow.frontends.tracing.capture import Result
+from outgrow.frontends.tracing.capture import GraphResult
 from outgrow.frontends.user.state import BatchSlot
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run, is_as_captured
-from outgrow.runtime.program import Result as CallResult
+from outgrow.runtime.program import Result
 from outgrow.runtime.repeated import Running, again
 from outgrow.runtime.results import fill
 
@@ -89,7 +89,7 @@ class Waiting:
         run.memory.end()
         ready.runs += 1
         graph = ready.captured.graph
-        seen = {cost_signature(graph, op): run.observed[op.name] for op in graph.ops if op.name in run.observed}
+        seen = {cost_key(graph, op): run.observed[op.name] for op in graph.ops if op.name in run.observed}
         if seen:
             self.shared.platform.cache.add(seen)  # by which parts are planned, whichever platform ran them
         self.shared.note(run.memory.high_water_bytes)
@@ -120,7 +120,7 @@ def returned(ready: Ready, run: Running) -> tuple[list[object], list[list[Tensor
 
 
 def _leaf(leaf: object, ready: Ready, run: Running) -> object:
-    if not isinstance(leaf, Result):
+    if not isinstance(leaf, GraphResult):
         return leaf
     name = ready.program.results[leaf.number]
     geometry = ready.program.geometry[name]
@@ -167,7 +167,7 @@ def _arrived(ready: Ready, run: Running, gradients: Mapping[int, Tensor | None])
     ]
 
 
-def _laid_out(gradient: Tensor | None, result: CallResult, home: torch.device) -> Tensor:
+def _laid_out(gradient: Tensor | None, result: Result, home: torch.device) -> Tensor:
     like = result.geometry
     made = torch.empty_strided(like.shape, like.strides, dtype=like.dtype, device=home)
     return made.zero_() if gradient is None else fill(made, gradient)

@@ -19,8 +19,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from torch import Tensor
 
-from outgrow.analysis.cost import Cost
-from outgrow.analysis.cost import signature as cost_signature
+from outgrow.analysis.cost import Cost, cost_key
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import Infeasible
 from outgrow.frontends.parts.arrivals import Arrival, normal
@@ -314,7 +313,7 @@ def _fitted(
     known = dict(platform.known(captured, silent))
     hole = hole_of(graph)
     if hole is not None:
-        known[cost_signature(graph, hole)] = Cost(0.0, room.waiting_bytes, measured=True)
+        known[cost_key(graph, hole)] = Cost(0.0, room.waiting_bytes, measured=True)
 
     def overhead_within(budget_bytes: int) -> int:
         unseen = 0 if shared.is_apart else platform.unseen_bytes(graph, budget_bytes)

@@ -16,7 +16,7 @@ from outgrow.errors import TierFailure
 from outgrow.frontends.platforms.on_cpu import missing_bytes, reserved
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.ir.machine import Machine
-from outgrow.runtime.device import Device
+from outgrow.runtime.device import BesideHost
 from outgrow.runtime.links import measure_link
 from outgrow.runtime.medium import BelowHost, InHost
 from outgrow.runtime.memory import round_up
@@ -36,7 +36,7 @@ class BesideDevice:
     `spill` is memory of the host; where that is limited, a file lies below it, whose buffers are host memory too.
     """
 
-    def __init__(self, device: Device, settings: Settings) -> None:
+    def __init__(self, device: BesideHost, settings: Settings) -> None:
         self._device, self._folder, host_bytes = device, settings.folder, settings.host_bytes
         self.spill = Spill(InHost(device.torch_device, device.streams, device.lock), Quota(host_bytes))
         if host_bytes is not None and host_bytes > 2 * BUFFERS_BYTES:

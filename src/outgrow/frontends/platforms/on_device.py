@@ -30,7 +30,7 @@ from outgrow.ir.machine import Machine
 from outgrow.plan import Addresses
 from outgrow.planning.addresses.addresses import ALIGNMENT_BYTES, addresses_of, outside
 from outgrow.runtime import arena
-from outgrow.runtime.device import Cuda, Device
+from outgrow.runtime.device import BesideHost, Cuda
 from outgrow.runtime.directed import install
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.pages import Unread
@@ -50,7 +50,7 @@ _TRIED_AT_ONCE = 2
 """Trying an op takes up to twice the bytes that it touches: of two runs both hold their results."""
 
 
-def platform_of(settings: Settings, home: torch.device, device: Device | None = None) -> Platform:
+def platform_of(settings: Settings, home: torch.device, device: BesideHost | None = None) -> Platform:
     """Return what a step runs on: a device that is given, or the one that is its home."""
     if device is None:
         if home == CPU or not torch.cuda.is_available():
@@ -67,7 +67,7 @@ class OnDevice:
     observes = False
     anchored = True
 
-    def __init__(self, settings: Settings, device: Device) -> None:
+    def __init__(self, settings: Settings, device: BesideHost) -> None:
         self.cache: CostCache = open_cost_cache(device.name)
         self._device, self._budget_bytes = device, settings.budget_bytes
         self.slack_bytes = device.slack_bytes

@@ -42,7 +42,7 @@ class Platform(Protocol):
         ...
 
     def known(self, captured: Captured, progress: Callable[[str, float], None]) -> Mapping[str, Cost]:
-        """Return what is known of the costs of ops, by signature."""
+        """Return what is known of the costs of ops, by key."""
         ...
 
     def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:

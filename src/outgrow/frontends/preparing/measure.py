@@ -1,6 +1,6 @@
 """What does this machine do? Rates of its device and link, and the observed costs of ops, kept between runs.
 
-Costs are observed while a step runs (`runtime.execute`), keyed by the op's signature (`analysis.cost`), and kept
+Costs are observed while a step runs (`runtime.execute`), by the op's key (`analysis.cost`), and kept
 in one JSON file for each machine: processor, threads, torch version and allocator setting. A damaged or foreign
 file is ignored and written anew; it is a cache.
 """
@@ -25,7 +25,7 @@ from outgrow.files import cache_folder, write_to_cache
 from outgrow.ir.machine import Device, Machine
 from outgrow.planning.problem import silent
 from outgrow.runtime import arena, flights
-from outgrow.runtime.device import Device as BesideHost
+from outgrow.runtime.device import BesideHost
 from outgrow.runtime.flights import measure_streams
 from outgrow.runtime.links import MEASURED_BYTES, measure_link
 from outgrow.units import format_bytes
@@ -179,13 +179,13 @@ def _median_seconds(work: Callable[[], object], least_seconds: float) -> float:
 
 @dataclass(frozen=True)
 class CostCache:
-    """Observed costs by signature, in memory and in a file of the user's cache folder."""
+    """Observed costs by key, in memory and in a file of the user's cache folder."""
 
     path: Path
     known: dict[str, Cost] = field(default_factory=dict[str, Cost])
 
     def add(self, observed: Mapping[str, Cost]) -> None:
-        """Keep the newest seconds and the largest workspace of each signature, and write the file."""
+        """Keep the newest seconds and the largest workspace of each key, and write the file."""
         for key, cost in observed.items():
             old = self.known.get(key)
             self.known[key] = neediest(cost.seconds, [cost, old] if old else [cost])

@@ -24,13 +24,12 @@ from statistics import median
 
 import torch
 
-from outgrow.analysis.cost import Cost, workspace_bound
-from outgrow.analysis.cost import signature as cost_signature
+from outgrow.analysis.cost import Cost, cost_key, workspace_bound
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
 from outgrow.frontends.lowering.lower import call_of, geometry_of, stand_ins
 from outgrow.ir.graph import Graph, Op
-from outgrow.runtime.device import Device
+from outgrow.runtime.device import BesideHost
 from outgrow.runtime.directed import scratch_needed, watched
 from outgrow.runtime.memory import view
 from outgrow.runtime.program import Call, Geometry, Item
@@ -60,31 +59,31 @@ _KNOWN: dict[tuple[str, bool], dict[str, Rehearsed]] = {}
 class Rehearsal:
     """What the kinds of ops were seen to do on a device; `directed` says that its allocations can be watched."""
 
-    device: Device
+    device: BesideHost
     directed: bool
 
     def knows(self, graph: Graph) -> bool:
         """Whether each op of a graph was tried before."""
         parts = _KNOWN.get((self.device.name, self.directed), {})
-        return all(cost_signature(graph, op) in parts for op in graph.ops)
+        return all(cost_key(graph, op) in parts for op in graph.ops)
 
     def of(self, graph: Graph, elsewhere: Collection[str]) -> dict[str, Rehearsed]:
         """Return what each op of a graph does, by name; storages `elsewhere` are the host's.
 
         Raises torch's `OutOfMemoryError` for an op that the device has no memory to try.
         """
-        keys = {op.name: cost_signature(graph, op) for op in graph.ops}
+        keys = {op.name: cost_key(graph, op) for op in graph.ops}
         kinds = {keys[op.name]: op for op in graph.ops}
         parts = self._of_kinds(graph, kinds, elsewhere, _ignore, must=True)
         return {name: parts[key] for name, key in keys.items()}
 
     def costs(self, graph: Graph, elsewhere: Collection[str], tell: Callable[[float], None]) -> dict[str, Cost]:
-        """Return the costs of the ops of a graph, by signature, except of ops that the device has no memory to try.
+        """Return the costs of the ops of a graph, by key, except of ops that the device has no memory to try.
 
         Such an op may be tried in parts once it is planned. Where allocations cannot be watched, the workspace is a
         bound, and includes the results, since they are copied.
         """
-        kinds = {cost_signature(graph, op): op for op in graph.ops}
+        kinds = {cost_key(graph, op): op for op in graph.ops}
         parts = self._of_kinds(graph, kinds, elsewhere, tell, must=False)
         found: dict[str, Cost] = {}
         for key, op in kinds.items():
@@ -103,7 +102,7 @@ class Rehearsal:
         *,
         must: bool,
     ) -> Mapping[str, Rehearsed]:
-        """Return what one op of each kind does, by signature, trying the kinds that were not tried before."""
+        """Return what one op of each kind does, by key, trying the kinds that were not tried before."""
         parts = _KNOWN.setdefault((self.device.name, self.directed), {})
         new = {key: op for key, op in kinds.items() if key not in parts}
         if new:

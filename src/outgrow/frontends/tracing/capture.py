@@ -133,7 +133,7 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class GraphResult:
     """The result of the graph of this number."""
 
     number: int
@@ -141,7 +141,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What the step returns: each leaf is a `Result` or a constant."""
+    """What the step returns: each leaf is a `GraphResult` or a constant."""
 
     structure: pytree.TreeSpec
     leaves: tuple[object, ...]
@@ -242,7 +242,7 @@ class Captured:
 
     def unflatten(self, results: Sequence[object]) -> object:
         """Return what the step returns, made of the graph's results: tensors, and floats for host scalars."""
-        leaves = [results[leaf.number] if isinstance(leaf, Result) else leaf for leaf in self.returned.leaves]
+        leaves = [results[leaf.number] if isinstance(leaf, GraphResult) else leaf for leaf in self.returned.leaves]
         return pytree.tree_unflatten(leaves, self.returned.structure)
 
 
@@ -452,7 +452,7 @@ class _Assembly:
         leaves = list(self.traced.returned)
         for at, output in enumerate(self.traced.outputs):
             if isinstance(output, Leaf):
-                leaves[output.index] = Result(numbers[at]) if at in numbers else self.outputs[at]
+                leaves[output.index] = GraphResult(numbers[at]) if at in numbers else self.outputs[at]
         return Returned(self.traced.structure, tuple(leaves))
 
 

@@ -11,7 +11,7 @@ from statistics import mean
 import torch
 import torch.utils._pytree as pytree
 
-from outgrow.analysis.cost import Cost, costs_of, signature
+from outgrow.analysis.cost import Cost, cost_key, costs_of
 from outgrow.frontends.tracing.capture import Captured, captured_from
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.state import Training
@@ -65,10 +65,10 @@ def divisible(function: Callable[..., Workload], settings: Mapping[str, object])
 
 
 def exchange_costs(graph: Graph, machine: Machine, worker: int) -> dict[str, Cost]:
-    """Return the costs of beginning and awaiting the exchanges of a worker's step on a machine, by signature.
+    """Return the costs of beginning and awaiting the exchanges of a worker's step on a machine, by key.
 
     Exchanges go on beside arithmetic, one after the other; a wait costs what is left of its exchange when all ops
-    before it are done. Waits of one signature cost their mean.
+    before it are done. Waits of one key cost their mean.
     """
     costs = costs_of(graph, machine.device, {})
     now = free = 0.0
@@ -80,10 +80,10 @@ def exchange_costs(graph: Graph, machine: Machine, worker: int) -> dict[str, Cos
             sent, received = map(_sizes, op.arguments[2:4])
             free = max(now, free) + machine.exchange_seconds(worker, sent, received)
             ends.update({name: free for name in op.results if name is not None})
-            waits[signature(graph, op)] = [machine.device.seconds_per_op]
+            waits[cost_key(graph, op)] = [machine.device.seconds_per_op]
         elif op.operator == ARRIVED:
             wait = max(0.0, ends[op.references[0]] - now)
-            waits.setdefault(signature(graph, op), []).append(wait)
+            waits.setdefault(cost_key(graph, op), []).append(wait)
             now += wait
         else:
             now += costs[op.name].seconds

@@ -7,7 +7,7 @@ simulated on the machine as one of its workers sees it. All workers exchange at 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outgrow.analysis.cost import costs_of, signature
+from outgrow.analysis.cost import cost_key, costs_of
 from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured
 from outgrow.frontends.tracing.capture import Captured
@@ -49,7 +49,7 @@ def of_a_worker(
     own = job.of_worker(Shares(job.step, found), FIRST, machine)
     exchanges = exchange_costs(own.graph, machine, FIRST)
     planned = _planned(own, KnownMachine(machine.as_one_of(found.workers), exchanges), budget_bytes, progress)
-    seconds = sum(exchanges[signature(own.graph, op)].seconds for op in own.graph.ops if is_wait(op))
+    seconds = sum(exchanges[cost_key(own.graph, op)].seconds for op in own.graph.ops if is_wait(op))
     return Worker(planned, seconds)
 
 

@@ -49,7 +49,7 @@ _BUDGET = "budget"
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class Received:
     """The bytes that this worker has received in all steps, and those that each worker is to receive in one."""
 
     received_bytes: int
@@ -83,10 +83,10 @@ class Workers:
         self.shares: Shares | None = None
 
     @property
-    def shared(self) -> Shared:
+    def shared(self) -> Received:
         """What the workers exchange in a step, and what this one has received."""
         assert self.shares is not None, "a step was divided"
-        return Shared(int(self.counts[1]), self.shares.received_bytes())
+        return Received(int(self.counts[1]), self.shares.received_bytes())
 
     @property
     def spreads(self) -> Mapping[StateSlot, Spread]:

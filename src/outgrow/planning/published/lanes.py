@@ -9,7 +9,7 @@ from bisect import insort
 from dataclasses import dataclass, field
 
 from outgrow.analysis.liveness import Gap
-from outgrow.ir.machine import Link
+from outgrow.ir.machine import LinkRates
 from outgrow.planning.published.profile import Profile
 
 
@@ -50,7 +50,7 @@ class Booking:
 class Lanes:
     """Both directions of a link, and what is booked on them for the gaps of one profile."""
 
-    def __init__(self, profile: Profile, link: Link) -> None:
+    def __init__(self, profile: Profile, link: LinkRates) -> None:
         self._link, self._elapsed = link, profile.elapsed
         self._out = _Lane()
         self._back = self._out if link.half_duplex else _Lane()

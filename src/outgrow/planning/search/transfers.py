@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from outgrow.ir.machine import Link
+from outgrow.ir.machine import LinkRates
 from outgrow.planning.arrays import Flags, Integers, Reals
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.heights import height, heights_of, highest, lift
@@ -85,7 +85,7 @@ def transfers(
     gaps: Gaps,
     moved: Integers,
     capacity_bytes: int,
-    link: Link,
+    link: LinkRates,
     lead_seconds: float,
     piece_bytes: int,
 ) -> Transfers:
@@ -93,7 +93,7 @@ def transfers(
     return Transfers(*walk(seconds, live, gaps, moved, capacity_bytes, rates(link), lead_seconds, piece_bytes))
 
 
-def rates(link: Link) -> Rates:
+def rates(link: LinkRates) -> Rates:
     """Return what a link does."""
     return Rates(1 / link.out_bytes_per_second, 1 / link.in_bytes_per_second, link.latency_seconds, link.half_duplex)
 
