@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from outgrow import describing
 from outgrow.cli import main
+from outgrow.commands import machine
 from outgrow.errors import Infeasible
 from outgrow.frontends import entries
 from outgrow.frontends.platforms.on_cpu import OnCpu
@@ -216,8 +216,8 @@ def test_a_planner_without_a_plan_has_a_row_that_says_so(outgrow: Command, toy: 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure no longer than it takes to have figures."""
-    monkeypatch.setattr(describing, "_SECONDS", 0.0)
-    monkeypatch.setattr(describing, "_COPIES", 3)
+    monkeypatch.setattr(machine, "_SECONDS", 0.0)
+    monkeypatch.setattr(machine, "_COPIES", 3)
 
 
 @pytest.mark.usefixtures("quickly")

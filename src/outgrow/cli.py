@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outgrow import __version__
-from outgrow.describing import list_machines, measure_machine, show_machine
+from outgrow.commands.machine import list_machines, measure_machine, show_machine
 from outgrow.errors import InvalidGraph, InvalidMachine, InvalidQuantity, OutgrowError
 from outgrow.frontends.preparing.machines import described_machine, machine_names, names_a_file, require_known
 from outgrow.ir.machine import Machine
@@ -28,7 +28,7 @@ from outgrow.report.progress import Narrator, narrator
 from outgrow.units import parse_budget, parse_bytes
 
 if TYPE_CHECKING:
-    from outgrow.commands import Job
+    from outgrow.commands.job import Job
 
 _EPILOG = (
     "WORKLOAD is path/to/file.py:function. The function takes keyword arguments, given as --set name=value, "
@@ -91,31 +91,31 @@ def _run(options: argparse.Namespace, tell: Narrator) -> None:
         _run_machine(options, tell)
         return
     machine = None if options.machine is None else described_machine(options.machine)
-    from outgrow import commands, dividing, fitting  # noqa: PLC0415  # torch takes seconds, and wrong usage is told without it
+    from outgrow.commands import fit, partition, plan, train  # noqa: PLC0415  # torch takes seconds, and wrong usage is told without it
 
     match options.command:
         case "train":
-            commands.train(_job(options, machine), tell)
+            train.train(_job(options, machine), tell)
         case "plan":
-            commands.plan(_job(options, machine), tell)
+            plan.plan(_job(options, machine), tell)
         case "compare":
-            commands.compare(_job(options, machine), tell)
+            plan.compare(_job(options, machine), tell)
         case "fit":
             name, multiple = options.vary or (None, 1)
-            fitting.fit(_job(options, machine), fitting.Wish(name, options.slowdown, multiple), tell)
+            fit.fit(_job(options, machine), fit.Wish(name, options.slowdown, multiple), tell)
         case "partition":
-            dividing.divide(_job(options, machine), options.workers, tell, verify=options.verify)
+            partition.divide(_job(options, machine), options.workers, tell, verify=options.verify)
         case _:
-            commands.explain(options.plan, tell)
+            plan.explain(options.plan, tell)
 
 
 def _job(options: argparse.Namespace, machine: Machine | None) -> "Job":
-    from outgrow.commands import Job, Outputs  # noqa: PLC0415
+    from outgrow.commands.job import Job, Outputs  # noqa: PLC0415
 
     return Job(
         workload=options.workload,
         settings=dict(options.set),
-        budget_bytes=options.memory_budget or 0,
+        budget_bytes=options.memory_budget,
         planner=options.planner,
         kernels=options.kernels,
         machine=machine,

@@ -9,7 +9,7 @@ from time import perf_counter
 
 import torch
 
-from outgrow.commands import Job
+from outgrow.commands.job import Job
 from outgrow.errors import InvalidMachine, WrongInPieces
 from outgrow.frontends.workers.divisible import divisible
 from outgrow.frontends.workers.forecast import forecast
@@ -44,7 +44,7 @@ def divide(job: Job, workers: int, narrator: Narrator, *, verify: bool = False) 
         _require_right(checks)
     narrator.stage("divide")
     begin = perf_counter()
-    budget = job.budget_bytes or None
+    budget = job.budget_bytes
     memory = None if budget is None else budget * FOR_TENSORS
     found = partition(step, workers, memory_bytes=memory, machine=machine)
     seconds = perf_counter() - begin

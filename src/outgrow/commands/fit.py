@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
-from outgrow.commands import Job, Prospect
+from outgrow.commands.job import Job, Prospect
 from outgrow.errors import Infeasible, InvalidWorkload
 from outgrow.frontends.preparing.largest import Trial, largest, trial
 from outgrow.planning.pareto import curve, range_of, slowdown_of, smallest_budget
@@ -52,7 +52,7 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
 
     def tried(value: int) -> Trial:
         narrator.stage(f"{name} {value}")
-        found = trial(prospect.ahead({**job.settings, name: value}), job.budget_bytes, job.planner, value)
+        found = trial(prospect.ahead({**job.settings, name: value}), job.limit_bytes, job.planner, value)
         trials.append(found)
         narrator.say(f"{name} {value}: {_outcome(found, slowdown)}")
         if _is_without_influence(trials[-_EQUAL:]):
@@ -67,7 +67,7 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
         wanted = f"a multiple of {multiple}" if multiple > 1 else "a whole number of 1 or more"
         raise InvalidWorkload(f"--set {name}={first} is where the search begins: give {wanted}.")
     best = largest(tried, first, slowdown, multiple=multiple)
-    budget = format_bytes(job.budget_bytes)
+    budget = format_bytes(job.limit_bytes)
     if best is None:
         last = trials[-1].refusal
         raise Infeasible(

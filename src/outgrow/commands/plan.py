@@ -1,0 +1,90 @@
+"""What do `outgrow plan`, `compare` and `explain` do? They tell what training would take; no step is run.
+
+`plan` asks one planner, `compare` all of them; `explain` tells in words what a file of `plan` or `train` says.
+"""
+
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+
+from outgrow.commands.job import Job, Prospect
+from outgrow.errors import Infeasible, InvalidPlan
+from outgrow.planning.names import PLANNER_NAMES
+from outgrow.report.account import account_of
+from outgrow.report.comparison import Row, comparison
+from outgrow.report.findings import Findings, explanation
+from outgrow.report.output import write_data
+from outgrow.report.progress import Narrator
+from outgrow.report.summary import Traces
+
+
+def plan(job: Job, narrator: Narrator) -> None:
+    """Tell what training would take. Nothing is run or allocated."""
+    narrator.stage("capture")
+    prospect = Prospect.of(job)
+    ahead = prospect.ahead(job.settings)
+    narrator.stage("plan")
+    prepared = ahead.planned(
+        job.limit_bytes,
+        planner=job.planner,
+        progress=narrator.stage,
+        solver_seconds=job.solver_seconds,
+    )
+    found = Findings(
+        prepared.summary(job.workload),
+        prepared.plan,
+        account_of(prepared.graph, prepared.plan),
+        str(prepared.derivation),
+        prepared.derived,
+        Traces(prepared.in_core, prepared.simulated, None),
+        job.settings,
+    )
+    narrator.say(found.figures_text)
+    prospect.tell_remark(narrator)
+    job.outputs.write(found)
+
+
+def compare(job: Job, narrator: Narrator) -> None:
+    """Tell what each planner makes of the same step under the same budget; raises `Infeasible` if none has a plan."""
+    narrator.stage("capture")
+    prospect = Prospect.of(job)
+    ahead = prospect.ahead(job.settings)
+    rows: list[Row] = []
+    bound: float | None = None
+    for planner in PLANNER_NAMES:
+        narrator.stage(f"planning by {planner}")
+        try:
+            prepared = ahead.planned(
+                job.limit_bytes,
+                planner=planner,
+                progress=narrator.stage,
+                prove=bound is None,
+                solver_seconds=job.solver_seconds,
+            )
+        except Infeasible as refusal:
+            rows.append(Row(planner, refusal))
+            continue
+        bound = prepared.plan.bound_seconds if bound is None else bound  # that of the problem: one for all planners
+        rows.append(Row(planner, replace(prepared.summary(job.workload), bound_seconds=bound), prepared.plan.notes))
+    narrator.say(comparison(job.workload, job.limit_bytes, rows))
+    prospect.tell_remark(narrator)
+    write_data(job.outputs.json, [row.to_data() for row in rows])
+    refusals = [row.found for row in rows if isinstance(row.found, Infeasible)]
+    if len(refusals) == len(rows):
+        raise min(refusals, key=attrgetter("floor_bytes"))
+
+
+def explain(path: Path, narrator: Narrator) -> None:
+    """Tell in words what a JSON file of `train` or `plan` says; raises `InvalidPlan` if it is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidPlan(
+            f"{path} cannot be read: {reason}. Give a file that --json of train or plan wrote."
+        ) from error
+    try:
+        told = explanation(text)
+    except InvalidPlan as error:
+        raise InvalidPlan(f"{path}: {error} Give a file that --json of train or plan wrote.") from error
+    narrator.say(told)

@@ -1,0 +1,73 @@
+"""What does `outgrow train` do? It trains a workload under a budget, and tells what was planned and measured."""
+
+from dataclasses import replace
+from time import perf_counter
+
+from torch import Tensor
+
+from outgrow.commands.job import Job, Outputs
+from outgrow.errors import Infeasible
+from outgrow.frontends.compile import Step, compile_workload, warm_up
+from outgrow.frontends.workloads.loading import blamed_on, build, load_workload_function
+from outgrow.frontends.workloads.workload import Workload
+from outgrow.report.account import account_of
+from outgrow.report.findings import Findings
+from outgrow.report.progress import Narrator, StepLine
+
+
+def train(job: Job, narrator: Narrator) -> None:
+    """Train for some steps under the budget and tell what was planned and measured."""
+    narrator.stage("warm up")
+    function = load_workload_function(job.workload)
+    baseline_bytes = warm_up(job.kernels)
+    narrator.stage("build")
+    workload = build(function, job.settings)
+    step = compile_workload(
+        workload,
+        memory_budget=job.limit_bytes,
+        offload_dir=job.offload_dir,
+        disk_budget=job.disk_budget_bytes,
+        planner=job.planner,
+        kernels=job.kernels,
+        name=job.workload,
+        baseline_bytes=baseline_bytes,
+        progress=narrator.stage,
+    )
+    try:
+        _take_steps(job, workload, step, narrator)
+        account = account_of(step.captured, step.current)
+        found = Findings(step.plan, step.current, account, step.derivation, step.derived, step.traces, job.settings)
+    finally:
+        step.close()
+    narrator.say(f"\n{found.figures_text}")
+    if workload.evaluate is not None:
+        narrator.stage("evaluate")
+        with blamed_on("evaluate failed"):
+            found = replace(found, scores={name: float(score) for name, score in workload.evaluate().items()})
+        narrator.say(f"\n{found.scores_text}")
+    job.outputs.write(found)
+
+
+def _take_steps(job: Job, workload: Workload, step: Step, narrator: Narrator) -> None:
+    for number in range(1, job.steps + 1):
+        batch = workload.batches[(number - 1) % len(workload.batches)]
+        narrator.stage("step", (number - 1) / job.steps)
+        begin, planned = perf_counter(), step.plans.seconds
+        try:
+            with blamed_on("the step failed"):
+                returned = step(*batch)
+        except Infeasible as refusal:
+            raise refusal.saying(*_aftermath(job, number - 1, makes_state=refusal.makes_state)) from refusal
+        seconds, planning = perf_counter() - begin, step.plans.seconds - planned
+        loss = float(returned.detach()) if isinstance(returned, Tensor) and returned.numel() == 1 else None
+        del returned
+        narrator.step(StepLine(number, job.steps, loss, seconds, step.process_bytes, job.limit_bytes, planning))
+
+
+def _aftermath(job: Job, done: int, *, makes_state: bool) -> list[str]:
+    """Return what is to be known beside the refusal of a step, after some that were done."""
+    sentences = ["Later steps may need more: `outgrow plan` says how much."] if makes_state else []
+    if done:
+        written = "" if job.outputs == Outputs() else ", and nothing was written"
+        sentences.append(f"{done} of {job.steps} steps were done{written}.")
+    return sentences
