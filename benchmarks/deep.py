@@ -68,13 +68,14 @@ def ended(item: Training, budget: int, kernels: str = "eager") -> dict[str, Any]
 
 def served(workload: str, settings: Mapping[str, object], budget: int, kernels: str) -> dict[str, Any]:
     """Take the steps, within a budget if there is one, and say what they left and took."""
-    from outgrow.frontends.compile import compile_workload, warm_up
-    from outgrow.frontends.workloads.loading import build
+    from outgrow.frontends.compile import compile_workload
+    from outgrow.frontends.preparing.warmup import warm_up
+    from outgrow.frontends.workloads.loading import built
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
     function = workload_function(workload)
     baseline = warm_up(kernels)
-    made = build(function, settings)
+    made = built(function, settings)
     options: dict[str, Any] = {"memory_budget": budget, "kernels": kernels, "baseline_bytes": baseline}
     step = compile_workload(made, **options) if budget else None
     losses: list[str] = []

@@ -69,7 +69,7 @@ import time
 
 import torch
 
-from outgrow.frontends.lowering.warmup import warm_up
+from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.runtime import arena, directed
 
 begin = time.perf_counter()

@@ -58,7 +58,7 @@ def serve(size: str, share: int) -> Row:
     import torch
 
     import outgrow
-    from outgrow.frontends.compile import warm_up
+    from outgrow.frontends.preparing.warmup import warm_up
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
     gpt2 = import_module("gpt2")

@@ -52,15 +52,16 @@ def serve(mode: str, size: int, budget_bytes: int | None) -> None:
     """Build the workload, then answer each line on stdin with one JSON line about one step."""
     import torch
 
-    from outgrow.frontends.compile import compile_workload, warm_up
-    from outgrow.frontends.workloads.loading import build, load_workload_function
+    from outgrow.frontends.compile import compile_workload
+    from outgrow.frontends.preparing.warmup import warm_up
+    from outgrow.frontends.workloads.loading import built, load_workload_function
     from outgrow.runtime import arena
     from outgrow.runtime.freeing import trim
     from outgrow.runtime.process import high_water_bytes, reset_high_water
 
     function = load_workload_function(f"{WORKLOAD}:workload")
     baseline = warm_up()
-    workload = build(function, {"size": size})
+    workload = built(function, {"size": size})
     batch = tuple(workload.batches[0])
     step: Any = workload.step
     if mode == "checkpoint":

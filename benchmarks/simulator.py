@@ -89,9 +89,10 @@ def _seconds(step: Row, kind: str) -> float:
 
 def serve(request: Row) -> None:
     """Run the steps of one trial and print their summaries."""
-    from outgrow.frontends.compile import compile_workload, warm_up
+    from outgrow.frontends.compile import compile_workload
     from outgrow.frontends.preparing.prepare import known_machine, problem_of
-    from outgrow.frontends.workloads.loading import build, load_workload_function
+    from outgrow.frontends.preparing.warmup import warm_up
+    from outgrow.frontends.workloads.loading import built, load_workload_function
     from outgrow.frontends.workloads.steps import capture_workload
     from outgrow.planning.pareto import range_of
 
@@ -99,7 +100,7 @@ def serve(request: Row) -> None:
     baseline = warm_up()
     floor, in_core = range_of(problem_of(capture_workload(function, request["settings"]), known_machine()))
     budget = max(int(request["share"] * in_core), floor)
-    workload = build(function, request["settings"])
+    workload = built(function, request["settings"])
     batch = tuple(workload.batches[0])
     step = compile_workload(workload, memory_budget=budget, baseline_bytes=baseline)
     steps: list[Row] = []

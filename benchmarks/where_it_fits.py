@@ -16,14 +16,15 @@ from statistics import median, quantiles
 
 from main_job import ROOT, WORKLOAD, setting
 
-from outgrow.frontends.compile import compile_workload, warm_up
-from outgrow.frontends.workloads.loading import build, load_workload_function
+from outgrow.frontends.compile import compile_workload
+from outgrow.frontends.preparing.warmup import warm_up
+from outgrow.frontends.workloads.loading import built, load_workload_function
 
 
 def run(size: int, pairs: int) -> dict[str, object]:
     """Return the seconds of every pair and the median of their ratios."""
     baseline = warm_up()
-    workload = build(load_workload_function(f"{WORKLOAD}:workload"), {"size": size})
+    workload = built(load_workload_function(f"{WORKLOAD}:workload"), {"size": size})
     batch = tuple(workload.batches[0])
     compiled = compile_workload(workload, memory_budget="1TiB", name="brain_unet3d", baseline_bytes=baseline)
 

@@ -124,7 +124,7 @@ def _work(
 
     import outgrow
     from outgrow.frontends.workers import workers as frontend
-    from outgrow.frontends.workloads.loading import build
+    from outgrow.frontends.workloads.loading import built
     from outgrow.planning.partition import options
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -133,7 +133,7 @@ def _work(
     frontend.FOR_TENSORS = frontend.FOR_TENSORS if has_room else 0.0
     dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=worker, world_size=workers)
     function = workload_function(workload)
-    job = build(function, settings)
+    job = built(function, settings)
     mesh = init_device_mesh("cpu", (workers,))
     step = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget, mesh=mesh)
     torch.manual_seed(1)
@@ -152,7 +152,7 @@ def _work(
     }
     if compare:
         parameters = [p.full_tensor() if isinstance(p, DTensor) else p for p in job.model.parameters()]
-        alone = build(function, settings)
+        alone = built(function, settings)
         torch.manual_seed(1)
         expected = [alone.step(*alone.batches[0]).detach() for _ in range(STEPS)]
         pairs = zip(parameters, alone.model.parameters(), strict=True)

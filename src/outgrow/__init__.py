@@ -32,9 +32,9 @@ from outgrow.errors import (
 )
 
 if TYPE_CHECKING:
+    from outgrow.frontends.build import build
     from outgrow.frontends.compile import Step, compile
     from outgrow.frontends.dynamo import parts
-    from outgrow.frontends.workloads.build import build
     from outgrow.frontends.workloads.workload import Workload
 
 __version__ = "0.1.0"
@@ -68,7 +68,7 @@ __all__ = [
 _MODULES = {
     "Step": "outgrow.frontends.compile",
     "Workload": "outgrow.frontends.workloads.workload",
-    "build": "outgrow.frontends.workloads.build",
+    "build": "outgrow.frontends.build",
     "compile": "outgrow.frontends.compile",
     "parts": "outgrow.frontends.dynamo",
 }

@@ -10,7 +10,7 @@ from outgrow import Workload
 from outgrow.errors import InvalidWorkload
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured
-from outgrow.frontends.workloads.loading import build, load_workload_function
+from outgrow.frontends.workloads.loading import built, load_workload_function
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.graph import Role
 
@@ -65,7 +65,7 @@ def test_each_workload_is_planned(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_light_workloads_train(name: str, dtype: str) -> None:
     """With real tensors a step gives a finite loss and changes the parameters."""
-    workload = build(function_of(name), {**TINY[name], "dtype": dtype})
+    workload = built(function_of(name), {**TINY[name], "dtype": dtype})
     before = [parameter.clone() for parameter in workload.model.parameters()]
     loss = workload.step(*workload.batches[0])
     assert loss.isfinite()
@@ -109,7 +109,7 @@ def test_models_have_the_published_number_of_parameters(
     """The number of parameters is that of the paper, or of its authors' program, to a thousandth."""
     function = function_of(name)
     with torch.device("meta"):
-        workload = build(function, settings)
+        workload = built(function, settings)
     count = sum(parameter.numel() for parameter in workload.model.parameters())
     assert count / 1e6 == pytest.approx(millions, rel=1e-3)
 
@@ -118,7 +118,7 @@ def test_models_have_the_published_number_of_parameters(
 def test_a_residual_network_has_as_many_layers_as_it_says(depth: int) -> None:
     """Three convolutions a block, the first convolution and the linear layer make up the depth."""
     with torch.device("meta"):
-        model = build(function_of("resnet.py:resnet"), {"depth": depth}).model
+        model = built(function_of("resnet.py:resnet"), {"depth": depth}).model
     names = [name for name, _ in model.named_parameters() if name.endswith("weight") and "residual" in name]
     convolutions = [name for name in names if model.get_parameter(name).dim() == 4]
     assert len(convolutions) == depth - 2
@@ -150,7 +150,7 @@ def test_both_forms_of_a_loss_are_one_loss() -> None:
 
 
 def first_loss(name: str, settings: dict[str, object]) -> float:
-    workload = build(function_of(name), settings)
+    workload = built(function_of(name), settings)
     return workload.step(*workload.batches[0]).item()
 
 
@@ -182,4 +182,4 @@ def test_inference_has_the_forward_pass_alone() -> None:
 def test_settings_out_of_range_are_refused(name: str, settings: dict[str, object], reason: str) -> None:
     """A setting that makes no network is named, with what would do."""
     with pytest.raises(InvalidWorkload, match=reason):
-        build(function_of(name), settings)
+        built(function_of(name), settings)

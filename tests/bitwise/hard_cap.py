@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import brain_unet3d
-from outgrow.frontends.compile import compile_workload, warm_up
+from outgrow.frontends.compile import compile_workload
+from outgrow.frontends.preparing.warmup import warm_up
 
 SIZE, STEPS = 64, 3
 

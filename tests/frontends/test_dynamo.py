@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Infeasible, InvalidQuantity, Uncapturable
 from outgrow.frontends import dynamo
-from outgrow.frontends.lowering import warmup
 from outgrow.frontends.parts import parts
 from outgrow.frontends.platforms import on_cpu
+from outgrow.frontends.preparing import warmup
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.runtime.execute import Run

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from outgrow.frontends.compile import warm_up
 from outgrow.frontends.preparing.ahead import Ahead, look_ahead
 from outgrow.frontends.preparing.load import load_remark
 from outgrow.frontends.preparing.prepare import KnownMachine, known_machine
 from outgrow.frontends.preparing.settings import remark_beyond_memory
+from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.workloads.loading import load_workload_function
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.machine import Machine

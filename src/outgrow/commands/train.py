@@ -7,8 +7,9 @@ from torch import Tensor
 
 from outgrow.commands.job import Job, Outputs
 from outgrow.errors import Infeasible
-from outgrow.frontends.compile import Step, compile_workload, warm_up
-from outgrow.frontends.workloads.loading import blamed_on, build, load_workload_function
+from outgrow.frontends.compile import Step, compile_workload
+from outgrow.frontends.preparing.warmup import warm_up
+from outgrow.frontends.workloads.loading import blamed_on, built, load_workload_function
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.report.account import account_of
 from outgrow.report.findings import Findings
@@ -21,7 +22,7 @@ def train(job: Job, narrator: Narrator) -> None:
     function = load_workload_function(job.workload)
     baseline_bytes = warm_up(job.kernels)
     narrator.stage("build")
-    workload = build(function, job.settings)
+    workload = built(function, job.settings)
     step = compile_workload(
         workload,
         memory_budget=job.limit_bytes,

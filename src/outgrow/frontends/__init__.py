@@ -13,6 +13,7 @@ within_budget  which plan has a program within the budget
 one_thread     which thread may run a step
 entries        which plans a step has
 compile        who owns the loop over steps
+build          how a model is made that does not fit into memory
 parts/         how a loop runs that cannot be captured whole
 dynamo         how it is cut into parts
 huggingface    Hugging Face's trainer

@@ -27,10 +27,10 @@ from outgrow.analysis.timeline import Trace
 from outgrow.errors import TornState
 from outgrow.frontends import calls
 from outgrow.frontends.entries import Entries, Entry, Served
-from outgrow.frontends.lowering.warmup import warm_up
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.user.devices import device_of
 from outgrow.frontends.user.state import Training, local, state_tensors
 from outgrow.frontends.workers.workers import Received, Workers
@@ -44,7 +44,7 @@ from outgrow.runtime.device import BesideHost
 from outgrow.runtime.execute import Progress
 from outgrow.runtime.recording import Recording
 
-__all__ = ["Step", "compile", "compile_workload", "warm_up"]
+__all__ = ["Step", "compile", "compile_workload"]
 
 
 _MOST_LOSSES = 10_000

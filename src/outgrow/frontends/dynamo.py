@@ -18,12 +18,12 @@ from torch._dynamo.external_utils import wrap_inline
 from torch.optim import Optimizer
 
 from outgrow.errors import OutgrowError
-from outgrow.frontends.lowering.warmup import warm_up
 from outgrow.frontends.parts.masks import look_as_in_eager
 from outgrow.frontends.parts.parts import Part
 from outgrow.frontends.parts.shared_budget import Ready, Shared, by_itself
 from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.user.devices import device_of
 from outgrow.plan import Estimate
 from outgrow.report.parts import BudgetReport, PartReport, PartsReport

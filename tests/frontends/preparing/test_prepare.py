@@ -10,7 +10,7 @@ from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends.preparing.machines import described_machine, machine_names
 from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured, prepare
 from outgrow.frontends.tracing.capture import capture
-from outgrow.frontends.workloads.loading import build, load_workload_function
+from outgrow.frontends.workloads.loading import built, load_workload_function
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import print_graph
@@ -25,7 +25,7 @@ V100 = KnownMachine(described_machine("v100-pcie3"))
 def test_the_captured_graph_is_that_of_the_real_workload(tmp_path: Path) -> None:
     """Built with fake tensors or with real ones, the step is the same graph, to the letter."""
     function = load_workload_function(f"{written(tmp_path)}:perceptron")
-    workload = build(function, {})
+    workload = built(function, {})
     real = capture(workload.step, [workload.model], [workload.optimizer], tuple(workload.batches[0]))
     assert print_graph(capture_workload(function, {}).graph) == print_graph(real.graph)
 
@@ -57,7 +57,7 @@ def workload():
     return outgrow.Workload(model, optimizer, step, batches=[(torch.randn(2, 3, 8, 8),)])
 """
     function = load_workload_function(f"{written(tmp_path, text)}:workload")
-    workload = build(function, {})
+    workload = built(function, {})
     real = capture(workload.step, [workload.model], [workload.optimizer], tuple(workload.batches[0]))
     assert print_graph(capture_workload(function, {}).graph) == print_graph(real.graph)
 

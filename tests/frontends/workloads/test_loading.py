@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from outgrow.errors import InvalidWorkload
-from outgrow.frontends.workloads.loading import build, load_workload_function
+from outgrow.frontends.workloads.loading import built, load_workload_function
 from tests.workloads import written
 
 
 def test_a_workload_is_loaded_and_built(tmp_path: Path) -> None:
     """The function gets the settings and returns its workload."""
     function = load_workload_function(f"{written(tmp_path)}:perceptron")
-    assert build(function, {"rows": 3}).batches[0][0].shape == (3, 8)
+    assert built(function, {"rows": 3}).batches[0][0].shape == (3, 8)
 
 
 def test_a_file_may_have_the_name_of_a_module(tmp_path: Path) -> None:
     """The workload json.py and the standard library's json do not take each other's place."""
     function = load_workload_function(f"{written(tmp_path, name='json.py')}:perceptron")
-    assert len(build(function, {}).batches) == 1
+    assert len(built(function, {}).batches) == 1
 
 
 def test_neighbours_of_the_file_can_be_imported(tmp_path: Path) -> None:
@@ -90,4 +90,4 @@ def test_a_workload_that_cannot_be_built_is_refused(
     """
     function = load_workload_function(f"{written(tmp_path)}:{name}")
     with pytest.raises(InvalidWorkload, match=reason):
-        build(function, settings)
+        built(function, settings)

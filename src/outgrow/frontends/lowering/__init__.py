@@ -3,5 +3,4 @@
 fusing    which ops can become one kernel
 inductor  kernels for them
 lower     from a derived graph to a program
-warmup    what a process takes for all this before any model exists
 """

@@ -9,4 +9,5 @@ prepare    a plan, the graph derived from it, and both traces
 ahead      what a training will take, before any of it runs
 kept       plans that were made before
 largest    the largest batch, volume, length or depth that has a plan
+warmup     what a process takes for all this before any model exists
 """

@@ -4,5 +4,4 @@ workload     a model, its optimizer, the step, the batches
 loading      from `path/to/file.py:function` to a workload
 unallocated  built under fake tensors
 steps        its first step, and the one that comes again, captured without memory
-build        built for real, with parameters made before at rest on the disk
 """

@@ -85,7 +85,7 @@ def _instead(module: ModuleType, wanted: str) -> str:
     return f"Its functions are: {', '.join(own)}." if own else "It defines no functions."
 
 
-def build(function: Callable[..., Workload], settings: Mapping[str, object]) -> Workload:
+def built(function: Callable[..., Workload], settings: Mapping[str, object]) -> Workload:
     """Return the workload that the function makes of the settings.
 
     Raises `InvalidWorkload` for settings that the function does not take or refuses, and for a result that is

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.fakes import FakeMode
-from outgrow.frontends.workloads.loading import build
+from outgrow.frontends.workloads.loading import built
 from outgrow.frontends.workloads.workload import Workload
 
 
@@ -33,7 +33,7 @@ def build_unallocated(function: Callable[..., Workload], settings: Mapping[str, 
     """
     try:
         with unallocated():
-            return build(function, settings)
+            return built(function, settings)
     except Uncapturable as refusal:
         raise Uncapturable(f"To be planned, the workload is built without data. {refusal}") from refusal
 
