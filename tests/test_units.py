@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outgrow.errors import InvalidQuantity, OutgrowError
-from outgrow.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds, parse_budget, parse_bytes
+from outgrow.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds, parse_budget, parse_bytes, round_up
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,11 @@ def test_a_size_is_printed_in_its_largest_unit(size_bytes: int, text: str) -> No
 def test_a_duration_is_printed_in_its_largest_unit(seconds: float, text: str) -> None:
     """Seconds have two decimals, milliseconds and microseconds one."""
     assert format_seconds(seconds) == text
+
+
+@given(number=st.integers(0, 2**60), multiple=st.integers(1, 2**30))
+def test_rounding_up_gives_the_next_multiple(number: int, multiple: int) -> None:
+    """The result is a multiple, not below the number, and less than one multiple above it."""
+    rounded = round_up(number, multiple)
+    assert rounded % multiple == 0
+    assert number <= rounded < number + multiple

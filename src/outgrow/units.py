@@ -1,4 +1,4 @@
-"""How are bytes and seconds read and written? One parser and two printers for the whole package.
+"""How are bytes and seconds read, rounded and written? One parser and two printers for the whole package.
 
 A size is an int (bytes) or a string: "8GiB", "512 MiB" (powers of 1024), "8GB" (powers of 1000), "1e9".
 """
@@ -59,6 +59,15 @@ def _parse_text(text: str, what: str) -> int:
     if not math.isfinite(number):
         raise InvalidQuantity(f"{what} {text!r} is too large to be a number of bytes.")
     return int(number)
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Return the smallest multiple that is not below `number`.
+
+    >>> round_up(4097, 4096), round_up(4096, 4096), round_up(0, 4096)
+    (8192, 4096, 0)
+    """
+    return -(-number // multiple) * multiple
 
 
 def format_bytes(size_bytes: float) -> str:

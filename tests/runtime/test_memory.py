@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from outgrow.runtime.memory import (
     HUGE_PAGE_BYTES,
     PAGE_BYTES,
     Block,
     bytes_at,
-    round_up,
     unread,
     view,
 )
@@ -24,14 +21,6 @@ from outgrow.units import GIB, MIB
 from tests.runtime.memory import COUNTER_SLACK_BYTES, bytes_of, is_mapped, touch
 
 _ROOT = Path(__file__).parents[2]
-
-
-@given(number=st.integers(0, 2**60), multiple=st.integers(1, 2**30))
-def test_rounding_up_gives_the_next_multiple(number: int, multiple: int) -> None:
-    """The result is a multiple, not below the number, and less than one multiple above it."""
-    rounded = round_up(number, multiple)
-    assert rounded % multiple == 0
-    assert number <= rounded < number + multiple
 
 
 def test_what_is_not_read_takes_no_memory_and_reads_as_zeros() -> None:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from outgrow.ir.graph import Drop, Graph, SwapIn, SwapOut
 from outgrow.ir.machine import Machine
+from outgrow.units import round_up
 
-PAGE_BYTES = max(4096, mmap.PAGESIZE)
+ROOM_BYTES = max(4096, mmap.PAGESIZE)
 """Room in a tier is a multiple of this: direct I/O asks for 4096 bytes, and a mapping for whole pages."""
 
 
@@ -86,7 +87,7 @@ def _beyond(graph: Graph, rooms: Mapping[str, int], tier_bytes: int) -> frozense
 
 
 def _room(graph: Graph, name: str) -> int:
-    return -(-graph.storages[name].size_bytes // PAGE_BYTES) * PAGE_BYTES
+    return round_up(graph.storages[name].size_bytes, ROOM_BYTES)
 
 
 def _apart(graph: Graph) -> dict[str, int]:

@@ -11,12 +11,11 @@ from typing import ClassVar, Protocol
 import torch
 
 from outgrow.errors import DeviceFull
-from outgrow.runtime.memory import round_up
 from outgrow.runtime.pages import Pages, cuda_pages, reads_pages
 from outgrow.runtime.pages import taken_bytes as pages_taken_bytes
 from outgrow.runtime.pool import locked_by_cuda
 from outgrow.runtime.streams import CudaStreams, Streams
-from outgrow.units import format_bytes
+from outgrow.units import format_bytes, round_up
 
 _BLOCK_BYTES, _SMALL_BYTES, _LARGE_BYTES = 512, 1 << 20, 10 << 20
 _SMALL_SEGMENT_BYTES, _SEGMENT_BYTES = 2 << 20, 20 << 20

@@ -32,6 +32,7 @@ from weakref import finalize
 import torch
 
 from outgrow.runtime import native
+from outgrow.units import round_up
 
 T = TypeVar("T")
 
@@ -202,7 +203,7 @@ def _scratch(allocations: Sequence[Allocation], results: Collection[int]) -> Ite
         if number in taken:
             del taken[number]
             continue
-        size = -(-allocations[number].bytes // SLOT_BYTES) * SLOT_BYTES
+        size = round_up(allocations[number].bytes, SLOT_BYTES)
         begin = first_fit(taken.values(), size)
         taken[number] = begin, begin + size
         yield taken[number]

@@ -34,11 +34,12 @@ from traceback import clear_frames
 from typing import Protocol
 from weakref import WeakSet, finalize
 
+from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.analysis.timeline import Lane, Span
 from outgrow.errors import TierFailure
 from outgrow.ir.machine import LinkRates
 from outgrow.runtime.memory import Block, bytes_at
-from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
+from outgrow.runtime.tiers import DiskTier
 from outgrow.units import MIB
 
 _JOIN_SECONDS = 30.0
@@ -315,7 +316,7 @@ def measured_rates(seconds: Callable[..., float], size: int, repetitions: int) -
     for block in (0, 1):  # the first write of reserved space is slower than those that follow
         seconds((Lane.OUT, block, size))
     repeated = range(repetitions)
-    latency = median(seconds((lane, 0, ALIGNMENT_BYTES)) for _ in repeated for lane in (Lane.OUT, Lane.IN))
+    latency = median(seconds((lane, 0, ROOM_BYTES)) for _ in repeated for lane in (Lane.OUT, Lane.IN))
     out = median(seconds((Lane.OUT, 0, size)) for _ in repeated)
     back = median(seconds((Lane.IN, 0, size)) for _ in repeated)
     together = median(seconds((Lane.OUT, 0, size), (Lane.IN, 1, size)) for _ in repeated)

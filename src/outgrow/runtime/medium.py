@@ -7,13 +7,14 @@ from typing import Protocol, TypeAlias
 
 import torch
 
+from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.runtime.below import FileBelow
 from outgrow.runtime.flights import Flight, StreamLink
 from outgrow.runtime.links import Link, Ticket
 from outgrow.runtime.pool import HostPool, Lock
 from outgrow.runtime.staged import Passing, StagedLink
 from outgrow.runtime.streams import Streams
-from outgrow.runtime.tiers import ALIGNMENT_BYTES, DiskTier
+from outgrow.runtime.tiers import DiskTier
 
 Tier: TypeAlias = DiskTier | HostPool | FileBelow
 AnyLink: TypeAlias = Link | StreamLink | StagedLink
@@ -39,7 +40,7 @@ class OnDisk:
     folder: Path
 
     def tier(self) -> DiskTier:
-        return DiskTier(self.folder, ALIGNMENT_BYTES)
+        return DiskTier(self.folder, ROOM_BYTES)
 
     def link(self, tier: Tier) -> Link:
         assert isinstance(tier, DiskTier), "the tier is of this medium"
@@ -73,7 +74,7 @@ class BelowHost:
     lock: Lock
 
     def tier(self) -> FileBelow:
-        return FileBelow(self.device, DiskTier(self.folder, ALIGNMENT_BYTES))
+        return FileBelow(self.device, DiskTier(self.folder, ROOM_BYTES))
 
     def link(self, tier: Tier) -> StagedLink:
         assert isinstance(tier, FileBelow), "the tier is of this medium"

@@ -26,7 +26,7 @@ from weakref import finalize
 import torch
 
 from outgrow.runtime import arena
-from outgrow.units import format_bytes
+from outgrow.units import format_bytes, round_up
 
 PAGE_BYTES = mmap.PAGESIZE
 HUGE_PAGE_BYTES = 2 << 20
@@ -242,15 +242,6 @@ def storage_on(device: torch.device, address: int, size_bytes: int) -> torch.Unt
     made: object = torch._C._construct_storage_from_data_pointer(address, device, size_bytes)  # noqa: SLF001
     assert isinstance(made, torch.UntypedStorage), "torch makes storages without a type"
     return made
-
-
-def round_up(number: int, multiple: int) -> int:
-    """Return the smallest multiple that is not below `number`.
-
-    >>> round_up(4097, 4096), round_up(4096, 4096), round_up(0, 4096)
-    (8192, 4096, 0)
-    """
-    return -(-number // multiple) * multiple
 
 
 def view(

@@ -23,10 +23,10 @@ import torch
 
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
-from outgrow.runtime.memory import HUGE_PAGE_BYTES, bytes_at, bytes_on, fresh, round_up
+from outgrow.runtime.memory import HUGE_PAGE_BYTES, bytes_at, bytes_on, fresh
 from outgrow.runtime.pages import reaches_locked
 from outgrow.runtime.process import available_bytes
-from outgrow.units import format_bytes
+from outgrow.units import format_bytes, round_up
 
 Lock = Callable[[int, int], Callable[[], None] | str]
 """Lock the pages of bytes, by address and size; returns what unlocks them, or why they could not be locked."""

@@ -20,13 +20,12 @@ from weakref import WeakSet, WeakValueDictionary, finalize
 
 import torch
 
+from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.errors import TierFailure
 from outgrow.ir.ranges import Ranges, joined, size_of, without
 from outgrow.runtime import arena
 from outgrow.runtime.medium import Medium, Tier
-from outgrow.runtime.memory import round_up
-from outgrow.runtime.tiers import ALIGNMENT_BYTES
-from outgrow.units import format_bytes
+from outgrow.units import format_bytes, round_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +204,7 @@ class SpillFile:
 
     def take(self, size_bytes: int) -> Extent:
         """Return an extent of this size. Raises `TierFailure` if the disk budget or the disk is too small."""
-        size, tier = round_up(size_bytes, ALIGNMENT_BYTES), self.tier
+        size, tier = round_up(size_bytes, ROOM_BYTES), self.tier
         with self._taking:
             offset = self._space.take(size)
             if offset is None:
@@ -228,7 +227,7 @@ class SpillFile:
     def _grow(self, size_bytes: int) -> None:
         tier = self.tier
         begin = tier.capacity_bytes + tier.seam_bytes
-        end = begin + round_up(size_bytes, ALIGNMENT_BYTES)
+        end = begin + round_up(size_bytes, ROOM_BYTES)
         for quota in self.quotas:
             quota.require(tier.taken_for(end - begin), tier)
         tier.grow(end)

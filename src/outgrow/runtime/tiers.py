@@ -5,7 +5,7 @@ once), readable by its owner alone. So its space is free again after any death o
 reserved when the tier is made: a full disk is found then, and not in the middle of a step.
 
 Direct I/O moves bytes between memory and disk without the processor and without a second copy of them in the
-page cache. It asks for addresses, offsets and sizes that are multiples of `ALIGNMENT_BYTES`:
+page cache. It asks for addresses, offsets and sizes that are multiples of `ROOM_BYTES`:
 
     address and size aligned   every byte moves in place, in blocks of 16 MiB
     size not aligned           the last bytes, fewer than 4096, go through a bounce buffer
@@ -29,13 +29,12 @@ from typing import Self
 
 import torch
 
-from outgrow.analysis.sinking import PAGE_BYTES
+from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.errors import TierFailure
 from outgrow.files import cache_folder
-from outgrow.runtime.memory import Block, bytes_at, give_back, mapped, room_for, round_up
-from outgrow.units import MIB, format_bytes
+from outgrow.runtime.memory import Block, bytes_at, give_back, mapped, room_for
+from outgrow.units import MIB, format_bytes, round_up
 
-ALIGNMENT_BYTES = PAGE_BYTES
 _BLOCK_BYTES = 16 * MIB
 _BOUNCE_BYTES = MIB
 
@@ -89,7 +88,7 @@ class _Direction:
 class DiskTier:
     """`capacity_bytes` of disk in `folder`, which is made if it does not exist and its parent does.
 
-    Extents begin at multiples of `ALIGNMENT_BYTES` and do not overlap once their ends are rounded up to it.
+    Extents begin at multiples of `ROOM_BYTES` and do not overlap once their ends are rounded up to it.
     Whatever the disk refuses, at birth or in a copy, is a `TierFailure`.
     """
 
@@ -100,7 +99,7 @@ class DiskTier:
     def __init__(self, folder: Path, capacity_bytes: int) -> None:
         assert capacity_bytes > 0, f"a tier holds bytes, not {capacity_bytes}"
         self.folder = folder
-        self.capacity_bytes = round_up(capacity_bytes, ALIGNMENT_BYTES)
+        self.capacity_bytes = round_up(capacity_bytes, ROOM_BYTES)
         self._out, self._in = _Direction("Writing"), _Direction("Reading")
         self._process = os.getpid()
         _require_disk(folder)
@@ -121,7 +120,7 @@ class DiskTier:
 
     def grow(self, capacity_bytes: int) -> None:
         """Take more disk space; what is there stays. Raises `TierFailure` if there is too little."""
-        capacity = round_up(capacity_bytes, ALIGNMENT_BYTES)
+        capacity = round_up(capacity_bytes, ROOM_BYTES)
         if capacity > self.capacity_bytes:
             _reserve(self._open_file(), self.folder, self.capacity_bytes, capacity - self.capacity_bytes)
             self.capacity_bytes = capacity
@@ -152,7 +151,7 @@ class DiskTier:
             length = min(_BOUNCE_BYTES, size - begin)
             with way.bouncing(length) as bounce:
                 ctypes.memmove(bounce, address + begin, length)  # without the GIL, which a memoryview would hold
-                self._move(file, way, offset + begin, bounce, round_up(length, ALIGNMENT_BYTES))
+                self._move(file, way, offset + begin, bounce, round_up(length, ROOM_BYTES))
 
     def read(self, offset: int, address: int, size: int) -> None:
         """Copy `size` bytes from `offset` to memory at `address`. Memory beyond them is not touched."""
@@ -162,7 +161,7 @@ class DiskTier:
         for begin in range(direct, size, _BOUNCE_BYTES):
             length = min(_BOUNCE_BYTES, size - begin)
             with way.bouncing(length) as bounce:
-                self._move(file, way, offset + begin, bounce, round_up(length, ALIGNMENT_BYTES))
+                self._move(file, way, offset + begin, bounce, round_up(length, ROOM_BYTES))
                 ctypes.memmove(address + begin, bounce, length)
 
     @property
@@ -192,7 +191,7 @@ class DiskTier:
         self._file = self._out.bounce = self._in.bounce = None
 
     def _checked(self, offset: int, size: int) -> "_OpenFile":
-        assert offset % ALIGNMENT_BYTES == 0, f"offset {offset} is not a multiple of {ALIGNMENT_BYTES}"
+        assert offset % ROOM_BYTES == 0, f"offset {offset} is not a multiple of {ROOM_BYTES}"
         assert 0 <= offset <= offset + size <= self.capacity_bytes, (
             f"bytes {offset}:{offset + size} are not in a tier of {self.capacity_bytes}"
         )
@@ -226,9 +225,9 @@ class DiskTier:
                 continue
             except OSError as error:
                 raise TierFailure(f"{what} failed: {_reason(error)}. Check the disk. {_CHOOSE}") from error
-            if moved < ALIGNMENT_BYTES:
+            if moved < ROOM_BYTES:
                 raise TierFailure(f"{what} ended after {moved} bytes. Check the disk. {_CHOOSE}")
-            done += moved // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+            done += moved // ROOM_BYTES * ROOM_BYTES
 
 
 class _OpenFile:
@@ -243,7 +242,7 @@ class _OpenFile:
 
 def _direct_bytes(address: int, size: int) -> int:
     """Return how many of the first bytes can move in place."""
-    return 0 if address % ALIGNMENT_BYTES else size // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+    return 0 if address % ROOM_BYTES else size // ROOM_BYTES * ROOM_BYTES
 
 
 # ---- Making a tier, and the reasons why there is none

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.errors import TierFailure
 from outgrow.frontends.platforms.on_cpu import missing_bytes, reserved
 from outgrow.frontends.preparing.settings import Settings
@@ -19,12 +20,11 @@ from outgrow.ir.machine import Machine
 from outgrow.runtime.device import BesideHost
 from outgrow.runtime.links import measure_link
 from outgrow.runtime.medium import BelowHost, InHost
-from outgrow.runtime.memory import round_up
 from outgrow.runtime.program import Program
 from outgrow.runtime.resting import Quota, bring_home, extent_of
 from outgrow.runtime.spill import Spill
 from outgrow.runtime.staged import BUFFERS_BYTES
-from outgrow.runtime.tiers import ALIGNMENT_BYTES
+from outgrow.units import round_up
 
 _PIECES_BYTES = 8 << 20
 """About how much more host memory is taken than is asked for, since it is in pieces."""
@@ -121,7 +121,7 @@ def _come_home(program: Program, storages: Mapping[str, torch.UntypedStorage], m
 
 
 def _rooms(storages: Iterable[torch.UntypedStorage]) -> int:
-    return sum(round_up(storage.nbytes(), ALIGNMENT_BYTES) for storage in storages)
+    return sum(round_up(storage.nbytes(), ROOM_BYTES) for storage in storages)
 
 
 def _numbered(storages: Iterable[torch.UntypedStorage]) -> dict[str, torch.UntypedStorage]:

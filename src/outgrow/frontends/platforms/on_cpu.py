@@ -6,6 +6,7 @@ from time import perf_counter
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
+from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.preparing.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.preparing.prepare import Prepared, unseen_overhead_bytes
@@ -17,12 +18,11 @@ from outgrow.ir.machine import Machine
 from outgrow.runtime import arena, freeing, process
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
-from outgrow.runtime.memory import round_up
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import bring_home, come_home, forget, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
-from outgrow.runtime.tiers import ALIGNMENT_BYTES
+from outgrow.units import round_up
 
 
 class OnCpu:
@@ -145,4 +145,4 @@ def all_come_home(spill: Spill, training: Training) -> None:
 def missing_bytes(spill: Spill, program: Program, tensors: Mapping[str, Tensor], lasting: Collection[str]) -> int:
     """Return the bytes that lasting storages of a program will take in a tier beside what they have there."""
     resting = {name for name in program.stowed & tensors.keys() if spill.held(tensors[name].untyped_storage())}
-    return sum(round_up(program.sizes[name], ALIGNMENT_BYTES) for name in lasting if name not in resting)
+    return sum(round_up(program.sizes[name], ROOM_BYTES) for name in lasting if name not in resting)

@@ -34,6 +34,7 @@ import numpy as np
 from outgrow.planning.addresses.blocks import Block, held_bytes, live_peak_bytes
 from outgrow.planning.arrays import Integers
 from outgrow.planning.compiled import compiled
+from outgrow.units import round_up
 
 _MEMORY = 30
 _SMALL_SHARES = (200, 400, 1000)
@@ -89,7 +90,7 @@ def place(blocks: Sequence[Block], *, alignment_bytes: int = 64, rounds: int = 1
     bottom = arena = 0
     for number in staying:
         addresses[number], arena = bottom, bottom + blocks[number].size_bytes
-        bottom = -(-arena // alignment_bytes) * alignment_bytes
+        bottom = round_up(arena, alignment_bytes)
     if moving:
         others = [blocks[number] for number in moving]
         shelf = _Shelf(_table(others), alignment_bytes, bottom)

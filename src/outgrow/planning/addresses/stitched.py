@@ -28,6 +28,7 @@ import numpy as np
 
 from outgrow.planning.addresses.blocks import Block
 from outgrow.planning.arrays import Flags, Integers
+from outgrow.units import round_up
 
 Range = tuple[int, int]
 """From a first byte, or instruction, to the one before which it ends."""
@@ -195,7 +196,7 @@ def _wants(number: int, block: Block, page_bytes: int, alignment_bytes: int) -> 
     """Yield what a block needs; where some of its bytes come or go before others, all of its pages are its own."""
     if len({(part.begin, part.end) for part in block.parts}) == 1:
         whole, rest = divmod(block.size_bytes, page_bytes)
-        yield _Want(block.begin, block.end, number, 0, whole, -(-rest // alignment_bytes) * alignment_bytes)
+        yield _Want(block.begin, block.end, number, 0, whole, round_up(rest, alignment_bytes))
         return
     held: list[list[Range]] = [[] for _ in range(-(-block.size_bytes // page_bytes))]
     for part in sorted(block.parts, key=lambda part: part.begin):
