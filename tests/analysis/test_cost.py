@@ -62,8 +62,8 @@ def test_the_layout_that_an_op_asks_is_part_of_its_signature_and_no_name() -> No
         )
 
     first, second, other = asking("a", "[4,1]"), asking("b", "[4,1]"), asking("a", "[1,4]")
-    assert signature(first, first.ops[0]) == signature(second, second.ops[0])
-    assert signature(first, first.ops[0]) != signature(other, other.ops[0])
+    assert cost_key(first, first.ops[0]) == cost_key(second, second.ops[0])
+    assert cost_key(first, first.ops[0]) != cost_key(other, other.ops[0])
 
 
 def test_a_measured_cost_replaces_the_model() -> None:
