@@ -51,9 +51,9 @@ _MOST_ENTRIES = 32
 _MANY = 5
 _ANEW = (
     "The step has been captured and planned {} times for batches of the same shapes, which takes time: something else "
-    "changes from call to call, such as a number among the arguments, an attribute of a module, or a variable that the "
-    "step reads. Pass it as a tensor, or keep it in a buffer."
+    "changes from call to call, {}. Pass it as a tensor, or keep it in a buffer."
 )
+_SOMETHING = "such as a number among the arguments, an attribute of a module, or a variable that the step reads"
 _COUNTED = (
     "The step changes `{}`, which may be part of what it does, so every call is captured and planned anew, which takes "
     "time. Change it after the step, or pass what depends on it as a tensor."
@@ -231,8 +231,10 @@ class Entries:
 
     def _warn_of_many(self, entry: Entry) -> None:
         """Say, once, if a step is captured over and over for batches of the same shapes."""
-        if sum(other.shapes == entry.shapes for other in self._kept) == _MANY:
-            remark(_ANEW.format(_MANY))
+        alike = [other for other in self._kept if other.shapes == entry.shapes]
+        if len(alike) == _MANY:
+            found = next((name for other in alike if (name := other.captured.outside.other()) is not None), None)
+            remark(_ANEW.format(_MANY, _SOMETHING if found is None else f"`{found}`"))
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""

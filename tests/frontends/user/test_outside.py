@@ -13,7 +13,7 @@ from torch.optim import SGD
 import outgrow
 from outgrow.frontends import entries
 from outgrow.frontends.tracing.capture import capture
-from outgrow.frontends.user.outside import Outside
+from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.reach import reached
 
 COUNT = 0
@@ -161,7 +161,8 @@ def test_numbers_are_compared_to_the_last_bit() -> None:
         config.rate = value
         assert outside.still_hold() is holds
     config.rate = 3.0
-    assert [(item.location.name, item.value) for item in outside.changed()] == [("config.rate", 3.0)]
+    found = [item for item in outside.changed() if isinstance(item, Changed)]
+    assert [(item.location.name, item.value) for item in found] == [("config.rate", 3.0)]
     outside.put_back()
     assert config.rate == 0.0
     del config.rate

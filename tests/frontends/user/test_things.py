@@ -329,3 +329,131 @@ def test_an_iterator_in_a_list_is_refused() -> None:
     batches = [iter([torch.ones(2)])]
     with pytest.raises(Uncapturable, match="takes from `batches`"):
         capture(lambda x: x + next(batches[0]), [], [], (torch.ones(2),))
+
+
+class Loop:
+    """A loop that counts and writes down around its step, and in it."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(2, 2)
+        self.ema: nn.Module | None = None
+        self.history: list[float] = [0.0]
+        self.meters: dict[str, float] = {}
+        self.table = {"clip": 1.0, "step": 0.0}
+        self.count, self.rows = 0, list[float]()
+
+    def step(self, x: Tensor) -> Tensor:
+        if getattr(self, "ema", None) is not None and self.history:
+            x = x * 2
+        self.note("seen", 1.0)
+        self.rows.append(1.0)
+        scale = self.table.get("clip", 1.0) * (2.0 if "momentum" in self.table else 1.0)
+        return self.model(x).sum() * scale
+
+    def note(self, name: str, value: float) -> None:
+        self.meters[name] = value
+
+
+def counted(loop: Loop) -> None:
+    loop.count += 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        counted,
+        lambda loop: loop.history.append(1.0),
+        lambda loop: loop.meters.update(loss=1.0),
+        lambda loop: loop.table.update(step=1.0),
+        lambda loop: loop.rows.append(2.0),
+    ],
+    ids=["a count", "a history", "meters", "another entry", "rows"],
+)
+def test_what_a_loop_counts_and_writes_down_makes_no_other_step(change: Callable[[Loop], None]) -> None:
+    """Where the step asks for one word, or only writes; else every call would be captured."""
+    loop = Loop()
+    captured = capture(loop.step, [loop.model], [], (torch.ones(1, 2),))
+    assert captured.outside.other() is None
+    change(loop)
+    assert captured.outside.other() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda loop: setattr(loop, "ema", nn.Linear(1, 1)),
+        lambda loop: loop.history.clear(),
+        lambda loop: loop.table.update(clip=2.0),
+        lambda loop: loop.table.update(momentum=2.0),
+    ],
+    ids=["an attribute", "emptied", "an entry", "an entry more"],
+)
+def test_what_a_step_asks_for_makes_another_step(change: Callable[[Loop], None]) -> None:
+    """The same, for what it does look at."""
+    loop = Loop()
+    captured = capture(loop.step, [loop.model], [], (torch.ones(1, 2),))
+    change(loop)
+    assert captured.outside.other() is not None
+
+
+def test_a_teacher_that_a_step_sets_on_its_way_is_as_it_was_before() -> None:
+    """It is compared before the step begins."""
+    teacher = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+
+    def step(x: Tensor) -> Tensor:
+        teacher.eval()
+        found = teacher(x)
+        teacher.train()
+        return found
+
+    assert capture(step, [], [], (torch.ones(1, 2),)).outside.other() is None
+
+
+def test_modules_that_a_step_makes_for_itself_are_gone() -> None:
+    """A container of others as well."""
+    capture(lambda x: nn.Sequential(nn.Linear(2, 2))(x) + 1, [], [], (torch.ones(1, 2),))
+
+
+def test_what_a_step_exchanges_alternates() -> None:
+    """After the capture it is as before; after each call, as the step leaves it."""
+    pair = SimpleNamespace(one=torch.ones(2), other=torch.zeros(2), lists=([1.0], [2.0]), active=None)
+    pair.active = pair.lists[0]
+
+    def step(x: Tensor) -> Tensor:
+        pair.one, pair.other = pair.other, pair.one
+        x = x * sum(pair.active)
+        pair.active = pair.lists[1]
+        return x + pair.one
+
+    before = dict(vars(pair))
+    captured = capture(step, [], [], (torch.ones(2),))
+    assert all(vars(pair)[name] is value for name, value in before.items())
+    assert pair.lists == ([1.0], [2.0])
+    for item in captured.changed:
+        item.leave()
+    assert (pair.one is before["other"], pair.other is before["one"], pair.active is pair.lists[1]) == (True,) * 3
+    assert captured.outside.other() is not None
+
+
+def test_what_is_described_may_be_anything() -> None:
+    """Tensors as keys, lists that hold themselves, and many entries, of which some are looked at."""
+    velocity = {torch.ones(1): 1.0, torch.zeros(1): 2.0}
+    endless: list[object] = []
+    endless.append(endless)
+    many = [1.0] * 1000
+    outside = Outside.of(reached(lambda x: x * len(velocity) * len(endless) * sum(many)))
+    assert outside.other() is None
+    velocity.pop(next(iter(velocity)))
+    assert outside.other() == "velocity"
+
+
+def test_a_callable_object_that_is_exchanged_is_another_one() -> None:
+    """Of another class; and a function that is found in a dictionary of a global variable is the one that is called."""
+    holder = SimpleNamespace(it=Entries(), table={"first": torch.sin})
+    outside = Outside.of(reached(lambda x: holder.it(holder.table["first"](x))))
+    holder.table["first"] = torch.cos
+    assert outside.other() is not None
+    holder.table["first"] = torch.sin
+    assert outside.other() is None
+    holder.it = Clip()
+    assert outside.other() is not None

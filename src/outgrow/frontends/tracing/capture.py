@@ -40,7 +40,7 @@ from outgrow.frontends.user.devices import CPU, device_of, elsewhere_of
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
 from outgrow.frontends.user.guards import Guards, asked, guards
-from outgrow.frontends.user.outside import Changed, Outside
+from outgrow.frontends.user.outside import Changed, Filled, Outside
 from outgrow.frontends.user.refusals import NOT_HELD
 from outgrow.frontends.user.sharing import address, place
 from outgrow.frontends.user.state import (
@@ -76,7 +76,7 @@ _ROLES: Mapping[type[Slot], Role] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """A tensor that the step found outside, in the memory of a storage of the graph, and how it lies there."""
+    """A tensor that the step found outside, the storage that is its memory, and shape, strides and offset in it."""
 
     tensor: Tensor
     storage: str
@@ -154,11 +154,11 @@ class Captured:
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step and
     stay there. `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not
     inputs, and can go when the step begins. `schedulers` make a step of their own after every call; what is `settled`
-    is set in attributes before, and what is `overwritten` there cannot be read from then on. It serves while numbers
-    `outside` are what they were, of which it sets those that it has `changed`. `guards` are conditions on the
-    hyper-parameters, followed by the `counters`. Tensors with `spreads` are spread over a mesh, and this process
-    has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are small ones of the
-    host, which stay there.
+    is set in attributes before, and what is `overwritten` there cannot be read from then on. It serves while what is
+    `outside` is what it was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is
+    changed after every call. `guards` are conditions on the hyper-parameters, followed by the `counters`. Tensors with
+    `spreads` are spread over a mesh, and this process has its part of them. The step runs on `device`; if that is not
+    the host, storages `elsewhere` are small ones of the host, which stay there.
     """
 
     graph: Graph
@@ -174,7 +174,7 @@ class Captured:
     settled: tuple[Settled | Contents, ...] = ()
     overwritten: tuple[Overwritten, ...] = ()
     outside: Outside = field(default_factory=Outside)
-    changed: tuple[Changed, ...] = ()
+    changed: tuple[Changed | Filled, ...] = ()
     counters: tuple[Counted, ...] = ()
     spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
     device: torch.device = CPU
@@ -290,6 +290,7 @@ def captured_by(
             del traced
             if mode is not None:
                 check_nothing_is_kept(mode, environment, step)
+            captured = replace(captured, outside=captured.outside.let_go())
     if not left:
         return captured
 

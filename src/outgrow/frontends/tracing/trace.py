@@ -45,7 +45,7 @@ from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.helpers import helpers_noted
-from outgrow.frontends.user.outside import Changed, Outside
+from outgrow.frontends.user.outside import Changed, Filled, Outside
 from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import DROP_IN, refusals
 from outgrow.frontends.user.schedules import schedulers_put_off
@@ -141,7 +141,7 @@ class Traced:
     settled: tuple[Settled | Contents, ...]
     left: tuple[Left, ...]
     outside: Outside
-    changed: tuple[Changed, ...]
+    changed: tuple[Changed | Filled, ...]
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class _Run:
     settled: tuple[Settled | Contents, ...] = ()
     kept: tuple[Kept, ...] = ()
     exchanged: tuple[Left, ...] = ()
-    changed: tuple[Changed, ...] = ()
+    changed: tuple[Changed | Filled, ...] = ()
 
 
 def trace(
@@ -228,7 +228,7 @@ def _trace(
         stack.enter_context(nothing_unseen(before))
         twins.drawn = stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
-        helpers = stack.enter_context(helpers_noted([item for item in owners if isinstance(item, nn.Module)]))
+        helpers = stack.enter_context(helpers_noted(_modules(owners), [*outside.modules(), *_modules(leaves)]))
         set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
         stack.enter_context(_gradients_noted(training, run))
         plain = plain_state(training)
@@ -269,6 +269,10 @@ def _trace(
 def _owners(training: Training) -> list[nn.Module | Optimizer]:
     """Return all that signatures describe: models, their modules, and optimizers."""
     return [*(module for model in training.models for module in model.modules()), *training.optimizers]
+
+
+def _modules(values: Iterable[object]) -> list[nn.Module]:
+    return [value for value in values if isinstance(value, nn.Module)]
 
 
 def _found_outside(

@@ -2,7 +2,7 @@
 
     numbers, words      by their type and value: `True`, `1` and `1.0` may lead to different steps
     tensors, functions, by which one it is; likewise types, dtypes, devices, members of enumerations, modules
-    containers          by their entries, in order, but those of a great many entries by which one and how many
+    containers          by their entries, in order, but of a great many entries by some, and which container it is
     configurations      data classes, namespaces, and objects of a type called ...Config: by their own attributes
     anything else       by its type: it may be a trainer, or a logger, that changes with every step
 
@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
+from itertools import islice
 from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -24,7 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-Known: TypeAlias = dict[int, int]
+from outgrow.frontends.user import hooks
+
+Known = dict[int, int]
 """For each container and configuration met before its number, so that each is described once."""
 _Describe: TypeAlias = Callable[[Any, Known], Hashable]
 
@@ -40,7 +43,8 @@ _OF_OPTIMIZERS = frozenset(
 """Torch's own attributes: tables that a signature describes by themselves, and marks that schedulers make."""
 _MOST_ENTRIES = 256
 _MOST_BYTES = 1 << 14
-"""Of larger containers and arrays, it counts which one it is."""
+_MOST_CONTAINERS, _SAMPLES = 64, 16
+"""Of larger containers and arrays, it counts which one it is, and some of what is in it."""
 NUMBERS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 """What is described by its value."""
 _SINGLE = (
@@ -54,9 +58,22 @@ def of_module(module: nn.Module, known: Known) -> Hashable:
     return _described(vars(module), known, _OF_MODULES)
 
 
-def of_helper(module: nn.Module) -> Hashable:
-    """Describe what a module that is not in training has of its own, and which tensors, hooks and modules are its."""
-    return _described(vars(module), {})
+def of_helper(module: nn.Module, met: dict[int, Hashable]) -> Hashable:
+    """Describe what a module that is not in training has of its own, and which tensors, modules and hooks it has.
+
+    What `met` has by its identity is described already: modules share a configuration.
+    """
+    found: list[Hashable] = []
+    for name, value in vars(module).items():
+        if name in _OF_MODULES:
+            continue
+        if type(value) not in NUMBERS and id(value) not in met:
+            met[id(value)] = content(value)
+        found += (name, type(value), content(value) if type(value) in NUMBERS else met[id(value)])
+    held = (module._parameters, module._buffers, module._modules)
+    items = [(name, item if item is None else _Which(item)) for table in held for name, item in table.items()]
+    called = [tuple(table.items()) for table in hooks.of_module(module) if table]
+    return (tuple(found), tuple(items), tuple(called))
 
 
 def of_optimizer(optimizer: Optimizer, known: Known) -> Hashable:
@@ -74,7 +91,7 @@ def _described(attributes: Mapping[str, object], known: Known, without: frozense
 
 def content(value: object) -> Hashable:
     """Describe a value by itself."""
-    return _value(value, {})
+    return _value(value, _Few())
 
 
 def _value(value: Any, known: Known) -> Hashable:
@@ -146,16 +163,16 @@ def _scalar(value: np.generic, _known: Known) -> Hashable:
 
 
 class _Which:
-    """One tensor, which another one at its address is not."""
+    """One tensor, or module, which another one at its address is not."""
 
-    __slots__ = ("_hash", "_tensor")
+    __slots__ = ("_hash", "_item")
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor, self._hash = weakref.ref(tensor), id(tensor)
+    def __init__(self, item: Tensor | nn.Module) -> None:
+        self._item, self._hash = weakref.ref(item), id(item)
 
     def __eq__(self, other: object) -> bool:
-        tensor = self._tensor()
-        return isinstance(other, _Which) and tensor is not None and tensor is other._tensor()
+        item = self._item()
+        return isinstance(other, _Which) and item is not None and item is other._item()
 
     def __hash__(self) -> int:
         return self._hash
@@ -166,7 +183,9 @@ def _which(value: Tensor, _known: Known) -> Hashable:
 
 
 def _array(value: Any, _known: Known) -> Hashable:
-    return (value.shape, value.dtype.str, value.tobytes() if value.nbytes <= _MOST_BYTES else id(value))
+    if value.nbytes <= _MOST_BYTES:
+        return (value.shape, value.dtype.str, value.tobytes())
+    return (value.shape, value.dtype.str, id(value), value.flat[:: -(-value.size // _SAMPLES)].tobytes())
 
 
 def _range(value: slice | range, _known: Known) -> Hashable:
@@ -176,19 +195,38 @@ def _range(value: slice | range, _known: Known) -> Hashable:
 def _entries(value: dict[Hashable, object], known: Known) -> Hashable:
     if id(value) in known:
         return known[id(value)]
-    if len(value) > _MOST_ENTRIES:
-        return (id(value), len(value))
+    if _is_large(value, known):
+        return (id(value), len(value), _samples(value.values(), len(value)))
     known[id(value)] = len(known)
-    return tuple([(key, type(item), _value(item, known)) for key, item in value.items()])
+    return tuple([(_key(key, known), type(item), _value(item, known)) for key, item in value.items()])
+
+
+def _key(key: Hashable, known: Known) -> Hashable:
+    return key if type(key) is str else (type(key), _value(key, known))
 
 
 def _items(value: Collection[object], known: Known) -> Hashable:
     if id(value) in known:
         return known[id(value)]
-    if len(value) > _MOST_ENTRIES:
-        return (id(value), len(value))
+    if _is_large(value, known):
+        return (id(value), len(value), _samples(value, len(value)))
     known[id(value)] = len(known)
     return tuple([(type(item), _value(item, known)) for item in value])
+
+
+def _is_large(value: Collection[object], known: Known) -> bool:
+    """Whether a container has too many entries to look at each, or is one of too many containers in one."""
+    return len(value) > _MOST_ENTRIES or (isinstance(known, _Few) and len(known) >= _MOST_CONTAINERS)
+
+
+def _samples(items: Iterable[object], count: int) -> Hashable:
+    """Describe some entries of a large container by themselves, as far as they are no containers."""
+    some = islice(items, 0, None, -(-count // _SAMPLES)) if count else ()
+    return tuple([_value(item, {}) if type(item) in NUMBERS or isinstance(item, Tensor) else None for item in some])
+
+
+class _Few(Known):
+    """What is known while one value is described by itself, which may not take long."""
 
 
 def _configuration(value: object, known: Known) -> Hashable:

@@ -136,8 +136,10 @@ def _own_part(value: object, name: str) -> object:
     table = _table(value)
     if table is not None and name in table:
         return table[name]
-    if isinstance(value, nn.Module) and name in value._modules:
-        return value._modules[name]
+    if isinstance(value, nn.Module):
+        for held in (value._modules, value._parameters, value._buffers):
+            if name in held:
+                return held[name]
     return _in_slot(value, name) if _is_slot(value, name) else MISSING
 
 

@@ -1,7 +1,7 @@
 """What does a step find outside, beside what signatures describe? Numbers, and other things, that it reaches by names.
 
 numbers, words      are part of the graph, so a captured step serves while all of them are as they were
-things              that it uses as a whole, a list of weights, a function, a tensor, tell what the graph is, too
+things              that it uses, such as a list of weights, a function, or a tensor, decide what the graph is as well
 helpers             modules and scalers that it runs: `frontends.user.helpers`
 
 What the step itself changes, a number or a container, is put back after the capture, and set after each call as the
@@ -9,29 +9,45 @@ captured step left it. The locations are found once, at the capture (`frontends.
 call.
 """
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
 
+import torch.utils._pytree as pytree
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.types import py_sym_types
 
 from outgrow.frontends.user.attributes import Container, is_container, refill
-from outgrow.frontends.user.configuration import NUMBERS, content, is_opaque, is_settled
-from outgrow.frontends.user.helpers import Helper
+from outgrow.frontends.user.configuration import NUMBERS, content, is_configuration, is_settled
+from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.reach import Reached
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A number, or a thing, that a step has changed, and what it is afterwards."""
+    """A location where a step has put something else, and what that is."""
 
     location: Location
     value: object
 
     def leave(self) -> None:
-        """Set it as the step does."""
-        _leave(self.location, self.value)
+        """Put it there as the step does."""
+        self.location.write(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A container to which a step has given other entries, and a copy with these."""
+
+    location: Location
+    copy: Container
+
+    def leave(self) -> None:
+        """Give the container the entries that the step gives it."""
+        there = self.location.read()
+        if type(there) is type(self.copy):
+            refill(there, self.copy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +80,47 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """Something else that a step uses as a whole, by what describes it; `copy` is what was in a container."""
+    """Something else that a step uses, by what describes it, or by its truth if only that is asked.
+
+    While the step is captured it is `held`, with a `copy` of what is in a container.
+    """
 
     location: Location
+    is_asked: bool
     description: Hashable
+    held: object
     copy: Container | None
 
     @staticmethod
-    def at(location: Location) -> "Thing":
+    def at(location: Location, *, is_asked: bool) -> "Thing":
         """Return what is there now."""
         value = location.read()
-        return Thing(location, _described(value), _copy(value))
+        return Thing(location, is_asked, _described(value, is_asked=is_asked), value, _copy(value))
 
     def still_holds(self) -> bool:
         """Whether it is described as it was."""
-        return self.description == _described(self.location.read())
+        return self.description == _described(self.location.read(), is_asked=self.is_asked)
 
-    def changed(self) -> Changed | None:
-        """Return what is in a container now, if that is something else, and is known by its description."""
+    def changed(self) -> Changed | Filled | None:
+        """Return what is there now, if that is something else, and nothing without content is in it."""
         now = self.location.read()
-        is_other = self.copy is not None and is_container(now) and not self.still_holds()
-        return Changed(self.location, _copy(now)) if is_other and is_settled(now) else None
+        if now is not self.held:
+            return None if any(map(_is_empty, pytree.tree_leaves(now))) else Changed(self.location, now)
+        copy = _copy(now)
+        is_other = copy is not None and not _is_same(self.copy, copy) and is_settled(copy)
+        return Filled(self.location, copy) if is_other and copy is not None else None
 
     def put_back(self) -> None:
-        """Let the container have what it had."""
-        if self.copy is not None and self.changed() is not None:
-            _leave(self.location, self.copy)
+        """Put back what was there, and into a container what was in it."""
+        found = self.changed()
+        if found is not None and self.copy is not None:
+            refill(self.held, self.copy)
+        if isinstance(found, Changed):
+            self.location.write(self.held)
+
+    def let_go(self) -> "Thing":
+        """Return this without what is held for the capture alone."""
+        return replace(self, held=None, copy=None)
 
 
 @dataclass(frozen=True)
@@ -106,14 +137,37 @@ class Outside:
         locations = [location for location in reached.locations if not location.is_signed(signed)]
         found = [item for item in map(Number.at, locations) if type(item.value) in NUMBERS or item.location.may_come()]
         noted = {item.location.key for item in found}
-        things = [item for item in locations if item.key in reached.whole and item.key not in noted]
-        return Outside(tuple(found), tuple([Thing.at(item) for item in things if not is_opaque(item.read())]))
+        used = [item for item in locations if item.key in (reached.whole | reached.asked) and item.key not in noted]
+        things = [Thing.at(item, is_asked=item.key in reached.asked) for item in used if _counts(item.read())]
+        return Outside(tuple(found), tuple(things))
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Yield the modules among the things, and in lists and dictionaries."""
+        for item in self.things:
+            several = list(item.held.values()) if isinstance(item.held, dict) else item.held
+            for found in several if isinstance(several, list | tuple) else (item.held,):
+                if isinstance(found, nn.Module):
+                    yield found
 
     def still_hold(self) -> bool:
         """Whether all of it is what it was, to the last bit."""
-        return all(item.still_holds() for item in (*self.numbers, *self.things, *self.helpers))
+        return next(self._other(), None) is None
 
-    def changed(self) -> tuple[Changed, ...]:
+    def _other(self) -> Iterator[str]:
+        """Yield the names of what is something else now."""
+        yield from (item.location.name for item in (*self.numbers, *self.things) if not item.still_holds())
+        met = Met()
+        yield from ("a module or a scaler that it runs" for item in self.helpers if not item.still_holds(met))
+
+    def other(self) -> str | None:
+        """Return the name of something that is something else now."""
+        return next(self._other(), None)
+
+    def let_go(self) -> "Outside":
+        """Return this without what is held for the capture alone."""
+        return replace(self, things=tuple([item.let_go() for item in self.things]))
+
+    def changed(self) -> tuple[Changed | Filled, ...]:
         """Return what is something else now."""
         found = (item.changed() for item in (*self.numbers, *self.things))
         return tuple(item for item in found if item is not None)
@@ -124,27 +178,37 @@ class Outside:
             item.put_back()
 
     def put_back_emptied(self) -> None:
-        """Put back numbers where now is what has no content."""
+        """Put back numbers, and entries of containers, where now is what has no content."""
         for number in self.numbers:
-            if isinstance(number.location.read(), (FakeTensor, *py_sym_types)):
+            if _is_empty(number.location.read()):
                 number.location.write(number.own)
+        for thing in self.things:
+            if thing.copy is not None and is_container(thing.held) and _has_empty(thing.held):
+                refill(thing.held, thing.copy)
 
 
-def _leave(location: Location, value: object) -> None:
-    """Set a number, or let a container that is there have what is in another one of its kind."""
-    there = location.read()
-    if is_container(value) and type(there) is type(value):
-        refill(there, value)
-    else:
-        location.write(value)
+def _counts(value: object) -> bool:
+    """Whether something counts by itself: not what is missing, and no configuration, whose attributes do."""
+    return value is not MISSING and not is_configuration(value)
+
+
+def _described(value: object, *, is_asked: bool) -> Hashable:
+    if value is MISSING:
+        return MISSING
+    return (type(value), bool(value) if is_asked and is_container(value) else content(value))
 
 
 def _copy(value: object) -> Container | None:
     return value.copy() if is_container(value) else None
 
 
-def _described(value: object) -> Hashable:
-    return (type(value), None if value is MISSING else content(value))
+def _is_empty(value: object) -> bool:
+    """Whether a value has no content."""
+    return isinstance(value, (FakeTensor, *py_sym_types))
+
+
+def _has_empty(container: Container) -> bool:
+    return any(map(_is_empty, container.values() if isinstance(container, dict) else container))
 
 
 def _is_same(one: object, other: object) -> bool:

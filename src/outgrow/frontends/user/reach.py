@@ -30,11 +30,16 @@ from outgrow.frontends.user.locations import MISSING, Location, is_of_the_user, 
 from outgrow.frontends.user.reads import SUPER, Path, reads
 from outgrow.frontends.user.refusals import is_of_a_library
 
+_WRITING = frozenset(
+    ("add", "append", "appendleft", "clear", "discard", "extend", "insert", "setdefault", "update", "write")
+)
+"""Methods of containers that write, and read nothing."""
 _BLIND = frozenset(("callable", "hasattr", "id", "isinstance", "issubclass", "print", "super", "type"))
 """Functions of Python's that look at no content of what they are given."""
 _PASSES = ("forward", "setup_context", "backward", "vmap", "jvp")
 _NO_OPERATORS = frozenset(("__init__", "__new__", "__del__", "__repr__", "__str__", "__init_subclass__", "__setattr__"))
-_OWNING = (dict, list, tuple, deque, set, frozenset, ndarray, Tensor, nn.Module)
+_PLAIN = (dict, list, tuple, deque, set, frozenset)
+_OWNING = (*_PLAIN, ndarray, Tensor, nn.Module)
 """Whose methods read what they have."""
 _MOST_FUNCTIONS = 1 << 12
 _MOST_ITEMS = 256
@@ -75,10 +80,11 @@ _NAMED = _Given(is_called=False)
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Locations, and the keys of those at which something is used as a whole: not only to read of it."""
+    """Locations; the keys of those at which something is used as a whole, and at which only the truth is asked."""
 
     locations: Locations
     whole: frozenset[Key]
+    asked: frozenset[Key]
 
 
 def reached(
@@ -104,7 +110,7 @@ def reached(
         reach.meet(module, at=location)
     for function in (*hooks(models, optimizers), *filter(_is_function, (*args, *(kwargs or {}).values()))):
         reach.meet(function, _Given())
-    return Reached(tuple(reach.locations.values()), frozenset(reach.whole))
+    return Reached(tuple(reach.locations.values()), frozenset(reach.whole), frozenset(reach.asked - reach.whole))
 
 
 def _is_function(value: object) -> bool:
@@ -117,6 +123,7 @@ class _Reach:
 
     locations: dict[Key, Location] = field(default_factory=dict[Key, Location])
     whole: set[Key] = field(default_factory=set[Key])
+    asked: set[Key] = field(default_factory=set[Key])
     functions: dict[object, FunctionType] = field(default_factory=dict[object, FunctionType])
     holders: dict[tuple[str, int], Location] = field(default_factory=dict[tuple[str, int], Location])
     modules: dict[int, tuple[nn.Module, Location]] = field(default_factory=dict[int, tuple[nn.Module, Location]])
@@ -187,11 +194,15 @@ class _Reach:
             )
             callees = list(_locations(function, call.callee, known))
             met = [self._follow(callee, given, is_of_super=SUPER in call.callee.names) for callee in callees]
+            self._use(_owner_of(callee) for callee in callees if _reads_all(callee))
             if call.callee.names == ("getattr",) and not call.callee.is_local:
                 self._use_numbers(location for locations in given.positions[:1] for location in locations)
             if not any(met) and (call.callee.is_local or call.callee.names[0] not in _BLIND):
                 self._use(location for locations in given.all() for location in locations)
         self._use(_all_locations(function, found.whole, known))
+        for location in _all_locations(function, found.asked, known):
+            self.locations.setdefault(location.key, location)
+            self.asked.add(location.key)
         return True
 
     def _use(self, locations: Iterable[Location]) -> None:
@@ -228,8 +239,8 @@ class _Reach:
             return self._meet_of(owner, value, given, location)
         if owner is MISSING:
             return False
-        holder, name = Location(location.root, location.path[:-1]), location.path[-1]
-        if isinstance(owner, _OWNING) or next(of_class(owner, name), None) is None:
+        holder, name = _owner_of(location), location.path[-1]
+        if not isinstance(owner, _PLAIN) and next(of_class(owner, name), None) is None:
             self._use((holder,))
         if name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
             passes = [found for name in _PASSES for found in list(of_class(owner, name))[:1]]
@@ -264,6 +275,16 @@ class _Reach:
     def _holding(self, name: str, value: object) -> Location:
         """Return the location of an object that is in no variable, the same each time."""
         return self.holders.setdefault((name, id(value)), Location.holding(name, value))
+
+
+def _owner_of(location: Location) -> Location:
+    return Location(location.root, location.path[:-1])
+
+
+def _reads_all(callee: Location) -> bool:
+    """Whether what is called is a method that reads all that its object has."""
+    is_method = callee.own() is MISSING and isinstance(callee.owner(), _OWNING)
+    return is_method and not (isinstance(callee.owner(), _PLAIN) and callee.path[-1] in _WRITING)
 
 
 def _operators(kind: type) -> Iterator[FunctionType]:

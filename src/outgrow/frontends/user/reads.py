@@ -2,11 +2,15 @@
 
 The instructions are gone through once, in their order, with a stack of values as the function would have it. Of each
 value it is known on which paths it may have been read: `self`, and of that `config`. A path stays known in a local
-variable, and as an argument of a call; where two ways meet (`one if flag else other`), both count. What is reached by
-an index, by `getattr`, or by a loop over a container is on no path, but the container is used as a whole then.
+variable, and as an argument of a call; where two ways meet (`one if flag else other`), both count. So does a word that
+`getattr(value, "word")`, `value.get("word")` or `"word" in value` names.
+
+What is reached by an index, or by a loop over a container, is on no path, but the container is used as a whole then. Of
+what the code only asks whether it is there, or empty, the truth is used.
 """
 
 import dis
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,11 +23,15 @@ _LONGEST = 6
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST")
 _PAIRS = frozenset(("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"))
 _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "BINARY_SUBSCR"))
-_IDLE = frozenset(("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "MAKE_CELL", "NOP", "PRECALL", "RESUME"))
+_IDLE = frozenset(("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "MAKE_CELL", "NOP", "NOT_TAKEN", "PRECALL", "RESUME"))
 _ENDS = frozenset(("RAISE_VARARGS", "RERAISE", "RETURN_CONST", "RETURN_VALUE"))
 _LEAPS = ("JUMP_FORWARD", "JUMP_BACKWARD")
 _LEAVING = ("POP_", "JUMP_", "DELETE_", "PUSH_", "LOAD_")
 """Instructions that take values from the stack, or put some there, and leave the others as they were."""
+_ASKING = frozenset(("IS_OP", "TO_BOOL", "UNARY_NOT"))
+"""Instructions that ask, as jumps do, no more than the truth of a value, or which one it is."""
+_IS_NULL_BELOW = sys.version_info < (3, 13)
+"""Where a name is loaded to be called, the mark for that lies below it."""
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
@@ -53,11 +61,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """All that a code reads by name, what of that it calls, and what it uses as a `whole`: not only to read of it."""
+    """All that a code reads by name, and what of that it calls.
+
+    Of what it hands on, loops over or compares any part may count: it is used as a `whole`. Of what it has `asked`, the
+    truth counts.
+    """
 
     paths: Paths
     calls: tuple[Call, ...]
     whole: Paths
+    asked: Paths
 
 
 @cache
@@ -94,6 +107,7 @@ class _Walk:
         self.paths: dict[Path, None] = {}
         self.calls: dict[Call, None] = {}
         self.whole: dict[Path, None] = {}
+        self.asked: dict[Path, None] = {}
 
     def reads(self) -> Reads:
         goes_on = True
@@ -106,13 +120,14 @@ class _Walk:
         for inner in self.inner:
             self._note(path for found in inner.paths for path in self._from_inner(found))
             self.whole |= dict.fromkeys(self._all_from_inner(inner.whole))
+            self.asked |= dict.fromkeys(self._all_from_inner(inner.asked))
             for call in inner.calls:
                 self._note_call(
                     self._all_from_inner((call.callee,)),
                     tuple([self._all_from_inner(paths) for paths in call.positions]),
                     tuple([(name, self._all_from_inner(paths)) for name, paths in call.keywords]),
                 )
-        return Reads(tuple(self.paths), tuple(self.calls), tuple(self.whole))
+        return Reads(tuple(self.paths), tuple(self.calls), tuple(self.whole), tuple(self.asked))
 
     def _visit(self, item: dis.Instruction) -> None:
         kind = item.opname
@@ -158,7 +173,7 @@ class _Walk:
             self._push(owner.below(SUPER).below(item.argval), _effect(item) + 2)
         else:
             key, owner = self._pop(), self._pop()
-            self._use_part(owner, key)
+            self._use(key, *(() if isinstance(key.constant, str) else (owner,)))
             self._push(owner.below(key.constant))
 
     def _store(self, item: dis.Instruction) -> None:
@@ -168,7 +183,7 @@ class _Walk:
                 self._use(self._pop())
             case "STORE_SUBSCR":
                 key, owner = self._pop(), self._pop()
-                self._use_part(owner, key)
+                self._use(key)
                 self._note(owner.below(key.constant).paths)
                 self._use(self._pop())
             case "STORE_FAST_LOAD_FAST":
@@ -189,14 +204,19 @@ class _Walk:
             if count <= len(self.stack):
                 self.stack[-1], self.stack[-count] = self.stack[-count], self.stack[-1]
         elif item.opcode in _JUMPS:
-            self._use(*_taken(self.stack, item))
+            self._ask(*_taken(self.stack, item))
             there = _after(self.stack, item, jump=True)
             known = self.arriving.get(item.argval)
             self.arriving[item.argval] = there if known is None else _merged(known, there)
             self.stack = _after(self.stack, item, jump=False)
         else:
-            if item.opname != "POP_TOP":
-                self._use(*_taken(self.stack, item))
+            taken = _taken(self.stack, item)
+            if item.opname == "CONTAINS_OP" and len(taken) == 2 and isinstance(taken[1].constant, str):
+                self._note(taken[0].below(taken[1].constant).paths)
+            elif item.opname in _ASKING:
+                self._ask(*taken)
+            elif item.opname != "POP_TOP":
+                self._use(*taken)
             self.stack = _after(self.stack, item, jump=False)
 
     def _call(self, item: dis.Instruction) -> None:
@@ -204,10 +224,16 @@ class _Walk:
         if item.opname == "CALL_KW":
             constant = self._pop().constant
             keywords = constant if isinstance(constant, tuple) else ()
-        given = [self._pop().paths for _ in range(item.arg or 0)][::-1]
+        values = [self._pop() for _ in range(item.arg or 0)][::-1]
         callee = (*self._pop().paths, *self._pop().paths)
+        named = _named_by_word(callee, values)
+        if named is not None:
+            self._use(*values[1:])
+            self._push(named)
+            return
+        given = [value.paths for value in values]
         by_position = len(given) - len(keywords)
-        self._use(_Value(callee), *(() if callee else map(_Value, given)))
+        self._use(_Value(callee), *(() if callee else values))
         self._note_call(callee, tuple(given[:by_position]), tuple(zip(keywords, given[by_position:], strict=False)))
         is_super = Path(is_local=False, names=("super",)) in callee and self.code.co_argcount > 0 and not given
         owner = self._variable(self.code.co_varnames[0], is_fast=True) if is_super else _UNKNOWN
@@ -239,7 +265,7 @@ class _Walk:
         """Put a value on the stack, beside others that mark how it is called."""
         value = _Value(tuple([path for path in value.paths if len(path.names) <= _LONGEST]))
         self._note(value.paths)
-        self.stack += [value, *[_UNKNOWN] * beside]
+        self.stack += [*[_UNKNOWN] * beside, value] if _IS_NULL_BELOW else [value, *[_UNKNOWN] * beside]
 
     def _pop(self) -> _Value:
         return self.stack.pop() if self.stack else _UNKNOWN
@@ -249,9 +275,10 @@ class _Walk:
         for value in values:
             self.whole |= dict.fromkeys(value.paths)
 
-    def _use_part(self, owner: _Value, key: _Value) -> None:
-        """Note that an entry of a value is used: which one, is known for a word alone."""
-        self._use(key, *(() if isinstance(key.constant, str) else (owner,)))
+    def _ask(self, *values: _Value) -> None:
+        """Note that it is asked whether there are values, or whether they are empty."""
+        for value in values:
+            self.asked |= dict.fromkeys(value.paths)
 
     def _note(self, paths: "Iterator[Path] | Paths") -> None:
         self.paths |= dict.fromkeys(paths)
@@ -274,8 +301,19 @@ def _after(stack: Sequence[_Value], item: dis.Instruction, *, jump: bool) -> lis
     return found
 
 
+def _named_by_word(callee: Paths, given: Sequence[_Value]) -> _Value | None:
+    """Return what `getattr(value, "word")` or `value.get("word")` reads; None for other calls."""
+    if callee == (Path(is_local=False, names=("getattr",)),) and len(given) > 1 and isinstance(given[1].constant, str):
+        return given[0].below(given[1].constant)
+    if callee and given and isinstance(given[0].constant, str):
+        owners = [replace(path, names=path.names[:-1]) for path in callee if len(path.names) > 1]
+        if len(owners) == len(callee) and all(path.names[-1] == "get" for path in callee):
+            return _Value(tuple(owners)).below(given[0].constant)
+    return None
+
+
 def _taken(stack: Sequence[_Value], item: dis.Instruction) -> list[_Value]:
-    """Return the values that an instruction takes from the stack, or of which it makes others."""
+    """Return the values that an instruction takes from the stack, then the one of which it makes another."""
     effect = _effect(item, jump=False)
     taken = list(stack[len(stack) + effect :]) if effect < 0 else []
     changed = len(stack) - len(taken) - 1
