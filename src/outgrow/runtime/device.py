@@ -136,17 +136,8 @@ class Cuda:
     @property
     def name(self) -> str:
         """The GPU, torch, and the settings by which libraries choose their kernels."""
-        chosen = (
-            torch.backends.cuda.matmul.allow_tf32,
-            torch.backends.cudnn.allow_tf32,
-            torch.backends.cudnn.benchmark,
-            torch.backends.cudnn.deterministic,
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
-        flags = "".join("y" if flag else "n" for flag in chosen)
         card = torch.cuda.get_device_name(self.torch_device).replace(" ", "-")
-        return f"{card}-torch{torch.__version__}-cuda{torch.version.cuda}-{flags}"
+        return f"{card}-torch{torch.__version__}-cuda{torch.version.cuda}-{library_settings()}"
 
     def lock(self, address: int, size_bytes: int) -> Callable[[], None] | str:
         return locked_by_cuda(address, size_bytes)
@@ -210,6 +201,22 @@ class Cuda:
             f"{format_bytes(free)} of {format_bytes(total)} are free, {format_bytes(self.taken_bytes())} are taken "
             "by this process. Nothing has been changed. Lower the memory budget, or end what else uses the device."
         )
+
+
+def library_settings() -> str:
+    """Return the settings by which libraries of a GPU choose their kernels, as a part of a name.
+
+    `allow_tf32` raises where a user has set precisions by name; the names can be read whoever has set what.
+    """
+    precision = torch._C._get_fp32_precision_getter  # noqa: SLF001 - what fp32_precision of each library reads
+    precisions = [precision("cuda", kind) for kind in ("matmul", "conv", "rnn")]
+    chosen = (
+        torch.backends.cudnn.benchmark,
+        torch.backends.cudnn.deterministic,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    return "-".join([*precisions, "".join("y" if flag else "n" for flag in chosen)])
 
 
 def segment_bytes(sizes_bytes: Iterable[int]) -> int:
