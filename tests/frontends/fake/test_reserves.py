@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from outgrow.errors import Uncapturable
 from outgrow.frontends.fake import reserves
+from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.reserves import with_reserve, with_seeds
+from outgrow.frontends.tracing.capture import capture
 
 
 def test_the_kernel_is_asked_once() -> None:
@@ -37,3 +40,36 @@ def test_numbers_of_attention_are_where_the_kernel_has_them(monkeypatch: pytest.
         numbers = [item for item in found[2:4] if isinstance(item, torch.Tensor)]
         assert [(item.device.type, item.dtype) for item in numbers] == [("cpu", torch.int64)] * 2
         assert found[4] == 7
+
+
+def test_a_recurrent_layer_of_cudnn_is_refused_where_it_trains() -> None:
+    """Nobody says how much it keeps for its backward pass; one that does not train keeps nothing."""
+
+    def layer(*, trains: bool) -> tuple[torch.Tensor, ...]:
+        with FakeMode():
+            x, state = torch.empty(4, 5, 8, device="cuda"), torch.empty(1, 4, 16, device="cuda")
+            weights = [torch.empty(64, wide, device="cuda") for wide in (8, 16)]
+            sizes, flags = (2, 16, 0, 1), (True, 0.0, trains, False)
+            return torch.ops.aten._cudnn_rnn.default(x, weights, 2, None, state, state, *sizes, *flags, [], None)
+
+    assert layer(trains=False)[0].shape == (4, 5, 16)
+    with pytest.raises(Uncapturable, match=r"cudnn\.enabled = False"):
+        layer(trains=True)
+
+
+@pytest.mark.cuda
+def test_a_recurrent_layer_of_a_gpu_says_what_to_do() -> None:
+    """It looks at the memory of its weights, and is refused there; without cuDNN it is captured."""
+    with torch.backends.cudnn.flags(enabled=False):
+        model = torch.nn.GRU(8, 16, batch_first=True).cuda()
+    x = torch.ones(4, 5, 8, device="cuda")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x)[0].square().mean()
+        loss.backward()
+        return loss
+
+    with pytest.raises(Uncapturable, match=r"cudnn\.enabled = False"):
+        capture(step, [model], [], (x,))
+    with torch.backends.cudnn.flags(enabled=False):
+        assert capture(step, [model], [], (x,)).graph.ops

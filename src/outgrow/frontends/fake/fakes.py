@@ -41,7 +41,7 @@ from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.fake.literals import LIFTS, Literals
 from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
-from outgrow.frontends.fake.reserves import KEEPING, SEEDED, with_reserve, with_seeds
+from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
 from outgrow.frontends.user.refusals import check_nothing_caught
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.unseen import OBSERVING, with_room
@@ -56,6 +56,7 @@ _CORRECTIONS = (
     (TYPED, as_kernels_type),
     (LAID_OUT, as_kernels_lay_out),
     (KEEPING, with_reserve),
+    (UNTOLD, without_reserve),
     (SEEDED, with_seeds),
     (OBSERVING, with_room),
 )

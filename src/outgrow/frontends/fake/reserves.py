@@ -3,8 +3,8 @@
 Only the library knows how large what it keeps is. So the operator runs once on memory without contents, and only the
 size of what it returns is used; that takes as much memory as the call takes anyway, and is remembered. cuDNN keeps
 something of a batch normalisation; oneDNN of a recurrent layer, if gradients are wanted, which it sees from the grad
-mode. Memory-efficient attention keeps two numbers from which its dropout can be drawn again: in memory of the host,
-where its backward pass reads them.
+mode. What cuDNN keeps of a recurrent layer is not asked: such a layer is refused. Memory-efficient attention keeps two
+numbers from which its dropout can be drawn again: in memory of the host, where its backward pass reads them.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,16 @@ import torch
 from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 
+from outgrow.errors import Uncapturable
+from outgrow.frontends.user.refusals import RECURRENT
 from outgrow.ir.graph import Op
 
 NORM = torch.ops.aten.cudnn_batch_norm.default
 LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 KEEPING = frozenset((NORM, LAYER))
+UNTOLD = frozenset((torch.ops.aten._cudnn_rnn.default,))
+_TRAINS = 12
+"""The place, among the arguments of one of `UNTOLD`, of whether it trains."""
 _ATTENTION = torch.ops.aten._scaled_dot_product_efficient_attention.default
 SEEDED = frozenset((_ATTENTION, torch.ops.aten._efficient_attention_forward.default))
 _SEEDS = slice(2, 4)
@@ -47,6 +52,13 @@ def with_reserve(func: Callable[..., Sequence[object]], args: Sequence[object], 
         size = _reserve_bytes(func, tuple(map(_form, args)))
         results[_RESERVE] = torch.empty(size, dtype=torch.uint8, device=results[0].device)
     return tuple(results)
+
+
+def without_reserve(_func: object, args: Sequence[object], returned: object) -> object:
+    """Return the fake results of one of `UNTOLD`, which keeps nothing if it does not train, or raise `Uncapturable`."""
+    if args[_TRAINS]:
+        raise Uncapturable(f"the step trains {RECURRENT}")
+    return returned
 
 
 def with_seeds(_func: object, _args: Sequence[object], returned: object) -> tuple[object, ...]:

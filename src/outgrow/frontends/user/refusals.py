@@ -66,6 +66,10 @@ _NESTED = (
 )
 NOT_HELD = "which no plan can hold (random numbers: leave the generator out, so that torch's own is used)"
 _GENERATOR = f"this gives an operator a Generator, {NOT_HELD}"
+RECURRENT = (
+    "a recurrent layer by cuDNN, which alone knows how much it keeps for the backward pass; set "
+    "torch.backends.cudnn.enabled = False, or call the step under torch.backends.cudnn.flags(enabled=False)"
+)
 _UNTRACEABLE = "torch cannot trace this; write it otherwise, or do it outside of the step"
 _CONTENT_MESSAGES = (
     "is not supported for tensor subclasses",
@@ -90,6 +94,8 @@ _LOOKING: Mapping[str, str] = {
     "torch/amp/grad_scaler.py:_maybe_opt_step": _SCALED,
 }
 """Functions that look at contents, by the end of their files' paths and their names; and what to do instead."""
+_RECURRENT = ("torch/nn/modules/rnn.py:forward",)
+"""It looks, on a GPU, whether its weights lie in one memory."""
 _TRANSFORMS = ("torch/_functorch/eager_transforms.py:_jvp_with_argnums",)
 _TORCH = _beginnings(torch.__path__)
 _LIBRARIES = _beginnings((*_FOLDERS, sysconfig.get_path("stdlib")))
@@ -135,6 +141,8 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return _NESTED
         case NotImplementedError() if "torch._C.Generator" in str(error):  # later than 2.11, torch traces it
             return _GENERATOR
+        case NotImplementedError() if "UntypedStorage" in str(error) and _is_below(error.__traceback__, _RECURRENT):
+            return f"this runs {RECURRENT}"
         case AssertionError() | NotImplementedError() | ZeroDivisionError() if _is_of_torch(error.__traceback__):
             return _UNTRACEABLE
         case _:
