@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from outgrow.frontends.preparing.rehearsal import Rehearsal
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.user.state import ParameterSlot, Training
 from outgrow.ir.graph import Graph, Op
-from outgrow.runtime import directed
+from outgrow.runtime import directed, process
 from outgrow.runtime.device import Cuda, segment_bytes
 from outgrow.runtime.execute import Run
 from outgrow.runtime.pool import HostPool
@@ -68,6 +69,17 @@ def test_what_was_taken_in_vain_is_no_part_of_the_baseline() -> None:
     assert device.cached == 0
     trained(ours, step)
     assert step.process_bytes >= _arena_bytes(step)
+
+
+def test_a_device_needs_no_figures_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that tells little of a process, as that of a sandbox, is enough where the budget is a device's."""
+    (tmp_path / "status").write_text("Name:\tpython\nVmSize:\t9000 kB\nVmRSS:\t8000 kB\n")
+    for name, file in (("_STATUS", "status"), ("_CLEAR_REFS", "clear_refs"), ("_GROUPS", "groups")):
+        monkeypatch.setattr(process, name, str(tmp_path / file))
+    ours = resnet()
+    step = on(StandIn(), ours, "56MiB")
+    trained(ours, step)
+    assert step.plan.bytes_swapped > 0
 
 
 def test_the_floor_has_a_plan() -> None:

@@ -89,3 +89,33 @@ def test_what_is_free_is_within_the_limit_of_a_container(tmp_path: Path, monkeyp
     assert available_bytes() <= before - _BYTES + COUNTER_SLACK_BYTES
     (tmp_path / "memory.max").write_text("4096\n")
     assert available_bytes() == 0
+
+
+@pytest.fixture
+def without_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that tells little of a process, has no groups, and lets no mark begin anew."""
+    (tmp_path / "status").write_text("Name:\tpython\nVmSize:\t9000 kB\nVmRSS:\t8000 kB\nThreads:\t1\n")
+    monkeypatch.setattr(process, "_STATUS", str(tmp_path / "status"))
+    monkeypatch.setattr(process, "_CLEAR_REFS", str(tmp_path / "clear_refs"))
+    monkeypatch.setattr(process, "_GROUPS", str(tmp_path / "groups"))
+
+
+@pytest.mark.usefixtures("without_marks")
+def test_without_a_mark_there_is_a_refusal_and_no_wrong_number() -> None:
+    """It says what is lacking, and what to do."""
+    with pytest.raises(OSError, match=r"clear_refs is lacking.* or the model on a GPU"):
+        reset_high_water()
+    with pytest.raises(OSError, match="VmHWM"):
+        high_water_bytes()
+
+
+@pytest.mark.usefixtures("without_marks")
+def test_without_kinds_of_pages_all_are_the_process_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a limit all resident bytes are taken; without groups there is no limit."""
+    assert available_bytes() > 0
+    assert machine_bytes() > 0
+    monkeypatch.setattr(process, "_GROUP_ROOT", tmp_path)
+    (tmp_path / "groups").write_text("0::/\n")
+    limit = process_bytes() + _BYTES
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    assert abs(available_bytes() - _BYTES) < COUNTER_SLACK_BYTES

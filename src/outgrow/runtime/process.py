@@ -8,6 +8,8 @@ Both count the same kinds of pages, so their difference means something; a basel
 take. Reserved addresses, bytes that were never touched, and the spill file (it is not cached) count in
 neither. A page of a memfd that is mapped twice counts twice. The kernel keeps the counters per processor and
 adds them up lazily: a figure may be off by about 256 KiB for each processor.
+
+A kernel that is none of Linux (gVisor's) may have no mark. Steps on a CPU are measured by it, so they are refused then.
 """
 
 import mmap
@@ -20,9 +22,14 @@ _STATUS, _STATM, _CLEAR_REFS = "/proc/self/status", "/proc/self/statm", "/proc/s
 _MEMORY = "/proc/meminfo"
 _GROUPS, _GROUP_ROOT = "/proc/self/cgroup", Path("/sys/fs/cgroup")
 _HIGH_WATER = b"VmHWM:"
+_OWN = (b"RssAnon:", b"RssShmem:")
 _RESET_HIGH_WATER = b"5"
 _MOST_BYTES = 1 << 14
 """More than the kernel writes of one process."""
+_NO_MARK = (
+    "The kernel does not tell how much memory a process took at most ({} is lacking), by which a memory budget on the "
+    "CPU is kept. Run this on a kernel of Linux itself (a sandbox such as gVisor has its own), or the model on a GPU."
+)
 
 
 def process_bytes() -> int:
@@ -32,13 +39,22 @@ def process_bytes() -> int:
 
 
 def high_water_bytes() -> int:
-    """Return the most bytes of RAM that the process took since the mark was last reset."""
-    return _field(_read(_STATUS), _HIGH_WATER)
+    """Return the most bytes of RAM that the process took since the mark was last reset. Raises `OSError` for none."""
+    status = _read(_STATUS)
+    if _HIGH_WATER not in status:
+        raise OSError(_NO_MARK.format(f"VmHWM of {_STATUS}"))
+    return _field(status, _HIGH_WATER)
 
 
 def reset_high_water() -> None:
-    """Let the high-water mark begin again from what the process takes now; needs no privilege."""
-    descriptor = os.open(_CLEAR_REFS, os.O_WRONLY)
+    """Let the high-water mark begin again from what the process takes now; needs no privilege.
+
+    Raises `OSError` where there is no mark.
+    """
+    try:
+        descriptor = os.open(_CLEAR_REFS, os.O_WRONLY)
+    except FileNotFoundError as error:
+        raise OSError(_NO_MARK.format(_CLEAR_REFS)) from error
     try:
         os.write(descriptor, _RESET_HIGH_WATER)
     finally:
@@ -53,12 +69,13 @@ def machine_bytes() -> int:
 def available_bytes() -> int:
     """Return the bytes of RAM that could be taken now: what the kernel says is free, within the container's limit.
 
-    Of the limit this process's own memory is taken, less the pages of files, which the kernel can drop; what other
-    processes of the container take is not known.
+    Of the limit this process's own memory is taken, less the pages of files, which the kernel can drop, where it tells
+    them apart; what other processes of the container take is not known.
     """
     free = _field(_read(_MEMORY), b"MemAvailable:")
     status = _read(_STATUS)
-    own = _field(status, b"RssAnon:") + _field(status, b"RssShmem:")
+    are_told = all(kind in status for kind in _OWN)
+    own = sum(_field(status, kind) for kind in _OWN) if are_told else process_bytes()
     return max(0, min([free, *(limit - own for limit in _limits())]))
 
 
@@ -70,7 +87,11 @@ def _field(text: bytes, name: bytes) -> int:
 
 def _limits() -> Iterator[int]:
     """Yield the limits of the control groups that this process is in, of either version; most have none."""
-    for line in Path(_GROUPS).read_text().splitlines():
+    try:
+        groups = Path(_GROUPS).read_text().splitlines()
+    except FileNotFoundError:  # a kernel without groups
+        return
+    for line in groups:
         _, controllers, group = line.split(":", 2)
         if controllers == "":
             root, name = _GROUP_ROOT, "memory.max"
