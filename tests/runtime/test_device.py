@@ -1,7 +1,13 @@
-"""A GPU has a name for what it is and how its libraries choose kernels, which a machine without one can say too."""
+"""A GPU has a name for what it is and how its libraries choose kernels; a device that is full is asked twice."""
 
 import subprocess
 import sys
+
+import pytest
+
+from outgrow.errors import DeviceFull
+from outgrow.runtime.device import given_room
+from tests.runtime.stand_in import StandIn
 
 SET = """
 import torch
@@ -26,3 +32,24 @@ def test_a_name_follows_precisions_however_they_are_set() -> None:
         said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
         names = said.split()
         assert len(set(names)) == len(settings) + 1, names
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_a_device_gives_back_before_it_is_full(attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What finds no room is tried once more after that, and then the error says what is needed."""
+    done: list[str] = []
+
+    def take() -> int:
+        done.append("take")
+        if done.count("take") < attempts:
+            raise MemoryError
+        return 7
+
+    device = StandIn()
+    monkeypatch.setattr(device, "give_back", lambda: done.append("give back"))
+    if attempts == 3:
+        with pytest.raises(DeviceFull, match="are needed"):
+            given_room(device, 8 << 10, take)
+    else:
+        assert given_room(device, 8 << 10, take) == 7
+    assert done == ["take", "give back", "take"][: 3 if attempts > 1 else 1]

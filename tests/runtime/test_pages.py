@@ -99,6 +99,31 @@ def test_a_driver_may_unmap_only_what_was_mapped_as_one(monkeypatch: pytest.Monk
     assert calls == [("cuMemUnmap", 8 * PAGE, 2 * PAGE), *unmapped, ("cuMemAddressFree", 8 * PAGE, 2 * PAGE)]
 
 
+def test_a_window_for_which_tables_find_no_room_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was mapped of it is unmapped, and nothing of it is left to hide or close."""
+    calls: list[tuple[object, ...]] = []
+
+    def told(name: str) -> Callable[..., int]:
+        def call(*arguments: object) -> int:
+            calls.append((name, *arguments))
+            return 2 * (name == "cuMemMap" and arguments[3] == 4)
+
+        return call
+
+    monkeypatch.setattr("outgrow.runtime.pages._driver", lambda: {name: told(name) for name in _FUNCTIONS})
+    mapper = CudaMapper(torch.device("cuda", 0))
+    mapper.page_bytes = PAGE
+    monkeypatch.setattr(mapper, "reserve", lambda _size: 8 * PAGE)
+    pages = Pages(mapper, DEVICE)
+    pages._pages += [3, 4]
+    calls.clear()
+    with pytest.raises(MemoryError):
+        pages.show((0, 1))
+    assert calls[-2:] == [("cuMemUnmap", 8 * PAGE, PAGE), ("cuMemAddressFree", 8 * PAGE, 2 * PAGE)]
+    assert not pages.are_shown(8 * PAGE)
+    pages._pages.clear()
+
+
 @pytest.mark.cuda
 def test_pages_of_a_gpu_are_seen_wherever_they_are_shown() -> None:
     """Kernels and copies read through one address what others wrote through another; the driver has less meanwhile."""

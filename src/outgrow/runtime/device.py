@@ -6,7 +6,7 @@
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ from outgrow.runtime.pool import locked_by_cuda
 from outgrow.runtime.streams import CudaStreams, Streams
 from outgrow.units import format_bytes, round_up
 
+T = TypeVar("T")
 _BLOCK_BYTES, _SMALL_BYTES, _LARGE_BYTES = 512, 1 << 20, 10 << 20
 _SMALL_SEGMENT_BYTES, _SEGMENT_BYTES = 2 << 20, 20 << 20
 _BUSY_CYCLES = 2_000_000
@@ -201,6 +202,20 @@ class Cuda:
             f"{format_bytes(free)} of {format_bytes(total)} are free, {format_bytes(self.taken_bytes())} are taken "
             "by this process. Nothing has been changed. Lower the memory budget, or end what else uses the device."
         )
+
+
+def given_room(device: BesideHost, size_bytes: int, take: Callable[[], T]) -> T:
+    """Return what `take` returns, if need be after the device gave back what is not in use.
+
+    Where that raises `MemoryError` again, raises `DeviceFull`, which says that `size_bytes` are needed.
+    """
+    with suppress(MemoryError):
+        return take()
+    device.give_back()
+    try:
+        return take()
+    except MemoryError as error:
+        raise device.full(size_bytes) from error
 
 
 def library_settings() -> str:

@@ -34,11 +34,14 @@ class Mapper(Protocol):
         ...
 
     def reserve(self, size_bytes: int) -> int:
-        """Return the begin of `size_bytes` of addresses that nobody uses."""
+        """Return the begin of `size_bytes` of addresses that nobody uses. Raises `MemoryError`."""
         ...
 
     def show(self, address: int, pages: Sequence[int]) -> None:
-        """Show pages, one after the other, from a reserved address on."""
+        """Show pages, one after the other, from a reserved address on.
+
+        Raises `MemoryError` where tables find no room; none is shown then, and the addresses are free.
+        """
         ...
 
     def free(self, address: int, size_bytes: int) -> None:
@@ -76,14 +79,18 @@ class Pages:
     def show(self, pages: Sequence[int]) -> int:
         """Return where a window begins that shows pages, by their numbers from 0 on, one after the other.
 
-        Without pages there is no window, and 0 is returned.
+        Without pages there is no window, and 0 is returned. Raises `MemoryError`, and shows none then.
         """
         if not pages:
             return 0
         size = len(pages) * self.page_bytes
         address = self._mapper.reserve(size)
         self._windows[address] = size
-        self._mapper.show(address, [self._pages[page] for page in pages])
+        try:
+            self._mapper.show(address, [self._pages[page] for page in pages])
+        except MemoryError:
+            del self._windows[address]
+            raise
         return address
 
     def hide(self, address: int) -> None:
@@ -114,7 +121,10 @@ class Unread:
         self._known: dict[int, int] = {}
 
     def address(self, size_bytes: int) -> int:
-        """Return where `size_bytes` of such memory begin; they are there for as long as this object."""
+        """Return where `size_bytes` of such memory begin; they are there for as long as this object.
+
+        Raises `MemoryError`.
+        """
         size = 1 << max(0, size_bytes - 1).bit_length()
         if size not in self._known:
             self._known[size] = self._made(size)
@@ -231,10 +241,17 @@ class CudaMapper:
         return address.value
 
     def show(self, address: int, pages: Sequence[int]) -> None:
-        size = self.page_bytes
-        for at, page in enumerate(pages):
-            self._call("cuMemMap", address + at * size, size, 0, page, 0)
-        self._call("cuMemSetAccess", address, len(pages) * size, ctypes.byref(self._access), 1)
+        size, mapped = self.page_bytes, 0
+        try:
+            for page in pages:
+                self._call("cuMemMap", address + mapped * size, size, 0, page, 0)
+                mapped += 1
+            self._call("cuMemSetAccess", address, len(pages) * size, ctypes.byref(self._access), 1)
+        except MemoryError:
+            for at in range(mapped):
+                self._call("cuMemUnmap", address + at * size, size)
+            self._call("cuMemAddressFree", address, len(pages) * size)
+            raise
 
     def free(self, address: int, size_bytes: int) -> None:
         try:

@@ -7,12 +7,13 @@ bytes next is ordered behind it (`runtime.flights`). Results of the step, which 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch, TierFailure
-from outgrow.runtime.device import BesideHost
+from outgrow.runtime.device import BesideHost, given_room
 from outgrow.runtime.directed import Directions, Site
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.pages import Pages
@@ -55,14 +56,7 @@ class Arena:
         if self.pages is None:
             self._room = self.device.room(size_bytes)
             return
-        try:
-            self.pages.have(size_bytes)
-        except MemoryError:
-            self.device.give_back()
-            try:
-                self.pages.have(size_bytes)
-            except MemoryError as error:
-                raise self.device.full(size_bytes - self.size_bytes) from error
+        given_room(self.device, size_bytes - self.size_bytes, partial(self.pages.have, size_bytes))
 
     def moment(self) -> Moment:
         """Return a mark behind what operators were given so far."""
@@ -76,13 +70,14 @@ class Arena:
         return 0 if self._room is None else self._room.nbytes
 
     def address(self, program: Program) -> int:
-        """Where the arena begins, as a program sees it."""
+        """Where the arena begins, as a program sees it. Raises `DeviceFull`, where tables of a window find no room."""
         assert program.addresses is not None, "a program that runs in an arena has addresses"
         if self.pages is None:
             assert self._room is not None, "the arena was reserved for the program"
             return self._room.data_ptr()
         if id(program) not in self._windows:  # its value keeps the program, so that no other one has its identity
-            self._windows[id(program)] = program, self.pages.show(program.addresses.pages)
+            shown = partial(self.pages.show, program.addresses.pages)
+            self._windows[id(program)] = program, given_room(self.device, program.addresses.arena_bytes, shown)
         return self._windows[id(program)][1]
 
     def memory_of(self, program: Program, *, is_timed: bool) -> "PlannedMemory":

@@ -7,6 +7,7 @@ Weights and optimizer state that rest in memory of the host between steps are te
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from warnings import warn
 
 import torch
@@ -30,7 +31,7 @@ from outgrow.ir.machine import Machine
 from outgrow.plan import Addresses
 from outgrow.planning.addresses.addresses import ALIGNMENT_BYTES, addresses_of, outside
 from outgrow.runtime import arena
-from outgrow.runtime.device import BesideHost, Cuda
+from outgrow.runtime.device import BesideHost, Cuda, given_room
 from outgrow.runtime.directed import install
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.pages import Unread
@@ -209,7 +210,8 @@ class OnDevice:
 
     def _unread(self, size_bytes: int) -> torch.UntypedStorage:
         """Return a storage of which only the layout matters; some kernels read it, but ignore what they read."""
-        return storage_on(self._device.torch_device, self._nothing.address(size_bytes), size_bytes)
+        address = given_room(self._device, size_bytes, partial(self._nothing.address, size_bytes))
+        return storage_on(self._device.torch_device, address, size_bytes)
 
 
 def _addresses(program: Program) -> Addresses:
