@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from threading import Thread
 
 import pytest
+import torch
 
 from outgrow.errors import DeviceFull
-from outgrow.runtime.device import given_room
+from outgrow.runtime.device import Cuda, given_room
 from tests.runtime.stand_in import StandIn
 
 SET = """
@@ -53,3 +55,28 @@ def test_a_device_gives_back_before_it_is_full(attempts: int, monkeypatch: pytes
     else:
         assert given_room(device, 8 << 10, take) == 7
     assert done == ["take", "give back", "take"][: 3 if attempts > 1 else 1]
+
+
+@pytest.mark.cuda
+def test_each_thread_has_workspaces_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that has the number of one that ended; they are made once, and anew after they were given back."""
+    device, made = Cuda(), list[str]()
+    product = torch.mm
+
+    def counted(*operands: torch.Tensor) -> torch.Tensor:
+        made.append("product")
+        return product(*operands)
+
+    monkeypatch.setattr(torch, "mm", counted)
+    for _ in range(3):
+        thread = Thread(target=device.settle_libraries)
+        thread.start()
+        thread.join()
+    assert len(made) == 3
+    device.give_back_all()
+    for _ in range(2):
+        device.settle_libraries()
+    assert len(made) == 4
+    device.give_back_all()
+    device.settle_libraries()
+    assert len(made) == 5

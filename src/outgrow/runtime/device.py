@@ -105,6 +105,13 @@ class BesideHost(Protocol):
         ...
 
 
+class _Settled(threading.local):
+    """The GPUs and streams that have workspaces of this thread, since which clearing. It ends with its thread."""
+
+    def __init__(self) -> None:
+        self.since: dict[tuple[int, int], int] = {}
+
+
 class Cuda:
     """A GPU. What the process takes of it is what torch's allocator has reserved, and pages: a context is not counted.
 
@@ -116,8 +123,9 @@ class Cuda:
     unseen_bytes = 64 << 20
     slack_bytes = _SEGMENT_BYTES + _SMALL_SEGMENT_BYTES
     """One segment of each size: a tensor beside the arena may need a little of a new one."""
-    _settled: ClassVar[set[tuple[int, int, int]]] = set()
-    """The threads, GPUs and streams that have their workspaces."""
+    _settled: ClassVar[_Settled] = _Settled()
+    _clearings: ClassVar[int] = 0
+    """How often all workspaces were given back."""
 
     def __init__(self, torch_device: torch.device | None = None) -> None:
         """Without a device it is torch's current one."""
@@ -160,19 +168,19 @@ class Cuda:
     def give_back_all(self) -> None:
         torch.cuda.synchronize(self.torch_device)
         torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - torch's manual names it for this
-        self._settled.clear()
+        Cuda._clearings += 1
         torch.cuda.empty_cache()
 
     def settle_libraries(self) -> None:
         stream = torch.cuda.current_stream(self.torch_device)
-        here = threading.get_ident(), stream.device_index, stream.cuda_stream
-        if here in self._settled:
+        here, now = (stream.device_index, stream.cuda_stream), self._clearings
+        if self._settled.since.get(here) == now:
             return
         small = torch.zeros(16, 16, device=self.torch_device, dtype=torch.bfloat16)
         torch.addmm(small[0], small, small)  # of cuBLASLt, which adds a vector to a product
         torch.mm(small, small)  # of cuBLAS
         del small
-        self._settled.add(here)
+        self._settled.since[here] = now
         torch.cuda.synchronize(self.torch_device)
         torch.cuda.empty_cache()
 
