@@ -13,7 +13,7 @@ from outgrow.errors import ReplayMismatch
 from outgrow.frontends.preparing import rehearsal
 from outgrow.frontends.preparing.rehearsal import Rehearsal
 from outgrow.ir.text import parse_graph
-from tests.runtime.stand_in import StandIn, Threads
+from tests.runtime.stand_in import Point, StandIn, Threads
 
 GRAPH = parse_graph(
     """
@@ -53,6 +53,36 @@ def test_a_convolution_is_tried_on_a_thread_of_its_own_first(
     assert len(tried(StandIn(), lambda: threads.append(threading.get_ident()))) == 1
     assert threads[0] != threading.get_ident()
     assert set(threads[1:]) == {threading.get_ident()}
+
+
+def test_the_thread_of_a_first_attempt_waits_for_the_device(
+    monkeypatch: pytest.MonkeyPatch, tried: Callable[[StandIn, Callable[[], None]], dict[str, object]]
+) -> None:
+    """What a library keeps by thread is not taken from below its kernel."""
+    waited: list[int] = []
+    wait = Point.wait
+
+    def noted(point: Point) -> None:
+        wait(point)
+        waited.append(threading.get_ident())
+
+    monkeypatch.setattr(Point, "wait", noted)
+    threads: list[int] = []
+    tried(StandIn(), lambda: threads.append(threading.get_ident()))
+    assert threads[0] == waited[0]
+
+
+@pytest.mark.cuda
+def test_a_first_attempt_is_on_the_stream_of_its_caller(
+    tried: Callable[[StandIn, Callable[[], None]], dict[str, object]],
+) -> None:
+    """Its operands are ready there, and nowhere else."""
+    gpu = torch.device("cuda", 0)
+    streams: list[torch.cuda.Stream] = []
+    with torch.cuda.stream(torch.cuda.Stream(gpu)):
+        here = torch.cuda.current_stream(gpu)
+        tried(StandIn(torch_device=gpu), lambda: streams.append(torch.cuda.current_stream(gpu)))
+    assert set(streams) == {here}
 
 
 def test_only_the_time_of_a_device_is_taken(

@@ -18,7 +18,7 @@ are gathered or summed by index do all go to one place, which may be slower.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -148,12 +148,18 @@ class Rehearsal:
         return Rehearsed(seconds, scratch, results)
 
     def _first(self, run: Callable[[], object]) -> None:
-        """Run an op on a thread that ends. Raises torch's `OutOfMemoryError` where some of its memory was refused."""
+        """Run an op on a thread that ends when the device has done it, on the stream of this one.
+
+        Raises torch's `OutOfMemoryError` where some of its memory was refused.
+        """
         before = self.device.refusals()
+        home = self.device.torch_device
+        stream = torch.cuda.current_stream(home) if home.type == "cuda" else None
 
         def alone() -> None:
-            with torch.no_grad():
+            with torch.no_grad(), torch.cuda.stream(stream) if stream is not None else nullcontext():
                 run()
+                self.device.streams.mark(Lane.COMPUTE).wait()
 
         with ThreadPoolExecutor(1) as pool:
             failure = pool.submit(alone).exception()
