@@ -120,6 +120,24 @@ def test_another_algorithm_for_want_of_memory_is_no_answer(
     assert tried(device, refused) == {}
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_search_for_the_quickest_algorithm_may_be_refused_memory(
+    fails: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tried: Callable[[StandIn, Callable[[], None]], dict[str, object]],
+) -> None:
+    """It goes on to the next one; only where none was found has the device no memory for the op."""
+    device = StandIn()
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+
+    def refused() -> None:
+        device.refused += 1
+        if fails:
+            raise RuntimeError("no engine was found")
+
+    assert len(tried(device, refused)) == (0 if fails else 1)
+
+
 def test_an_op_is_tried_once_more_when_what_is_cached_was_given_back(
     monkeypatch: pytest.MonkeyPatch, tried: Callable[[StandIn, Callable[[], None]], dict[str, object]]
 ) -> None:
