@@ -20,8 +20,10 @@ from outgrow.frontends.platforms.on_device import OnDevice
 from outgrow.frontends.preparing import rehearsal
 from outgrow.frontends.preparing.rehearsal import Rehearsal
 from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.state import ParameterSlot, Training
 from outgrow.ir.graph import Graph, Op
+from outgrow.remarks import Remark
 from outgrow.runtime import directed, process
 from outgrow.runtime.device import Cuda, segment_bytes
 from outgrow.runtime.execute import Run
@@ -272,6 +274,22 @@ def test_a_gpu_that_is_full_is_named() -> None:
     """The message says what is needed and how much is free."""
     with pytest.raises(DeviceFull, match="are free"):
         Cuda().room(1 << 42)
+
+
+@pytest.mark.cuda
+def test_numbers_that_are_read_from_a_gpu_are_remarked() -> None:
+    """The host waits for them in every step, as for the counters of an optimizer that lie there."""
+    model = nn.Linear(256, 256).cuda()
+    model.register_buffer("scale", torch.full((), 2.0, device="cuda"))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean() * model.get_buffer("scale").item()
+        loss.backward()
+        return loss.detach()
+
+    captured = capture(step, [model], [], (torch.ones(16, 256, device="cuda"),))
+    with pytest.warns(Remark, match="reads 1 numbers from the GPU"):
+        OnDevice(Settings.of("1GiB"), Cuda()).known(captured, lambda _what, _fraction: None)
 
 
 def wide() -> Workload:

@@ -30,6 +30,7 @@ from outgrow.ir.graph import Graph, Op, Role
 from outgrow.ir.machine import Machine
 from outgrow.plan import Addresses
 from outgrow.planning.addresses.addresses import ALIGNMENT_BYTES, addresses_of, outside
+from outgrow.remarks import remark
 from outgrow.runtime import arena
 from outgrow.runtime.device import BesideHost, Cuda, given_room
 from outgrow.runtime.directed import install
@@ -46,6 +47,11 @@ _SHARE_MEASURED = 1 / 4
 _STAYS = (
     "The device has no room for all of the model and its optimizer state. The rest stays in memory of the host, where "
     "the device reads it, slowly. Save a checkpoint, or move the model to the host."
+)
+_READS = "aten._local_scalar_dense.default"
+_WAITS = (
+    "The step reads {} numbers from the GPU, and the host waits for each in every step. If they are the counters of an "
+    "optimizer, which are there by torch.set_default_device, make it with capturable=True."
 )
 _TRIED_AT_ONCE = 2
 """Trying an op takes up to twice the bytes that it touches: of two runs both hold their results."""
@@ -102,6 +108,9 @@ class OnDevice:
         def tell(fraction: float) -> None:
             progress("rehearse", fraction)
 
+        reads = _reads(captured) if self._device.torch_device != CPU else 0
+        if reads:
+            remark(_WAITS.format(reads))
         return self._rehearsal.costs(captured.graph, captured.elsewhere, tell) | self.cache.known
 
     def may_leave(self, graph: Graph, name: str, tensor: Tensor) -> bool:
@@ -221,6 +230,13 @@ def _addresses(program: Program) -> Addresses:
 
 def _ops(graph: Graph) -> list[tuple[int, Op]]:
     return [(at, item) for at, item in enumerate(graph.instructions) if isinstance(item, Op)]
+
+
+def _reads(captured: Captured) -> int:
+    """Return how many numbers of the device a step reads."""
+    graph, elsewhere = captured.graph, captured.elsewhere
+    reads = (op for op in graph.ops if op.operator == _READS)
+    return sum(graph.values[op.operands[0]].storage not in elsewhere for op in reads)
 
 
 def _aims(graph: Graph, op: Op, part: Rehearsed, stays: Mapping[str, int]) -> tuple[Aim, ...]:
