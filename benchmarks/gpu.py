@@ -13,7 +13,8 @@ one. `checks` are facts about the GPU (`gpu_checks`); a row is a training (`gpu_
                     where that has no room
     bitwise         losses and state of ours have the bits of those in core
 
-Each row, and each rival, is a process of its own with a time limit, and the most important ones come first. What there
+Each row, and each rival, is a process of its own with a time limit, and the most important ones come first. Checks that
+are alone (`--only checks`) have all the time that there is. What there
 is no time for before the deadline is in `not_run`; `--resume` goes on with it, and with what failed. A process that
 leaves the host hardly any memory (LEAST_HOST_BYTES of the environment) is ended, since that would end all of them. What
 the processes said is in `rows.log`, in `$OUT` or in the folder for temporary files.
@@ -154,6 +155,8 @@ def run(table: Table, chosen: Sequence[Turn], deadline: float, log: Path, *, is_
             continue
         begin = time.monotonic()
         usual = COMPILE_SECONDS if "compile" in turn.who else MOST_SECONDS[turn.kind]
+        if turn.kind == "checks" and len(chosen) == 1:
+            usual = left
         most = min((network and network.most_seconds) or usual, left)
         facts, failure = told_by_a_process(turn, _request(turn, network, row), most, log, is_smoke=is_smoke)
         failure = failure or facts.pop("reason", "")

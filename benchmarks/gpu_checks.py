@@ -6,18 +6,18 @@
                  any order, over those in one tensor; whether copies to one half of a page leave alone what kernels do
                  with the other, which they see at another address
     machine      what copies and arithmetic do
+    resting      whether kernels, copies and the host agree on what is in locked memory of the host, and how fast a
+                 kernel reads it
+    below        the same of a file that is mapped, where the device reads memory that is not locked
     operators    of each operator of some small steps: results that are born, those of which the allocation was found
                  when it was rehearsed, its scratch (the workspace of convolutions is there), and its seconds
     overlap      seconds of products, of copies both ways, and of both beside each other
     runs         the same steps within a budget: bits, and the operators whose results were born elsewhere; attention of
                  cuDNN is not deterministic, so there the losses tell
-    resting      whether kernels, copies and the host agree on what is in locked memory of the host, and how fast a
-                 kernel reads it
-    below        the same of a file that is mapped, where the device reads memory that is not locked
 
-The last two are last, since a process in which a device fails at that can do nothing more with it.
-
-One that fails has its error in its place.
+One that fails has its error in its place. Those that are told by a GPU alone come before steps are rehearsed and run,
+which takes long. A process in which a device fails at `resting` or `below` can do nothing more with it: then what
+follows has errors too.
 """
 
 import math
@@ -76,10 +76,10 @@ def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
         "pages": lambda: pages(ground),
         "overlap": lambda: overlap(ground),
         "machine": lambda: asdict(machine_of(ground.beside())),
-        **{f"operators: {name}": lambda asked=asked: operators(ground, asked) for name, asked in samples.items()},
-        **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
         "resting": lambda: resting(ground),
         "below": lambda: below(ground),
+        **{f"operators: {name}": lambda asked=asked: operators(ground, asked) for name, asked in samples.items()},
+        **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
     }
     for name, fact in facts.items():
         be_deterministic(samples[name.partition(": ")[2]].deterministic if ": " in name else "error")

@@ -98,6 +98,22 @@ def test_after_the_deadline_nothing_is_begun(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "gpu.json").read_text())["not_run"] == [turn.name for turn in turns]
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_checks_that_are_alone_have_all_the_time(alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among others they leave time for these."""
+    limits: list[float] = []
+
+    def told(_turn: object, _request: object, most_seconds: float, *_about: object, **_how: object) -> object:
+        limits.append(most_seconds)
+        return {}, "ended"
+
+    monkeypatch.setattr(gpu, "told_by_a_process", told)
+    table = gpu_table.Table.opened(tmp_path / "gpu.json", HEAD)
+    chosen = [turn for turn in gpu_turns.turns(is_smoke=False, compiles=False) if turn.kind == "checks" or not alone]
+    gpu.run(table, chosen, time.monotonic() + 500, tmp_path / "log", is_smoke=False)
+    assert (limits[0] > gpu.MOST_SECONDS["checks"]) == alone
+
+
 def test_a_table_is_continued(tmp_path: Path) -> None:
     """Rows of this commit are known again; a rival keeps its seconds where the budget is the same."""
     ours = gpu_turns.Turn("mlp", 2.0)
