@@ -3,10 +3,11 @@
 #
 #     bash benchmarks/gpu.sh [options of benchmarks/gpu.py]
 #
-# The package need not be installed, but what it needs. OUT is a folder for copies of what is written: tests.txt, rows.log, and the file of
-# results. TEST_SECONDS limits the tests (default 150, 0 leaves them out), --deadline the benchmark, which otherwise has
-# what is left of MOST_SECONDS (default 560). COMMIT is for a copy without git. LEAST_HOST_BYTES is what is left to the
-# host, or a turn is ended. PYTHON is the interpreter. With --smoke all of it runs on a machine without a GPU.
+# The package need not be installed, but what a training of it needs. OUT is a folder for copies of what is written:
+# tests.txt, rows.log, and the file of results. TEST_SECONDS limits the tests (default 150, 0 leaves them out), --deadline
+# the benchmark, which otherwise has what is left of MOST_SECONDS (default 560). COMMIT is for a copy without git.
+# LEAST_HOST_BYTES is what is left to the host, or a turn is ended. PYTHON is the interpreter. With --smoke all of it runs
+# on a machine without a GPU.
 #
 # Where time is short, in three goes, each with OUT=FOLDER COMMIT=$(git rev-parse HEAD):
 #
@@ -44,14 +45,14 @@ import sys
 
 print("python", platform.python_version())
 lacking = [] if sys.version_info >= (3, 11) else ["python>=3.11"]
-for package, least in (("torch", (2, 11)), ("numba", (0, 61)), ("numpy", (1, 26)), ("rich", (13, 0)), ("highspy", (1, 12))):
+for package, least in (("torch", (2, 11)), ("numba", (0, 61)), ("numpy", (1, 26)), ("rich", (13, 0))):
     try:
         found = tuple(int(re.match(r"\d*", part)[0] or 0) for part in metadata.version(package).split(".")[:2])
     except metadata.PackageNotFoundError:
         found = (0, 0)
     if found < least:
         lacking.append(f"{package}>={least[0]}.{least[1]}")
-for package in ("torch", "transformers", "torchvision", "numba", "numpy", "highspy", "pytest", "hypothesis"):
+for package in ("torch", "transformers", "torchvision", "numba", "numpy", "rich", "pytest", "hypothesis"):
     try:
         print(package, metadata.version(package))
     except metadata.PackageNotFoundError:

@@ -30,6 +30,10 @@ _TOLERANCE = 1e-4
 _SECONDS = 120.0
 """When the solver gives up: far more than it takes."""
 _ROUNDING = 1e-9
+_LACKING = (
+    "A bound, or the planner olla, was asked for, which takes the solver HiGHS: python -m pip install 'highspy>=1.12'. "
+    "A training needs neither."
+)
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,9 @@ class Solution:
 
 def solve(programme: Programme, *, time_limit: float, gap: float) -> Solution:
     """Return the best solution found within `time_limit` seconds."""
+    solver = _given(programme)
     from highspy import HighsModelStatus  # noqa: PLC0415
 
-    solver = _given(programme)
     solver.setOptionValue("time_limit", time_limit)
     solver.setOptionValue("mip_rel_gap", gap)
     solver.run()
@@ -140,8 +144,11 @@ def _weighted(programme: Programme, prices: Reals) -> Reals:
 
 
 def _given(programme: Programme) -> "Highs":
-    """Return a solver that was given a programme."""
-    from highspy import Highs, HighsLp, HighsVarType, MatrixFormat  # noqa: PLC0415
+    """Return a solver that was given a programme. Raises `ModuleNotFoundError`, with what to do, for none."""
+    try:
+        from highspy import Highs, HighsLp, HighsVarType, MatrixFormat  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(_LACKING, name=error.name) from error
 
     stated = HighsLp()
     stated.num_col_, stated.num_row_ = len(programme.costs), len(programme.row_lowers)
