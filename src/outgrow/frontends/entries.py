@@ -232,7 +232,7 @@ class Entries:
     def _warn_of_many(self, entry: Entry) -> None:
         """Say, once, if a step is captured over and over for batches of the same shapes."""
         alike = [other for other in self._kept if other.shapes == entry.shapes]
-        if len(alike) == _MANY:
+        if len(alike) == _MANY and not entry.captured.changed:  # of what it changes itself it has been told
             found = next((name for other in alike if (name := other.captured.outside.other()) is not None), None)
             remark(_ANEW.format(_MANY, _SOMETHING if found is None else f"`{found}`"))
 
