@@ -24,6 +24,7 @@ from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outda
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.frontends.tracing.signature import signature
+from outgrow.frontends.user.outside import Outside
 
 _MOST_KINDS = 32
 """A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
@@ -84,7 +85,8 @@ class Part:
 
     def _captured(self, args: Sequence[object], arrival: Arrival | None = None) -> Captured:
         captured = capture(joint(self._module, args, arrival), (), (), [plain(arg) for arg in args])
-        return by_kernels(captured, self._settings.kernels)
+        inside = replace(captured, outside=Outside())  # Dynamo guards what is outside; the inputs are not to be held
+        return by_kernels(inside, self._settings.kernels)
 
     def as_they_arrive(self, asked: "_Asked", waiting: Waiting, begun: Beginning, arrival: Arrival) -> Waiting:
         """Return a run that waits for gradients as they arrive: a new one, or this one if a new one began otherwise."""

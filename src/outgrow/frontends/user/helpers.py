@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from outgrow.frontends.user.configuration import NUMBERS, of_helper
 
@@ -53,23 +52,22 @@ def helpers_noted(trained: Collection[nn.Module], named: Iterable[nn.Module]) ->
     modules = {id(item): item for root in named if id(root) not in known for item in root.modules()}
     before = {key: Helper.of(item, met) for key, item in modules.items() if key not in known}
 
-    def note(item: nn.Module | GradScaler, *_args: object) -> None:
+    def note(item: nn.Module | GradScaler) -> None:
         if get_ident() == own and id(item) not in known and id(item) not in found:
             found[id(item)] = before.get(id(item)) or Helper.of(item, Met())
 
     def noting(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
-        def noted(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-            note(scaler)
-            return method(scaler, *args, **kwargs)
+        def noted(item: nn.Module | GradScaler, *args: Any, **kwargs: Any) -> Any:
+            note(item)
+            return method(item, *args, **kwargs)
 
         return noted
 
+    methods = ((nn.Module, "_call_impl"), *((GradScaler, name) for name in _OF_SCALERS))
     with ExitStack() as stack:
-        for name in _OF_SCALERS:
-            stack.enter_context(patch.object(GradScaler, name, noting(getattr(GradScaler, name))))
-        handle = register_module_forward_pre_hook(note)
-        stack.callback(handle.remove)
+        for kind, name in methods:
+            stack.enter_context(patch.object(kind, name, noting(getattr(kind, name))))
         yield found
 
 

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.types import py_sym_types
 
 from outgrow.frontends.user.attributes import Container, is_container, refill
-from outgrow.frontends.user.configuration import NUMBERS, content, is_configuration, is_settled
+from outgrow.frontends.user.configuration import NUMBERS, content, is_configuration, is_opaque, is_settled
 from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.reach import Reached
@@ -102,10 +102,14 @@ class Thing:
         return self.description == _described(self.location.read(), is_asked=self.is_asked)
 
     def changed(self) -> Changed | Filled | None:
-        """Return what is there now, if that is something else, and nothing without content is in it."""
+        """Return what is there now, if that is something else, and is known by what describes it.
+
+        What has no content is left for others to find, and an object of the user's is the step's own affair.
+        """
         now = self.location.read()
         if now is not self.held:
-            return None if any(map(_is_empty, pytree.tree_leaves(now))) else Changed(self.location, now)
+            is_known = not is_opaque(now) and not any(map(_is_empty, pytree.tree_leaves(now)))
+            return Changed(self.location, now) if is_known else None
         copy = _copy(now)
         is_other = copy is not None and not _is_same(self.copy, copy) and is_settled(copy)
         return Filled(self.location, copy) if is_other and copy is not None else None
