@@ -8,7 +8,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test hunt oldest check bench format clean
+.PHONY: help install demo test compiled hunt oldest check bench format clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +30,12 @@ demo: install ## train the 3D U-Net on a whole 192^3 brain in a third of its mem
 	$(BIN)/outgrow train examples/brain_unet3d.py:workload --set size=192 \
 		--memory-budget $(BUDGET) --steps $(STEPS) --report demo.html
 
-test: check ## check, and run the tests
+test: check compiled ## check, and run the tests
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+compiled: install ## compile what searches for plans, so that no test waits for it
+	@$(BIN)/outgrow plan examples/brain_unet3d.py:workload --set size=64 --machine xeon-2core-disk \
+		--memory-budget 150MiB >/dev/null
 
 hunt: install ## run the tests of generated graphs with new examples
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal -m hypothesis --hypothesis-profile new

@@ -21,7 +21,7 @@ from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.reach import reached
 
-CALLS = 6
+CALLS = 4
 Case = tuple[Callable[[Tensor], Tensor], Callable[[int], None]]
 """What is done with the model's result, and what happens before each call."""
 
