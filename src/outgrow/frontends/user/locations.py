@@ -47,6 +47,10 @@ class Location:
         """Return the location of something that is read of what is here."""
         return Location(self.root, (*self.path, *names))
 
+    def above(self) -> "Location":
+        """Return the location of what it is read of."""
+        return Location(self.root, self.path[:-1])
+
     def read(self) -> object:
         """Return what is there now; `MISSING` if nothing is."""
         found = self._variable()
@@ -62,7 +66,7 @@ class Location:
 
     def owner(self) -> object:
         """Return what it is read of; `MISSING` for a variable."""
-        return MISSING if len(self.path) == 1 else Location(self.root, self.path[:-1]).read()
+        return MISSING if len(self.path) == 1 else self.above().read()
 
     def may_come(self) -> bool:
         """Whether nothing is there, but may be at another time."""

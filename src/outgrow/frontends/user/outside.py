@@ -111,8 +111,9 @@ class Thing:
             is_known = not is_opaque(now) and not any(map(_is_empty, pytree.tree_leaves(now)))
             return Changed(self.location, now) if is_known else None
         copy = _copy(now)
-        is_other = copy is not None and not _is_same(self.copy, copy) and is_settled(copy)
-        return Filled(self.location, copy) if is_other and copy is not None else None
+        if copy is None or _is_same(self.copy, copy) or not is_settled(copy):
+            return None
+        return Filled(self.location, copy)
 
     def put_back(self) -> None:
         """Put back what was there, and into a container what was in it."""
@@ -140,8 +141,8 @@ class Outside:
         """Note what is at some locations; what is in a module or optimizer of a `signed` identity is in signatures."""
         locations = [location for location in reached.locations if not location.is_signed(signed)]
         found = [item for item in map(Number.at, locations) if type(item.value) in NUMBERS or item.location.may_come()]
-        noted = {item.location.key for item in found}
-        used = [item for item in locations if item.key in (reached.whole | reached.asked) and item.key not in noted]
+        counting = (reached.whole | reached.asked) - {item.location.key for item in found}
+        used = [item for item in locations if item.key in counting]
         things = [Thing.at(item, is_asked=item.key in reached.asked) for item in used if _counts(item.read())]
         return Outside(tuple(found), tuple(things))
 

@@ -30,9 +30,7 @@ from outgrow.frontends.user.locations import MISSING, Location, is_of_the_user, 
 from outgrow.frontends.user.reads import SUPER, Path, reads
 from outgrow.frontends.user.refusals import is_of_a_library
 
-_WRITING = frozenset(
-    ("add", "append", "appendleft", "clear", "discard", "extend", "insert", "setdefault", "update", "write")
-)
+_WRITING = frozenset(("add", "append", "appendleft", "clear", "discard", "extend", "insert", "setdefault", "update"))
 """Methods of containers that write, and read nothing."""
 _BLIND = frozenset(("callable", "hasattr", "id", "isinstance", "issubclass", "print", "super", "type"))
 """Functions of Python's that look at no content of what they are given."""
@@ -185,7 +183,7 @@ class _Reach:
         found = reads(function.__code__)
         for path in found.paths:
             for location in _locations(function, path, known):
-                self.locations.setdefault(location.key, location)
+                self._note(location)
                 self._follow(location, is_of_super=SUPER in path.names)
         for call in found.calls:
             given = _Given(
@@ -194,16 +192,19 @@ class _Reach:
             )
             callees = list(_locations(function, call.callee, known))
             met = [self._follow(callee, given, is_of_super=SUPER in call.callee.names) for callee in callees]
-            self._use(_owner_of(callee) for callee in callees if _reads_all(callee))
+            self._use(callee.above() for callee in callees if _reads_all(callee))
             if call.callee.names == ("getattr",) and not call.callee.is_local:
                 self._use_numbers(location for locations in given.positions[:1] for location in locations)
             if not any(met) and (call.callee.is_local or call.callee.names[0] not in _BLIND):
                 self._use(location for locations in given.all() for location in locations)
         self._use(_all_locations(function, found.whole, known))
         for location in _all_locations(function, found.asked, known):
-            self.locations.setdefault(location.key, location)
+            self._note(location)
             self.asked.add(location.key)
         return True
+
+    def _note(self, location: Location) -> None:
+        self.locations.setdefault(location.key, location)
 
     def _use(self, locations: Iterable[Location]) -> None:
         """Note locations at which something is used as a whole, and look at what is called by that."""
@@ -211,7 +212,7 @@ class _Reach:
             if location.key in self.whole:
                 continue
             self.whole.add(location.key)
-            self.locations.setdefault(location.key, location)
+            self._note(location)
             value = location.read()
             if isinstance(value, dict | list | tuple):
                 for item in list(value.values() if isinstance(value, dict) else value)[:_MOST_ITEMS]:
@@ -226,8 +227,7 @@ class _Reach:
         for location in locations:
             attributes = getattr(location.read(), "__dict__", {})
             for name in [name for name, value in attributes.items() if type(value) in NUMBERS][:_MOST_ITEMS]:
-                found = location.below((name,))
-                self.locations.setdefault(found.key, found)
+                self._note(location.below((name,)))
 
     def _follow(self, location: Location, given: _Given = _NAMED, *, is_of_super: bool = False) -> bool:
         """Look at what may be called at a location: what is there, or the method of the object before.
@@ -239,7 +239,7 @@ class _Reach:
             return self._meet_of(owner, value, given, location)
         if owner is MISSING:
             return False
-        holder, name = _owner_of(location), location.path[-1]
+        holder, name = location.above(), location.path[-1]
         if not isinstance(owner, _PLAIN) and next(of_class(owner, name), None) is None:
             self._use((holder,))
         if name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
@@ -275,10 +275,6 @@ class _Reach:
     def _holding(self, name: str, value: object) -> Location:
         """Return the location of an object that is in no variable, the same each time."""
         return self.holders.setdefault((name, id(value)), Location.holding(name, value))
-
-
-def _owner_of(location: Location) -> Location:
-    return Location(location.root, location.path[:-1])
 
 
 def _reads_all(callee: Location) -> bool:
