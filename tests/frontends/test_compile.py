@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from torch.optim import Optimizer
 
 import outgrow
 from outgrow.errors import Infeasible, InvalidQuantity, TierFailure, TornState, Uncapturable
-from outgrow.frontends import entries
+from outgrow.frontends import entries, guided
 from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing.machines import described_machine
@@ -241,13 +242,13 @@ def test_each_shape_is_captured_once(
     """Plans of both batch shapes are kept: going back neither captures nor plans again."""
     done: list[str] = []
 
-    def counted(name: str) -> None:
-        original = getattr(entries, name)
-        monkeypatch.setattr(entries, name, lambda *args, **kwargs: (done.append(name), original(*args, **kwargs))[1])
+    def counted(module: ModuleType, name: str) -> None:
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, **kwargs: (done.append(name), original(*args, **kwargs))[1])
 
-    counted("capture")
-    counted("fitted")
-    monkeypatch.setattr(entries, "_SURPRISES", 0)  # how long a run takes is no matter of this test
+    counted(entries, "capture")
+    counted(guided, "fitted")
+    monkeypatch.setattr(guided, "_SURPRISES", 0)  # how long a run takes is no matter of this test
     job = wide()
     step = compiled(job, short(job, 16))
     done.clear()
@@ -344,7 +345,7 @@ class Watched(nn.Module):
 
 def test_what_a_step_keeps_in_an_attribute_cannot_be_read(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until eager mode sets it, which makes no new plan; a copy of the model can be made at any time."""
-    monkeypatch.setattr(entries, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
     model = Watched()
     x, y = torch.ones(8, 64), torch.ones(8).long()
     job = Job(nn.Sequential(model), torch.optim.SGD(model.parameters(), lr=0.1), [(x, y)])
@@ -542,7 +543,7 @@ def test_a_failure_among_updates_is_never_silent(
     disk.watch("preadv")
     with pytest.raises(TierFailure, match="Input/output error"):
         step(*job.batches[0])
-    instructions = step._entries._by_signature.popitem()[1][0].program.instructions
+    instructions = step._entries._by_signature.popitem()[1][0].planned.program.instructions
     first = next(at for at, item in enumerate(instructions) if isinstance(item, program.Call) and item.updates)
     assert any(isinstance(item, SwapIn) for item in instructions[first:]), "a copy begins after an update"
     disk.heal()

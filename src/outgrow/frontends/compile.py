@@ -109,7 +109,7 @@ class Step(Generic[P, R]):
         entry = self._last = served.entry
         self._recording = None  # what is recorded is of another call until this one has succeeded
         self._progress("step", 0.0)
-        self._ran_as_written = entry.runs_as_written
+        self._ran_as_written = entry.planned.runs_as_written
         if self._ran_as_written:
             returned = self._run_as_written(entry, *args, **kwargs)
         else:
@@ -130,16 +130,17 @@ class Step(Generic[P, R]):
 
     def _run_program(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         entry = served.entry
-        call = calls.bind(entry.captured, entry.program, self._training, args, kwargs, served.tensors)
-        capacity = entry.prepared.plan.budget.capacity_bytes
-        spill = self._platform.make_ready(entry.program, call.tensors, capacity)
-        memory = self._platform.memory(entry.program, is_timed=self._entries.looks_at(entry))
+        prepared, program, runs = entry.planned.prepared, entry.planned.program, entry.runs
+        call = calls.bind(entry.captured, program, self._training, args, kwargs, served.tensors)
+        capacity = prepared.plan.budget.capacity_bytes
+        spill = self._platform.make_ready(program, call.tensors, capacity)
+        memory = self._platform.memory(program, is_timed=self._entries.guided.looks_at(runs))
         progress = Progress()
         completed = False
         try:
-            observe = self._platform.observes and not entry.observed
-            run = calls.made_ready(call, entry.prepared.costs, spill, memory, capacity, progress, observe=observe)
-            way = run if entry.noted is None else calls.repeating(call, run, entry.noted)
+            observe = self._platform.observes and not runs.observed
+            run = calls.made_ready(call, prepared.costs, spill, memory, capacity, progress, observe=observe)
+            way = run if runs.noted is None else calls.repeating(call, run, runs.noted)
             outcome = calls.carried_out(call, way)
             returned = calls.settle(call, outcome)
             completed = True
@@ -160,7 +161,7 @@ class Step(Generic[P, R]):
 
         If the step was called as it is written, the table has what it took and leaves the plan out.
         """
-        prepared, trace = self._entry.prepared, self._trace
+        prepared, trace = self._entry.planned.prepared, self._trace
         measured = replayed = None
         if trace is not None:
             losses = tuple(map(float, self._losses))
@@ -178,12 +179,12 @@ class Step(Generic[P, R]):
     @property
     def current(self) -> Plan:
         """The plan that ran last."""
-        return self._entry.prepared.plan
+        return self._entry.planned.prepared.plan
 
     @property
     def traces(self) -> Traces:
         """The step in core, as simulated, and as it ran last."""
-        prepared, trace = self._entry.prepared, self._trace
+        prepared, trace = self._entry.planned.prepared, self._trace
         return Traces(prepared.in_core, prepared.replayed(trace) if trace else prepared.simulated, trace)
 
     @property
@@ -194,12 +195,12 @@ class Step(Generic[P, R]):
     @property
     def derived(self) -> Graph:
         """The rewritten graph that runs."""
-        return self._entry.prepared.derived
+        return self._entry.planned.prepared.derived
 
     @property
     def derivation(self) -> str:
         """Every law that was applied, one line each."""
-        return str(self._entry.prepared.derivation)
+        return str(self._entry.planned.prepared.derivation)
 
     @property
     def shared(self) -> Received:

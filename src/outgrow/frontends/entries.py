@@ -1,51 +1,35 @@
 """Which plans does a step have? One for each signature, made twice: from modelled costs, then from observed ones.
 
-The overhead of the process (allocator waste, the objects of capture and plan) is what its high water shows above
-the timeline's peak. Before a run has shown it, it is what the process holds by now beyond the baseline and the
-tensors of the step, plus a share of what the step will hold. It is deducted from the budget before planning.
+An entry serves the calls for which its captured step is right. Workers of a mesh serve a call by the same entry, or
+capture it anew together: one that is alone in seeing a change would wait for the others for ever.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import itemgetter
-from statistics import mean
 from time import perf_counter
 
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest
 from outgrow.errors import Infeasible
+from outgrow.frontends.guided import SLACK_BYTES, GuidedPlanning, Planned, Runs
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.platforms.platform import Platform
-from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import Captured, capture, captured_by, captured_from
 from outgrow.frontends.tracing.signature import glance, signature
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.attributes import Overwritten, withheld
-from outgrow.frontends.user.state import Training, held_tensors, local, read
-from outgrow.frontends.within_budget import Demand, fitted
+from outgrow.frontends.user.state import Training, held_tensors, local
 from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
 from outgrow.ir.graph import Graph, Role
-from outgrow.ir.machine import Machine
-from outgrow.operators.parts import parts
 from outgrow.remarks import remark
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Outcome
-from outgrow.runtime.program import Program
-from outgrow.runtime.recording import Held
 from outgrow.runtime.resting import is_loaded
 
-_SLACK_BYTES, _SLACK_SHARE = 8 << 20, 0.25
-"""What a process may take beyond the overhead that a run has shown: the heap is never twice the same."""
-_SURPRISE = 0.05
-_SURPRISES = 2
-"""A run that differs from its prediction by more than this share is planned again, this many times at most."""
-_LOOKED_AT = 3
-"""How many runs are timed op by op on a device that the host does not wait for."""
 _MOST_ENTRIES = 32
 """A step keeps at most this many entries, and forgets the one that was not used for the longest."""
 _MANY = 5
@@ -65,37 +49,25 @@ _FORGOTTEN = (
 _UNTRAINED = (
     "The step changes no parameter, so nothing is trained. Does it call optimizer.step(), while there are gradients?"
 )
-_ROOMY, _ROOMY_BYTES = 2, 64 << 20
-"""Room is ample if the capacity is at least twice the peak plus 64 MiB. Then the user's function is called as it is:
-Python may hold tensors longer than the graph, and the heap may waste what it likes."""
 
 
 @dataclass(eq=False)
 class Entry:
-    """What is kept for one signature: the captured step, its plan and program, and how often it ran.
+    """What is kept for one signature: the captured step, its plan, and what its runs have shown.
 
-    `shapes` are those of the batch, `new_floor_bytes` the floor before a run had shown the overhead, with a margin for
-    other processes, and `seconds` what capturing and planning took in all. `last_call` is the number of the call that
-    it served last. `observed` says that a program of it has run, which shows what ops cost, `noted` is what the program
-    holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's own function took
-    more than the budget, and is not trusted again.
+    Entries are numbered as they are made. `shapes` are those of the batch, `new_floor_bytes` the floor before a run had
+    shown the overhead, with a margin for other processes, `seconds` what capturing and planning took in all, and
+    `last_call` the number of the call that it served last.
     """
 
+    number: int
     captured: Captured
-    prepared: Prepared
-    program: Program
-    shapes: tuple[tuple[int, ...], ...] = ()
-    new_floor_bytes: int = 0
-    seconds: float = 0.0
-    last_call: int = 0
-    runs: int = 0
-    process_bytes: int = 0
-    settled: bool = False
-    surprises: int = 0
-    runs_as_written: bool = False
-    observed: bool = False
-    has_exceeded: bool = False
-    noted: Held | None = None
+    planned: Planned
+    runs: Runs
+    shapes: tuple[tuple[int, ...], ...]
+    new_floor_bytes: int
+    seconds: float
+    last_call: int
 
 
 @dataclass(frozen=True)
@@ -120,10 +92,10 @@ class Ample:
     def still_holds(self, seen: Hashable, held_bytes: int) -> bool:
         """Whether the entry is right for a call with this `glance`, before which the process holds `held_bytes`."""
         return (
-            self.entry.runs_as_written
+            self.entry.planned.runs_as_written
             and self.seen == seen
             and all(parameter.requires_grad is flag for parameter, flag in self.trained)
-            and held_bytes <= self.held_bytes + _SLACK_BYTES
+            and held_bytes <= self.held_bytes + SLACK_BYTES
         )
 
 
@@ -136,10 +108,7 @@ class Served:
 
 
 class Entries:
-    """The entries of one step, and what was learned from running them.
-
-    `baseline_bytes` is what the process takes for other things than the step.
-    """
+    """The entries of one step; `baseline_bytes` is what the process takes for other things than the step."""
 
     def __init__(
         self,
@@ -151,15 +120,14 @@ class Entries:
         progress: Callable[[str, float], None],
         workers: Workers | None = None,
     ) -> None:
+        as_written = settings.kernels == "eager" and workers is None
         self.workers = workers
+        self.guided = GuidedPlanning(training, settings, platform, baseline_bytes, progress, as_written=as_written)
         self._step, self._training, self._settings, self._platform = step, training, settings, platform
-        self._baseline_bytes, self._progress = baseline_bytes, progress
-        self._is_compiled = settings.kernels != "eager"
+        self._progress = progress
         self._by_signature: dict[Hashable, list[Entry]] = {}
         self._overwritten: dict[Overwritten, None] = {}
-        self._calls = self._dropped = 0
-        self._machine: Machine | None = None
-        self._overhead_bytes: int | None = None
+        self._calls = self._made = self._dropped = 0
         self._ample: Ample | None = None
 
     def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
@@ -171,7 +139,7 @@ class Entries:
             return Served(ample.entry)
         served, self._ample = self._examined(args, kwargs), None
         entry = served.entry
-        if entry.runs_as_written and entry.settled:
+        if entry.planned.runs_as_written and entry.runs.settled:
             held = self._platform.process_bytes()
             self._ample = Ample.of(entry, self._glance(args, kwargs), self._training, held)
         return served
@@ -186,25 +154,39 @@ class Entries:
         found = self._serving(candidates, args, kwargs)
         if found is None and _own_what_was_loaded(self._training):
             found = self._serving(candidates, args, kwargs)
-        if found is not None:
-            entry = found.entry
-            entry.last_call = self._calls
-            if entry.runs > 0 and not entry.settled:
-                self._plan_again(entry, args, kwargs)
-            return found
+        if self.workers is not None and not self.workers.agree_on(-1 if found is None else found.entry.number):
+            found = None
+        if found is None:
+            return Served(self._new(key, args, kwargs))
+        entry = found.entry
+        entry.last_call = self._calls
+        if entry.runs.count > 0 and not entry.runs.settled:
+            self._plan_again(entry, args, kwargs)
+        return found
+
+    def _new(self, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
+        """Capture and plan a call, and keep the entry under its signature."""
         begin = perf_counter()
         self._progress("capture", 0.0)
         captured = self._captured(args, kwargs)
-        if self._is_compiled:
+        if self._settings.kernels != "eager":
             self._progress("compile", 0.0)
         captured = by_kernels(captured, self._settings.kernels)
         _remark_untrained(captured.graph, self._training)
         self._platform.clear_away()
-        has_exceeded = any(other.has_exceeded for other in candidates)
-        entry = self._planned(captured, args, kwargs, is_new=True, may_run_as_written=not has_exceeded)
-        entry.has_exceeded = has_exceeded
-        entry.shapes = tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
-        entry.seconds, entry.last_call = perf_counter() - begin, self._calls
+        runs = Runs(has_exceeded=any(other.runs.has_exceeded for other in self._by_signature.get(key, ())))
+        planned = self.guided.planned(captured, captured.tensors(self._training, args, kwargs), runs, is_new=True)
+        entry = Entry(
+            number=self._made,
+            captured=captured,
+            planned=planned,
+            runs=runs,
+            shapes=tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)),
+            new_floor_bytes=planned.prepared.plan.floor_bytes + self._platform.slack_bytes,
+            seconds=perf_counter() - begin,
+            last_call=self._calls,
+        )
+        self._made += 1
         if captured.overwritten:
             self._overwritten |= dict.fromkeys(captured.overwritten)
             key = self._signature(args, kwargs)
@@ -212,7 +194,7 @@ class Entries:
         self._by_signature.setdefault(key, []).append(entry)
         self._warn_of_many(entry)
         self._drop_oldest()
-        return Served(entry)
+        return entry
 
     def _signature(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
         """Return the signature of a call; what is in attributes that captured steps overwrite makes no difference."""
@@ -225,8 +207,8 @@ class Entries:
 
     def _warn_of_changed(self, entry: Entry) -> None:
         """Say, once, if a step changes a number outside, so that it is captured anew in every call."""
-        planned = [other for other in (entry, *self._kept) if not other.runs_as_written and other.captured.changed]
-        if planned == [entry]:
+        changing = [other for other in (entry, *self._kept) if other.captured.changed]
+        if [other for other in changing if not other.planned.runs_as_written] == [entry]:
             remark(_COUNTED.format(entry.captured.changed[0].location.name))
 
     def _warn_of_many(self, entry: Entry) -> None:
@@ -267,7 +249,13 @@ class Entries:
     def report(self) -> PlansReport:
         """Return which plans there are, and what they cost."""
         rows = (
-            PlanReport(entry.shapes, len(entry.captured.graph.ops), entry.runs_as_written, entry.runs, entry.seconds)
+            PlanReport(
+                entry.shapes,
+                len(entry.captured.graph.ops),
+                entry.planned.runs_as_written,
+                entry.runs.count,
+                entry.seconds,
+            )
             for entry in self._kept
         )
         return PlansReport(tuple(rows), self._dropped)
@@ -278,7 +266,7 @@ class Entries:
         if len(entries) > _MOST_ENTRIES:
             _, key, entry = min(entries, key=itemgetter(0))
             self._by_signature[key].remove(entry)
-            self._platform.forget(entry.program)
+            self._platform.forget(entry.planned.program)
             if not self._by_signature[key]:
                 del self._by_signature[key]
             self._dropped += 1
@@ -296,9 +284,9 @@ class Entries:
 
         The user's own function is right for all calls: hyper-parameters change what it takes by little beside its room.
         """
-        if entry.runs_as_written:
+        if entry.planned.runs_as_written:
             return Served(entry)
-        captured, lasting = entry.captured, entry.program.lasting
+        captured, lasting = entry.captured, entry.planned.program.lasting
         if not (captured.outside.still_hold() and captured.guards_hold(self._training)):
             return None
         tensors = captured.tensors(self._training, args, kwargs)
@@ -308,143 +296,38 @@ class Entries:
         moves = all(platform.may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
         return Served(entry, tensors) if moves else None
 
-    def _planned(
-        self,
-        captured: Captured,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-        *,
-        is_new: bool,
-        may_run_as_written: bool = True,
-    ) -> Entry:
-        self._progress("plan", 0.0)
-        tensors = captured.tensors(self._training, args, kwargs)
-        self._platform.make_room(captured, tensors)
-        if self._machine is None:
-            self._machine = self._platform.machine()
-        demand = Demand(
-            platform=self._platform,
-            machine=self._machine,
-            planner=self._settings.planner,
-            captured=captured,
-            known=self._platform.known(captured, self._progress),
-            fixed=self._platform.fixed(captured, tensors),
-            overhead_within=partial(self._overhead, captured, tensors, is_new=is_new),
-            progress=self._progress,
-        )
-        makes_state = _makes_state(captured.graph)
-        try:
-            prepared, program = fitted(demand, self._settings.budget_bytes, is_new=is_new, is_thorough=not makes_state)
-        except Infeasible as refusal:
-            refusal.makes_state = makes_state
-            raise
-        capacity = prepared.plan.budget.capacity_bytes
-        is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= capacity
-        runs_as_written = is_roomy and may_run_as_written and not self._is_compiled and self.workers is None
-        if not runs_as_written:
-            self._platform.make_ready(program, tensors, capacity)
-            self._platform.install()
-        floor = prepared.plan.floor_bytes + self._platform.slack_bytes if is_new else 0
-        return Entry(captured, prepared, program, runs_as_written=runs_as_written, new_floor_bytes=floor)
-
     def come_home(self) -> None:
         """Bring what rests in the next tier between steps back to memory."""
         self._platform.come_home(self._training)
 
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Plan from observed costs; if there is no such plan, the old one stays if it kept the budget."""
-        begin = perf_counter()
-        may_run_as_written = not entry.has_exceeded
+        begin, runs = perf_counter(), entry.runs
         try:
-            again = self._planned(entry.captured, args, kwargs, is_new=False, may_run_as_written=may_run_as_written)
+            tensors = entry.captured.tensors(self._training, args, kwargs)
+            planned = self.guided.planned(entry.captured, tensors, runs, is_new=False)
         except Infeasible:
-            if entry.process_bytes > self._settings.budget_bytes:
+            if runs.process_bytes > self._settings.budget_bytes:
                 raise
-            entry.settled = True
+            runs.settled = True
             return
         finally:
             entry.seconds += perf_counter() - begin
-        entry.settled = True
-        self._platform.forget(entry.program)
-        entry.prepared, entry.program = again.prepared, again.program
-        entry.runs_as_written, entry.noted = again.runs_as_written, None
+        self._platform.forget(entry.planned.program)
+        entry.planned, runs.settled, runs.noted = planned, True, None
 
-    def _overhead(self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool) -> int:
-        """The overhead that a run has shown; for a new step, at least what is to be expected within a budget."""
-        shown = 0
-        if self._overhead_bytes is not None:
-            shown = self._overhead_bytes + max(self._platform.slack_bytes, int(self._overhead_bytes * _SLACK_SHARE))
-        if not is_new:
-            return shown
-        going = [read(slot, self._training) for slot in captured.stale]
-        known = [*tensors.values(), *(local(gradient) for gradient in going if isinstance(gradient, Tensor))]
-        platform = self._platform
-        held = self._baseline_bytes + platform.held_bytes(known) + platform.resting_bytes()
-        now = max(0, platform.process_bytes() - held)
-        return max(shown, now + captured.copied_bytes + platform.unseen_bytes(captured.graph, within))
+    def note(self, entry: Entry, outcome: Outcome, process_bytes: int) -> None:
+        """Learn from a run of an entry's program, in which the process took these bytes at most."""
+        self.guided.note(entry.captured, entry.planned, entry.runs, outcome, process_bytes)
 
-    def looks_at(self, entry: Entry) -> bool:
-        """Whether the run that comes next, or came last, shows when its operators ran."""
-        return self._platform.observes or entry.runs < _LOOKED_AT
-
-    def note(self, entry: Entry, outcome: Outcome, process: int) -> None:
-        """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
-        entry.observed = True
-        entry.process_bytes = process
-        tells = self._platform.observes or (self.looks_at(entry) and not outcome.recording.waits_for_host)
-        seen = _costs_seen(entry, outcome) if tells else {}
-        if seen:
-            self._platform.cache.add(seen)
-        entry.settled = not seen
-        entry.runs += 1
-        if not self._platform.observes:
-            entry.noted = entry.noted or outcome.recording.held
-        if self._has_shown(process - self._platform.held_at_most(entry.program, outcome.recording)):
-            entry.settled = entry.settled and process <= self._settings.budget_bytes
-
-    def note_as_written(self, entry: Entry, process: int) -> None:
-        """Learn from a run of the user's own function; once it takes more than the budget, planned steps replace it."""
-        entry.runs += 1
-        entry.process_bytes = process
-        entry.settled = process <= self._settings.budget_bytes
-        if not entry.settled:
-            self._has_shown(process - entry.prepared.in_core.peak_bytes)
-            entry.runs_as_written, entry.has_exceeded = False, True
-
-    def _has_shown(self, overhead_bytes: int) -> bool:
-        """Note the overhead of a run; whether it is more than was seen before."""
-        is_more = self._overhead_bytes is None or overhead_bytes > self._overhead_bytes
-        if is_more:
-            self._overhead_bytes = max(0, overhead_bytes)
-        return is_more
+    def note_as_written(self, entry: Entry, process_bytes: int) -> None:
+        """Learn from a run of the user's own function, in which the process took these bytes at most."""
+        entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes)
 
     def close(self) -> None:
         """Give the disk space back, and memory that rests; entries take both anew when they run."""
         self.come_home()
         self._platform.close()
-
-
-def _costs_seen(entry: Entry, outcome: Outcome) -> dict[str, Cost]:
-    """Return what a run tells of costs, by key: means over the ops that share one.
-
-    Usually it tells of the ops that were observed. If all costs were known and the run still took another time than
-    predicted, it tells of all ops: known costs may be of another day, or of memory that was fresh.
-    """
-    seen = dict(outcome.observed)
-    surprise = abs(outcome.trace.seconds - entry.prepared.plan.predicted.seconds) / outcome.trace.seconds
-    if not seen and entry.surprises < _SURPRISES and surprise > _SURPRISE:
-        entry.surprises += 1
-        seen = entry.prepared.costs_in(outcome.trace)
-    if not seen:
-        return {}
-    grouped: dict[str, list[Cost]] = {}
-    for op in entry.captured.graph.ops:
-        own = [seen[part.name] for part in parts(op) if part.name in seen]
-        if own and len(own) == len(parts(op)):
-            seen[op.name] = from_parts(own)
-        if op.name in seen:
-            grouped.setdefault(cost_key(entry.captured.graph, op), []).append(seen[op.name])
-    return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}
 
 
 def _remark_untrained(graph: Graph, training: Training) -> None:
@@ -455,11 +338,6 @@ def _remark_untrained(graph: Graph, training: Training) -> None:
     roles = {graph.storages[name].role for names in graph.written_at for name in names if name in graph.outliving}
     if training.optimizers and not roles & {Role.PARAMETER, Role.GRADIENT}:
         remark(_UNTRAINED)
-
-
-def _makes_state(graph: Graph) -> bool:
-    """Whether a step makes state of an optimizer: then the next step, which finds it, is another one."""
-    return any(graph.storages[name].role is Role.OPTIMIZER for name in graph.kept & graph.born_at.keys())
 
 
 def _own_what_was_loaded(training: Training) -> bool:

@@ -245,6 +245,37 @@ def test_what_a_step_over_a_mesh_would_keep_or_has_left_is_refused() -> None:
     assert "hidden" in found["remembering"]
 
 
+def changed(mesh: DeviceMesh, _folder: Path) -> dict[str, Any]:
+    """What becomes of a change that one worker alone sees: first one that is no matter, then one that is."""
+    job, alone, level = made("perceptron"), made("perceptron"), {"level": 1}
+
+    def scaled(own: Workload, *batch: Tensor) -> Tensor:
+        factor = 1.0 if level["level"] > 0 else 0.5
+        return own.step(*batch) * factor
+
+    step = outgrow.compile(
+        partial(scaled, job), model=job.model, optimizer=job.optimizer, memory_budget="2GiB", mesh=mesh
+    )
+    distances: list[float] = []
+    for _ in range(STEPS):
+        torch.manual_seed(1)
+        found = step(*job.batches[0])
+        torch.manual_seed(1)
+        distances.append(error(found, alone.step(*alone.batches[0])))
+        level["level"] += mesh.get_local_rank()
+    level["level"] -= 9 * mesh.get_local_rank()
+    with pytest.raises(Divided) as caught:
+        step(*job.batches[0])
+    return {"distances": distances, "said": str(caught.value)}
+
+
+def test_a_change_that_one_worker_sees_is_captured_by_all() -> None:
+    """No worker waits for another that captures the step anew; if the steps are others, all say so."""
+    for found in together(changed, 2):
+        assert max(found["distances"]) <= TOLERANCE
+        assert "do not agree on the operators of the step" in found["said"]
+
+
 def left(mesh: DeviceMesh, folder: Path) -> float | None:
     """One worker ends after a step; return how long the other waited for it, and check what it is told."""
     job = made("perceptron")

@@ -93,6 +93,13 @@ class Workers:
         """How tensors are spread, by slot."""
         return dict(self._spreads)
 
+    def agree_on(self, number: int) -> bool:
+        """Whether all workers found the same number, and none a negative one, which stands for nothing."""
+        lowest = torch.tensor((number, -number))
+        with peers_missed():
+            dist.all_reduce(lowest, dist.ReduceOp.MIN, group=self._group)
+        return lowest.tolist() == [number, -number] and number >= 0
+
     def divided(self, traced: Traced, training: Training, batch: Sequence[object], budget_bytes: int) -> Traced:
         """Return this worker's part of a step. What lasts of it is still to be `cut`.
 

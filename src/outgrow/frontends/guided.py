@@ -1,0 +1,205 @@
+"""How is a step planned? Guided by its own runs: from modelled costs at first, then from what the runs have shown.
+
+They show what ops cost, and the overhead of the process (allocator waste, the objects of capture and plan), which is
+what its high water shows above the timeline's peak. Before a run has shown it, it is what the process holds by now
+beyond the baseline and the tensors of the step, plus a share of what the step will hold. It is deducted from the budget
+before planning.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import mean
+
+from torch import Tensor
+
+from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest
+from outgrow.errors import Infeasible
+from outgrow.frontends.platforms.platform import Platform
+from outgrow.frontends.preparing.prepare import Prepared
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.user.state import Training, local, read
+from outgrow.frontends.within_budget import Demand, fitted
+from outgrow.ir.graph import Graph, Role
+from outgrow.ir.machine import Machine
+from outgrow.operators.parts import parts
+from outgrow.runtime.execute import Outcome
+from outgrow.runtime.program import Program
+from outgrow.runtime.recording import Held
+
+SLACK_BYTES = 8 << 20
+"""What a process may take more from call to call: the heap is never twice the same."""
+_SLACK_SHARE = 0.25
+"""The overhead that a run has shown may grow by this share."""
+_SURPRISE = 0.05
+_SURPRISES = 2
+"""A run that differs from its prediction by more than this share is planned again, this many times at most."""
+_LOOKED_AT = 3
+"""How many runs are timed op by op on a device that the host does not wait for."""
+_ROOMY, _ROOMY_BYTES = 2, 64 << 20
+"""Room is ample if the capacity is at least twice the peak plus 64 MiB. Then the user's function is called as it is:
+Python may hold tensors longer than the graph, and the heap may waste what it likes."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and its program, or the user's own function, which runs instead where room is ample."""
+
+    prepared: Prepared
+    program: Program
+    runs_as_written: bool
+
+
+@dataclass
+class Runs:
+    """What is kept of the runs of one captured step.
+
+    `process_bytes` is what the process took in the last one, and `settled` says that it showed nothing new. `observed`
+    says that a program has run, which shows what ops cost, `noted` is what the program holds, if it may run again from
+    that (`runtime.repeated`), and `has_exceeded` says that the user's own function took more than the budget, and is
+    not trusted again. Runs that took another time than was predicted are `surprises`.
+    """
+
+    count: int = 0
+    process_bytes: int = 0
+    settled: bool = False
+    surprises: int = 0
+    observed: bool = False
+    has_exceeded: bool = False
+    noted: Held | None = None
+
+
+class GuidedPlanning:
+    """Plans for the captured steps of one training, and what was learned from running them.
+
+    `baseline_bytes` is what the process takes for other things than the step. The user's own function runs in ample
+    room only if `as_written` allows it.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        settings: Settings,
+        platform: Platform,
+        baseline_bytes: int,
+        progress: Callable[[str, float], None],
+        *,
+        as_written: bool,
+    ) -> None:
+        self._training, self._settings, self._platform = training, settings, platform
+        self._baseline_bytes, self._progress, self._as_written = baseline_bytes, progress, as_written
+        self._machine: Machine | None = None
+        self._overhead_bytes: int | None = None
+
+    def planned(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, *, is_new: bool) -> Planned:
+        """Plan a captured step for a call that brings these tensors, by input storage.
+
+        Raises `Infeasible` if the budget is below the floor.
+        """
+        self._progress("plan", 0.0)
+        self._platform.make_room(captured, tensors)
+        if self._machine is None:
+            self._machine = self._platform.machine()
+        demand = Demand(
+            platform=self._platform,
+            machine=self._machine,
+            planner=self._settings.planner,
+            captured=captured,
+            known=self._platform.known(captured, self._progress),
+            fixed=self._platform.fixed(captured, tensors),
+            overhead_within=partial(self._overhead, captured, tensors, is_new=is_new),
+            progress=self._progress,
+        )
+        makes_state = _makes_state(captured.graph)
+        try:
+            prepared, program = fitted(demand, self._settings.budget_bytes, is_new=is_new, is_thorough=not makes_state)
+        except Infeasible as refusal:
+            refusal.makes_state = makes_state
+            raise
+        capacity = prepared.plan.budget.capacity_bytes
+        is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= capacity
+        runs_as_written = is_roomy and self._as_written and not runs.has_exceeded
+        if not runs_as_written:
+            self._platform.make_ready(program, tensors, capacity)
+            self._platform.install()
+        return Planned(prepared, program, runs_as_written)
+
+    def _overhead(self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool) -> int:
+        """The overhead that a run has shown; for a new step, at least what is to be expected within a budget."""
+        shown = 0
+        if self._overhead_bytes is not None:
+            shown = self._overhead_bytes + max(self._platform.slack_bytes, int(self._overhead_bytes * _SLACK_SHARE))
+        if not is_new:
+            return shown
+        going = [read(slot, self._training) for slot in captured.stale]
+        known = [*tensors.values(), *(local(gradient) for gradient in going if isinstance(gradient, Tensor))]
+        platform = self._platform
+        held = self._baseline_bytes + platform.held_bytes(known) + platform.resting_bytes()
+        now = max(0, platform.process_bytes() - held)
+        return max(shown, now + captured.copied_bytes + platform.unseen_bytes(captured.graph, within))
+
+    def looks_at(self, runs: Runs) -> bool:
+        """Whether the run that comes next, or came last, shows when its operators ran."""
+        return self._platform.observes or runs.count < _LOOKED_AT
+
+    def note(self, captured: Captured, planned: Planned, runs: Runs, outcome: Outcome, process_bytes: int) -> None:
+        """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
+        runs.observed = True
+        runs.process_bytes = process_bytes
+        tells = self._platform.observes or (self.looks_at(runs) and not outcome.recording.waits_for_host)
+        seen = _costs_seen(captured.graph, planned.prepared, runs, outcome) if tells else {}
+        if seen:
+            self._platform.cache.add(seen)
+        runs.settled = not seen
+        runs.count += 1
+        if not self._platform.observes:
+            runs.noted = runs.noted or outcome.recording.held
+        if self._has_shown(process_bytes - self._platform.held_at_most(planned.program, outcome.recording)):
+            runs.settled = runs.settled and process_bytes <= self._settings.budget_bytes
+
+    def note_as_written(self, planned: Planned, runs: Runs, process_bytes: int) -> Planned:
+        """Learn from a run of the user's own function; once it takes more than the budget, planned steps replace it."""
+        runs.count += 1
+        runs.process_bytes = process_bytes
+        runs.settled = process_bytes <= self._settings.budget_bytes
+        if runs.settled:
+            return planned
+        self._has_shown(process_bytes - planned.prepared.in_core.peak_bytes)
+        runs.has_exceeded = True
+        return replace(planned, runs_as_written=False)
+
+    def _has_shown(self, overhead_bytes: int) -> bool:
+        """Note the overhead of a run; whether it is more than was seen before."""
+        is_more = self._overhead_bytes is None or overhead_bytes > self._overhead_bytes
+        if is_more:
+            self._overhead_bytes = max(0, overhead_bytes)
+        return is_more
+
+
+def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) -> dict[str, Cost]:
+    """Return what a run tells of costs, by key: means over the ops that share one.
+
+    Usually it tells of the ops that were observed. If all costs were known and the run still took another time than
+    predicted, it tells of all ops: known costs may be of another day, or of memory that was fresh.
+    """
+    seen = dict(outcome.observed)
+    surprise = abs(outcome.trace.seconds - prepared.plan.predicted.seconds) / outcome.trace.seconds
+    if not seen and runs.surprises < _SURPRISES and surprise > _SURPRISE:
+        runs.surprises += 1
+        seen = prepared.costs_in(outcome.trace)
+    if not seen:
+        return {}
+    grouped: dict[str, list[Cost]] = {}
+    for op in graph.ops:
+        own = [seen[part.name] for part in parts(op) if part.name in seen]
+        if own and len(own) == len(parts(op)):
+            seen[op.name] = from_parts(own)
+        if op.name in seen:
+            grouped.setdefault(cost_key(graph, op), []).append(seen[op.name])
+    return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}
+
+
+def _makes_state(graph: Graph) -> bool:
+    """Whether a step makes state of an optimizer: then the next step, which finds it, is another one."""
+    return any(graph.storages[name].role is Role.OPTIMIZER for name in graph.kept & graph.born_at.keys())
