@@ -319,7 +319,9 @@ def test_a_function_that_takes_more_than_it_may_is_planned_from_then_on(
         assert isinstance(step, outgrow.Step)
         with monkeypatch.context() as first:
             first.setattr(step._platform, "high_water_bytes", lambda: step._baseline_bytes + budget + 1)
-            first.setattr(entries.Entries, "_has_shown", lambda self, _: setattr(self, "_overhead_bytes", overhead))
+            first.setattr(
+                guided.GuidedPlanning, "_has_shown", lambda self, _: setattr(self, "_overhead_bytes", overhead)
+            )
             returned = [step(*job.batches[0])]
         returned += [step(*pair) for pair in job.batches[1:]]
         assert step.plan.overhead_bytes > overhead

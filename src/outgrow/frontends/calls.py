@@ -5,10 +5,10 @@
     carried_out `runtime.execute`
     settle      results go where the captured step left them: new optimizer state, gradients, the return value
 
-A call that fails before the first update leaves everything but gradients and the batch as it was: buffers and the
-generators, which a forward pass changes, are copied before and put back. Gradients that the step replaces unread are
-gone, as after `zero_grad`; to gradients that it adds to, something may have been added, and a batch that it writes to
-may have been written, as in eager mode. A failure after the first update leaves the state torn.
+A call that fails before the first update leaves everything but gradients and the batch as it was: buffers, tensors
+found outside, and the generators, which a forward pass changes, are copied before and put back. Gradients that the step
+replaces unread are gone, as after `zero_grad`; to gradients that it adds to, something may have been added, and a batch
+that it writes to may have been written, as in eager mode. A failure after the first update leaves the state torn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ from torch import Tensor
 from outgrow.analysis.cost import Cost
 from outgrow.frontends.tracing.capture import Captured
 from outgrow.frontends.user.devices import generators_of
+from outgrow.frontends.user.sharing import raise_versions
 from outgrow.frontends.user.state import BatchSlot, Training, put
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Progress, Run
@@ -94,8 +95,11 @@ def repeating(call: Bound, run: Run, noted: Held) -> Running:
 
 
 def carried_out(call: Bound, run: Running) -> Outcome:
-    """Carry out a run of the call; if it fails before the first update, put buffers and generator back as they were."""
-    before = {name: call.tensors[name].detach().clone() for name in call.captured.forward_buffers}
+    """Carry out a run of the call; if it fails before the first update, put what its forward pass wrote back.
+
+    Autograd sees that tensors were written, as by any operator that works in place.
+    """
+    before = {name: call.tensors[name].detach().clone() for name in call.captured.written_forward}
     generators = [(generator, generator.get_state()) for generator in generators_of(call.captured.device)]
     completed = False
     try:
@@ -112,6 +116,8 @@ def carried_out(call: Bound, run: Running) -> Outcome:
                         call.tensors[name].copy_(copy)
                 for generator, state in generators:
                     generator.set_state(state)
+            else:
+                raise_versions(call.tensors[name] for name in call.captured.written)
     return outcome
 
 

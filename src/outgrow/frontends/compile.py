@@ -21,16 +21,17 @@ from typing import Generic, ParamSpec, TypeVar, cast, overload
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import Optimizer
 
 from outgrow.analysis.timeline import Trace
-from outgrow.errors import TornState
 from outgrow.frontends import calls
 from outgrow.frontends.entries import Entries, Entry, Served
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
+from outgrow.frontends.torn import Whole
 from outgrow.frontends.user.devices import device_of
 from outgrow.frontends.user.state import Training, local, state_tensors
 from outgrow.frontends.workers.workers import Received, Workers
@@ -83,12 +84,11 @@ class Step(Generic[P, R]):
             warm_up(settings.kernels)
             baseline_bytes = platform.baseline_bytes(held)
         self._step, self._name, self._baseline_bytes, self._progress = step, name, baseline_bytes, progress
-        self._training = training
+        self._training, self._whole = training, Whole(training)
         self._entries = Entries(step, training, settings, platform, baseline_bytes, progress, workers)
         self._last: Entry | None = None
         self._recording: Recording | None = None
         self._losses: deque[float | Tensor] = deque(maxlen=_MOST_LOSSES)
-        self._torn = ""
         self._ran_as_written = False
         self.process_bytes = 0
 
@@ -97,10 +97,11 @@ class Step(Generic[P, R]):
 
         Raises `Infeasible` below the floor, `Uncapturable` if the step cannot become a graph, `TierFailure` if the
         disk fails, `TornState` after a failure that left parameters half updated, and `RuntimeError` while another
-        thread runs a step of the same model.
+        thread runs a step of the same model. Within a step that is being captured it is part of that one.
         """
-        if self._torn:
-            raise TornState(self._torn)
+        if get_proxy_mode() is not None:
+            return self._step(*args, **kwargs)
+        self._whole.check()
         with one_thread(self._training.models):
             return self._called(*args, **kwargs)
 
@@ -135,6 +136,7 @@ class Step(Generic[P, R]):
         capacity = prepared.plan.budget.capacity_bytes
         spill = self._platform.make_ready(program, call.tensors, capacity)
         memory = self._platform.memory(program, is_timed=self._entries.guided.looks_at(runs))
+        self._entries.guided.begins(entry.captured, call.tensors, runs)
         progress = Progress()
         completed = False
         try:
@@ -146,10 +148,7 @@ class Step(Generic[P, R]):
             completed = True
         finally:
             if not completed and progress.updating:
-                self._torn = (
-                    "An earlier step failed while parameters were being updated, so model and optimizer are torn: "
-                    "some parameters are one step ahead of others. Load the last checkpoint and compile the step anew."
-                )
+                self._whole.tear()
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
         self._recording = outcome.recording
         self._entries.note(entry, outcome, self.process_bytes)

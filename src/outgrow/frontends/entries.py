@@ -303,8 +303,9 @@ class Entries:
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Plan from observed costs; if there is no such plan, the old one stays if it kept the budget."""
         begin, runs = perf_counter(), entry.runs
+        tensors = entry.captured.tensors(self._training, args, kwargs)
+        self.guided.excuse(entry.captured, tensors, runs)
         try:
-            tensors = entry.captured.tensors(self._training, args, kwargs)
             planned = self.guided.planned(entry.captured, tensors, runs, is_new=False)
         except Infeasible:
             if runs.process_bytes > self._settings.budget_bytes:

@@ -55,14 +55,17 @@ class Planned:
 class Runs:
     """What is kept of the runs of one captured step.
 
-    `process_bytes` is what the process took in the last one, and `settled` says that it showed nothing new. `observed`
-    says that a program has run, which shows what ops cost, `noted` is what the program holds, if it may run again from
-    that (`runtime.repeated`), and `has_exceeded` says that the user's own function took more than the budget, and is
-    not trusted again. Runs that took another time than was predicted are `surprises`.
+    `process_bytes` is what the process took in the last one, `overhead_bytes` what of it was not planned,
+    `beside_bytes` what it held beside the step when a program began, and `settled` says that the last one showed
+    nothing new. `observed` says that a program has run, which shows what ops cost, `noted` is what the program holds,
+    if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's own function took more
+    than the budget, and is not trusted again. Runs that took another time than was predicted are `surprises`.
     """
 
     count: int = 0
     process_bytes: int = 0
+    overhead_bytes: int = 0
+    beside_bytes: int = 0
     settled: bool = False
     surprises: int = 0
     observed: bool = False
@@ -132,12 +135,27 @@ class GuidedPlanning:
             shown = self._overhead_bytes + max(self._platform.slack_bytes, int(self._overhead_bytes * _SLACK_SHARE))
         if not is_new:
             return shown
+        unseen_bytes = self._platform.unseen_bytes(captured.graph, within)
+        return max(shown, self._beside(captured, tensors) + captured.copied_bytes + unseen_bytes)
+
+    def _beside(self, captured: Captured, tensors: Mapping[str, Tensor]) -> int:
+        """What the process holds now beyond its baseline and the tensors of a step."""
         going = [read(slot, self._training) for slot in captured.stale]
         known = [*tensors.values(), *(local(gradient) for gradient in going if isinstance(gradient, Tensor))]
-        platform = self._platform
-        held = self._baseline_bytes + platform.held_bytes(known) + platform.resting_bytes()
-        now = max(0, platform.process_bytes() - held)
-        return max(shown, now + captured.copied_bytes + platform.unseen_bytes(captured.graph, within))
+        held = self._baseline_bytes + self._platform.held_bytes(known) + self._platform.resting_bytes()
+        return max(0, self._platform.process_bytes() - held)
+
+    def begins(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:
+        """Note what the process holds beside the step when a run of its program begins."""
+        runs.beside_bytes = self._beside(captured, tensors)
+
+    def excuse(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:
+        """If the last run exceeded the budget by what was held beside it and has gone, take that off what it showed."""
+        gone = runs.beside_bytes - self._beside(captured, tensors)
+        if 0 < runs.process_bytes - self._settings.budget_bytes <= gone:
+            runs.process_bytes -= gone
+            if runs.overhead_bytes == self._overhead_bytes:
+                self._overhead_bytes = max(0, runs.overhead_bytes - gone)
 
     def looks_at(self, runs: Runs) -> bool:
         """Whether the run that comes next, or came last, shows when its operators ran."""
@@ -155,7 +173,9 @@ class GuidedPlanning:
         runs.count += 1
         if not self._platform.observes:
             runs.noted = runs.noted or outcome.recording.held
-        if self._has_shown(process_bytes - self._platform.held_at_most(planned.program, outcome.recording)):
+        held_bytes = self._platform.held_at_most(planned.program, outcome.recording)
+        runs.overhead_bytes = max(0, process_bytes - held_bytes)
+        if self._has_shown(runs.overhead_bytes):
             runs.settled = runs.settled and process_bytes <= self._settings.budget_bytes
 
     def note_as_written(self, planned: Planned, runs: Runs, process_bytes: int) -> Planned:
@@ -165,7 +185,7 @@ class GuidedPlanning:
         runs.settled = process_bytes <= self._settings.budget_bytes
         if runs.settled:
             return planned
-        self._has_shown(process_bytes - planned.prepared.in_core.peak_bytes)
+        self._has_shown(max(0, process_bytes - planned.prepared.in_core.peak_bytes))
         runs.has_exceeded = True
         return replace(planned, runs_as_written=False)
 
@@ -173,7 +193,7 @@ class GuidedPlanning:
         """Note the overhead of a run; whether it is more than was seen before."""
         is_more = self._overhead_bytes is None or overhead_bytes > self._overhead_bytes
         if is_more:
-            self._overhead_bytes = max(0, overhead_bytes)
+            self._overhead_bytes = overhead_bytes
         return is_more
 
 

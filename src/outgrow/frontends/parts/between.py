@@ -14,7 +14,6 @@ When the part itself writes an input, it also raises the version of the input, s
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
@@ -104,10 +103,3 @@ def versions(tensors: Sequence[object], numbers: Sequence[int]) -> list[int]:
     """Return the versions of some of the tensors, by their numbers."""
     chosen = [tensors[at] for at in numbers]
     return [item._version if isinstance(item, Tensor) and not item.is_inference() else 0 for item in chosen]
-
-
-def raise_versions(tensors: Sequence[object], numbers: Sequence[int]) -> None:
-    """Raise the versions of the tensors of these numbers, so that everybody sees that they were written."""
-    for item in (tensors[at] for at in numbers):
-        if isinstance(item, Tensor) and not item.is_inference():
-            torch.autograd.graph.increment_version(item)

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
-from outgrow.frontends.parts.between import raise_versions, versions
+from outgrow.frontends.parts.between import versions
 from outgrow.frontends.parts.joint import SameAs, as_traced, joint, origin_of, primal
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
 from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outdated, may_stay, plain, planned, shown
@@ -25,6 +25,7 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.frontends.tracing.signature import signature
 from outgrow.frontends.user.outside import Outside
+from outgrow.frontends.user.sharing import raise_versions
 
 _MOST_KINDS = 32
 """A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
@@ -60,7 +61,7 @@ class Part:
         finally:
             if not completed:
                 waiting.end()
-        raise_versions(args, ready.between.writes)
+        raise_versions(args[at] for at in ready.between.writes)
         results, _ = returned(ready, waiting.run)
         waiting.complete()
         return results
@@ -189,7 +190,7 @@ class _Pair(torch.autograd.Function):
         begun = Beginning.of(args, ready.between.writes, is_first=not ready.is_known)
         waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
         waiting.run.advance(ready.hole)
-        raise_versions(args, ready.between.writes)
+        raise_versions(args[at] for at in ready.between.writes)
         there, _ = returned(ready, waiting.run)
         there = [*there[: len(there) - len(written)], *(args[at] for at in written)]
         results = [plain(item) for item in there]  # a run that knew its backward pass would live for ever

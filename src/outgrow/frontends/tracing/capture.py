@@ -186,15 +186,22 @@ class Captured:
         return {item.storage: item.slot for item in self.inputs}
 
     @cached_property
-    def forward_buffers(self) -> tuple[str, ...]:
-        """The storages of buffers that the step may write before an update, as its forward pass does."""
-        written = written_before_updates(self.graph)
-        return tuple(name for name in self.slots if name in written and self.graph.storages[name].role is Role.BUFFER)
+    def written(self) -> tuple[str, ...]:
+        """The storages of inputs that the step writes."""
+        written = frozenset(name for names in self.graph.written_at for name in names)
+        return tuple(name for name in self.slots if name in written)
+
+    @cached_property
+    def written_forward(self) -> tuple[str, ...]:
+        """Those of buffers, and of tensors found outside, that it may write before an update: in its forward pass."""
+        early = written_before_updates(self.graph)
+        kinds = (BufferSlot, ConstantSlot)
+        return tuple(name for name in self.written if name in early and isinstance(self.slots[name], kinds))
 
     @cached_property
     def copied_bytes(self) -> int:
-        """What copies of the `forward_buffers` take, to put them back if the step fails before an update."""
-        return sum(self.graph.storages[name].size_bytes for name in self.forward_buffers)
+        """What copies of `written_forward` take, to put them back if the step fails before an update."""
+        return sum(self.graph.storages[name].size_bytes for name in self.written_forward)
 
     def guards_hold(self, training: Training) -> bool:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""

@@ -1,4 +1,9 @@
-"""Which tensors share memory? Those of one storage; what is no plain memory `address` refuses, `place` lets pass."""
+"""Which tensors share memory? Those of one storage; what is no plain memory `address` refuses, `place` lets pass.
+
+Whoever writes to memory beside torch's operators says so to autograd (`raise_versions`).
+"""
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -27,3 +32,9 @@ def address(tensor: Tensor) -> int:
 def place(tensor: Tensor) -> int:
     """Return what tensors of one storage have in common; a sparse tensor shares with nobody."""
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+def raise_versions(items: Iterable[object]) -> None:
+    """Raise the versions of what is a tensor, so that autograd sees that it was written."""
+    tensors = [item for item in items if isinstance(item, Tensor) and not item.is_inference()]
+    torch.autograd.graph.increment_version(tensors)

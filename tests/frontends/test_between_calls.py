@@ -1,0 +1,144 @@
+"""Does a step leave to the rest of the program what the step as written would leave: versions, state, room?"""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import outgrow
+from outgrow.errors import TierFailure, TornState
+from outgrow.frontends import guided
+from outgrow.runtime.execute import Run
+from tests.frontends.training import Job, wide
+
+AMPLE = "10TiB"
+
+
+@pytest.fixture(autouse=True)
+def planned(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room is ample."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
+
+
+def trained(job: Job) -> outgrow.Step[..., Tensor]:
+    """The step of a job, planned."""
+    return outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=AMPLE)
+
+
+def test_autograd_sees_that_a_step_has_written_parameters() -> None:
+    """A graph that eager mode keeps over a step is refused, as it is over the step as written."""
+    job = wide(layers=2)
+    step, (x, y) = trained(job), job.batches[0]
+    for _ in range(3):
+        kept = job.model(x).sum()
+        step(x, y)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            kept.backward()
+
+
+def test_a_step_within_another_is_part_of_it() -> None:
+    """Whether it has been called before, or not: results are those of both as written."""
+    losses: list[list[Tensor]] = []
+    for compiled in (True, False):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.randn(4, 8)
+
+        def loss_of(x: Tensor, model: nn.Module = model) -> Tensor:
+            return model(x).square().mean()
+
+        inner: Callable[[Tensor], Tensor] = loss_of
+        if compiled:
+            inner = outgrow.compile(loss_of, model=model, memory_budget=AMPLE)
+
+        def step(
+            x: Tensor, inner: Callable[[Tensor], Tensor] = inner, optimizer: torch.optim.Optimizer = optimizer
+        ) -> Tensor:
+            loss = inner(x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        outer = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=AMPLE) if compiled else step
+        losses.append([outer(x), outer(x)])
+        with torch.no_grad():
+            losses[-1].append(inner(x))
+        losses[-1] += [outer(x), outer(x)]
+    assert all(map(torch.equal, *losses))
+
+
+def test_other_steps_of_a_torn_model_refuse() -> None:
+    """What was compiled before the failure does not go on; what is compiled after it does."""
+    job, other = wide(layers=2), wide(layers=2)
+    first, second, elsewhere = trained(job), trained(job), trained(other)
+    apply, failing = Run._apply, pytest.MonkeyPatch()
+
+    def failed(run: Run, call: object) -> int:
+        born = apply(run, call)  # pyright: ignore[reportArgumentType]
+        if run.progress.updating:
+            raise TierFailure(OSError(errno.EIO, "no more").strerror)
+        return born
+
+    failing.setattr(Run, "_apply", failed)
+    with pytest.raises(TierFailure):
+        first(*job.batches[0])
+    failing.undo()
+    for step in (first, second):
+        with pytest.raises(TornState, match="compile the step anew"):
+            step(*job.batches[0])
+    elsewhere(*other.batches[0])
+    trained(job)(*job.batches[0])
+
+
+def test_a_tensor_outside_is_put_back_after_a_failure() -> None:
+    """A queue that the forward pass moves is as it was if the step fails before an update."""
+    job = wide(layers=2)
+    queue, (x, y) = torch.arange(4.0), job.batches[0]
+
+    def moving(x: Tensor, y: Tensor) -> Tensor:
+        queue.copy_(queue.roll(1))
+        return job.step(x * queue.mean(), y)
+
+    step = outgrow.compile(moving, model=job.model, optimizer=job.optimizer, memory_budget=AMPLE)
+    step(x, y)
+    before, apply, calls, failing = queue.clone(), Run._apply, iter(range(4)), pytest.MonkeyPatch()
+
+    def failed(run: Run, call: object) -> int:
+        born = apply(run, call)  # pyright: ignore[reportArgumentType]
+        if next(calls, None) is None:
+            assert not torch.equal(queue, before)
+            raise KeyboardInterrupt
+        return born
+
+    failing.setattr(Run, "_apply", failed)
+    with pytest.raises(KeyboardInterrupt):
+        step(x, y)
+    failing.undo()
+    assert torch.equal(queue, before)
+    step(x, y)
+    assert torch.equal(queue, before.roll(1))
+
+
+def test_what_was_held_for_one_call_is_forgotten() -> None:
+    """A step that exceeded its budget because others held memory goes on once that is free."""
+    job = wide(layers=4)
+    alone = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=AMPLE)
+    for _ in range(3):
+        alone(*job.batches[0])
+    budget = alone.plan.floor_bytes + (16 << 20)
+    step = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget)
+    for _ in range(3):
+        step(*job.batches[0])
+    held = torch.ones(256 << 18)
+    step(*job.batches[0])
+    assert step.process_bytes > budget
+    del held
+    for _ in range(3):
+        step(*job.batches[0])
+    assert step.process_bytes <= budget
