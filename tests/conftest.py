@@ -39,6 +39,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="torch finds no GPU of CUDA"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def quick_rates() -> None:
+    """What stands in for a GPU takes seconds to multiply matrices of the size that tells the rate of a GPU."""
+    from outgrow.frontends.preparing import measure
+
+    if not torch.cuda.is_available():
+        measure._MATRIX_BESIDE, measure._VECTOR_BYTES_BESIDE = 512, 64 << 20
+
+
 @pytest.fixture
 def several_threads() -> Iterator[None]:
     """Threads among which kernels share their work: they sum in another order, and other kernels are chosen."""

@@ -5,7 +5,6 @@
 Each part is planned and run by `frontends.parts`. Those of one budget share it, on each device by itself.
 """
 
-import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TypeGuard
@@ -25,6 +24,7 @@ from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.user.devices import device_of
+from outgrow.frontends.user.living import living
 from outgrow.plan import Estimate
 from outgrow.report.parts import BudgetReport, PartReport, PartsReport
 from outgrow.runtime.device import BesideHost
@@ -124,10 +124,10 @@ def _shared(settings: Settings, args: Sequence[object], device: BesideHost | Non
 def _trained() -> list[Tensor]:
     """Return what all models and optimizers of the process hold, and every other tensor that wants a gradient."""
     found: list[object] = []
-    for item in gc.get_objects():
-        if issubclass(type(item), nn.Module):
+    for item in living(nn.Module, Optimizer, Tensor):
+        if isinstance(item, nn.Module):
             found += vars(item).get("_buffers", {}).values()
-        elif issubclass(type(item), Optimizer):
+        elif isinstance(item, Optimizer):
             found += pytree.tree_leaves(dict(item.state))
         elif _is_plain(item) and item.requires_grad:
             found += [item, item.grad if item.is_leaf else None]

@@ -15,6 +15,7 @@ outside        the numbers at these locations, things that a step uses, and its 
 taken          what a step takes out of what is outside, so that it is gone
 escapes        what a step keeps that has no content
 unseen         what a step does that no trace sees
+living         the objects of some kind that the process holds
 drawn          random numbers that are not torch's
 entropy        numbers that it takes from the machine's entropy
 sharing        which tensors share memory

@@ -6,7 +6,6 @@ on after a step was traced, the step is refused, and the generator put back. Tho
 (`frontends.user.entropy`).
 """
 
-import gc
 import pickle
 import random
 import tempfile
@@ -24,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.entropy import nothing_from_entropy
+from outgrow.frontends.user.living import living
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,10 @@ _KINDS = (random.Random, np.random.Generator, np.random.RandomState)
 
 
 def living_generators() -> list[object]:
-    """Return the generators that the garbage collector knows, without those with which sympy and `tempfile` work.
-
-    It takes some tens of milliseconds. What is frozen is not among them.
-    """
+    """Return the generators that live, without those with which sympy and `tempfile` work."""
     names = vars(tempfile)["_name_sequence"]
     others = {id(value) for owner in (of_sympy, names) if owner is not None for value in vars(owner).values()}
-    alive = (item for item in gc.get_objects() if issubclass(type(item), _KINDS) and id(item) not in others)
+    alive = (item for item in living(*_KINDS) if id(item) not in others)
     return [item for item in alive if not isinstance(item, random.Random) or _is_made(item)]
 
 
