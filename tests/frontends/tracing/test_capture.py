@@ -1,5 +1,6 @@
 """Does a captured step do what the step does, to the last bit, and is everything else refused?"""
 
+import math
 import random
 import re
 from collections import OrderedDict
@@ -162,6 +163,47 @@ def test_a_weight_decay_that_becomes_nonzero_trips_the_guard() -> None:
     assert not step.guards_hold(training)
 
 
+class Bounded(SGD):
+    """Goes twice as far if a hyper-parameter is the limit of the class, or no number."""
+
+    limit = float("inf")
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        group, before = self.param_groups[0], self.param_groups[0]["lr"]
+        group["lr"] = before * 2 if group["clip"] == self.limit or group["clip"] != group["clip"] else before
+        super().step(closure)
+        group["lr"] = before
+
+
+def bounded(clip: float) -> Job:
+    job = mlp(Bounded, lr=0.1)
+    job.optimizers[0].param_groups[0]["clip"] = clip
+    return job
+
+
+@pytest.mark.parametrize("clip", [math.inf, -math.inf, math.nan, 1.0])
+@pytest.mark.parametrize("limit", [math.inf, -math.inf])
+def test_a_hyper_parameter_may_be_infinite_or_no_number(
+    clip: float, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The branch is that of eager, its capture serves the next call, and a finite number is another signature."""
+    monkeypatch.setattr(Bounded, "limit", limit)
+    eager, ours = made(partial(bounded, clip)), made(partial(bounded, clip))
+    training, group = Training(ours.models, ours.optimizers), ours.optimizers[0].param_groups[0]
+    batch = ours.batch()
+    step, key = captured(ours, *batch), signature(ours.step, ours.models, ours.optimizers, batch, {})
+    for _ in range(2):
+        assert step.guards_hold(training)
+        torch.manual_seed(1)
+        found = replay(step, training, batch, {})
+        torch.manual_seed(1)
+        assert same_bits(found, eager.step(*batch))
+        assert_same_state(ours, eager)
+        assert signature(ours.step, ours.models, ours.optimizers, batch, {}) == key
+    group["clip"] = 2.0
+    assert (signature(ours.step, ours.models, ours.optimizers, batch, {}) == key) is math.isfinite(clip)
+
+
 def test_the_step_at_which_an_optimizer_branches_trips_the_guard() -> None:
     """RAdam rectifies from the sixth step on: what was captured before serves until then."""
     job = made(lambda: mlp(RAdam, lr=0.1))
@@ -220,6 +262,24 @@ def test_a_step_may_ask_what_it_counts(change: Callable[[Tensor, Tensor], object
         found, expected = replay(step, training, ours.batch(), {}), eager.step(*eager.batch())
         assert same_bits(found, expected)
         assert_same_state(ours, eager)
+
+
+@pytest.mark.parametrize("begin", [math.inf, -math.inf, math.nan])
+def test_a_counter_may_be_infinite_or_no_number(begin: float) -> None:
+    """The branch is that of eager, and holds until there is another number."""
+    model = Counting()
+    model.count.fill_(begin)
+
+    def step(x: Tensor) -> Tensor:
+        number = model.count.item()
+        return x * 2 if model.count == math.inf else x * 3 if math.isnan(number) else x * 5
+
+    training = Training((model,), ())
+    found = capture(step, [model], [], (torch.ones(2),))
+    assert found.guards_hold(training)
+    assert same_bits(replay(found, training, (torch.ones(2),), {}), step(torch.ones(2)))
+    model.count.fill_(1.0)
+    assert not found.guards_hold(training)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isfinite
 from typing import TypeAlias
 
 import sympy
@@ -33,7 +34,7 @@ _LARGEST = 1 << 24
 _LOOK = aten._local_scalar_dense.default
 _ADD = (aten.add_.Tensor, aten.add_.Scalar)
 _ADD_TO_EACH = (aten._foreach_add_.Scalar, aten._foreach_add_.Tensor)
-Comparison: TypeAlias = Callable[[torch.SymFloat, float], object]
+Comparison: TypeAlias = Callable[[torch.SymFloat | float, float], object]
 _COMPARED: Mapping[object, Comparison] = {
     aten.eq.Scalar: operator.eq,
     aten.ne.Scalar: operator.ne,
@@ -132,10 +133,11 @@ class Counters:
                 counter = replace(held.counter, added=held.counter.added + more)
                 yield place(target), replace(held, counter=counter, number=held.number + more)
 
-    def _symbol(self, held: _Held) -> torch.SymFloat:
+    def _symbol(self, held: _Held) -> torch.SymFloat | float:
+        """Return a symbol for a counter; for one that is not finite the number, since no symbol is equal to that."""
         found = symbol(self._shape_env, f"counter_{len(self.seen)}", held.number)
         self.seen[found.node.expr] = (held.counter, held.number)
-        return found
+        return found if isfinite(held.number) else held.number
 
     def _answer(self, how: Comparison, held: _Held, other: float) -> bool:
         with disable_proxy_modes_tracing():

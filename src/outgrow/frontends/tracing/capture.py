@@ -351,8 +351,7 @@ class _Assembly:
         self._check_batch()
         results, numbers = self._results()
         values, puts = self.traced.hyper, self._puts(numbers)
-        matters = asked(self.traced.shape_env)
-        counters = {symbol: found for symbol, found in self.traced.counters.items() if symbol in matters}
+        counters = asked(self.traced.shape_env, self.traced.counters)
         assumed = tuple(values.values()) + tuple(number for _, number in counters.values())
         graph, stale = _without_stale(self.conversion.graph(results), self.inputs, puts)
         device = device_of(device for name, device in self.conversion.devices.items() if name in self.conversion.inputs)

@@ -4,8 +4,8 @@ A signature is everything that shaped the capture and is not read anew at each c
 tensors, devices of parameters and arguments, which tensors share memory and where they lie in it, which state and
 gradients exist, arguments that are not tensors, requires_grad flags, the types of modules and under which names they,
 their parameters and buffers hang in each other, what they and optimizers have in their attributes (`configuration`),
-all hooks, constants of the parameter groups, and the modes of torch. Only the floats of parameter groups are no part of
-it: they are inputs of the graph (see `Captured.guards_hold`).
+all hooks, constants of the parameter groups, and the modes of torch. Only the finite floats of parameter groups are no
+part of it: they are inputs of the graph (see `Captured.guards_hold`).
 
 It walks modules by itself and takes about two microseconds a tensor, on every call except where a step has ample room
 and a `glance` is enough. What the step's code names outside, or of its arguments, and the modules beside that it runs
@@ -14,6 +14,7 @@ reaches in other ways it does not see.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import isfinite
 from typing import TypeAlias
 
 import torch
@@ -204,10 +205,10 @@ def _optimizer(optimizer: Optimizer, order: dict[int, int], memory: Memory) -> H
 
 
 def _plain(value: object, memory: Memory) -> Hashable:
-    """Describe an entry of a parameter group: floats by their type, everything else by its value."""
+    """Describe an entry of a parameter group: finite floats by their type, everything else by its value."""
     match value:
         case float():
-            return float
+            return float if isfinite(value) else repr(float(value))  # in which one that is no number is equal
         case tuple() | list():
             return tuple([_plain(item, memory) for item in value])
         case Tensor():

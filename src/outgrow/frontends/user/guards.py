@@ -7,15 +7,18 @@ conjunction as one Python expression.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import sympy
 import torch
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,16 +57,18 @@ def symbol(shape_env: ShapeEnv, name: str, value: float) -> torch.SymFloat:
     return found
 
 
-def asked(shape_env: ShapeEnv) -> set[sympy.Basic]:
-    """Return the symbols that the trace assumed something about."""
-    return set(shape_env.replacements).union(*(guard.expr.free_symbols for guard in shape_env.guards))
+def asked(shape_env: ShapeEnv, seen: Mapping[sympy.Symbol, tuple[T, float]]) -> dict[sympy.Symbol, tuple[T, float]]:
+    """Return those of the numbers `seen` that the trace assumed something about, or that are not finite."""
+    matters = set(shape_env.replacements).union(*(guard.expr.free_symbols for guard in shape_env.guards))
+    return {symbol: found for symbol, found in seen.items() if symbol in matters or not math.isfinite(found[1])}
 
 
 def guards(shape_env: ShapeEnv, symbols: Sequence[sympy.Symbol], values: Sequence[float]) -> Guards:
-    """Return what the trace assumed about `symbols`, which stood for `values`."""
+    """Return what the trace assumed about `symbols`, which stood for `values`; those that are not finite must stay."""
     names = {symbol: f"hyper_{at}" for at, symbol in enumerate(symbols)}
-    fixed = {symbol: value for symbol, value in zip(symbols, values, strict=True) if symbol in shape_env.replacements}
-    conditions = [f"{names[symbol]} == {value!r}" for symbol, value in fixed.items()]
+    pairs = zip(symbols, values, strict=True)
+    fixed = {symbol: value for symbol, value in pairs if symbol in shape_env.replacements or not math.isfinite(value)}
+    conditions = [_is_the_same(names[symbol], value) for symbol, value in fixed.items()]
     assumed = [guard.expr for guard in shape_env.guards if guard.expr.free_symbols <= names.keys()]
     conditions += [
         f"({_Printer().doprint(expr.xreplace(_symbols(names)))})"
@@ -71,6 +76,12 @@ def guards(shape_env: ShapeEnv, symbols: Sequence[sympy.Symbol], values: Sequenc
         if not expr.free_symbols <= fixed.keys()
     ]
     return Guards(tuple(names.values()), " and ".join(dict.fromkeys(conditions)) or "True")
+
+
+def _is_the_same(name: str, value: float) -> str:
+    if math.isnan(value):
+        return f"math.isnan({name})"
+    return f"{name} == {'-' if value < 0 else ''}math.inf" if math.isinf(value) else f"{name} == {value!r}"
 
 
 def _symbols(names: dict[sympy.Symbol, str]) -> dict[sympy.Symbol, sympy.Symbol]:

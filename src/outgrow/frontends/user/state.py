@@ -10,7 +10,8 @@ there.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from math import isfinite
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 import torch.utils._pytree as pytree
@@ -212,17 +213,24 @@ def _check_owned(optimizer: Optimizer, parameter: Tensor, slots: dict[int, Param
 
 
 def hyper_parameters(training: Training) -> dict[GroupSlot, float]:
-    """Return every float in the parameter groups: learning rates, betas, weight decays."""
+    """Return every finite float in the parameter groups: learning rates, betas, weight decays.
+
+    Infinity and what is no number are constants of a capture: a symbol for one would not be equal to it.
+    """
     found: dict[GroupSlot, float] = {}
     for index, optimizer in enumerate(training.optimizers):
         for at, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
-                if isinstance(value, float):
+                if _is_finite(value):
                     found[GroupSlot(index, at, key)] = float(value)  # NumPy's are floats, too
                 elif isinstance(value, (tuple, list)) and key != "params":
-                    floats = ((i, item) for i, item in enumerate(value) if isinstance(item, float))
+                    floats = ((i, item) for i, item in enumerate(value) if _is_finite(item))
                     found |= {GroupSlot(index, at, key, i): float(item) for i, item in floats}
     return found
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, float) and isfinite(value)
 
 
 def plain_state(training: Training) -> dict[str, object]:
