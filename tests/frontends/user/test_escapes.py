@@ -1,7 +1,8 @@
 """What a step keeps of its values is refused where nobody would fill it in; what its modules keep is put back."""
 
+import gc
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 
 import pytest
@@ -95,6 +96,31 @@ def test_a_step_that_was_refused_runs_in_eager_mode(looks: bool) -> None:
     model = Remembering()
     assert torch.equal(step(torch.ones(2, 4), model).abs(), model(torch.ones(2, 4)).abs())
     MASK = None
+
+
+@pytest.fixture
+def frozen() -> Iterator[list[Tensor]]:
+    """A list, in which a step may keep something, that the program has frozen with all that there is."""
+    kept: list[Tensor] = []
+    gc.freeze()
+    yield kept
+    gc.unfreeze()
+
+
+def test_what_the_program_has_frozen_stays_frozen(frozen: list[Tensor]) -> None:
+    """Also after a refusal, when nothing without content is left in it."""
+    before = gc.get_freeze_count()
+
+    def keeping(x: Tensor, model: nn.Module) -> Tensor:
+        frozen.append(model(x))
+        return x
+
+    captured(lambda x, model: model(x))
+    for step in (keeping, lambda x, model: keeping(x, model) if model(x) > 0 else x):
+        with pytest.raises(Uncapturable):
+            captured(step)
+        assert frozen == []
+    assert 0 < gc.get_freeze_count() <= before  # some objects have gone meanwhile
 
 
 def test_what_is_returned_is_not_kept() -> None:

@@ -8,11 +8,15 @@ caches of functions, since the step could not run in eager mode with it.
 
 import gc
 import inspect
+import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import get_ident
+from traceback import walk_stack
 from types import CellType, FunctionType
+from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.sym_node import SymNode
@@ -27,6 +31,8 @@ _TABLES, _LISTS = frozenset((dict, OrderedDict, defaultdict)), frozenset((list, 
 _CACHED = type(cache(lambda: None))
 _EMPTY = frozenset((FakeTensor, *py_sym_types))
 """Types of what has no content."""
+_apart: list[int] = []
+"""The threads for which the collector looks past older objects; if there is none, the program has frozen what is."""
 
 
 @contextmanager
@@ -38,10 +44,19 @@ def older_objects_apart() -> Iterator[None]:
     if gc.get_freeze_count():
         yield
         return
+    own = get_ident()
+    _apart.append(own)
     gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
+        _apart.remove(own)
+
+
+def _all_in_sight() -> None:
+    """Let the garbage collector see again what `older_objects_apart` has let it look past."""
+    if _apart:
         gc.unfreeze()
 
 
@@ -54,7 +69,7 @@ def check_nothing_is_kept(mode: FakeTensorMode, environment: ShapeEnv, step: Cal
         return
     gc.collect()  # the garbage of the trace
     if _kept(mode, environment):
-        gc.unfreeze()
+        _all_in_sight()
         gc.collect()  # and that of what was there before
     found = _kept(mode, environment)
     if found:
@@ -80,8 +95,7 @@ def taken_out_on_failure(mode: FakeTensorMode | None, environment: ShapeEnv | No
 
 def _take_out(mode: FakeTensorMode, environment: ShapeEnv) -> None:
     """Take what has no content out of containers, and clear the caches of functions that hold any of it."""
-    gc.unfreeze()
-    for holder in gc.get_objects():
+    for holder in _objects():
         kind: type = type(holder)
         if kind in _TABLES and not _EMPTY.isdisjoint(map(type, holder.values())):
             for key in [key for key, item in holder.items() if _is_of(item, mode, environment)]:
@@ -92,6 +106,21 @@ def _take_out(mode: FakeTensorMode, environment: ShapeEnv) -> None:
             holder.update(stay) if kind is set else holder.extend(stay)
         elif kind is _CACHED and any(_is_of(item, mode, environment) for item in gc.get_referents(holder)):
             holder.cache_clear()
+
+
+def _objects() -> list[Any]:
+    """Return all objects that hold others; of those that the program has frozen, what can be reached."""
+    _all_in_sight()
+    found = gc.get_objects()
+    if not gc.get_freeze_count():
+        return found
+    found += [sys.modules, *(frame for frame, _ in walk_stack(None))]
+    known = set(map(id, found))
+    for holder in found:  # which grows meanwhile
+        items = [item for item in gc.get_referents(holder) if gc.is_tracked(item) and id(item) not in known]
+        known.update(map(id, items))
+        found += items
+    return found
 
 
 def _kept(mode: FakeTensorMode, environment: ShapeEnv) -> list[object]:
