@@ -321,6 +321,24 @@ def test_what_rests_comes_home_where_the_step_fits(compiled: Compile) -> None:
     assert not resting(job)
 
 
+def test_what_was_read_of_another_steps_state_is_given_back(compiled: Compile) -> None:
+    """Averages that a checkpoint reads from the disk take no memory in an evaluation, which knows nothing of them."""
+    job, budget = heavy(), 3 * STATE // 4
+    train = compiled(job, budget)
+    for pair in job.batches[:2]:
+        train(*pair)
+    evaluated = torch.no_grad()(lambda x: job.model(x).sum())
+    evaluation = outgrow.compile(evaluated, model=job.model, memory_budget=budget)
+    for x, _ in job.batches[:3]:
+        evaluation(x)
+    assert resting(job), "averages rest on the disk"
+    with tempfile.TemporaryFile() as saved:
+        torch.save(job.optimizer.state_dict(), saved)
+        evaluation(job.batches[3][0])
+    assert evaluation.process_bytes <= budget
+    evaluation.close()
+
+
 def test_gradients_that_rest_are_not_overwritten(compiled: Compile) -> None:
     """Who keeps the gradients of a step finds them unchanged after the next ones."""
     job = heavy()

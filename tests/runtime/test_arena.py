@@ -367,6 +367,7 @@ import torch
 
 from outgrow.runtime import arena
 from outgrow.runtime.medium import OnDisk
+from outgrow.runtime.resting import forget
 from outgrow.runtime.spill import Spill
 
 torch.set_num_threads(1)  # a child has none of the threads that its parent computes with
@@ -381,6 +382,7 @@ resting = arena.resting_bytes()
 child = os.fork()
 if child == 0:
     weight += 1
+    forget(weight.untyped_storage())
     is_right = weight[-1] == 1 and kept.sum() == 1 << 20 and arena.resting_bytes() == 0
     torch.ones(8 << 20)
     os._exit(0 if is_right else 1)

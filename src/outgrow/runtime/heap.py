@@ -17,7 +17,7 @@ import torch
 
 from outgrow.runtime import arena
 from outgrow.runtime.freeing import is_on_heap, trim
-from outgrow.runtime.memory import Block, lend, make_usable, room_for, take_back
+from outgrow.runtime.memory import Block, give_back_mapped, lend, make_usable, room_for, take_back
 from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water
 from outgrow.runtime.program import Geometry
 from outgrow.runtime.resting import Extent
@@ -42,8 +42,12 @@ class Heap:
         return self._high_water
 
     def begin(self, free_bytes: int) -> float:
-        """Give back resting memory that there is no room for, such as that of what was just moved to the disk."""
+        """Give back resting memory that there is no room for, such as that of what was just moved to the disk.
+
+        What was read of the disk since the last run goes as well, be it of this step or of another one.
+        """
         self.leave_free(free_bytes)
+        give_back_mapped()
         reset_high_water()
         return perf_counter()
 

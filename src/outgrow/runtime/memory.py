@@ -21,7 +21,7 @@ import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from weakref import finalize
+from weakref import finalize, ref
 
 import torch
 
@@ -192,20 +192,33 @@ def mapped(descriptor: int, offset: int, size_bytes: int, keep: object) -> torch
     """Return a storage whose bytes are those of a file from `offset` on, a multiple of the page size.
 
     They take memory only when touched, and the kernel takes it back when it needs it. `keep` lives as long as they do.
-    A process that is forked off reads them, too; what it writes it keeps for itself.
+    A process that is forked off reads them, too, and keeps for itself what it writes; of the rest it sees what the file
+    holds by then, so it must read before this one changes the file.
     """
     address = _mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
     if address == _FAILED:
         raise _refusal(f"to map {format_bytes(size_bytes)} of a file")
     content = bytes_at(address, size_bytes)
-    _mapped[address] = descriptor, offset, size_bytes
+    _mapped[address] = _Mapped(descriptor, offset, ref(content))
     finalize(content, _unmap, address, size_bytes, keep).atexit = False
     return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
 
 
 def give_back(storage: torch.UntypedStorage) -> None:
-    """Give back the memory of a mapped storage; what is touched again comes from the file."""
-    _madvise(storage.data_ptr(), storage.nbytes(), mmap.MADV_DONTNEED)
+    """Give back the memory of a mapped storage; what is touched again comes from the file.
+
+    A process that was forked off goes on holding what it inherited: what it has written is nowhere else.
+    """
+    if storage.data_ptr() in _mapped:
+        _madvise(storage.data_ptr(), storage.nbytes(), mmap.MADV_DONTNEED)
+
+
+def give_back_mapped() -> None:
+    """Give back the memory of all that is mapped, as `give_back` does, whoever touched it and whosever it is."""
+    for address, item in [*_mapped.items()]:
+        content = item.content()  # held, so that nothing else can come to lie at the address meanwhile
+        if content is not None:
+            _madvise(address, content.nbytes, mmap.MADV_DONTNEED)
 
 
 def _unmap(address: int, size_bytes: int, _keep: object) -> None:
@@ -213,15 +226,27 @@ def _unmap(address: int, size_bytes: int, _keep: object) -> None:
     _munmap(address, size_bytes)
 
 
-_mapped: dict[int, tuple[int, int, int]] = {}
-"""What is mapped of files, by address: descriptor, offset, bytes."""
+@dataclass(frozen=True, slots=True)
+class _Mapped:
+    """Bytes of a file from `offset` on that are mapped as `content`."""
+
+    descriptor: int
+    offset: int
+    content: ref[memoryview]
+
+
+_mapped: dict[int, _Mapped] = {}
+"""What this process has mapped of files, by address."""
 
 
 def _keep_apart() -> None:
     """In a process that was forked off: map the same bytes so that they can be written without changing the file."""
-    for address, (descriptor, offset, size_bytes) in [*_mapped.items()]:
-        flags = mmap.MAP_PRIVATE | _MAP_FIXED
-        _mmap(address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, offset)
+    for address, item in [*_mapped.items()]:
+        content = item.content()
+        if content is not None:
+            access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
+            _mmap(address, content.nbytes, access, flags, item.descriptor, item.offset)
+    _mapped.clear()
 
 
 os.register_at_fork(after_in_child=_keep_apart)

@@ -18,9 +18,10 @@ from outgrow.ir.machine import Machine
 from outgrow.runtime import arena, freeing, process
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
+from outgrow.runtime.memory import give_back_mapped
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
-from outgrow.runtime.resting import bring_home, come_home, forget, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import bring_home, come_home, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
 from outgrow.units import round_up
 
@@ -88,7 +89,8 @@ class OnCpu:
 
     def baseline_bytes(self, tensors: list[Tensor]) -> int:
         freeing.clear_away()
-        return max(0, self.process_bytes() - self.held_bytes(tensors))
+        held = self.held_bytes(tensors)
+        return max(0, self.process_bytes() - held)
 
     def process_bytes(self) -> int:
         return process.process_bytes()
@@ -97,6 +99,8 @@ class OnCpu:
         return process.high_water_bytes()
 
     def reset_high_water(self) -> None:
+        """What was read of the disk before counts no more."""
+        give_back_mapped()
         process.reset_high_water()
 
     def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
@@ -106,8 +110,8 @@ class OnCpu:
         return arena.resting_bytes()
 
     def held_bytes(self, tensors: list[Tensor]) -> int:
-        for tensor in tensors:
-            forget(tensor.untyped_storage())
+        """What was read of the disk is given back, and not held."""
+        give_back_mapped()
         return resident_bytes(tensors)
 
     def unseen_bytes(self, graph: Graph, within: int) -> int:
