@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from weakref import ref
 
 import pytest
 import torch
@@ -553,6 +554,38 @@ def test_a_failure_among_updates_is_never_silent(
     for _ in range(2):
         with pytest.raises(TornState, match="checkpoint"):
             step(*job.batches[0])
+
+
+def test_an_error_that_is_kept_keeps_nothing(
+    compiled: Compile, short: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither space of the file nor the copies of buffers, though its frames know the run."""
+    job, files = wide(momentum=MOMENTUM), open_spill_files()
+    step = compiled(job, short(job, 10))
+    for pair in job.batches[:2]:
+        step(*pair)
+    copies: list[ref[Tensor]] = []
+    clone = Tensor.clone
+
+    def cloned(tensor: Tensor) -> Tensor:
+        copy = clone(tensor)
+        copies.append(ref(copy))
+        return copy
+
+    def failing(run: Run, call: program.Call) -> int:
+        assert run.extents, "weights leave in the step"
+        raise OSError(call.name)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Tensor, "clone", cloned)
+        broken.setattr(Run, "_apply", failing)
+        with pytest.raises(OSError, match=r".") as kept:
+            step(*job.batches[2])
+    assert copies
+    assert not [copy for copy in copies if copy() is not None]
+    step.close()
+    assert open_spill_files() == files
+    del kept
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -111,14 +111,20 @@ def carried_out(call: Bound, run: Running) -> Outcome:
                 run.abandon()
         finally:
             if not completed and not run.progress.updating:
-                for name, copy in before.items():
-                    with torch.no_grad():
-                        call.tensors[name].copy_(copy)
+                _put_back(call, before)
                 for generator, state in generators:
                     generator.set_state(state)
             else:
                 raise_versions(call.tensors[name] for name in call.captured.written)
+            before.clear()  # an error that somebody keeps would keep the copies
     return outcome
+
+
+def _put_back(call: Bound, before: Mapping[str, Tensor]) -> None:
+    """Let tensors of a call be again what they were."""
+    with torch.no_grad():
+        for name, copy in before.items():
+            call.tensors[name].copy_(copy)
 
 
 def settle(call: Bound, outcome: Outcome) -> object:

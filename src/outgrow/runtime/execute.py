@@ -159,6 +159,7 @@ class Run:
             finally:
                 for table in (self.in_flight, self.values, self.made_of, self.storages):
                     table.clear()
+                self.extents = {}  # an error that somebody keeps would keep the run, and its space
         if interrupt is not None:
             raise interrupt
 
