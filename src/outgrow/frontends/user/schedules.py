@@ -9,6 +9,7 @@ is that refuses to be read.
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import NoReturn
 from unittest.mock import patch
 
@@ -43,16 +44,18 @@ class _Early:
 class Schedulers:
     """The schedulers whose steps were put off while the user's step was traced, in their order.
 
-    `withheld` are the tables in which something cannot be read since, with what was there.
+    `withheld` are the tables in which something cannot be read since, with what was there. What threads do that are
+    not the one of `thread` is no part of the step.
     """
 
+    thread: int = field(default_factory=get_ident)
     waiting: list[LRScheduler] = field(default_factory=list[LRScheduler])
     withheld: list[tuple[dict[str, object], str, object]] = field(
         default_factory=list[tuple[dict[str, object], str, object]]
     )
 
     def put_off(self, scheduler: LRScheduler, *args: object, **kwargs: object) -> None:
-        """Stand in for `LRScheduler.step`."""
+        """Stand in for `LRScheduler.step` in the thread of the trace."""
         if args or kwargs:
             raise Uncapturable(
                 f"the step gives {type(scheduler).__name__}.step an argument, which would be the same in every call; "
@@ -79,14 +82,14 @@ class Schedulers:
         self.withheld.clear()
 
     def rates(self, scheduler: LRScheduler) -> list[object]:
-        """Stand in for `LRScheduler.get_last_lr`: the rates as they are at this call, not those of the capture."""
+        """Stand in for `LRScheduler.get_last_lr`, as `put_off` does: the rates as they are at this call."""
         if scheduler in self.waiting:
             raise Uncapturable("the step asks for the learning rate after scheduler.step(); ask after the step")
         return [group["lr"] for group in scheduler.optimizer.param_groups]
 
     def check_is_over(self, optimizer: Optimizer, _args: object, _kwargs: object) -> None:
         """Refuse an optimizer's step after one of its schedulers was put off."""
-        if any(scheduler.optimizer is optimizer for scheduler in self.waiting):
+        if get_ident() == self.thread and any(scheduler.optimizer is optimizer for scheduler in self.waiting):
             raise Uncapturable(
                 f"{type(optimizer).__name__}.step follows scheduler.step(); "
                 "call the scheduler after the last step of its optimizer"
@@ -102,8 +105,9 @@ def schedulers_put_off() -> Iterator[Schedulers]:
         with ExitStack() as stack:
             for kind in _kinds(LRScheduler):
                 if "step" in vars(kind):
-                    stack.enter_context(patch.object(kind, "step", _method(found.put_off)))
-            stack.enter_context(patch.object(LRScheduler, "get_last_lr", _method(found.rates)))
+                    stack.enter_context(patch.object(kind, "step", _method(found.put_off, kind.step, found.thread)))
+            rates = _method(found.rates, LRScheduler.get_last_lr, found.thread)
+            stack.enter_context(patch.object(LRScheduler, "get_last_lr", rates))
             yield found
     finally:
         found.put_back()
@@ -116,10 +120,10 @@ def _kinds(kind: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
         yield from _kinds(child)
 
 
-def _method(function):  # noqa: ANN001, ANN202 - of any signature
-    """Return a function, which a class binds to its instances; a bound method it would not."""
+def _method(function, original, thread):  # noqa: ANN001, ANN202 - of any signature
+    """Return a function, which a class binds to its instances, for one thread; for others it is the original one."""
 
     def method(scheduler, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
-        return function(scheduler, *args, **kwargs)
+        return (function if get_ident() == thread else original)(scheduler, *args, **kwargs)
 
     return method

@@ -1,0 +1,57 @@
+"""Schedulers that a step runs are put off while it is captured, and no others."""
+
+from collections.abc import Callable
+from threading import Event, Thread
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+
+from outgrow.frontends.tracing.capture import capture
+
+
+def scheduled() -> tuple[nn.Module, SGD, StepLR]:
+    model = nn.Linear(4, 4)
+    optimizer = SGD(model.parameters(), lr=1.0)
+    return model, optimizer, StepLR(optimizer, 1, gamma=0.5)
+
+
+def test_schedulers_of_other_threads_make_their_steps() -> None:
+    """One that trains beside finds its rate, and steps once, while a step goes on that has put off its own."""
+    model, optimizer, scheduler = scheduled()
+    _, beside, other = scheduled()
+    plateau = ReduceLROnPlateau(beside, patience=0)
+    may_begin, over = Event(), Event()
+    found: list[object] = []
+
+    def train() -> None:
+        may_begin.wait()
+        beside.step()
+        other.step()
+        plateau.step(1.0)
+        found.extend((other.get_last_lr(), beside.param_groups[0]["lr"], other.last_epoch))
+        beside.step()
+        over.set()
+
+    def step(x: Tensor, wait: Callable[[], object]) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        wait()
+        return loss
+
+    def wait() -> None:
+        may_begin.set()
+        over.wait(5)
+
+    thread = Thread(target=train)
+    thread.start()
+    captured = capture(step, [model], [optimizer], (torch.ones(2, 4), wait))
+    thread.join()
+    assert found == [[0.5], 0.5, 1]
+    assert beside.param_groups[0]["lr"] == 0.5
+    assert captured.schedulers == (scheduler,)
+    assert optimizer.param_groups[0]["lr"] == 1.0
