@@ -26,9 +26,10 @@ from outgrow.frontends import entries, guided
 from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing.machines import described_machine
+from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import SwapIn
 from outgrow.remarks import Remark
-from outgrow.runtime import program
+from outgrow.runtime import arena, program
 from outgrow.runtime.execute import Run
 from outgrow.runtime.links import Link
 from outgrow.runtime.spill import Spill
@@ -738,6 +739,16 @@ def test_in_ample_room_a_change_of_what_is_trained_is_noticed(compiled: Compile)
     step(*job.batches[0])
     counts.append(len(step.plans.plans))
     assert counts == [1, 2, 3, 3]
+
+
+def test_weights_that_are_read_first_in_inference_mode_can_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory that a loaded weight gets in the first call is no inference tensor, whatever the mode."""
+    model = nn.Linear(4, 4)
+    monkeypatch.setattr(entries, "is_loaded", lambda _storage: True)
+    monkeypatch.setattr(arena, "LEAST_BYTES", 1)
+    with torch.inference_mode():
+        assert entries._own_what_was_loaded(Training((model,), ()))
+    model(torch.ones(2, 4, requires_grad=True)).sum().backward()
 
 
 def test_an_unknown_planner(compiled: Compile) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from time import perf_counter
 
+import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
@@ -350,6 +351,10 @@ def _own_what_was_loaded(training: Training) -> bool:
     for tensor in map(local, held_tensors(training)):
         is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes >= arena.LEAST_BYTES
         if is_whole and is_loaded(tensor.untyped_storage()):
-            tensor.data = tensor.detach().clone()
+            with (
+                torch.inference_mode(mode=False),
+                torch.no_grad(),
+            ):  # whatever the first call does, later ones may train
+                tensor.data = tensor.detach().clone()
             found = True
     return found

@@ -199,9 +199,13 @@ def test_a_step_may_be_an_object_that_has_no_hash() -> None:
 
 
 def test_modes_that_choose_operators_are_signed() -> None:
-    """The kernels of attention, the default type, whether autocast keeps its casts, and what is to be deterministic."""
+    """The kernels of attention, the default type, autocast's cache, inference, and what is to be deterministic."""
     model, x = model_with_a_number(), torch.ones(2, 4)
     before = signature(model, [model], [], (x,), {})
+    with torch.no_grad():
+        ungraded = signature(model, [model], [], (x,), {})
+    with torch.inference_mode():
+        assert signature(model, [model], [], (x,), {}) not in (before, ungraded)
     with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
         assert signature(model, [model], [], (x,), {}) != before
     with torch.autocast("cpu", torch.bfloat16):

@@ -93,6 +93,7 @@ def _modes() -> Hashable:
     autocast = tuple([_autocast(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)])
     return (
         torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
         torch.get_num_threads(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
