@@ -103,6 +103,11 @@ class Step(Generic[P, R]):
             return self._step(*args, **kwargs)
         self._whole.check()
         with one_thread(self._training.models):
+        thread runs a step that shares modules, weights or an optimizer with this one.
+        """
+        if self._torn:
+            raise TornState(self._torn)
+        with one_thread(self._training):
             return self._called(*args, **kwargs)
 
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,34 +1,61 @@
-"""Which thread may run a step of a model? One at a time: weights change places in memory while a step runs."""
+"""Which thread may run a step of a model? One at a time: weights change places in memory while a step runs.
 
-from collections.abc import Iterator, Sequence
+Two models that share a module or a weight are one for that, and so are two steps with the same optimizer. What they
+share may change between calls, so it is looked for whenever steps meet in time, and only then.
+"""
+
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock, get_ident
 
-from torch import nn
+from outgrow.frontends.user.state import Training
 
 _guard = Lock()
-_running: dict[int, int] = {}
-"""The threads that run steps, by the identity of the models."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Running:
+    """A step that a thread runs."""
+
+    thread: int
+    training: Training
+
+    def parts(self) -> set[int]:
+        """Return modules, their tensors, and optimizers, by identity; the thread may change them meanwhile."""
+        found = set(map(id, self.training.optimizers))
+        waiting = [*self.training.models]
+        while waiting:
+            module = waiting.pop()
+            if id(module) not in found:
+                tensors = [*module._parameters.values(), *module._buffers.values()]
+                found |= {id(module), *(id(tensor) for tensor in tensors if tensor is not None)}
+                waiting += [child for child in [*module._modules.values()] if child is not None]
+        return found
+
+
+_running: dict[_Running, None] = {}
 
 
 @contextmanager
-def one_thread(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Let this thread alone run steps of these models; a step may call another one of the same model.
+def one_thread(training: Training) -> Iterator[None]:
+    """Let this thread alone run steps of these models and optimizers; a step may call another one.
 
-    Raises `RuntimeError` if another thread runs one.
+    Raises `RuntimeError` if another thread runs a step that shares some of them.
     """
-    own = get_ident()
-    with _guard:
-        if any(_running.get(id(model), own) != own for model in models):
-            raise RuntimeError(
-                "Another thread runs a step of the same model, whose weights change places in memory meanwhile. Let "
-                "one thread call it at a time: with a lock around the call, for one."
-            )
-        fresh = [id(model) for model in models if id(model) not in _running]
-        _running.update(dict.fromkeys(fresh, own))
+    own = _Running(get_ident(), training)
     try:
+        with _guard:
+            others = [run for run in _running if run.thread != own.thread]
+            parts = own.parts() if others else set[int]()
+            if not all(parts.isdisjoint(run.parts()) for run in others):
+                raise RuntimeError(
+                    "Another thread runs a step of the same model, or of one that shares modules, weights or an "
+                    "optimizer with it. Weights change places in memory meanwhile. Let one thread call such steps at a "
+                    "time: with a lock around the call, for one."
+                )
+            _running[own] = None
         yield
     finally:
         with _guard:
-            for model in fresh:
-                del _running[model]
+            _running.pop(own, None)

@@ -3,7 +3,6 @@
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from threading import Event, Thread
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,6 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.frontends.user.attributes import Settled
 
@@ -477,28 +475,3 @@ def test_what_is_put_into_an_argument_is_told() -> None:
     model.is_odd = True
     with pytest.warns(UserWarning, match="puts something into a dict or a list among its arguments"):
         capture(step, [model], [], ({"x": torch.ones(2, 4)},))
-
-
-def test_one_thread_at_a_time_runs_steps_of_a_model() -> None:
-    """Another one is told; a step may call a step, and once it is over others may."""
-    model, others = nn.Linear(1, 1), [nn.Linear(1, 1)]
-    begun, over = Event(), Event()
-
-    def train() -> None:
-        with one_thread([model]), one_thread([model]):
-            begun.set()
-            over.wait()
-
-    thread = Thread(target=train)
-    thread.start()
-    begun.wait()
-    with (
-        pytest.raises(RuntimeError, match="Another thread runs a step of the same model"),
-        one_thread([model, *others]),
-    ):
-        pass
-    with one_thread(others):
-        over.set()
-        thread.join()
-        with one_thread([model]):
-            pass
