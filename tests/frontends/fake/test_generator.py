@@ -1,6 +1,7 @@
 """Who sets torch's generator past the operators that do so is seen."""
 
 from collections.abc import Callable
+from threading import Thread
 
 import pytest
 import torch
@@ -34,6 +35,22 @@ def test_a_state_that_is_set_past_the_operators_is_refused(
     with pytest.raises(Uncapturable, match=r"sets its state by another name than torch\.set_rng_state"):
         capture(step, [], [], (torch.ones(4),))
     assert torch.equal(GENERATOR.get_state(), before)
+
+
+def test_another_thread_that_draws_is_named() -> None:
+    """Nobody can tell its draws from a seed of the step's own."""
+
+    def wait() -> None:
+        thread = Thread(target=torch.rand, args=(4,))
+        thread.start()
+        thread.join()
+
+    def step(x: Tensor, wait: Callable[[], object]) -> Tensor:
+        wait()
+        return torch.rand_like(x)
+
+    with pytest.raises(Uncapturable, match="if another thread draws from the generator: call the step once before"):
+        capture(step, [], [], (torch.ones(4), wait))
 
 
 def test_draws_and_states_set_by_operators_are_captured() -> None:

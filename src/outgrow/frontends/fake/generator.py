@@ -8,7 +8,7 @@ state is bytes of the host too.
 
 A generator's own methods, and functions that were imported by name, remain what they are. So that what they do is seen,
 the generator goes on by one number at every draw that is traced, and so does a copy of it. If the two differ in the
-end, somebody has set the state.
+end, somebody has set the state, or another thread has drawn.
 """
 
 from collections.abc import Callable, Iterator
@@ -103,7 +103,8 @@ def generator_traced() -> Iterator[Callable[[], None]]:
             raise Uncapturable(
                 "the step seeds torch's generator, or sets its state by another name than torch.set_rng_state, which "
                 "the captured step would not repeat; seed it before the step, and save and restore its state by "
-                "torch.get_rng_state() and torch.set_rng_state(state)"
+                "torch.get_rng_state() and torch.set_rng_state(state) (if another thread draws from the generator: "
+                "call the step once before that thread begins)"
             )
     finally:
         for generator, state in zip(generators, before, strict=True):
