@@ -97,16 +97,12 @@ class Step(Generic[P, R]):
 
         Raises `Infeasible` below the floor, `Uncapturable` if the step cannot become a graph, `TierFailure` if the
         disk fails, `TornState` after a failure that left parameters half updated, and `RuntimeError` while another
-        thread runs a step of the same model. Within a step that is being captured it is part of that one.
+        thread runs a step that shares modules, weights or an optimizer with this one. Within a step that is being
+        captured it is part of that one.
         """
         if get_proxy_mode() is not None:
             return self._step(*args, **kwargs)
         self._whole.check()
-        with one_thread(self._training.models):
-        thread runs a step that shares modules, weights or an optimizer with this one.
-        """
-        if self._torn:
-            raise TornState(self._torn)
         with one_thread(self._training):
             return self._called(*args, **kwargs)
 
