@@ -1,6 +1,7 @@
 """The command line: `outgrow train | plan | compare | fit | partition | explain | machine`.
 
-Exit status: 0 done; 1 a refusal, with its reason on stderr; 2 wrong usage; 130 after Ctrl-C. Wrong usage is
+Exit status: 0 done; 1 a refusal, with its reason on stderr; 2 wrong usage; 130 after Ctrl-C;
+141 where nobody reads the output any more. Wrong usage is
 found before torch is imported. Results go to stdout; with `--json -` the JSON does, and what people read goes
 to stderr.
 """

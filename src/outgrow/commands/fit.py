@@ -1,6 +1,6 @@
 """What does `outgrow fit` do? It answers what users ask first: how large a batch fits, and how little memory is enough.
 
-Both answers are predictions: nothing is run or allocated.
+Both answers are predictions: no step of the workload is run, and its model takes no memory.
 """
 
 import json

@@ -19,7 +19,7 @@ from outgrow.report.summary import Traces
 
 
 def plan(job: Job, narrator: Narrator) -> None:
-    """Tell what training would take. Nothing is run or allocated."""
+    """Tell what training would take. No step of the workload is run, and its model takes no memory."""
     narrator.stage("capture")
     prospect = Prospect.of(job)
     ahead = prospect.ahead(job.settings)

@@ -58,8 +58,9 @@ R = TypeVar("R")
 class Step(Generic[P, R]):
     """A training step under a memory budget; call it like the function it was made of.
 
-    `plan`, `traces`, `derived` and `derivation` describe the call that came last. Use it from one thread. `close`
-    frees the spill file, which is also freed when the process ends, however it ends.
+    `plan`, `traces`, `derived` and `derivation` describe the call that came last, and `process_bytes` is the most that
+    the process took in it beyond its baseline; `plans` lists what was captured, `shared` says what a mesh exchanges. Use
+    it from one thread. `close` frees the spill file, which is also freed when the process ends, however it ends.
     """
 
     def __init__(
@@ -291,7 +292,8 @@ def compile(
     gives the bits of these kernels in core, which are not always those of eager.
 
     For a model on a GPU the budget is one of its memory, as torch's allocator and outgrow take it, and what does not
-    fit rests in locked memory of the host. Of this at most `host_budget` bytes are taken; the rest goes to the file.
+    fit rests in locked memory of the host. With a `host_budget` (above 64 MiB) at most so many bytes of it are taken, and
+    the rest goes to the file; without one there is no file.
     State that rests between steps goes there only if the GPU reads memory that is not locked. This has not run on a GPU
     yet.
 
@@ -300,8 +302,9 @@ def compile(
     with the same seed and pass the whole batch. Results are those of one process up to the order of sums.
 
     Raises `InvalidQuantity` for a size that is none, `TierFailure` if `offload_dir` cannot be used, `TypeError` for a
-    model that is no module or an optimizer that is none, and `ValueError` for an unknown planner, unknown kernels, a
-    `host_budget` for a model on the CPU, or a mesh of several dimensions or without this process. Calls raise `Divided`
+    step that is no function, a model that is no module, an optimizer that is none or an `offload_dir` that is no path,
+    and `ValueError` for an unknown planner, unknown kernels, a `host_budget` for a model on the CPU, or a mesh of
+    several dimensions, of another device than the CPU, or without this process. Calls raise `Divided`
     where processes of the mesh do not agree, `PeerLost` where one has ended, and `DeviceFull` where others have taken
     the memory of a GPU.
     """

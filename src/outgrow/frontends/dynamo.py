@@ -45,8 +45,9 @@ def backend(
 
     `options` are `memory_budget` (bytes, or a string such as "8GiB"), and if need be `offload_dir`, `disk_budget`,
     `planner` and `kernels`, all as for `outgrow.compile`. When it runs it raises `TypeError` for other options,
-    `InvalidQuantity` for a size that is none, `TierFailure` for a folder that cannot be used, `Infeasible` below the
-    floor, `Uncapturable`, and `DeviceFull` where others have taken the memory of a GPU.
+    `ValueError` for an unknown planner or unknown kernels, `InvalidQuantity` for a size that is none, `TierFailure` for
+    a folder that cannot be used, `Infeasible` below the floor, `Uncapturable`, and `DeviceFull` where others have taken
+    the memory of a GPU.
     """
     look_as_in_eager(backend)
     try:

@@ -17,7 +17,7 @@ from outgrow.frontends.preparing.settings import Settings
 
 
 class BudgetCallback(TrainerCallback):
-    """Put a trainer's model under a memory budget; arguments are those of `outgrow.compile`."""
+    """Put a trainer's model under a memory budget; arguments are as for `outgrow.compile`."""
 
     def __init__(
         self,

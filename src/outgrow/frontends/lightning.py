@@ -24,7 +24,7 @@ _VARIABLE = "OUTGROW_MEMORY_BUDGET"
 
 
 class BudgetStrategy(SingleDeviceStrategy):
-    """Train on one device within a memory budget; arguments are those of `outgrow.compile`."""
+    """Train on one device within a memory budget; arguments are as for `outgrow.compile`."""
 
     strategy_name = "outgrow"
 
