@@ -18,8 +18,8 @@ the process above its baseline (imports and warm-up, before model and data).
     as_checkpoint    outgrow with the process bytes of `checkpoint`
     fits             outgrow with twice the process bytes of `eager`
 
-`fits` runs the same function as `eager`, on memory that outgrow keeps from step to step, since its first call, just below
-ample room, is planned. What a plan costs, without what that memory gains, is its speed over that of `fits`
+`fits` runs the same function as `eager`, on memory that outgrow keeps from step to step, since its first call, just
+below ample room, is planned. What a plan costs, without what that memory gains, is its speed over that of `fits`
 (`speed_beside_fits`).
 
 After 3 steps the losses, and a digest of parameters, buffers, optimizer state and generator, are compared with `eager`.

@@ -59,8 +59,8 @@ class Step(Generic[P, R]):
     """A training step under a memory budget; call it like the function it was made of.
 
     `plan`, `traces`, `derived` and `derivation` describe the call that came last, and `process_bytes` is the most that
-    the process took in it beyond its baseline; `plans` lists what was captured, `shared` says what a mesh exchanges. Use
-    it from one thread. `close` frees the spill file, which is also freed when the process ends, however it ends.
+    the process took in it beyond its baseline; `plans` lists what was captured, `shared` says what a mesh exchanges.
+    Use it from one thread. `close` frees the spill file, which is also freed when the process ends, however it ends.
     """
 
     def __init__(
@@ -292,10 +292,9 @@ def compile(
     gives the bits of these kernels in core, which are not always those of eager.
 
     For a model on a GPU the budget is one of its memory, as torch's allocator and outgrow take it, and what does not
-    fit rests in locked memory of the host. With a `host_budget` (above 64 MiB) at most so many bytes of it are taken, and
-    the rest goes to the file; without one there is no file.
-    State that rests between steps goes there only if the GPU reads memory that is not locked. This has not run on a GPU
-    yet.
+    fit rests in locked memory of the host. With a `host_budget` (above 64 MiB) at most so many bytes of it are taken,
+    and the rest goes to the file; without one there is no file. State that rests between steps goes there only if the
+    GPU reads memory that is not locked. This has not run on a GPU yet.
 
     With a `mesh` of one dimension every process of it runs a part of the step, under a budget of its own, and has part
     of every tensor: parameters and optimizer state are DTensors after the first call. All processes run the same script
