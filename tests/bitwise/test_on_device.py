@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import outgrow
 from outgrow import Infeasible, Workload
@@ -38,6 +39,9 @@ pytestmark = pytest.mark.usefixtures("caches_of_its_own")
 PAGE = 1 << 14
 CASES = ((resnet, "56MiB", PAGE), (pooled, "78MiB", PAGE), (transformer, "51MiB", PAGE), (resnet, "56MiB", 0))
 """Budgets a little above the floor once the state exists: half of the peak in core, and less."""
+
+
+BUDGET = 58 << 20
 
 
 def on(device: StandIn, workload: Workload, budget: int | str, **options: str) -> Step:
@@ -421,3 +425,33 @@ def failing(call: Callable[[Run, Call], None], calls: int) -> Callable[[Run, Cal
         call(self, item)
 
     return run
+
+
+@pytest.mark.parametrize("page", [PAGE, 0])
+def test_steps_of_one_device_make_room_for_each_other(page: int) -> None:
+    """One that trains and one that evaluates, under one budget that has no room for both of their arenas."""
+    returned: list[list[Tensor]] = []
+    high_waters: list[int] = []
+    for device in (None, StandIn(page_bytes=page)):
+        ours = resnet()
+        images, labels = ours.batches[0]
+
+        def evaluation(images: Tensor, labels: Tensor, model: nn.Module = ours.model) -> Tensor:
+            with torch.no_grad():
+                return F.cross_entropy(model(images), labels)
+
+        train, evaluate = ours.step, evaluation
+        if device is not None:
+            train = on(device, ours, BUDGET)
+            training = Training((ours.model,), ())
+            evaluate = Step(evaluation, training, Settings.of(BUDGET), name="", device=device)
+        torch.manual_seed(0)
+        found: list[Tensor] = []
+        for _ in range(4):
+            found += [train(images, labels), train(images, labels), evaluate(images, labels)]
+            if device is not None:
+                assert device.taken_bytes() <= BUDGET
+                high_waters += [step.process_bytes for step in (train, evaluate) if isinstance(step, Step)]
+        returned.append([item.detach() for item in found])
+    assert all(map(torch.equal, *returned))
+    assert 0 < max(high_waters) <= BUDGET

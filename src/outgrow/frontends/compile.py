@@ -104,7 +104,7 @@ class Step(Generic[P, R]):
         if get_proxy_mode() is not None:
             return self._step(*args, **kwargs)
         self._whole.check()
-        with one_thread(self._training):
+        with one_thread(self._training), self._platform.busy():
             return self._called(*args, **kwargs)
 
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:

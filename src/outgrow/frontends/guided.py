@@ -142,7 +142,7 @@ class GuidedPlanning:
         """What the process holds now beyond its baseline and the tensors of a step."""
         going = [read(slot, self._training) for slot in captured.stale]
         known = [*tensors.values(), *(local(gradient) for gradient in going if isinstance(gradient, Tensor))]
-        held = self._baseline_bytes + self._platform.held_bytes(known) + self._platform.resting_bytes()
+        held = self._baseline_bytes + self._platform.held_bytes(known) + self._platform.idle_bytes()
         return max(0, self._platform.process_bytes() - held)
 
     def begins(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:

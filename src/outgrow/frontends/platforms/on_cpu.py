@@ -1,6 +1,7 @@
 """How does a step run on a CPU? In the process's own memory, whose high water the kernel tells, and beside a file."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 
 from torch import Tensor
@@ -108,6 +109,13 @@ class OnCpu:
 
     def resting_bytes(self) -> int:
         return arena.resting_bytes()
+
+    def idle_bytes(self) -> int:
+        return self.resting_bytes()
+
+    def busy(self) -> AbstractContextManager[None]:
+        """What rests is of the process, which takes of it what it needs."""
+        return nullcontext()
 
     def held_bytes(self, tensors: list[Tensor]) -> int:
         """What was read of the disk is given back, and not held."""

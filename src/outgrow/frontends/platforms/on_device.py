@@ -4,11 +4,17 @@ Ops are rehearsed before the first plan (`frontends.preparing.rehearsal`). What 
 memory of torch's own allocator; all else lies in the arena (`planning.addresses`), which is as large as the plan needs.
 Weights and optimizer state that rest in memory of the host between steps are tensors of the device all the same
 (`runtime.resting`): the device reaches locked memory of the host, slowly.
+
+Steps of one device have an arena each, such as one that trains and one that evaluates. What does not run makes room for
+what does: it takes its arena anew when it runs again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from threading import Lock
 from warnings import warn
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -53,6 +59,9 @@ _WAITS = (
     "The step reads {} numbers from the GPU, and the host waits for each in every step. If they are the counters of an "
     "optimizer, which are there by torch.set_default_device, make it with capturable=True."
 )
+_idle: "WeakSet[OnDevice]" = WeakSet()
+_idle_lock = Lock()
+"""Whole steps that do not run now."""
 _TRIED_AT_ONCE = 2
 """Trying an op takes up to twice the bytes that it touches: of two runs both hold their results."""
 
@@ -83,16 +92,28 @@ class OnDevice:
         self._arena = Arena(device, directed, device.pages())
         self._beside = BesideDevice(device, settings)
         self._nothing = Unread(device.pages(), device.torch_device)
+        self._baseline_bytes: int | None = None
         self.last: PlannedMemory | None = None
 
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        with _idle_lock:
+            _idle.discard(self)
+        try:
+            yield
+        finally:
+            with _idle_lock:
+                _idle.add(self)
+
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
-        """Give the arena back; if there is still little room, let all state rest until the first step.
+        """Give arenas back; if there is still little room, let all state rest until the first step.
 
         The step brings back what its plan wants on the device.
         """
         graph = captured.graph
         if self._rehearsal.knows(graph):
             return
+        self._close_idle()
         self._arena.close()
         tried = max((sum(graph.storages[name].size_bytes for name in names) for names in graph.touched_at), default=0)
         if self._device.taken_bytes() + _TRIED_AT_ONCE * tried <= self._budget_bytes:
@@ -151,6 +172,10 @@ class OnDevice:
         spill, was_here = self._beside.ready(program, tensors, self._arena.close)
         if was_here:
             self._device.give_back()
+        if self._baseline_bytes is not None:
+            more = max(0, addresses.arena_bytes - self._arena.size_bytes)
+            if self.process_bytes() + more > self._baseline_bytes + self._budget_bytes:
+                self._close_idle()
         most = max(addresses.arena_bytes, capacity_bytes - self._device.taken_by(addresses.beside))
         self._arena.reserve(addresses.arena_bytes, most)
         self._device.settle_libraries()
@@ -168,8 +193,10 @@ class OnDevice:
 
     def baseline_bytes(self, tensors: list[Tensor]) -> int:
         """What libraries keep is of the step, which takes it anew."""
+        self._close_idle()
         self._device.give_back_all()
-        return max(0, self.process_bytes() - self.held_bytes(tensors))
+        self._baseline_bytes = max(0, self.process_bytes() - self.held_bytes(tensors))
+        return self._baseline_bytes
 
     def process_bytes(self) -> int:
         return self._device.taken_bytes()
@@ -181,11 +208,15 @@ class OnDevice:
         self._device.reset_high_water()
 
     def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
-        """The arena, with the holes between addresses, and what lies beside it."""
-        return self._taken_by(self._arena.size_bytes, _addresses(program))
+        """The arena, with the holes between addresses, what lies beside it, and arenas of idle steps."""
+        others = sum(other.resting_bytes() for other in self._idle_beside())
+        return self._taken_by(self._arena.size_bytes, _addresses(program)) + others
 
     def resting_bytes(self) -> int:
         return self._arena.size_bytes
+
+    def idle_bytes(self) -> int:
+        return self.resting_bytes() + sum(other.resting_bytes() for other in self._idle_beside())
 
     def held_bytes(self, tensors: list[Tensor]) -> int:
         return resident_bytes(item for item in tensors if item.device == self._device.torch_device)
@@ -197,7 +228,8 @@ class OnDevice:
         self._device.give_back()
 
     def come_home(self, training: Training) -> None:
-        """Close the arena, since no planned step runs now. What still finds no room stays where it is."""
+        """Close the arenas, since no planned step runs now. What still finds no room stays where it is."""
+        self._close_idle()
         self._arena.close()
         try:
             all_come_home(self._beside.spill, training)
@@ -211,6 +243,16 @@ class OnDevice:
         self._beside.spill.close()
         self._arena.close()
 
+    def _idle_beside(self) -> list["OnDevice"]:
+        """Other steps of this device that do not run."""
+        return [other for other in [*_idle] if other is not self and _is_one(other._device, self._device)]
+
+    def _close_idle(self) -> None:
+        """Give back the arenas of other steps, which take them anew when they run."""
+        with _idle_lock:
+            for other in self._idle_beside():
+                other._arena.close()
+
     def _taken_by(self, arena_bytes: int, addresses: Addresses) -> int:
         """Return what an arena takes, and what lies beside it; an arena of pages is no tensor of torch's."""
         if self._arena.pages is not None:
@@ -221,6 +263,11 @@ class OnDevice:
         """Return a storage of which only the layout matters; some kernels read it, but ignore what they read."""
         address = given_room(self._device, size_bytes, partial(self._nothing.address, size_bytes))
         return storage_on(self._device.torch_device, address, size_bytes)
+
+
+def _is_one(device: BesideHost, other: BesideHost) -> bool:
+    """Whether two are one device. What stands in for one on the host has memory of its own."""
+    return device is other or (device.torch_device == other.torch_device != CPU)
 
 
 def _addresses(program: Program) -> Addresses:

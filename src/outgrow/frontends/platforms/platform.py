@@ -5,6 +5,7 @@ OnDevice   an arena of planned addresses on a device, and host memory as the nex
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from torch import Tensor
@@ -110,6 +111,14 @@ class Platform(Protocol):
 
     def resting_bytes(self) -> int:
         """Return how much of what the process takes is kept for the next step."""
+        ...
+
+    def idle_bytes(self) -> int:
+        """Return how much of what the process takes is kept for this step and for others that do not run now."""
+        ...
+
+    def busy(self) -> AbstractContextManager[None]:
+        """Run a step in a block: nobody else takes what is kept for it meanwhile."""
         ...
 
     def held_bytes(self, tensors: list[Tensor]) -> int:
