@@ -4,13 +4,11 @@ Tests with a cache folder of their own, and processes that they start, still sha
 workers each takes its share of the cores. Generated examples are the same in every run: `make hunt` looks for new ones.
 """
 
-import gc
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -41,21 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="torch finds no GPU of CUDA"))
 
 
-def pytest_sessionstart() -> None:
-    """Let the garbage collector look past the libraries: each capture and each plan collects what it leaves behind."""
-    for name in ("sympy", "torch._dynamo", "outgrow.frontends.dynamo"):
-        import_module(name)
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True, scope="session")
 def quick_rates() -> None:
     """What stands in for a GPU takes seconds to multiply matrices of the size that tells the rate of a GPU."""
     from outgrow.frontends.preparing import measure
 
     if not torch.cuda.is_available():
-        measure._MATRIX_BESIDE, measure._VECTOR_BYTES_BESIDE = 512, 64 << 20
+        measure._MATRIX_BESIDE = 512
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import torch
 from outgrow.cli import main
 from outgrow.commands import machine
 from outgrow.errors import Infeasible
-from outgrow.frontends import entries
+from outgrow.frontends import entries, guided
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing import measure
 from outgrow.frontends.preparing.machines import described_machine, machine_names
@@ -141,7 +141,7 @@ def test_a_later_step_without_a_plan_says_what_was_done(
 
     def without_plans(*arguments: Any) -> None:
         note(*arguments)
-        monkeypatch.setattr(entries, "fitted", refused)
+        monkeypatch.setattr(guided, "fitted", refused)
 
     note = entries.Entries.note_as_written
     monkeypatch.setattr(entries.Entries, "note_as_written", without_plans)

@@ -174,7 +174,7 @@ class Entries:
             self._progress("compile", 0.0)
         captured = by_kernels(captured, self._settings.kernels)
         _remark_untrained(captured.graph, self._training)
-        self._platform.clear_away()
+        self._platform.trim()
         runs = Runs(has_exceeded=any(other.runs.has_exceeded for other in self._by_signature.get(key, ())))
         planned = self.guided.planned(captured, captured.tensors(self._training, args, kwargs), runs, is_new=True)
         entry = Entry(

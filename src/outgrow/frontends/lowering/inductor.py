@@ -6,6 +6,7 @@ measured, swapped around, repeated. Since fusions are chosen before the plan, a 
 that it runs in core, and gives their bits. They are not always those of eager: a compiler sums up in another order.
 """
 
+import gc
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,7 +40,9 @@ def by_inductor(captured: Captured) -> Captured:
     """Return a captured step whose fusions are compiled. Raises `Uncapturable` where they cannot be."""
     graph, device = captured.graph, captured.device
     found = fusions(graph, captured.elsewhere)
-    return replace(captured, graph=fused(graph, found, lambda fusion: _operator(graph, fusion, device)))
+    compiled = fused(graph, found, lambda fusion: _operator(graph, fusion, device))
+    gc.collect()  # what the compiler leaves behind
+    return replace(captured, graph=compiled)
 
 
 def _operator(graph: Graph, fusion: Fusion, device: torch.device) -> str:

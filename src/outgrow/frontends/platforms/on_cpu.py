@@ -125,6 +125,9 @@ class OnCpu:
     def unseen_bytes(self, graph: Graph, within: int) -> int:
         return unseen_overhead_bytes(graph, within)
 
+    def trim(self) -> None:
+        freeing.trim()
+
     def clear_away(self) -> None:
         freeing.clear_away()
 

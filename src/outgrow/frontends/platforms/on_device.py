@@ -224,6 +224,9 @@ class OnDevice:
     def unseen_bytes(self, graph: Graph, within: int) -> int:  # noqa: ARG002
         return self._device.unseen_bytes
 
+    def trim(self) -> None:
+        self._device.give_back()
+
     def clear_away(self) -> None:
         self._device.give_back()
 

@@ -129,8 +129,12 @@ class Platform(Protocol):
         """Return the overhead that is to be expected within a budget, before a run has shown it."""
         ...
 
+    def trim(self) -> None:
+        """Give back what is free."""
+        ...
+
     def clear_away(self) -> None:
-        """Give back what a capture or a plan left behind."""
+        """Collect garbage, and give back what is free then."""
         ...
 
     def come_home(self, training: Training) -> None:

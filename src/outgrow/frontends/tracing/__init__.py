@@ -3,6 +3,7 @@
 capture        the whole way, and what is captured
 trace          what a step does to its tensors, as nodes on fakes
 convert        from nodes to ops on storages
+found          how tensors lie that a step finds outside
 checks         calls that are there for nothing that they return
 names          calls of torch as plain data, and back
 arguments      all the arguments that the schema of an operator has a place for

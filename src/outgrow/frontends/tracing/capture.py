@@ -12,7 +12,7 @@ the guards.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 import torch.utils._pytree as pytree
@@ -26,6 +26,7 @@ from outgrow.analysis.updates import written_before_updates
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.tracing.convert import Conversion
+from outgrow.frontends.tracing.found import Found
 from outgrow.frontends.tracing.trace import Leaf, Traced, trace
 from outgrow.frontends.user.attributes import (
     Contents,
@@ -42,7 +43,7 @@ from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_
 from outgrow.frontends.user.guards import Guards, asked, guards
 from outgrow.frontends.user.outside import Changed, Filled, Outside
 from outgrow.frontends.user.refusals import NOT_HELD
-from outgrow.frontends.user.sharing import address, place
+from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import (
     BatchSlot,
     BufferSlot,
@@ -60,7 +61,6 @@ from outgrow.frontends.user.state import (
     state_tensors,
     title,
 )
-from outgrow.frontends.user.unseen import geometry
 from outgrow.ir.graph import Graph, Role
 
 _ROLES: Mapping[type[Slot], Role] = {
@@ -72,31 +72,6 @@ _ROLES: Mapping[type[Slot], Role] = {
     BatchSlot: Role.INPUT,
     ConstantSlot: Role.INPUT,
 }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """A tensor that the step found outside, the storage that is its memory, and shape, strides and offset in it."""
-
-    tensor: Tensor
-    storage: str
-    geometry: tuple[object, ...]
-
-    @staticmethod
-    def of(tensor: Tensor, storage: str) -> "Found":
-        """Return a tensor as it is now."""
-        return Found(tensor, storage, _lying(tensor))
-
-    def still_lies(self, owners: Mapping[str, Tensor]) -> bool:
-        """Whether it lies as it did in what are the tensors that own the storages now."""
-        owner = owners.get(self.storage)
-        is_there = owner is None or owner is self.tensor or place(owner) == place(local(self.tensor))
-        return is_there and _lying(self.tensor) == self.geometry
-
-
-def _lying(tensor: Tensor) -> tuple[object, ...]:
-    (*lies, _), tensor = geometry(local(tensor)), local(tensor)
-    return (*lies, tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,20 +265,26 @@ def captured_by(
     """
     living = living_generators()  # the collector looks past them in the block
     with older_objects_apart():
-        traced = traced_anew(living)
-        mode, environment, left = traced.mode, traced.shape_env, traced.left
-        with taken_out_on_failure(mode, environment, traced.outside):
-            captured = assembled(traced)
-            del traced
-            if mode is not None:
-                check_nothing_is_kept(mode, environment, step)
-            captured = replace(captured, outside=captured.outside.let_go())
+        return _captured_by(step, partial(traced_anew, living), assembled)
+
+
+def _captured_by(
+    step: Callable[..., object], traced_anew: Callable[[], Traced], assembled: Callable[[Traced], Captured]
+) -> Captured:
+    traced = traced_anew()
+    mode, environment, left = traced.mode, traced.shape_env, traced.left
+    with taken_out_on_failure(mode, environment, traced.outside):
+        captured = assembled(traced)
+        del traced
+        if mode is not None:
+            check_nothing_is_kept(mode, environment, step)
+        captured = replace(captured, outside=captured.outside.let_go())
     if not left:
         return captured
 
     def trace_next(settled: Sequence[Settled | Contents], not_to_read: Sequence[Left]) -> None:
         with next_step(settled, not_to_read) as check_unmoved:
-            check_unmoved(traced_anew(living).settled)
+            check_unmoved(traced_anew().settled)
 
     owners = {id(item.owner) for item in left}
     apart = tuple(item for item in captured.settled if id(item.owner) not in owners)

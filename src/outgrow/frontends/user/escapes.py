@@ -39,7 +39,8 @@ _apart: list[int] = []
 def older_objects_apart() -> Iterator[None]:
     """Let the garbage collector look past what is there when the block begins; it is long, and no trace made it.
 
-    So it costs nothing to look for what a trace has left. A program that has frozen objects itself keeps them frozen.
+    So it costs nothing to look for what a trace has left, and to collect its garbage at the end. A program that has
+    frozen objects itself keeps them frozen.
     """
     if gc.get_freeze_count():
         yield
@@ -49,6 +50,7 @@ def older_objects_apart() -> Iterator[None]:
     gc.freeze()
     try:
         yield
+        gc.collect()
     finally:
         gc.unfreeze()
         _apart.remove(own)
