@@ -204,7 +204,10 @@ def test_what_workers_would_wait_for_in_vain_is_refused() -> None:
 
 
 def kept(mesh: DeviceMesh, _folder: Path) -> dict[str, str]:
-    """What is said of steps that keep what has no content, and of one that reads what the step before has left."""
+    """What is said of steps that keep what has no content, and of one that reads what the step before has left.
+
+    And whether parameters that are cut in inference mode are of it.
+    """
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses: list[Tensor] = []
@@ -235,14 +238,19 @@ def kept(mesh: DeviceMesh, _folder: Path) -> dict[str, str]:
             outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB", mesh=mesh)(torch.ones(3, 4))
         found[step.__name__] = str(caught.value)
     assert losses == []
+    read = torch.nn.Linear(4, 4)
+    with torch.inference_mode():
+        outgrow.compile(read.forward, model=read, memory_budget="1GiB", mesh=mesh)(torch.ones(3, 4))
+    found["cut"] = str([parameter.is_inference() for parameter in read.parameters()])
     return found
 
 
 def test_what_a_step_over_a_mesh_would_keep_or_has_left_is_refused() -> None:
-    """As in one process: its Python does not run again."""
+    """As in one process: its Python does not run again. Parameters that are cut in inference mode can be trained."""
     (found,) = together(kept, 1)
     assert "has no content while the step is captured" in found["appending"]
     assert "hidden" in found["remembering"]
+    assert found["cut"] == "[False, False]"
 
 
 def changed(mesh: DeviceMesh, _folder: Path) -> dict[str, Any]:

@@ -158,8 +158,12 @@ class Workers:
             self._levels = DeviceMesh(self._mesh.device_type, self._mesh.mesh.reshape(factors(self.count)))
         return self._levels
 
+    @torch.inference_mode(mode=False)
     def cut(self, training: Training) -> None:
-        """Replace every tensor that is to be spread and is still whole by this worker's part of it, one by one."""
+        """Replace every tensor that is to be spread and is still whole by this worker's part of it, one by one.
+
+        Whatever the first call does, later ones may train the parts.
+        """
         whole = [slot for slot, tensor in state_tensors(training).items() if not isinstance(tensor, DTensor)]
         for slot in whole:
             if slot in self._spreads and not isinstance(slot, ParameterSlot):
