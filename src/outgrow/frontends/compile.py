@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Generic, ParamSpec, TypeVar, cast, overload
+from typing import Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -221,6 +221,12 @@ class Step(Generic[P, R]):
         if self._last is None:
             raise RuntimeError("The step has not been called yet, so it has no plan. Call it once.")
         return self._last
+
+    def __reduce__(self) -> NoReturn:
+        """Raise `TypeError`: a copy would have the model of this one, or none of its plans."""
+        raise TypeError(
+            "A compiled step cannot be copied or pickled. Copy model and optimizer, and compile the copy's step."
+        )
 
     def close(self) -> None:
         """Give the disk space back; weights and optimizer state that rest there come back to memory.

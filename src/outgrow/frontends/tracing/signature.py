@@ -20,7 +20,10 @@ from typing import TypeAlias
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user import hooks
@@ -92,6 +95,12 @@ def _modes() -> Hashable:
     """Describe the modes of torch that tell which operators and kernels run."""
     autocast = tuple([_autocast(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)])
     return (
+        *(torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")),  # a step may switch autocast on itself
+        *(torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        *(torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()),
+        parametrize._cache_enabled > 0,
+        hooks.of_saved_tensors(),
+        tuple([_mode(mode) for mode in _get_current_function_mode_stack()]),
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_num_threads(),
@@ -106,6 +115,11 @@ def _modes() -> Hashable:
         (autocast, torch.is_autocast_cache_enabled()) if autocast else None,
         tuple([tuple(table) for table in hooks.OF_ALL if table]),
     )
+
+
+def _mode(mode: TorchFunctionMode) -> Hashable:
+    """Describe a mode that changes what functions of torch do; that of a default device is one for each device."""
+    return mode.device if isinstance(mode, DeviceContext) else mode
 
 
 def _layout(tensor: Tensor, memory: Memory) -> Hashable:

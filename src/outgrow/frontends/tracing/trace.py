@@ -191,7 +191,7 @@ def _trace(
     before, owners = state_tensors(training), _owners(training)
     outside, intact = _found_outside(step, training, leaves, call_structure)
     check_devices(before, leaves)
-    _check_optimizers(training)
+    _check_traceable(training)
     caches_casts = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
         mode = stack.enter_context(_fakes([*before.values(), *leaves], outside))
@@ -335,11 +335,17 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _check_optimizers(training: Training) -> None:
+def _check_traceable(training: Training) -> None:
+    """Refuse optimizers whose steps are no graph, and a mode that looks at contents."""
     for optimizer in training.optimizers:
         for kind, reason in _NOT_ONE_GRAPH.items():
             if isinstance(optimizer, kind):
                 raise Uncapturable(f"{kind.__name__} {reason}{DROP_IN}")
+    if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+        raise Uncapturable(
+            "anomaly mode looks at the content of every gradient, which is not there while the step is captured; look "
+            "for NaN with the function that was compiled, or leave the mode off (torch.autograd.set_detect_anomaly)"
+        )
 
 
 def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:

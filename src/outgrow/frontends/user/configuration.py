@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outgrow.frontends.user import hooks
+from outgrow.frontends.user.drawn import wrapped_by
 
 Known = dict[int, int]
 """For each container and configuration met before its number, so that each is described once."""
@@ -78,7 +79,13 @@ def of_helper(module: nn.Module, met: dict[int, Hashable]) -> Hashable:
 
 def of_optimizer(optimizer: Optimizer, known: Known) -> Hashable:
     """Describe what an optimizer has of its own, beside groups and state."""
-    return _described(vars(optimizer), known, _OF_OPTIMIZERS)
+    return (_described(vars(optimizer), known, _OF_OPTIMIZERS), _own_step(optimizer))
+
+
+def _own_step(optimizer: Optimizer) -> object:
+    """Return what an optimizer has in place of its method `step`; None for what wraps that, as schedulers do."""
+    own = vars(optimizer).get("step")
+    return None if any(item is type(optimizer).step for item in wrapped_by(own)) else own
 
 
 def _described(attributes: Mapping[str, object], known: Known, without: frozenset[str] = frozenset()) -> Hashable:

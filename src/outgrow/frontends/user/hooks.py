@@ -1,8 +1,10 @@
-"""Which functions does torch call by itself? Hooks: of modules, of tensors, of optimizers, and those of all of them."""
+"""Which functions does torch call by itself? Hooks: of modules, tensors, optimizers, all of them, and what is saved."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from types import FunctionType
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 from torch.optim.optimizer import (
@@ -33,6 +35,20 @@ def of_tensor(tensor: Tensor) -> tuple[Table | None, Table | None]:
 def of_optimizer(optimizer: Optimizer) -> tuple[Table, Table]:
     """Return the hooks around the steps of an optimizer."""
     return (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+
+
+def of_saved_tensors() -> Hashable:
+    """Describe the hooks for what autograd saves, by their code and what they close over; None without any."""
+    top: Any = vars(torch._C)["_autograd"]._top_saved_tensors_default_hooks
+    found = top(False)  # noqa: FBT003 - it has no name
+    return None if found is None else tuple([_described(function) for function in found])
+
+
+def _described(function: object) -> Hashable:
+    if not isinstance(function, FunctionType):
+        return function
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return (function.__code__, *(item if isinstance(item, Hashable) else id(item) for item in cells))
 
 
 def hooks(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[Callable[..., Any]]:

@@ -235,18 +235,23 @@ class _Reach:
         Where it is one of `super()`, all methods of that name are looked at. Return whether there was any code.
         """
         value, owner = location.own(), location.owner()
+        holder, name = location.above(), location.path[-1]
         if value is not MISSING and not is_of_super:
-            return self._meet_of(owner, value, given, location)
+            met = self._meet_of(owner, value, given, location)
+            return (_wraps_method(value, owner, name) and self._follow_method(location, given)) or met
         if owner is MISSING:
             return False
-        holder, name = location.above(), location.path[-1]
         if not isinstance(owner, _PLAIN) and next(of_class(owner, name), None) is None:
             self._use((holder,))
         if name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
             passes = [found for name in _PASSES for found in list(of_class(owner, name))[:1]]
             return any(list(map(self.meet, passes)))
-        met = False
-        for found in list(of_class(owner, name))[: None if is_of_super else 1]:
+        return self._follow_method(location, given, is_of_super=is_of_super)
+
+    def _follow_method(self, location: Location, given: _Given, *, is_of_super: bool = False) -> bool:
+        """Look at the method of this name of the object before, or at all of this name of its classes."""
+        owner, holder, met = location.owner(), location.above(), False
+        for found in list(of_class(owner, location.path[-1]))[: None if is_of_super else 1]:
             match found:
                 case FunctionType() if not isinstance(owner, type):
                     met |= self.meet(found, given.behind(holder))
@@ -275,6 +280,12 @@ class _Reach:
     def _holding(self, name: str, value: object) -> Location:
         """Return the location of an object that is in no variable, the same each time."""
         return self.holders.setdefault((name, id(value)), Location.holding(name, value))
+
+
+def _wraps_method(value: object, owner: object, name: str) -> bool:
+    """Whether a function wraps a method of the class of its owner, as a scheduler does with an optimizer's `step`."""
+    methods = list(of_class(owner, name))
+    return any(item is method for item in wrapped_by(value) for method in methods)
 
 
 def _reads_all(callee: Location) -> bool:

@@ -142,10 +142,7 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
         for parameter, entries in optimizer.state.items():
             for key, value in _entries(entries).items():
                 if isinstance(value, Tensor) and id(parameter) not in slots:
-                    raise Uncapturable(
-                        f"{type(optimizer).__name__} keeps a tensor in state[{parameter!r:.40}][{key!r}], which is the "
-                        "state of no parameter; keep it in the state of a parameter, or in a parameter group"
-                    )
+                    raise Uncapturable(f"{type(optimizer).__name__} keeps a tensor {_stray(parameter, key)}")
                 if isinstance(value, Tensor):
                     held[OptimizerSlot(index, slots[id(parameter)], key)] = value
                 elif any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):
@@ -197,6 +194,19 @@ def _held(training: Training) -> Iterator[Tensor]:
         yield from (parameter for group in optimizer.param_groups for parameter in group["params"])
         yield from (item for item in pytree.tree_leaves(dict(optimizer.state)) if isinstance(item, Tensor))
     yield from (p.grad for module in training.models for p in module.parameters() if p.grad is not None)
+
+
+def _stray(owner: object, key: str) -> str:
+    """Say whose state a tensor is that is in the state of an optimizer, but of no parameter in training."""
+    if isinstance(owner, nn.Parameter):
+        return (
+            f"in state[parameter][{key!r}], where the parameter, of shape {tuple(owner.shape)}, is in no model any "
+            "more; delete it: del optimizer.state[parameter]"
+        )
+    return (
+        f"in state[{owner!r:.40}][{key!r}], which is the state of no parameter; keep it in the state of a parameter, "
+        "or in a parameter group"
+    )
 
 
 def _entries(entries: object) -> dict[str, object]:

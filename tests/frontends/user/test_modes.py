@@ -1,0 +1,121 @@
+"""Is a step captured anew where a mode of torch, or what an optimizer has of its own, changes between calls?"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
+from torch.overrides import TorchFunctionMode
+
+import outgrow
+from outgrow.errors import Uncapturable
+from outgrow.frontends import guided
+
+
+class Scaled(SGD):
+    """An optimizer that reads a number of its own."""
+
+    scale = 1.0
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(parameter.grad * (0.1 * self.scale))
+
+
+class Doubling(TorchFunctionMode):
+    """Doubles what linear layers give."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        found = func(*args, **(kwargs or {}))
+        return found * 2 if func is F.linear else found
+
+
+def halves() -> AbstractContextManager[object]:
+    """Saves half of each tensor's value."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda saved: saved * 0.5, lambda kept: kept)
+
+
+@contextmanager
+def other_autocast() -> Iterator[None]:
+    """Lets autocast choose another type."""
+    before = torch.get_autocast_dtype("cpu")
+    torch.set_autocast_dtype("cpu", torch.float16)
+    yield
+    torch.set_autocast_dtype("cpu", before)
+
+
+def played(change: Callable[[Scaled], AbstractContextManager[object] | None], *, planned: bool) -> list[Tensor]:
+    """Train for four calls, the last two changed, with a scheduler; return losses and parameters."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
+    optimizer = Scaled(model.parameters())
+    StepLR(optimizer, 100)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu"):
+            loss = model(x).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    called = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="2GiB") if planned else step
+    losses = [called(torch.randn(8, 16)) for _ in range(2)]
+    block = change(optimizer)
+    for _ in range(2):
+        x = torch.randn(8, 16)
+        if block is None:
+            losses.append(called(x))
+        else:
+            with block:
+                losses.append(called(x))
+            block = change(optimizer)
+    return [*losses, *(parameter.detach() for parameter in model.parameters())]
+
+
+def louder(optimizer: Scaled) -> None:
+    """Change what the optimizer's step reads of itself."""
+    optimizer.scale = 5.0
+
+
+def still(optimizer: Scaled) -> None:
+    """Let the optimizer do nothing."""
+    optimizer.step = lambda: None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [louder, still, lambda _: halves(), lambda _: other_autocast(), lambda _: Doubling()],
+    ids=["scheduled optimizer", "step", "saved tensors", "autocast", "function mode"],
+)
+def test_a_step_is_that_of_the_mode(
+    change: Callable[[Scaled], AbstractContextManager[object] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit what eager does, before the change and after it."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 50)
+    found, expected = played(change, planned=True), played(change, planned=False)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_anomaly_mode_and_copies_are_refused_by_name() -> None:
+    """With what to do."""
+    model = nn.Linear(2, 2)
+    step = outgrow.compile(model.forward, model=model, memory_budget="1GiB")
+    with (
+        pytest.warns(UserWarning, match="Anomaly"),
+        torch.autograd.detect_anomaly(),
+        pytest.raises(Uncapturable, match="anomaly mode looks at"),
+    ):
+        step(torch.ones(1, 2))
+    with pytest.raises(TypeError, match="cannot be copied"):
+        deepcopy(step)
