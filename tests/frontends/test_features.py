@@ -36,8 +36,10 @@ def spill(disk_folder: Path) -> Iterator[Spill]:
 
 
 @pytest.mark.parametrize(("name", "make"), list(named()), ids=[name for name, _ in named()])
-def test_a_feature_has_the_bits_of_eager(name: str, make: Make, spill: Spill, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What steps return, state, rates and generator after three batches, in core and at the floor."""
+def test_a_feature_has_the_bits_of_eager_at_every_budget(
+    name: str, make: Make, spill: Spill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What steps return, state, rates and generator after three batches."""
     monkeypatch.setattr(search, "_MOST_TRIALS", TRIALS)
     expected = left_by(make, eager)
     for share in SHARES:

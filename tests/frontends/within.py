@@ -29,8 +29,8 @@ from tests.frontends.features import Make
 from tests.frontends.steps import Job
 
 STEPS = 3
-SHARES = (1.0, 0.0)
-"""Budgets: the peak in core (1), and the floor (0), where most is rewritten."""
+SHARES = (1.0, 0.5, 0.0)
+"""Budgets, from the floor (0) to the peak in core (1)."""
 AMPLE = 1 << 40
 SMALL_BYTES = 512
 

@@ -351,10 +351,8 @@ def _own_what_was_loaded(training: Training) -> bool:
     for tensor in map(local, held_tensors(training)):
         is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes >= arena.LEAST_BYTES
         if is_whole and is_loaded(tensor.untyped_storage()):
-            with (
-                torch.inference_mode(mode=False),
-                torch.no_grad(),
-            ):  # whatever the first call does, later ones may train
+            # whatever the first call does, later ones may train
+            with torch.inference_mode(mode=False), torch.no_grad():
                 tensor.data = tensor.detach().clone()
             found = True
     return found

@@ -27,7 +27,7 @@ FAMILIES = Path(__file__).parents[3] / "benchmarks" / "workloads" / "families.py
 NAMES = ("perceptron", "image", "volume", "text", "series")
 FEW_NAMES = ("image", "text")
 TOLERANCE = 1e-12
-STEPS = 2
+STEPS = 3
 SECONDS = 20.0
 """A process that waits for one that has ended says so sooner."""
 

@@ -228,7 +228,7 @@ class OnDevice:
         self._device.give_back()
 
     def clear_away(self) -> None:
-        self._device.give_back()
+        self.trim()
 
     def come_home(self, training: Training) -> None:
         """Close the arenas, since no planned step runs now. What still finds no room stays where it is."""

@@ -134,7 +134,7 @@ class Platform(Protocol):
         ...
 
     def clear_away(self) -> None:
-        """Collect garbage, and give back what is free then."""
+        """Give back what compilers have left behind."""
         ...
 
     def come_home(self, training: Training) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outgrow.frontends.user import hooks
-from outgrow.frontends.user.drawn import wrapped_by
+from outgrow.frontends.user.drawn import wraps
 
 Known = dict[int, int]
 """For each container and configuration met before its number, so that each is described once."""
@@ -83,9 +83,9 @@ def of_optimizer(optimizer: Optimizer, known: Known) -> Hashable:
 
 
 def _own_step(optimizer: Optimizer) -> object:
-    """Return what an optimizer has in place of its method `step`; None for what wraps that, as schedulers do."""
+    """Return what an optimizer has in place of its method `step`; None for what wraps that."""
     own = vars(optimizer).get("step")
-    return None if any(item is type(optimizer).step for item in wrapped_by(own)) else own
+    return None if wraps(own, (type(optimizer).step,)) else own
 
 
 def _described(attributes: Mapping[str, object], known: Known, without: frozenset[str] = frozenset()) -> Hashable:

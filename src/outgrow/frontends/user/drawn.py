@@ -116,6 +116,12 @@ def wrapped_by(function: object) -> list[object]:
     return found
 
 
+def wraps(function: object, methods: Iterable[object]) -> bool:
+    """Whether a function is one of some methods, or wraps one, as a scheduler does with the `step` of an optimizer."""
+    around = wrapped_by(function)
+    return any(item is method for method in methods for item in around)
+
+
 def _named(function: FunctionType) -> list[object]:
     return list(names_of(function).values())
 

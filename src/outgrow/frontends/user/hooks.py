@@ -13,6 +13,8 @@ from torch.optim.optimizer import (
     _global_optimizer_pre_hooks,
 )
 
+from outgrow.frontends.user.drawn import is_filled
+
 Table: TypeAlias = Mapping[int, Callable[..., Any]]
 OF_ALL: tuple[Table, ...] = (
     *(all_modules._global_forward_hooks, all_modules._global_forward_pre_hooks),
@@ -47,8 +49,17 @@ def of_saved_tensors() -> Hashable:
 def _described(function: object) -> Hashable:
     if not isinstance(function, FunctionType):
         return function
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return (function.__code__, *(item if isinstance(item, Hashable) else id(item) for item in cells))
+    cells = [cell for cell in function.__closure__ or () if is_filled(cell)]
+    return (function.__code__, *(_hashed(cell.cell_contents) for cell in cells))
+
+
+def _hashed(item: object) -> Hashable:
+    """Return what can be hashed, or else which object it is."""
+    try:
+        hash(item)
+    except TypeError:
+        return id(item)
+    return item
 
 
 def hooks(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[Callable[..., Any]]:

@@ -24,7 +24,7 @@ from torch.autograd import Function
 from torch.optim import Optimizer
 
 from outgrow.frontends.user.configuration import NUMBERS, is_opaque
-from outgrow.frontends.user.drawn import wrapped_by
+from outgrow.frontends.user.drawn import wrapped_by, wraps
 from outgrow.frontends.user.hooks import hooks
 from outgrow.frontends.user.locations import MISSING, Location, is_of_the_user, of_class
 from outgrow.frontends.user.reads import SUPER, Path, reads
@@ -238,7 +238,7 @@ class _Reach:
         holder, name = location.above(), location.path[-1]
         if value is not MISSING and not is_of_super:
             met = self._meet_of(owner, value, given, location)
-            return (_wraps_method(value, owner, name) and self._follow_method(location, given)) or met
+            return (wraps(value, of_class(owner, name)) and self._follow_method(location, given)) or met
         if owner is MISSING:
             return False
         if not isinstance(owner, _PLAIN) and next(of_class(owner, name), None) is None:
@@ -280,12 +280,6 @@ class _Reach:
     def _holding(self, name: str, value: object) -> Location:
         """Return the location of an object that is in no variable, the same each time."""
         return self.holders.setdefault((name, id(value)), Location.holding(name, value))
-
-
-def _wraps_method(value: object, owner: object, name: str) -> bool:
-    """Whether a function wraps a method of the class of its owner, as a scheduler does with an optimizer's `step`."""
-    methods = list(of_class(owner, name))
-    return any(item is method for item in wrapped_by(value) for method in methods)
 
 
 def _reads_all(callee: Location) -> bool:
