@@ -142,3 +142,29 @@ def test_what_was_held_for_one_call_is_forgotten() -> None:
     for _ in range(3):
         step(*job.batches[0])
     assert step.process_bytes <= budget
+
+
+def test_a_plan_that_exceeds_the_budget_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another plan of the same step has shown more overhead before."""
+    job, budget = wide(layers=2), 1 << 30
+    step = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget)
+    x, y = job.batches[0]
+    for _ in range(4):
+        step(x, y)
+    took = step.plan.overhead_bytes + (budget // 8)
+    step._entries.guided._overhead_bytes = 2 * took
+    with monkeypatch.context() as other:
+        other.setattr(step._platform, "held_at_most", lambda *_: budget + 1 - took)
+        other.setattr(guided.GuidedPlanning, "note", _reporting(guided.GuidedPlanning.note, budget + 1))
+        step(x, y)
+    step(x, y)
+    assert step.plan.overhead_bytes >= 2 * took
+
+
+def _reporting(note: Callable[..., None], process_bytes: int) -> Callable[..., None]:
+    """A `note` that is told of a run in which the process took `process_bytes`."""
+
+    def told(self: object, *given: object) -> None:
+        note(self, *given[:-1], process_bytes)
+
+    return told

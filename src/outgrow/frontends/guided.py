@@ -175,7 +175,8 @@ class GuidedPlanning:
             runs.noted = runs.noted or outcome.recording.held
         held_bytes = self._platform.held_at_most(planned.program, outcome.recording)
         runs.overhead_bytes = max(0, process_bytes - held_bytes)
-        if self._has_shown(runs.overhead_bytes):
+        is_more = self._has_shown(runs.overhead_bytes)
+        if is_more or runs.overhead_bytes > planned.prepared.plan.budget.overhead_bytes:
             runs.settled = runs.settled and process_bytes <= self._settings.budget_bytes
 
     def note_as_written(self, planned: Planned, runs: Runs, process_bytes: int) -> Planned:

@@ -452,12 +452,11 @@ def test_looking_at_contents_is_refused_at_the_users_line(look: Callable[[Tensor
 
 
 def test_changes_of_python_state_are_refused() -> None:
-    """A scheduler inside of the step, a flag that stays switched, and Python's random numbers are named."""
+    """A rate that a scheduler writes, parameters that are frozen, and Python's random numbers are named."""
     job = made(sgd)
     scheduler = torch.optim.lr_scheduler.StepLR(job.optimizers[0], 1)
     changes = {
         "'lr'.*scheduler.step": scheduler.step,
-        "training flag": job.models[0].eval,
         "random": random.random,
         "requires_grad": lambda: job.models[0].requires_grad_(False),
     }
@@ -471,6 +470,34 @@ def test_changes_of_python_state_are_refused() -> None:
             capture(step, job.models, job.optimizers, job.batch())
         assert job.models[0].training
         assert all(parameter.requires_grad for parameter in job.models[0].parameters())
+
+
+class InPython(SGD):
+    """Counts its steps in Python."""
+
+    def step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["step"] = self.state[parameter].get("step", 0) + 1
+
+
+def test_an_optimizer_that_counts_in_python_is_told_how_else() -> None:
+    """It may be another's code; then the loop can be left as it is."""
+    job = made(sgd)
+    counting = InPython(job.models[0].parameters())
+    with pytest.raises(Uncapturable, match=r"state\[0\]\['step'\].*in a tensor.*backend=\"outgrow\""):
+        capture(counting.step, job.models, [counting])
+
+
+def test_what_happens_to_the_first_of_two_models_is_seen() -> None:
+    """Their layers have the same names."""
+    models = [nn.Sequential(nn.Linear(2, 2)) for _ in range(2)]
+
+    def step(x: Tensor) -> Tensor:
+        models[0].requires_grad_(requires_grad=False)
+        return models[1](models[0](x))
+
+    with pytest.raises(Uncapturable, match=r"requires_grad of parameter '0\.weight' of model 0"):
+        capture(step, models, [], (torch.ones(1, 2),))
 
 
 def test_parameters_that_no_model_owns_are_refused() -> None:

@@ -173,6 +173,15 @@ def test_a_nested_argument_is_refused() -> None:
         glance([model], [], (nested,), {})
 
 
+def test_a_sparse_argument_is_refused() -> None:
+    """It has no strides that could be signed; it says what to pass instead."""
+    model, sparse = model_with_a_number(), torch.eye(4).to_sparse()
+    with pytest.raises(Uncapturable, match=r"sparse.*to_dense\(\), or its indices and values"):
+        signature(model, [model], [], ([sparse],), {})
+    with pytest.raises(Uncapturable, match="sparse"):
+        glance([model], [], (sparse,), {})
+
+
 @pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1, True), (1, 1.0), (Constant(1), Constant(number=True))])
 def test_arguments_that_are_equal_need_not_be_the_same(one: object, other: object) -> None:
     """The step may tell them apart."""

@@ -119,3 +119,33 @@ def test_anomaly_mode_and_copies_are_refused_by_name() -> None:
         step(torch.ones(1, 2))
     with pytest.raises(TypeError, match="cannot be copied"):
         deepcopy(step)
+
+
+def test_a_step_may_switch_its_model_to_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an evaluation between epochs, with what is frozen switched back; bit for bit what eager does."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 50)
+
+    def losses(*, planned: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        optimizer = SGD(model.parameters(), lr=0.1)
+
+        def step(x: Tensor) -> Tensor:
+            model.train()
+            model[1].eval()
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        called = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="2GiB") if planned else step
+        found: list[Tensor] = []
+        for _ in range(2):
+            found += [called(torch.randn(6, 8)) for _ in range(2)]
+            assert [module.training for module in model] == [True, False, True, True, True]
+            model.eval()
+            found.append(model(torch.randn(6, 8)).detach())
+        return found
+
+    assert all(map(torch.equal, losses(planned=True), losses(planned=False)))

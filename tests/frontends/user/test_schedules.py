@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from threading import Event, Thread
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
+from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
 
 
@@ -55,3 +57,19 @@ def test_schedulers_of_other_threads_make_their_steps() -> None:
     assert beside.param_groups[0]["lr"] == 0.5
     assert captured.schedulers == (scheduler,)
     assert optimizer.param_groups[0]["lr"] == 1.0
+
+
+@pytest.mark.parametrize("look", [round, abs, repr, divmod, torch.tensor], ids=lambda look: look.__name__)
+def test_no_way_to_look_at_a_rate_after_its_scheduler(look: Callable[..., object]) -> None:
+    """Whatever is asked of it, the answer says to ask after the step."""
+    model, optimizer, scheduler = scheduled()
+
+    def step(x: Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        rate = optimizer.param_groups[0]["lr"]
+        _ = look(rate, 2) if look is divmod else look(rate)
+
+    with pytest.raises(Uncapturable, match="ask after the step"):
+        capture(step, [model], [optimizer], (torch.ones(2, 4),))

@@ -46,8 +46,8 @@ def signature(
 ) -> Hashable:
     """Return a key that is equal for calls that one captured step can serve.
 
-    Raises `Uncapturable` for an argument that is neither a tensor nor hashable, for a nested tensor, and for a module
-    of `torch.jit`.
+    Raises `Uncapturable` for an argument that is neither a tensor nor hashable, for a nested or sparse tensor, and for
+    a module of `torch.jit`.
     """
     order: dict[int, int] = {}
     memory: Memory = {}
@@ -135,11 +135,16 @@ def _layout(tensor: Tensor, memory: Memory) -> Hashable:
 
 
 def _tensor(tensor: Tensor) -> Hashable:
-    """Describe an argument; raises `Uncapturable` for a nested tensor, which has no shape."""
+    """Describe an argument; raises `Uncapturable` for a nested tensor, which has no shape, and for a sparse one."""
     if tensor.is_nested:
         raise Uncapturable(
             "an argument of the step is a nested tensor, whose shapes are contents; pass a padded tensor and its mask, "
             "or its tensors in a list (x.unbind())"
+        )
+    if tensor.layout is not torch.strided:
+        raise Uncapturable(
+            f"an argument of the step is a sparse tensor ({tensor.layout}), and plans hold dense ones only; pass "
+            "x.to_dense(), or its indices and values, each a dense tensor"
         )
     return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
 

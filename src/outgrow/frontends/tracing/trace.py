@@ -84,6 +84,11 @@ def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
 _NOT_SEEN = (
     "The step puts something into a dict or a list among its arguments. The caller does not see it there: return it."
 )
+_OUTSIDE = "do this outside of the step (a learning rate: by a scheduler, whose scheduler.step() may stay in the step)"
+_COUNTING = (
+    "let the optimizer keep it in a tensor, such as torch.tensor(0.0), which it changes in place, as those of "
+    f"torch.optim do{DROP_IN}"
+)
 _NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
     LBFGS: "decides by the losses that it sees how often it calls the model, so its step is no graph",
     SparseAdam: "updates the rows that a sparse gradient names, so the shapes of its step are contents",
@@ -461,7 +466,5 @@ def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) 
         old, new = before.get(what), after.get(what)
         is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
         if old is not new and (is_symbolic or type(old) is not type(new) or old != new):
-            raise Uncapturable(
-                f"the step changes {what}, which the captured step would not repeat; do this outside of the step "
-                "(a learning rate: by a scheduler, whose scheduler.step() may stay in the step)"
-            )
+            advice = _COUNTING if what.startswith("state[") else _OUTSIDE
+            raise Uncapturable(f"the step changes {what}, which the captured step would not repeat; {advice}")

@@ -14,10 +14,10 @@ the next step read what cannot be left, such as the length of a table that is ke
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 import torch.utils._pytree as pytree
 from torch import fx
@@ -29,6 +29,7 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_settled
 from outgrow.frontends.user.dependence import dependent
 from outgrow.frontends.user.refusals import DROP_IN
+from outgrow.frontends.user.unreadable import Unreadable
 from outgrow.remarks import remark
 
 _OF_MODULES = ("_parameters", "_buffers")
@@ -275,7 +276,7 @@ def next_step(
             stays = isinstance(item, Contents) and id(item.container) in own
             for leaf in () if stays else _leaves(values):
                 if isinstance(leaf, _Refusing):
-                    leaf._refuse()
+                    leaf.refuse()
 
     try:
         yield check_unmoved
@@ -283,46 +284,27 @@ def next_step(
         attributes.put_back()
 
 
-class _Refusing:
-    """Stands for a value of an earlier step; whoever looks at it is refused."""
+class _Refusing(Unreadable):
+    """Stands for a value of an earlier step in an attribute, which has a name."""
 
     def __init__(self, name: str) -> None:
-        self.__dict__["_name"] = name
+        self._name = name
 
     @staticmethod
     def of(owner: object, name: str) -> "_Refusing":
         """Stand for an attribute of an object."""
         return _Refusing(f"{type(owner).__name__}.{name}")
 
-    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
-        name = self.__dict__["_name"]
-        raise Read(
-            f"what an earlier call left in {name} is read, where a captured step leaves nothing; return it from the "
-            "step, and pass it as an argument where the next one needs it, or keep it in a buffer that the step writes "
-            f"with copy_{DROP_IN}"
+    def error(self) -> Read:
+        """Return the refusal."""
+        return Read(
+            f"what an earlier call left in {self._name} is read, where a captured step leaves nothing; return it from "
+            "the step, and pass it as an argument where the next one needs it, or keep it in a buffer that the step "
+            f"writes with copy_{DROP_IN}"
         )
 
-    @classmethod
-    def __torch_function__(
-        cls, _function: object, _types: object, args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
-    ) -> NoReturn:
-        found = [leaf for leaf in pytree.tree_leaves((args, kwargs or {})) if isinstance(leaf, _Refusing)]
-        found[0]._refuse()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # whoever copies or pickles a module asks whether there are such methods
-            raise AttributeError(name)
-        self._refuse()
-
     def __repr__(self) -> str:
-        return f"<what a captured step left in {self.__dict__['_name']}>"
-
-    __hash__ = object.__hash__
-    __eq__ = __ne__ = __str__ = __format__ = __call__ = __contains__ = __index__ = __abs__ = __round__ = _refuse
-    __setitem__ = __floordiv__ = __rfloordiv__ = __mod__ = __rpow__ = _refuse
-    __bool__ = __len__ = __iter__ = __getitem__ = __float__ = __int__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = _refuse
-    __rmatmul__ = __neg__ = __pow__ = __lt__ = __le__ = __gt__ = __ge__ = __iadd__ = __isub__ = __imul__ = _refuse
+        return f"<what a captured step left in {self._name}>"
 
 
 def is_container(value: object) -> TypeGuard[Container]:

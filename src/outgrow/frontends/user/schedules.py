@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import NoReturn
 from unittest.mock import patch
 
 import torch.utils._pytree as pytree
@@ -18,26 +17,21 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.unreadable import Unreadable
 
 _COUNTS = ("last_epoch", "_step_count", "_last_lr")
 """What a scheduler keeps of its own steps."""
 _EARLY = "the step asks for what scheduler.step() changes, the learning rate or the count, after it; ask after the step"
 
 
-class _Early:
+class _Early(Unreadable):
     """Stands for a rate, or for a count of steps, that will be another one at each call."""
 
-    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
-        raise Uncapturable(_EARLY)
+    def error(self) -> Uncapturable:
+        """Return the refusal."""
+        return Uncapturable(_EARLY)
 
-    @classmethod
-    def __torch_function__(cls, *_args: object, **_kwargs: object) -> NoReturn:
-        raise Uncapturable(_EARLY)
-
-    __bool__ = __float__ = __int__ = __index__ = __str__ = __repr__ = __format__ = __iter__ = __len__ = _refuse
-    __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __mod__ = __floordiv__ = __pow__ = __rpow__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __eq__ = __ne__ = _refuse
+    __repr__ = Unreadable.refuse
 
 
 @dataclass(frozen=True)

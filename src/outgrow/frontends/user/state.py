@@ -248,11 +248,10 @@ def plain_state(training: Training) -> dict[str, object]:
     found: dict[str, object] = {}
     for model, root in enumerate(training.models):
         for name, module in root.named_modules():
-            found[f"the training flag of module {name or model!r}"] = module.training
             if module._parameters or module._buffers:
-                found[f"which module is {name or model!r}"] = module
+                found[f"which module is {name!r} of model {model}"] = module
     for slot, parameter in parameters(training).items():
-        found[f"requires_grad of parameter {slot.name!r}"] = parameter.requires_grad
+        found[f"requires_grad of parameter {slot.name!r} of model {slot.model}"] = parameter.requires_grad
     for index, optimizer in enumerate(training.optimizers):
         for at, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
@@ -362,7 +361,6 @@ def preserved(training: Training) -> Iterator[None]:
     entries = [e for optimizer in training.optimizers for e in optimizer.state.values() if isinstance(e, dict)]
     tables += [*groups, *entries, *(optimizer.state for optimizer in training.optimizers)]
     copies = [(table, dict(table)) for table in tables]
-    flags = [(module, module.training) for module in modules]
     grads = [(p, p.grad, p.requires_grad) for p in parameters(training).values()]
     try:
         yield
@@ -372,8 +370,6 @@ def preserved(training: Training) -> Iterator[None]:
             table.update(copy)
         for found, copy in sequences:
             found[:] = copy
-        for module, flag in flags:
-            module.training = flag
         with torch._C.DisableTorchFunction():
             for parameter, grad, requires_grad in grads:
                 parameter.grad = grad
