@@ -21,5 +21,6 @@ entropy        numbers that it takes from the machine's entropy
 sharing        which tensors share memory
 guards         conditions on hyper-parameters under which a captured step holds
 schedules      what becomes of `scheduler.step()`
+unreadable     what refuses whoever reads it
 refusals       why a step cannot be captured, and which line is to blame
 """
