@@ -9,6 +9,7 @@ eager_ways  the way that torch goes where nothing is traced
 products    gradients of products, as eager has them
 fills       gradients of numbers that fill a mask, as eager has them
 generator   operators that save and restore the generator's state
+lists       calls on lists of tensors, which become a call for each
 literals    contents that are the same in every call, at which a step may look
 counters    numbers of the state at which a step may look
 conjugates  tensors that torch conjugates by a mark alone

@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.weak import WeakIdKeyDictionary
 
-from outgrow.frontends.fake.literals import Literals, tensors_of, writes
+from outgrow.frontends.fake.literals import Literals, writes, written_by
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.sharing import place
 from outgrow.frontends.user.state import BufferSlot, OptimizerSlot, Slot
@@ -91,7 +91,7 @@ class Counters:
         grown = dict(self._grown(func, args, kwargs))
         found = run()
         if writes(func):
-            for written in map(place, tensors_of(pytree.tree_leaves((args, kwargs)))):
+            for written in map(place, written_by(func, args, kwargs)):
                 self._held.pop(written, None)
             self._answers = WeakIdKeyDictionary()
             self._held |= grown

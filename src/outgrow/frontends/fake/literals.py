@@ -48,7 +48,7 @@ class Literals:
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = tensors_of(leaves)
         if not isinstance(func, OpOverload) or not self._is_followed(func, tensors, leaves):
-            self._forget_written(func, tensors)
+            self._forget(written_by(func, args, kwargs))
             return run()
         if torch.Tag.data_dependent_output in func.tags:
             return self._real(func, args, kwargs)
@@ -103,11 +103,9 @@ class Literals:
     def _companion(self, tensor: Tensor) -> Tensor:
         return self._known.get(tensor, tensor)
 
-    def _forget_written(self, func: Operator, tensors: Sequence[Tensor]) -> None:
-        """Forget every tensor that shares memory with one that `func` may write."""
-        if not self._places or not writes(func):
-            return
-        touched = {place(tensor) for tensor in tensors} & self._places
+    def _forget(self, written: Sequence[Tensor]) -> None:
+        """Forget every tensor that shares memory with one that may be written."""
+        touched = {place(tensor) for tensor in written} & self._places if self._places else set[int]()
         for tensor in [tensor for tensor in self._known if touched and place(tensor) in touched]:
             del self._known[tensor]
         self._places -= touched
@@ -121,6 +119,17 @@ def tensors_of(leaves: Sequence[object]) -> list[Tensor]:
 def writes(func: object) -> bool:
     """Whether an operator may write what it is given."""
     return not isinstance(func, OpOverload) or func._schema.is_mutable
+
+
+def written_by(func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> list[Tensor]:
+    """Return the tensors that a call may write: what an operator says, or all that another function is given."""
+    if not isinstance(func, OpOverload):
+        return tensors_of(pytree.tree_leaves((args, kwargs)))
+    found: list[object] = []
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(args[at] if at < len(args) else kwargs.get(argument.name))
+    return tensors_of(pytree.tree_leaves(found))
 
 
 def _of_its_form(tensor: Tensor) -> Tensor:

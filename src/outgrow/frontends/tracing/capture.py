@@ -208,7 +208,6 @@ class Captured:
     def tensors(self, training: Training, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Tensor]:
         """Return, for each input storage, the tensor that owns it at this call."""
         leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
-        held = state_tensors(training)
         found: dict[str, Tensor] = {}
         for item in self.inputs:
             match item.slot:
@@ -217,7 +216,7 @@ class Captured:
                 case ConstantSlot(index):
                     tensor = self.constants[index]
                 case _:
-                    tensor = held[item.slot]
+                    tensor = read(item.slot, training)
             assert isinstance(tensor, Tensor), f"the signature says that {item.slot} holds a tensor"
             found[item.storage] = local(tensor)
         return found
@@ -235,10 +234,11 @@ def capture(
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] | None = None,
 ) -> Captured:
-    """Capture one call of `step` as a graph. Nothing is computed or allocated, and no state changes.
+    """Capture one call of `step` as a graph. Nothing of the step's size is computed or allocated, and no state changes.
 
-    One exception: a recurrent layer, or a cuDNN batch normalisation, runs once on memory without contents, to see how
-    much its kernel keeps (`frontends.fake.reserves`).
+    Three exceptions: what is made of literals alone is computed (`frontends.fake.literals`: 16 MiB of larger ones at
+    most), a recurrent layer, or a cuDNN batch normalisation, runs once on memory without contents, to see how much its
+    kernel keeps (`frontends.fake.reserves`), and a `GradScaler` is given its tensors, as its first use does.
 
     Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
     it does something that a graph could not repeat. An error of the step itself is raised as it is.

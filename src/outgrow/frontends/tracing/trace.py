@@ -6,7 +6,8 @@ symbols, so that a changed learning rate is an input and a branch on `weight_dec
 the run left behind (gradients, new optimizer state) is noted and taken away again.
 
 It does not see Python: a number that the step closes over is a constant of the trace, which is right while it is the
-same (`frontends.user.outside`), and what the step prints or appends to a list happens once, at the capture.
+same (`frontends.user.outside`). What the step leaves in attributes, and in what it names outside, is left after each
+call as the captured one left it; what it prints, or does to objects that are not looked into, happens once.
 """
 
 import logging
@@ -38,6 +39,7 @@ from outgrow.frontends.fake.counters import Counted, Counters
 from outgrow.frontends.fake.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode, Twins, fake_mode, stand_in
 from outgrow.frontends.fake.generator import generator_traced
+from outgrow.frontends.fake.lists import RATED
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
 from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
@@ -97,6 +99,7 @@ _TRACEABLE: tuple[tuple[object, str, object], ...] = (
     (_adafactor, "max", torch.sym_max),
     (_adafactor, "min", torch.sym_min),
     (torch, "as_tensor", _traced_as_tensor),
+    *((torch, name, function) for name, function in RATED.items()),
 )
 """Functions that optimizers call on numbers of unknown content, and those that do the same without looking at them."""
 
@@ -176,8 +179,8 @@ def trace(
 
     `living` are the generators of random numbers that there are, if they were looked for already.
 
-    Raises `Uncapturable` where the step looks at contents or changes Python state, and for tensors on a device that
-    `frontends.user.devices` refuses; errors of the step pass.
+    Raises `Uncapturable` where the step looks at contents or changes what no captured step repeats, and for tensors on
+    a device that `frontends.user.devices` refuses; errors of the step pass.
     """
     open_dataclasses((tuple(args), dict(kwargs)))
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))

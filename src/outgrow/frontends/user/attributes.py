@@ -222,13 +222,13 @@ class Attributes:
         found: list[Kept] = []
         for owner, copy in zip(self.owners, self.before, strict=True):
             for name in [name for name in vars(owner) if name not in _held_elsewhere(owner)]:
-                fresh = tuple(x for x in _leaves(vars(owner)[name]) if _is_empty(x) and id(x) not in self.known)
+                fresh = tuple(x for x in _leaves(vars(owner)[name]) if is_empty(x) and id(x) not in self.known)
                 found += [Kept(owner, name, fresh, copy.get(name))] if fresh else []
         return tuple(found)
 
     def _is_full(self, value: object) -> bool:
         """Whether there is no value of the step in another one."""
-        return not any(_is_empty(leaf) and id(leaf) not in self.known for leaf in _leaves(value))
+        return not any(is_empty(leaf) and id(leaf) not in self.known for leaf in _leaves(value))
 
 
 @contextmanager
@@ -374,5 +374,6 @@ def _leaves(value: object) -> list[object]:
     return pytree.tree_leaves(list(value) if isinstance(value, set) else value)
 
 
-def _is_empty(value: object) -> bool:
+def is_empty(value: object) -> bool:
+    """Whether a value has no content while a step is captured."""
     return isinstance(value, (FakeTensor, *py_sym_types))

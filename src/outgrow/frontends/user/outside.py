@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 
 import torch.utils._pytree as pytree
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.types import py_sym_types
 
-from outgrow.frontends.user.attributes import Container, is_container, refill
+from outgrow.frontends.user.attributes import Container, is_container, is_empty, refill
 from outgrow.frontends.user.configuration import NUMBERS, content, is_configuration, is_opaque, is_settled
 from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
@@ -108,7 +106,7 @@ class Thing:
         """
         now = self.location.read()
         if now is not self.held:
-            is_known = not is_opaque(now) and not any(map(_is_empty, pytree.tree_leaves(now)))
+            is_known = not is_opaque(now) and not any(map(is_empty, pytree.tree_leaves(now)))
             return Changed(self.location, now) if is_known else None
         copy = _copy(now)
         if copy is None or _is_same(self.copy, copy) or not is_settled(copy):
@@ -185,7 +183,7 @@ class Outside:
     def put_back_emptied(self) -> None:
         """Put back numbers, and entries of containers, where now is what has no content."""
         for number in self.numbers:
-            if _is_empty(number.location.read()):
+            if is_empty(number.location.read()):
                 number.location.write(number.own)
         for thing in self.things:
             if thing.copy is not None and is_container(thing.held) and _has_empty(thing.held):
@@ -207,13 +205,8 @@ def _copy(value: object) -> Container | None:
     return value.copy() if is_container(value) else None
 
 
-def _is_empty(value: object) -> bool:
-    """Whether a value has no content."""
-    return isinstance(value, (FakeTensor, *py_sym_types))
-
-
 def _has_empty(container: Container) -> bool:
-    return any(map(_is_empty, container.values() if isinstance(container, dict) else container))
+    return any(map(is_empty, container.values() if isinstance(container, dict) else container))
 
 
 def _is_same(one: object, other: object) -> bool:

@@ -295,7 +295,8 @@ def read(slot: StateSlot, training: Training) -> Tensor | float | None:
         case ParameterSlot():
             return _parameter(slot, training)
         case BufferSlot(model, name):
-            return training.models[model].get_buffer(name)
+            module, last = _place(training, model, name)
+            return module._buffers[last]
         case GradientSlot(parameter):
             return _parameter(parameter, training).grad
         case OptimizerSlot(optimizer, parameter, key):
@@ -309,8 +310,8 @@ def put(slot: StateSlot, tensor: Tensor | None, training: Training) -> None:
     """Hang `tensor` in `slot`; None empties it."""
     match slot:
         case BufferSlot(model, name):
-            path, _, last = name.rpartition(".")
-            training.models[model].get_submodule(path)._buffers[last] = tensor
+            module, last = _place(training, model, name)
+            module._buffers[last] = tensor
         case GradientSlot(parameter):
             _parameter(parameter, training).grad = tensor
         case OptimizerSlot(optimizer, parameter, key):
@@ -325,14 +326,21 @@ def put(slot: StateSlot, tensor: Tensor | None, training: Training) -> None:
 
 def _parameter(slot: ParameterSlot, training: Training) -> nn.Parameter:
     """Return the parameter in a slot; a quicker `nn.Module.get_parameter`."""
-    module: nn.Module | None = training.models[slot.model]
-    *path, name = slot.name.split(".")
-    for part in path:
-        assert module is not None, f"{slot} has a module"
-        module = module._modules[part]
-    found = None if module is None else module._parameters[name]
+    module, last = _place(training, slot.model, slot.name)
+    found = module._parameters[last]
     assert found is not None, f"{slot} has a parameter"
     return found
+
+
+def _place(training: Training, model: int, name: str) -> tuple[nn.Module, str]:
+    """Return the module that has a parameter or a buffer of this name in a model, and what it is called there."""
+    module: nn.Module = training.models[model]
+    *path, last = name.split(".")
+    for part in path:
+        below = module._modules[part]
+        assert below is not None, f"{name} is in a module"
+        module = below
+    return module, last
 
 
 def set_hyper_parameters(training: Training, values: dict[GroupSlot, object]) -> None:
