@@ -2,8 +2,9 @@
 
     G0 = captured graph;   G(i+1) = law(decision i) (G(i));   result = G(n)
 
-Decisions in a row that one law carries out are a *stage*. `verify` holds for G0 and after every stage; the capacity of
-the device is asked of G(n) alone, since the early graphs do not fit yet. The derivation is data, and prints.
+Decisions in a row that one law carries out are a *stage*, and so are transfers in a row: they stand in the order in
+which they come back, whether stowed or swapped. `verify` holds for G0 and after every stage; the capacity of the device
+is asked of G(n) alone, since the early graphs do not fit yet. The derivation is data, and prints.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +20,12 @@ from outgrow.operators.effects import QUIET
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.operators.layouts import layout_only
 from outgrow.operators.parts import parts
-from outgrow.plan import Decision, Plan
+from outgrow.plan import Decision, Plan, Stow, Swap
 from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.laws import LAWS
 
 _NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
+_TRANSFERS = (Stow, Swap)
 
 LEEWAY = Leeway(in_place=IN_PLACE, quiet=QUIET, layouts=layout_only, parts=parts)
 """What is known of torch's operators."""
@@ -31,18 +33,16 @@ LEEWAY = Leeway(in_place=IN_PLACE, quiet=QUIET, layouts=layout_only, parts=parts
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Decisions in a row that one law carries out, and the graph that they make."""
+    """Decisions in a row that one law carries out, or transfers, and the graph that they make."""
 
-    law: str
     decisions: tuple[Decision, ...]
     graph: Graph
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """One stage of a derivation: the law, the decisions it carried out, and the fingerprint of what came out."""
+    """One stage of a derivation: the decisions that were carried out, and the fingerprint of what came out."""
 
-    law: str
     decisions: tuple[Decision, ...]
     fingerprint: str
 
@@ -60,7 +60,8 @@ class Derivation:
         lines = [f"{self.start}  captured"]
         for stage in self.stages:
             prints = [" " * len(stage.fingerprint)] * (len(stage.decisions) - 1) + [stage.fingerprint]
-            lines += [f"{at}  {stage.law}  {decision}" for at, decision in zip(prints, stage.decisions, strict=True)]
+            rows = zip(prints, stage.decisions, strict=True)
+            lines += [f"{at}  {LAWS[type(decision)].name}  {decision}" for at, decision in rows]
         return "\n".join(lines)
 
 
@@ -81,12 +82,17 @@ def carried_out(captured: Graph, decisions: Iterable[Decision]) -> tuple[Stage, 
     """Return the stages of some decisions; raises `NotApplicable` where a law's condition fails."""
     draft = Draft(captured)
     found: list[Stage] = []
-    for kind, group in groupby(decisions, type):
+    for _, group in groupby(decisions, _kind):
         stage = tuple(group)
         for decision in stage:
             carry_out(draft, decision)
-        found.append(Stage(LAWS[kind].name, stage, draft.graph()))
+        found.append(Stage(stage, draft.graph()))
     return tuple(found)
+
+
+def _kind(decision: Decision) -> tuple[type[Decision], ...]:
+    """What decisions of one stage have in common: their type, or that they are transfers."""
+    return _TRANSFERS if isinstance(decision, _TRANSFERS) else (type(decision),)
 
 
 def verify_derived(
@@ -111,5 +117,5 @@ def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Ma
     for stage in stages:
         held = capacity if stage is stages[-1] else None
         verify_derived(stage.graph, reference, capacity_bytes=held, workspace=workspace)
-    derived = tuple(Derived(stage.law, stage.decisions, fingerprint(stage.graph)) for stage in stages)
+    derived = tuple(Derived(stage.decisions, fingerprint(stage.graph)) for stage in stages)
     return Derivation(plan.fingerprint, derived, stages[-1].graph if stages else captured)
