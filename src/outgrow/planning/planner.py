@@ -72,15 +72,12 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True, ea
     if published is not None:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
     own, orders = fingerprint(problem.graph), Orders(problem)
-    if earlier is None:
-        decisions = published(problem) if published is not None else _searched(problem, orders, rewritten, free)
-    elif earlier.fingerprint == own:
-        decisions = earlier.decisions
+    if earlier is not None:
+        stages = carried_out(problem.graph, _decisions_for(own, earlier))
+    elif published is not None:
+        stages = carried_out(problem.graph, published(problem))
     else:
-        raise InvalidPlan(
-            f"The plan was made for graph {earlier.fingerprint}, but this graph is {own}. Plan again for this step."
-        )
-    stages = carried_out(problem.graph, decisions)
+        stages = _searched(problem, orders, rewritten, free)
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
         simulated = replay(stages[-1].graph, problem.costs, problem.machine)
@@ -90,7 +87,7 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True, ea
         planner=planner,
         fingerprint=own,
         budget=problem.budget,
-        decisions=decisions,
+        decisions=tuple(decision for stage in stages for decision in stage.decisions),
         predicted=Estimate(simulated.peak_bytes, simulated.seconds),
         floor_bytes=floor + problem.budget.overhead_bytes,
         floor_op=culprit.name if culprit else "",
@@ -102,38 +99,46 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True, ea
     return Planned(plan, stages, in_core, simulated)
 
 
-def _searched(problem: Problem, orders: Orders, rewritten: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return the decisions of the search, for which there is room below the device.
+def _decisions_for(own: str, earlier: Plan) -> tuple[Decision, ...]:
+    """Return the decisions of an earlier plan; raises `InvalidPlan` unless it is of the graph of this fingerprint."""
+    if earlier.fingerprint != own:
+        raise InvalidPlan(
+            f"The plan was made for graph {earlier.fingerprint}, but this graph is {own}. Plan again for this step."
+        )
+    return earlier.decisions
+
+
+def _searched(problem: Problem, orders: Orders, rewritten: Graph, free: tuple[Decision, ...]) -> tuple[Stage, ...]:
+    """Return the stages that the search makes of a graph, for which there is room below the device.
 
     A search knows one link and assumes endless room. So where there is a tier below, it searches once more in which, of
     what outlives the step, only what found room may leave; and if something goes on to the tier below, once as if
     everything did. The quicker result is taken, of those for which there is room.
     """
-    decisions, machine = search(problem, orders, rewritten, free), problem.machine
+    stages, machine = search(problem, orders, rewritten, free), problem.machine
     if machine.below is None:
-        return decisions
-    derived = _derived(problem, decisions)
+        return stages
+    derived = _derived(problem, stages)
     without = homeless(derived, machine)
     if without:
         moving = lasting(derived) - without
         problem = replace(problem, fixed=problem.fixed | (derived.outliving - moving))
         try:
-            decisions = search(problem, orders, rewritten, free)
+            stages = search(problem, orders, rewritten, free)
         except Infeasible:  # whoever asks the tier for room hears how much there is
-            return decisions
-        derived = _derived(problem, decisions)
+            return stages
+        derived = _derived(problem, stages)
     if not sunk(derived, machine):
-        return decisions
+        return stages
     others = search(replace(problem, machine=replace(machine, link=machine.below)), orders, rewritten, free)
     other = _derived(problem, others)
     if homeless(other, machine):
-        return decisions
+        return stages
     seconds, other_seconds = (replay(graph, problem.costs, machine).seconds for graph in (derived, other))
-    return others if other_seconds < seconds else decisions
+    return others if other_seconds < seconds else stages
 
 
-def _derived(problem: Problem, decisions: tuple[Decision, ...]) -> Graph:
-    stages = carried_out(problem.graph, decisions)
+def _derived(problem: Problem, stages: tuple[Stage, ...]) -> Graph:
     return stages[-1].graph if stages else problem.graph
 
 

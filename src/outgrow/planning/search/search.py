@@ -43,7 +43,7 @@ from outgrow.planning.search.choice import FARTHEST, PARTLY, WIDEST
 from outgrow.planning.search.decisions import decisions_of
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, Policy
 from outgrow.planning.search.space import Space
-from outgrow.rewriting.derive import apply_laws
+from outgrow.rewriting.derive import Stage, carried_out
 
 _PRICES = 24
 _SHORTEST = 1e-3
@@ -86,8 +86,8 @@ class _Found:
         return _Found(board, _settled(board, trial))
 
 
-def search(problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision, ...]) -> tuple[Decision, ...]:
-    """Return the decisions of the joint search; none where the captured step fits.
+def search(problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision, ...]) -> tuple[Stage, ...]:
+    """Return the stages that the decisions of the joint search make; none where the captured step fits.
 
     `orders` are those of the problem, `graph` is the captured one after the rewrites that are free, and `free` are
     those. Raises `Infeasible` if the budget is below the floor of every order.
@@ -105,18 +105,16 @@ def search(problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision,
     return _first_admitted(problem, sorted(found, key=_seconds))
 
 
-def _first_admitted(problem: Problem, ranked: Iterable[_Found]) -> tuple[Decision, ...]:
-    """Return the decisions of the first trial that the laws admit; that one was passed over is remarked."""
+def _first_admitted(problem: Problem, ranked: Iterable[_Found]) -> tuple[Stage, ...]:
+    """Return the stages of the first trial that the laws admit; that one was passed over is remarked."""
     possible = [found for found in ranked if np.isfinite(found.seconds)]
     assert possible, "a budget at or above the floor has a plan: everything unused can be away"
     for found in possible:
         decisions = (*found.board.free, *decisions_of(found.board.space, found.trial))
         try:
-            apply_laws(problem.graph, decisions)
+            return carried_out(problem.graph, decisions)
         except NotApplicable as refusal:
             problem.remark(f"A quicker plan was passed over, since one of its decisions is not right: {refusal}")
-        else:
-            return decisions
     raise AssertionError("of several plans the laws admit one")
 
 
