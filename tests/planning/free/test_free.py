@@ -8,6 +8,7 @@ from outgrow.analysis.liveness import live_bytes
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, ByLayout, Reuse, TakeApart
 from outgrow.planning.floor import floor_of
+from outgrow.planning.free.by_layout import layouts_asked
 from outgrow.planning.free.free import free_rewrites, loosest
 from outgrow.planning.planner import planned
 from outgrow.rewriting.derive import verified, verify_derived
@@ -31,6 +32,14 @@ def test_large_convolutions_are_taken_apart_and_operands_let_go() -> None:
         "avg_pool2d_backward_1",
         "convolution_backward_2.input",
     ]
+
+
+def test_a_graph_in_which_nothing_is_free_is_returned_as_it_is() -> None:
+    """What is known of it, such as which op touches what, is not worked out again."""
+    graph = parse_graph(KEPT)
+    problem = replace(problem_of(graph, 1 << 20), minimum_bytes=1 << 10)
+    assert layouts_asked(problem, graph)[0] is graph
+    assert free_rewrites(problem)[0] is graph
 
 
 def test_the_floor_sinks_by_what_a_part_does_without() -> None:

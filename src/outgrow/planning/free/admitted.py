@@ -14,14 +14,15 @@ D = TypeVar("D", bound=Decision)
 
 def admitted(graph: Graph, choices: Iterable[Iterable[D]]) -> tuple[Graph, tuple[D, ...]]:
     """Return the graph after the first decision of each choice that its law admits, and these decisions, in order."""
-    draft = Draft(graph)
+    draft: Draft | None = None
     made: list[D] = []
     for choice in choices:
         for decision in choice:
+            draft = draft or Draft(graph)
             try:
                 carry_out(draft, decision)
             except NotApplicable:
                 continue
             made.append(decision)
             break
-    return draft.graph(), tuple(made)
+    return (draft.graph(), tuple(made)) if draft and made else (graph, ())

@@ -26,6 +26,8 @@ def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
     for ways in ((early_updates,), (taken_apart,), (layouts_asked,), (waiting_weights,), (reuses, loose_reuses)):
         for rewrite in ways:
             found, made = rewrite(problem, graph)
+            if not made:
+                break
             found_floor, _ = floor_of(problem, found)
             if found_floor <= floor:
                 graph, floor, decisions = found, found_floor, (*decisions, *made)

@@ -20,7 +20,7 @@ from outgrow.rewriting.order import move
 
 def waiting_weights(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Move, ...]]:
     """Return the graph in which gradients of weights wait for the next use of their input, and the moves."""
-    draft = Draft(graph)
+    draft: Draft | None = None
     moves: list[Move] = []
     for op in graph.ops:
         operands = operands_of_weight_gradient(op)
@@ -29,13 +29,14 @@ def waiting_weights(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Move, 
         gradient, kept = (graph.storages[graph.values[name].storage] for name in operands)
         if kept.is_persistent or kept.size_bytes < max(problem.minimum_bytes, gradient.size_bytes + 1):
             continue
+        draft = draft or Draft(graph)
         place = draft.place_of(op.name)
         assert place is not None, "a draft has the ops of its graph"
         decision = _wait(draft, place, kept.name)
         if decision is not None:
             move(draft, decision)
             moves.append(decision)
-    return (draft.graph(), tuple(moves)) if moves else (graph, ())
+    return (draft.graph(), tuple(moves)) if draft and moves else (graph, ())
 
 
 def _wait(draft: Draft, place: Place, storage: str) -> Move | None:
