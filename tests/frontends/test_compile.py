@@ -4,6 +4,7 @@ import _thread
 import copy
 import errno
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from outgrow.remarks import Remark
 from outgrow.runtime import arena, program
 from outgrow.runtime.execute import Run
 from outgrow.runtime.links import Link
+from outgrow.runtime.recording import Recording
 from outgrow.runtime.spill import Spill
 from outgrow.units import MIB
 from tests.frontends.training import WIDTH, Job, Left, Scenario, Step, batch, differences, left, left_by, wide
@@ -264,6 +266,24 @@ def test_each_shape_is_captured_once(
         step(*pair)
     assert done.count("capture") == 2
     assert done.count("fitted") == planned
+
+
+def test_no_trace_is_made_of_a_run_that_takes_what_was_predicted(
+    compiled: Compile, short: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trace tells of every op: it is made of a run that shows something new, or when somebody asks for it."""
+    made: list[Recording] = []
+    original = Recording.trace.func
+    monkeypatch.setattr(Recording, "trace", property(lambda self: (made.append(self), original(self))[1]))
+    monkeypatch.setattr(guided, "_SURPRISE", math.inf)
+    job = wide()
+    step = compiled(job, short(job, 16))
+    made.clear()
+    for _ in range(3):
+        step(*job.batches[0])
+    assert not made
+    assert step.plan.measured is not None
+    assert made
 
 
 def test_the_published_planner_keeps_the_bits(compiled: Compile, short: Callable[..., int]) -> None:

@@ -26,7 +26,7 @@ from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
 from outgrow.runtime.execute import Outcome
 from outgrow.runtime.program import Program
-from outgrow.runtime.recording import Held
+from outgrow.runtime.recording import Held, Recording, seconds_between
 
 SLACK_BYTES = 8 << 20
 """What a process may take more from call to call: the heap is never twice the same."""
@@ -205,8 +205,7 @@ def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) 
     predicted, it tells of all ops: known costs may be of another day, or of memory that was fresh.
     """
     seen = dict(outcome.observed)
-    surprise = abs(outcome.trace.seconds - prepared.plan.predicted.seconds) / outcome.trace.seconds
-    if not seen and runs.surprises < _SURPRISES and surprise > _SURPRISE:
+    if not seen and runs.surprises < _SURPRISES and _is_surprising(outcome.recording, prepared):
         runs.surprises += 1
         seen = prepared.costs_in(outcome.trace)
     if not seen:
@@ -219,6 +218,13 @@ def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) 
         if op.name in seen:
             grouped.setdefault(cost_key(graph, op), []).append(seen[op.name])
     return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}
+
+
+def _is_surprising(recording: Recording, prepared: Prepared) -> bool:
+    """Whether a run took another time than was predicted; no trace, which tells of each op, is made for it."""
+    assert recording.end is not None, "a run is looked at when it has ended"
+    seconds = seconds_between(recording.begin, recording.end)
+    return abs(seconds - prepared.plan.predicted.seconds) > _SURPRISE * seconds
 
 
 def _makes_state(graph: Graph) -> bool:
