@@ -8,7 +8,8 @@ one plan is made.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter
 
 import torch
@@ -19,7 +20,8 @@ from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared, prepare, within
 from outgrow.frontends.tracing.capture import Captured
 from outgrow.ir.machine import Machine
-from outgrow.plan import Budget
+from outgrow.plan import UNLIMITED, Budget
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.boards import ENOUGH
 from outgrow.runtime.program import Program
@@ -64,6 +66,26 @@ class Demand:
     fixed: frozenset[str]
     overhead_within: Callable[[int], int]
     progress: Callable[[str, float], None]
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem of planning the step, without a budget."""
+        graph = self.captured.graph
+        return Problem(
+            graph,
+            costs_of(graph, self.machine.device, self.known),
+            self.machine,
+            Budget(UNLIMITED),
+            least_bytes=self.platform.least_bytes(),
+            fixed=self.fixed,
+            anchored=self.platform.anchored,
+            progress=self.progress,
+        )
+
+    @cached_property
+    def orders(self) -> Orders:
+        """The orders of the step, which all plans share."""
+        return Orders(self.problem)
 
     def capacity_bytes(self, limit_bytes: int) -> int:
         """What the overhead leaves of a budget; 0 if the overhead is larger."""
@@ -152,20 +174,9 @@ def _program(demand: Demand, limit_bytes: int, prepared: Prepared) -> tuple[Prog
 
 def _prepared(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bool) -> Prepared:
     """Return the plan for what the overhead leaves of the budget, less `less_bytes`."""
-    graph, platform = demand.captured.graph, demand.platform
 
     def planned(budget: Budget) -> Prepared:
-        problem = Problem(
-            graph,
-            costs_of(graph, demand.machine.device, demand.known),
-            demand.machine,
-            budget,
-            least_bytes=platform.least_bytes(),
-            fixed=demand.fixed,
-            anchored=platform.anchored,
-            quick=is_quick,
-            progress=demand.progress,
-        )
-        return prepare(problem, demand.planner, prove=False, keep=not is_quick, verify=False)
+        problem = replace(demand.problem, budget=budget, quick=is_quick)
+        return prepare(problem, demand.planner, prove=False, keep=not is_quick, verify=False, orders=demand.orders)
 
     return within(limit_bytes, lambda limit: demand.overhead_within(limit) + less_bytes, planned)

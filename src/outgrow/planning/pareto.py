@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from outgrow.errors import Infeasible
 from outgrow.plan import UNLIMITED, Budget, Plan
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 
@@ -31,17 +32,21 @@ def slowdown_of(plan: Plan) -> float:
 
 def range_of(problem: Problem) -> tuple[int, int]:
     """Return the floor, and the smallest budget under which the step runs as it is."""
-    plan = make_plan(_under(problem, UNLIMITED), prove=False)
+    return _range(problem, Orders(problem))
+
+
+def _range(problem: Problem, orders: Orders) -> tuple[int, int]:
+    plan = make_plan(_under(problem, UNLIMITED), prove=False, orders=orders)
     return plan.floor_bytes, plan.in_core.peak_bytes + problem.budget.overhead_bytes
 
 
 def curve(problem: Problem, budgets: Sequence[int], *, planner: str = "search") -> tuple[Point, ...]:
     """Return a point for each budget, from the largest down; budgets below the floor have none."""
-    found: list[Point] = []
+    found, orders = list[Point](), Orders(problem)
     for number, size_bytes in enumerate(sorted(budgets, reverse=True)):
         problem.progress("plan", number / len(budgets))
         try:
-            plan = make_plan(_under(problem, size_bytes), planner, prove=False)
+            plan = make_plan(_under(problem, size_bytes), planner, prove=False, orders=orders)
         except Infeasible:
             break
         found.append(Point(size_bytes, slowdown_of(plan)))
@@ -53,14 +58,16 @@ def smallest_budget(problem: Problem, slowdown: float, *, planner: str = "search
 
     It is found to a hundredth of the peak in core, and is at least `least_bytes`.
     """
-    floor, in_core = range_of(problem)
+    orders = Orders(problem)
+    floor, in_core = _range(problem, orders)
     lowest, enough = max(floor, least_bytes), max(in_core, least_bytes)
 
     def tried(size_bytes: int) -> Point | None:
         try:
-            found = slowdown_of(make_plan(_under(problem, size_bytes), planner, prove=False))
+            plan = make_plan(_under(problem, size_bytes), planner, prove=False, orders=orders)
         except Infeasible:
             return None
+        found = slowdown_of(plan)
         return Point(size_bytes, found) if found <= slowdown else None
 
     return _halved(tried, lowest, Point(enough, 1.0), _CLOSE * enough)

@@ -12,7 +12,6 @@ from outgrow.ir.graph import Graph, Op
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
 from outgrow.planning.floor import floor_of
-from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.order.lean import Orders, least_seconds
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
@@ -50,16 +49,24 @@ class Planned:
     simulated: Trace
 
 
-def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True) -> Plan:
+def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True, orders: Orders | None = None) -> Plan:
     """Return the plan of the named planner, with the bound of `planning.order.lean`; without `prove`, the arithmetic.
 
-    The time that floor and bound take is not counted as planning: no planner needs them.
+    The time that floor and bound take is not counted as planning: no planner needs them. Plans of one graph and its
+    costs may share `orders`, which then are looked for once.
     Raises `Infeasible` if the budget is below the floor, `KeyError` for an unknown planner.
     """
-    return planned(problem, planner, prove=prove).plan
+    return planned(problem, planner, prove=prove, orders=orders).plan
 
 
-def planned(problem: Problem, planner: str = "search", *, prove: bool = True, earlier: Plan | None = None) -> Planned:
+def planned(
+    problem: Problem,
+    planner: str = "search",
+    *,
+    prove: bool = True,
+    earlier: Plan | None = None,
+    orders: Orders | None = None,
+) -> Planned:
     """Return what `make_plan` returns, with the graphs and the simulation that it rests on.
 
     The decisions are those of an `earlier` plan, if there is one: raises `InvalidPlan` for a plan of another graph, and
@@ -67,11 +74,12 @@ def planned(problem: Problem, planner: str = "search", *, prove: bool = True, ea
     """
     begin = time.perf_counter()
     notes: list[str] = []
-    problem, rewritten, free = _with_a_plan(replace(problem, remark=notes.append))
+    orders = Orders(problem) if orders is None else orders
+    problem, rewritten, free = _with_a_plan(replace(problem, remark=notes.append), orders)
     published = None if planner == "search" else _PUBLISHED[planner]
     if published is not None:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
-    own, orders = fingerprint(problem.graph), Orders(problem)
+    own = fingerprint(problem.graph)
     if earlier is not None:
         stages = carried_out(problem.graph, _decisions_for(own, earlier))
     elif published is not None:
@@ -142,16 +150,16 @@ def _derived(problem: Problem, stages: tuple[Stage, ...]) -> Graph:
     return stages[-1].graph if stages else problem.graph
 
 
-def _with_a_plan(problem: Problem) -> tuple[Problem, Graph, tuple[Decision, ...]]:
+def _with_a_plan(problem: Problem, orders: Orders) -> tuple[Problem, Graph, tuple[Decision, ...]]:
     """Return a problem with the graph after all free rewrites; small storages move if there is no plan otherwise.
 
     Then other rewrites may be free; of the two graphs, the one with the lower floor is taken.
     """
-    rewritten, free = free_rewrites(problem)
+    rewritten, free = orders.freed(problem)
     finest = _finest(problem)
     is_finer = finest.minimum_bytes < problem.minimum_bytes
     if is_finer and floor_of(problem, rewritten)[0] > problem.budget.capacity_bytes:
-        ways = ((rewritten, free), free_rewrites(finest))
+        ways = ((rewritten, free), orders.freed(finest))
         return finest, *min(ways, key=lambda way: floor_of(finest, way[0])[0])
     return problem, rewritten, free
 
@@ -164,7 +172,7 @@ def _floor(problem: Problem, orders: Orders, rewritten: Graph, *, may_reorder: b
     found = floor_of(problem, rewritten)
     if not may_reorder and found[0] <= problem.budget.capacity_bytes:
         return found
-    others = [free_rewrites(replace(problem, graph=graph))[0] for graph, moves in orders if moves]
+    others = [orders.freed(replace(problem, graph=graph))[0] for graph, moves in orders if moves]
     return min([found, *(floor_of(problem, graph) for graph in others)], key=itemgetter(0))
 
 

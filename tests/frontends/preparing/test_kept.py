@@ -10,6 +10,7 @@ from outgrow.frontends.preparing import kept
 from outgrow.frontends.preparing.kept import planned_or_kept, serves
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Budget, Piece, Plan, Stow, Swap
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import Planned
 from outgrow.planning.problem import Problem
 from tests.report.findings import MACHINE, chain
@@ -25,10 +26,12 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searched:
     found: Searched = []
     original = kept.planned
 
-    def noted(problem: Problem, planner: str, *, prove: bool, earlier: Plan | None = None) -> Planned:
+    def noted(
+        problem: Problem, planner: str, *, prove: bool, earlier: Plan | None = None, orders: Orders | None = None
+    ) -> Planned:
         if earlier is None:
             found.append(problem.budget.capacity_bytes)
-        return original(problem, planner, prove=prove, earlier=earlier)
+        return original(problem, planner, prove=prove, earlier=earlier, orders=orders)
 
     monkeypatch.setattr(kept, "planned", noted)
     return found

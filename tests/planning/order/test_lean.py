@@ -112,6 +112,20 @@ def test_the_lean_order_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(asked) == 1
 
 
+def test_plans_of_one_step_share_what_can_be_had_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each order is rewritten once, for a quick plan, a thorough one and the floor, and the plans are the same."""
+    asked: list[Problem] = []
+    found = lean.free_rewrites
+    monkeypatch.setattr(lean, "free_rewrites", lambda problem: (asked.append(problem), found(problem))[1])
+    problem = under(problem_of(branches(), 1 << 30), 2 * LARGE)
+    orders = Orders(problem)
+    plans = [planned(replace(problem, quick=quick), orders=orders).plan for quick in (True, False)]
+    assert len(asked) == 2
+    assert [plan.decisions for plan in plans] == [
+        planned(replace(problem, quick=quick)).plan.decisions for quick in (True, False)
+    ]
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_irregular_steps_keep_their_budget_and_their_bound(seed: int) -> None:
     """A plan in either order is verified, fits, and is not below what `least_seconds` says."""

@@ -17,6 +17,7 @@ from outgrow.files import cache_folder, write_to_cache
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Plan, Stow, Swap
 from outgrow.planning.compiled import folder
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import Planned, planned
 from outgrow.planning.problem import Problem
 from outgrow.report.planfile import plan_from_json, plan_to_data
@@ -26,15 +27,16 @@ _MORE_ROOM, _OTHER_SECONDS = 0.03, 0.05
 _MOST_OF_A_GRAPH, _MOST_FILES = 8, 256
 
 
-def planned_or_kept(problem: Problem, planner: str, *, prove: bool) -> Planned:
+def planned_or_kept(problem: Problem, planner: str, *, prove: bool, orders: Orders | None = None) -> Planned:
     """Return a plan that was kept if one serves; else make one and keep it. Raises `Infeasible` below the floor."""
     file = _file(problem, planner)
     known = _read(file)
+    orders = Orders(problem) if orders is None else orders
     for plan in known:
-        found = _again(plan, problem, prove=prove) if serves(plan, problem) else None
+        found = _again(plan, problem, orders, prove=prove) if serves(plan, problem) else None
         if found is not None:
             return found
-    found = planned(problem, planner, prove=prove)
+    found = planned(problem, planner, prove=prove, orders=orders)
     if not (problem.quick or found.plan.is_empty):
         newest = [found.plan, *known][:_MOST_OF_A_GRAPH]
         write_to_cache(file, "".join(f"{json.dumps(plan_to_data(plan))}\n" for plan in newest))
@@ -52,10 +54,10 @@ def _is_about(one: int, other: int) -> bool:
     return max(one, other) <= min(one, other) * (1 + _MORE_ROOM)
 
 
-def _again(plan: Plan, problem: Problem, *, prove: bool) -> Planned | None:
+def _again(plan: Plan, problem: Problem, orders: Orders, *, prove: bool) -> Planned | None:
     """Return what the decisions of a plan make of a problem; None if they do not fit, or peak or seconds changed."""
     try:
-        found = planned(problem, plan.planner, prove=prove, earlier=plan)
+        found = planned(problem, plan.planner, prove=prove, earlier=plan, orders=orders)
     except (InvalidPlan, NotApplicable):
         return None
     before, now = plan.predicted.seconds, found.plan.predicted

@@ -20,6 +20,7 @@ from outgrow.operators.arithmetic import PRODUCTS, value_bytes
 from outgrow.operators.stalls import slowdown
 from outgrow.plan import UNLIMITED, Budget, Estimate, Plan
 from outgrow.planning.names import SOLVER_SECONDS
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
@@ -107,14 +108,24 @@ class Prepared:
         )
 
 
-def prepare(problem: Problem, planner: str, *, prove: bool = True, keep: bool = False, verify: bool = True) -> Prepared:
+def prepare(
+    problem: Problem,
+    planner: str,
+    *,
+    prove: bool = True,
+    keep: bool = False,
+    verify: bool = True,
+    orders: Orders | None = None,
+) -> Prepared:
     """Plan a captured graph and derive what will run.
 
     Without `prove` the bound is the arithmetic alone, which takes no time to find. With `keep` a plan of an earlier job
     may serve (`frontends.preparing.kept`). Without `verify` the derivation is still to be verified
-    (`Prepared.require_verified`). Raises `Infeasible` if the budget is below the floor.
+    (`Prepared.require_verified`). Plans of one graph and its costs may share `orders`.
+    Raises `Infeasible` if the budget is below the floor.
     """
-    found = planned_or_kept(problem, planner, prove=prove) if keep else planned(problem, planner, prove=prove)
+    make = planned_or_kept if keep else planned
+    found = make(problem, planner, prove=prove, orders=orders)
     prepared = Prepared(
         problem.graph, problem.costs, problem.machine, found.plan, found.stages, found.in_core, found.simulated
     )

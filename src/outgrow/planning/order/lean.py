@@ -12,20 +12,24 @@ A step without updates and gradients has one half. Updates keep their places, si
 such as in randomly wired cells, another order may be far better.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from outgrow.analysis.updates import first_update
 from outgrow.ir.graph import Graph, Role
-from outgrow.plan import Move
+from outgrow.plan import Decision, Move
 from outgrow.planning.bound.bound import VARIABLES, bound_seconds
+from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.order.jobs import alone, jobs_of, profile
 from outgrow.planning.order.moves import moves_to
 from outgrow.planning.order.reorder import Effort, lowered
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws
+
+_Freed: TypeAlias = tuple[Graph, tuple[Decision, ...]]
 
 _SECONDS = 0.5
 """How long ordering one half may take, on a machine of 2020."""
@@ -37,10 +41,12 @@ _MOST_OPS = 10_000
 class Orders:
     """The captured graph, then the one in the lean order if that is another, each with the moves that make it.
 
-    They are those of a problem's graph and workspace. The lean order is looked for once, when it is first asked for.
+    They are those of a problem's graph and costs. The lean order is looked for once, when it is first asked for, and so
+    is what can be had for nothing in each: plans of one step, for several budgets, share it.
     """
 
     problem: Problem
+    _freed: dict[Hashable, _Freed] = field(default_factory=dict[Hashable, _Freed], init=False, repr=False)
 
     def __iter__(self) -> Iterator[tuple[Graph, tuple[Move, ...]]]:
         """Yield each graph with its moves."""
@@ -57,6 +63,18 @@ class Orders:
         with ThreadPoolExecutor(1) as pool:  # compiled code does not bear Ctrl-C, which strikes the main thread
             moves = pool.submit(_moves, self.problem).result()
         return (apply_laws(graph, moves), moves) if moves else None
+
+    def freed(self, problem: Problem) -> _Freed:
+        """Return the graph of a problem, which is one of these, after all free rewrites, and the decisions."""
+        is_captured = problem.graph is self.problem.graph
+        assert is_captured or (self.lean is not None and problem.graph is self.lean[0]), "the graph is one of these"
+        assert problem.costs is self.problem.costs, "orders are those of some costs"
+        places_results = problem.machine.device.places_results
+        # all that free rewrites look at besides graph and costs; the budget is not among it
+        asked = (is_captured, problem.minimum_bytes, problem.fixed, problem.anchored, problem.stalls, places_results)
+        if asked not in self._freed:
+            self._freed[asked] = free_rewrites(problem)
+        return self._freed[asked]
 
 
 def least_seconds(problem: Problem, orders: Orders, variables: int = VARIABLES) -> float:

@@ -15,7 +15,6 @@ from outgrow.ir.graph import Graph
 from outgrow.operators.stalls import slowdown
 from outgrow.plan import Decision
 from outgrow.planning.floor import floor_of, require_feasible
-from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import Conditions, Trial, conditions_of, tried
@@ -97,22 +96,24 @@ def boards(
     floors: list[tuple[int, Graph]] = []
     for ordered, moves in orders:
         own = replace(problem, graph=ordered)
-        rewritten, made = free_rewrites(own) if moves else (graph, free)
+        rewritten, made = orders.freed(own) if moves else (graph, free)
         floors.append((floor_of(own, rewritten)[0], rewritten))
         if floors[-1][0] <= problem.budget.capacity_bytes:
             board = board_of(own, rewritten, (*moves, *made), is_wanted)
-            yield [board, *_unstalled(own, rewritten, moves, is_wanted)]
+            yield [board, *_unstalled(own, orders, rewritten, moves, is_wanted)]
     least, lowest = min(floors, key=itemgetter(0))
     if least > problem.budget.capacity_bytes:
         require_feasible(problem, lowest)
 
 
-def _unstalled(problem: Problem, graph: Graph, moves: tuple[Decision, ...], is_wanted: Event) -> Iterator[Board]:
+def _unstalled(
+    problem: Problem, orders: Orders, graph: Graph, moves: tuple[Decision, ...], is_wanted: Event
+) -> Iterator[Board]:
     """Yield the board on which no op stalls, if one does in this graph, and the board has plans at all."""
     if all(slowdown(graph.values, op) == 1 for op in graph.ops):
         return
     without = replace(problem, stalls=False)
-    rewritten, made = free_rewrites(without)
+    rewritten, made = orders.freed(without)
     if floor_of(without, rewritten)[0] <= problem.budget.capacity_bytes:
         yield board_of(without, rewritten, (*moves, *made), is_wanted)
 
