@@ -11,8 +11,10 @@ Predicted, simulated and measured events go through the same two functions. A st
 from the moment its bytes are reserved until the moment they are freed.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from typing import NamedTuple
 
 
@@ -53,7 +55,7 @@ class Trace:
     @property
     def peak_bytes(self) -> int:
         """The largest number of device bytes held at once."""
-        return peak_bytes(self.events)
+        return peak_bytes(event.device_bytes for event in self.events)
 
     @property
     def bytes_out(self) -> int:
@@ -81,10 +83,10 @@ def memory_over_time(events: tuple[Event, ...]) -> tuple[tuple[float, int, int],
     return tuple(points)
 
 
-def peak_bytes(events: tuple[Event, ...]) -> int:
-    """Return the largest number of device bytes held at once.
+def peak_bytes(changes: Iterable[int]) -> int:
+    """Return the most bytes that are held at once, after the changes so far.
 
-    >>> peak_bytes((Event(0.0, 4), Event(1.0, 2), Event(1.0, -4)))
+    >>> peak_bytes((4, 2, -4))
     6
     """
-    return max((device for _, device, _ in memory_over_time(events)), default=0)
+    return max(accumulate(changes), default=0)

@@ -58,7 +58,7 @@ class Recording:
     @cached_property
     def peak_bytes(self) -> int:
         """The most bytes that were held at once; nothing is waited for."""
-        return peak_bytes(tuple([Event(0.0, device, tier) for _, device, tier in self.memory]))
+        return peak_bytes(device for _, device, _ in self.memory)
 
     @cached_property
     def held(self) -> Held:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from outgrow.frontends.fake.lists import one_by_one
+from outgrow.frontends.fake.lists import each_by_itself
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import Role
@@ -101,7 +101,7 @@ class Calls(TorchDispatchMode):
 
 def lengths(func: Any, *args: object) -> list[int]:
     with Calls() as calls:
-        one_by_one(func)(*args)
+        each_by_itself(func)(*args)
     return calls.lengths
 
 
@@ -126,6 +126,6 @@ def test_what_cannot_be_told_for_each_tensor_is_left_whole() -> None:
     assert lengths(aten._foreach_addcmul_.Tensor, xs, xs, xs, torch.ones(2)) == [2]
     assert lengths(aten._foreach_addcmul_.ScalarList, xs, xs, xs, [1.0, 2.0]) == [1, 1]
     assert lengths(aten._foreach_add_.ScalarList, [xs[0]], [1.0]) == [1]
-    found = one_by_one(aten._foreach_norm.Scalar)(xs)
+    found = each_by_itself(aten._foreach_norm.Scalar)(xs)
     assert isinstance(found, list)
     assert all(map(torch.equal, found, aten._foreach_norm.Scalar(xs)))

@@ -39,7 +39,7 @@ from outgrow.frontends.fake.alignments import BY_TENSORS
 from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
-from outgrow.frontends.fake.lists import one_by_one
+from outgrow.frontends.fake.lists import each_by_itself
 from outgrow.frontends.fake.literals import LIFTS, Literals
 from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
@@ -184,7 +184,7 @@ class Twins(TorchDispatchMode):
             args, kwargs = pytree.tree_map_only(Tensor, self.twin, (args, kwargs or {}))
         if func is _ITEM:
             args = (_met(args[0]),)
-        return self._conjugates.called(func, args, kwargs or {}, BY_TENSORS.get(func) or one_by_one(func))
+        return self._conjugates.called(func, args, kwargs or {}, BY_TENSORS.get(func) or each_by_itself(func))
 
 
 def _met(tensor: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ _OF_ALL = "scalars"
 _Given = tuple[tuple[object, ...], dict[str, object]]
 
 
-def one_by_one(func: OpOverload) -> Callable[..., object]:
+def each_by_itself(func: OpOverload) -> Callable[..., object]:
     """Return what calls an operator on lists for one tensor after the other, and other operators as they are."""
     arguments = func._schema.arguments
     if not func.name().startswith(_ON_LISTS) or any(_is_of_all(item) for item in arguments):
