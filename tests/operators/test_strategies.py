@@ -1,5 +1,7 @@
 """Are the ways to cut an operator those that its mathematics allows, with what each worker needs?"""
 
+import pytest
+
 from outgrow.operators.strategies import Partial, Same, Split, description, pieces, strategies
 from outgrow.operators.tdl import Call, Operand, Reducer
 
@@ -89,3 +91,19 @@ def test_what_is_not_described_has_no_way() -> None:
     transposed = Call("aten.convolution.default", (x, w, None, (1,), (1,), (1,), True, (0,), 2), ((4, 16, 8),))
     assert description(transposed) is None
     assert strategies(transposed) == ()
+
+
+def pool(shape: tuple[int, ...], dimensions: int) -> Call:
+    """A mean over windows of three, padded by one, which leaves the shape as it is."""
+    window = ((3,) * dimensions, (1,) * dimensions, (1,) * dimensions)
+    return Call(f"aten.avg_pool{dimensions}d.default", (Operand(0, shape), *window, False, True, None), (shape,))
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_pools_are_not_cut_in_space(dimensions: int) -> None:
+    """Neither with a batch, whose images and channels are cut, nor without, where the channels come first."""
+    space = (8,) * dimensions
+    outcomes = [
+        [strategy.outcomes for strategy in strategies(pool((*before, *space), dimensions))] for before in ((4, 6), (6,))
+    ]
+    assert outcomes == [[(Split(0),), (Split(1),)], [(Split(0),)]]

@@ -3,7 +3,7 @@
 A largest element is found again by its number in the whole plane, so the numbers are not cut in space.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from outgrow.operators.catalogue.entry import Entry
 from outgrow.operators.tdl import ALL, Call, Result, applied, indices
@@ -11,25 +11,34 @@ from outgrow.operators.tdl import ALL, Call, Result, applied, indices
 b, c = indices("b c")
 
 
-def by_planes(call: Call) -> list[Result | None]:
-    """Each plane of a channel by itself, whatever is done to it."""
-    read = applied(*(operand[b, c, *(ALL for _ in operand.shape[2:])] for operand in call.operands))
-    shapes = call.shapes
-    return [None if shape is None else Result.at((b, c, *(ALL for _ in shape[2:])), read) for shape in shapes]
+def by_planes(space: int) -> Callable[[Call], list[Result | None]]:
+    """Return the description of a pool in this many dimensions: each plane by itself, with a batch or without."""
+
+    def describe(call: Call) -> list[Result | None]:
+        has_batch = len(call.operands[0].shape) > space + 1
+        at = (*((b, c) if has_batch else (c,)), *(ALL,) * space)
+        read = applied(*(operand[at] for operand in call.operands))
+        return [None if shape is None else Result.at(at, read) for shape in call.shapes]
+
+    return describe
 
 
+_IN_TWO_DIMENSIONS = (
+    "max_pool2d_with_indices",
+    "max_pool2d_with_indices_backward",
+    "avg_pool2d",
+    "avg_pool2d_backward",
+    "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool2d_backward",
+)
+_IN_THREE_DIMENSIONS = (
+    "max_pool3d_with_indices",
+    "max_pool3d_with_indices_backward",
+    "avg_pool3d",
+    "avg_pool3d_backward",
+)
 ENTRIES: Mapping[str, Entry] = {
-    f"aten.{name}.default": Entry(by_planes)
-    for name in (
-        "max_pool2d_with_indices",
-        "max_pool2d_with_indices_backward",
-        "max_pool3d_with_indices",
-        "max_pool3d_with_indices_backward",
-        "avg_pool2d",
-        "avg_pool2d_backward",
-        "avg_pool3d",
-        "avg_pool3d_backward",
-        "_adaptive_avg_pool2d",
-        "_adaptive_avg_pool2d_backward",
-    )
+    f"aten.{name}.default": Entry(by_planes(space))
+    for space, names in ((2, _IN_TWO_DIMENSIONS), (3, _IN_THREE_DIMENSIONS))
+    for name in names
 }
