@@ -139,6 +139,37 @@ def test_a_failed_repetition_leaves_what_was_there(monkeypatch: pytest.MonkeyPat
     assert all(map(torch.equal, [*found, *left_by(ours, step)], expected))
 
 
+@pytest.mark.parametrize("steps", [1, STEPS])
+def test_what_a_failed_op_keeps_is_of_its_own_step(steps: int, repeated: list[int]) -> None:
+    """Its scratch lives on in the error; the next step has nothing to do with that."""
+    fails = False
+
+    @torch.library.custom_op(f"outgrow_tests::halved_{steps}", mutates_args=())
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        scratch = x * 2
+        if fails:
+            raise KeyboardInterrupt
+        return scratch / 4
+
+    halved.register_fake(torch.empty_like)
+    torch.manual_seed(0)
+    model, x = nn.Linear(64, 64), torch.randn(512, 64)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(halved(x)).square().mean()
+        loss.backward()
+        return loss
+
+    ours = Step(step, Training((model,), ()), Settings.of("2MiB"), name="", device=StandIn())
+    expected = [ours(x) for _ in range(steps)][-1]
+    fails = True
+    with pytest.raises(KeyboardInterrupt):
+        ours(x)
+    fails = False
+    assert torch.equal(ours(x), expected)
+    assert bool(repeated) is (steps > 1)
+
+
 def test_results_that_are_lists_of_what_changes() -> None:
     """An op that reads a list with a part of the batch in it, and a loss that is kept from step to step."""
     torch.manual_seed(0)

@@ -251,6 +251,8 @@ class PlannedMemory:
         `TierFailure` once all are safe.
         """
         self.after()
+        if self.directions is not None:
+            self.directions.strays()  # what the error keeps of an op that failed
         self._arriving.clear()
         failures: list[TierFailure] = []
         for name in extents.keys() & storages.keys():
