@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
-from outgrow.runtime.medium import OnDisk
+from outgrow.runtime.medium import BelowHost, InHost, OnDisk
 from outgrow.runtime.resting import (
     Extent,
     Quota,
@@ -25,6 +25,7 @@ from outgrow.runtime.resting import (
 from outgrow.runtime.spill import Spill
 from outgrow.units import MIB
 from tests.runtime.memory import open_spill_files
+from tests.runtime.stand_in import StandIn
 
 needs_arena = pytest.mark.skipif(not arena.is_available(), reason="storages change places by compiled code")
 
@@ -151,6 +152,27 @@ def test_a_storage_that_rests_outlives_its_file(disk_folder: Path) -> None:
     del tensor
     other.close()
     assert open_spill_files() == files
+
+
+@needs_arena
+def test_steps_of_one_device_go_on_with_one_tier(disk_folder: Path) -> None:
+    """Each step has streams of its own, and a tier is none of theirs; that of another folder is another one."""
+
+    def spills(folder: Path) -> tuple[Spill, Spill]:
+        device, cpu = StandIn(), torch.device("cpu")
+        below = BelowHost(folder, cpu, device.streams, device.more_streams, device.lock)
+        return Spill(InHost(cpu, device.streams, device.lock)), Spill(below)
+
+    tensor = torch.full((1 << 10,), 7.0)
+    storage = tensor.untyped_storage()
+    for one, other, elsewhere in zip(spills(disk_folder), spills(disk_folder), spills(disk_folder.parent), strict=True):
+        one.reserve(0, storage.nbytes())
+        one.sent({"t": storage})
+        for spill in (other, elsewhere):
+            spill.adopt([tensor])
+        assert other.file is one.file
+        assert (elsewhere.file is one.file) is isinstance(one.medium, InHost)
+        one.close()
 
 
 @needs_arena

@@ -1,7 +1,7 @@
 """What is a tier made of? A file on a disk, or memory of the host beside a device, each with its own link."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -49,11 +49,11 @@ class OnDisk:
 
 @dataclass(frozen=True, slots=True)
 class InHost:
-    """Memory of the host beside a device."""
+    """Memory of the host beside a device, the same for all who reach that by streams of their own."""
 
     device: torch.device
-    streams: Streams
-    lock: Lock
+    streams: Streams = field(compare=False)
+    lock: Lock = field(compare=False)
 
     def tier(self) -> HostPool:
         return HostPool(self.device, self.lock)
@@ -69,9 +69,9 @@ class BelowHost:
 
     folder: Path
     device: torch.device
-    streams: Streams
-    more: Callable[[], Streams]
-    lock: Lock
+    streams: Streams = field(compare=False)
+    more: Callable[[], Streams] = field(compare=False)
+    lock: Lock = field(compare=False)
 
     def tier(self) -> FileBelow:
         return FileBelow(self.device, DiskTier(self.folder, ROOM_BYTES))
