@@ -78,6 +78,21 @@ def test_files_share_a_disk_budget(disk_folder: Path) -> None:
     other.close()
 
 
+@needs_arena
+def test_a_disk_budget_ends_with_its_step(disk_folder: Path) -> None:
+    """What rests in the file of a step that is gone is gone on with, within the budget of the next one."""
+    gone, tensor = Spill(OnDisk(disk_folder), Quota(2 * MIB)), torch.zeros(MIB, dtype=torch.uint8)
+    gone.reserve(0, MIB)
+    gone.sent({"t": tensor.untyped_storage()})
+    del gone
+    spill = Spill(OnDisk(disk_folder), Quota(4 * MIB))
+    spill.adopt([tensor])
+    spill.reserve(3 * MIB, 0)
+    with pytest.raises(TierFailure, match=r"disk budget is 4.0 MiB"):
+        spill.reserve(4 * MIB, 0)
+    spill.close()
+
+
 def test_what_is_given_back_meanwhile_waits(disk_folder: Path) -> None:
     """An extent may end while another one is taken, as garbage does: the space is free afterwards, and whole."""
     file = SpillFile(OnDisk(disk_folder))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from queue import SimpleQueue
 from threading import Lock
-from weakref import WeakSet, WeakValueDictionary, finalize
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, finalize
 
 import torch
 
@@ -165,8 +165,7 @@ class Quota:
     def hold(self, file: "SpillFile") -> None:
         """Let what a file takes count from now on."""
         self._files.add(file)
-        if self not in file.quotas:
-            file.quotas.append(self)
+        file.quotas[self] = None
 
     def require(self, more_bytes: int, tier: Tier) -> None:
         """Raise `TierFailure` unless a tier, which is one of the files', may take so much more."""
@@ -182,10 +181,13 @@ class Quota:
 
 @dataclass(eq=False)
 class SpillFile:
-    """A tier that grows with what is taken of it, within its quotas; it is freed with its last holder."""
+    """A tier that grows with what is taken of it, within its quotas; it is freed with its last holder.
+
+    A quota ends with the step that it is of, which may be before what rests here.
+    """
 
     medium: Medium
-    quotas: list[Quota] = field(default_factory=list[Quota])
+    quotas: WeakKeyDictionary[Quota, None] = field(default_factory=WeakKeyDictionary[Quota, None])
     _space: _Space = field(default_factory=_Space)
     _taking: Lock = field(default_factory=Lock)
 
@@ -228,7 +230,7 @@ class SpillFile:
         tier = self.tier
         begin = tier.capacity_bytes + tier.seam_bytes
         end = begin + round_up(size_bytes, ROOM_BYTES)
-        for quota in self.quotas:
+        for quota in [*self.quotas]:
             quota.require(tier.taken_for(end - begin), tier)
         tier.grow(end)
         self._space.give(begin, end)
