@@ -321,6 +321,24 @@ def test_what_rests_comes_home_where_the_step_fits(compiled: Compile) -> None:
     assert not resting(job)
 
 
+def test_what_rests_comes_home_where_a_step_runs_as_written(compiled: Compile) -> None:
+    """Whichever step's file it is in; a step that closes leaves alone what rests in another one's."""
+    job = heavy()
+    compiled(job)(*job.batches[0])
+
+    def weights_rest() -> bool:
+        return any(extent_of(weight.untyped_storage()) for weight in job.model.parameters())
+
+    evaluated = torch.no_grad()(lambda x: job.model(x).sum())
+    evaluation = outgrow.compile(evaluated, model=job.model, memory_budget=3 * STATE)
+    evaluation.close()
+    assert weights_rest()
+    evaluation(job.batches[1][0])
+    assert evaluation.plan.ran_as_written
+    assert not weights_rest()
+    evaluation.close()
+
+
 def test_what_was_read_of_another_steps_state_is_given_back(compiled: Compile) -> None:
     """Averages that a checkpoint reads from the disk take no memory in an evaluation, which knows nothing of them."""
     job, budget = heavy(), 3 * STATE // 4

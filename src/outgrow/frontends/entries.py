@@ -297,9 +297,10 @@ class Entries:
         moves = all(platform.may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
         return Served(entry, tensors) if moves else None
 
-    def come_home(self) -> None:
-        """Bring what rests in the next tier between steps back to memory."""
-        self._platform.come_home(self._training)
+    def come_home(self, *, is_own: bool = False) -> None:
+        """Bring what rests in the next tier between steps back to memory; `is_own`: only from that of this step."""
+        held = (local(tensor).untyped_storage() for tensor in held_tensors(self._training))
+        self._platform.come_home(held, is_own=is_own)
 
     def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Plan from observed costs; if there is no such plan, the old one stays if it kept the budget."""
@@ -328,7 +329,7 @@ class Entries:
 
     def close(self) -> None:
         """Give the disk space back, and memory that rests; entries take both anew when they run."""
-        self.come_home()
+        self.come_home(is_own=True)
         self._platform.close()
 
 

@@ -157,6 +157,10 @@ class Spill:
         extent = extent_of(storage)
         return extent if extent is not None and extent.file is self.file else None
 
+    def has(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage rests in this file, or below."""
+        return self.held(storage) is not None or (self.below is not None and self.below.has(storage))
+
     def close(self) -> None:
         """Stop the link and give the space back: at once, or when what rests there is no longer needed."""
         if self.below is not None:

@@ -1,9 +1,10 @@
 """How does a step run on a CPU? In the process's own memory, whose high water the kernel tells, and beside a file."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
@@ -13,7 +14,6 @@ from outgrow.frontends.preparing.measure import CostCache, open_cost_cache, this
 from outgrow.frontends.preparing.prepare import Prepared, unseen_overhead_bytes
 from outgrow.frontends.preparing.settings import Settings, remark_beyond_memory
 from outgrow.frontends.tracing.capture import Captured
-from outgrow.frontends.user.state import Training, held_tensors, local
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.runtime import arena, freeing, process
@@ -22,7 +22,7 @@ from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import give_back_mapped
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
-from outgrow.runtime.resting import bring_home, come_home, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import bring_home, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
 from outgrow.units import round_up
 
@@ -131,8 +131,8 @@ class OnCpu:
     def clear_away(self) -> None:
         freeing.clear_away()
 
-    def come_home(self, training: Training) -> None:
-        all_come_home(self._spill, training)
+    def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
+        bring_home(item for item in storages if not is_own or self._spill.has(item))
 
     def forget(self, program: Program) -> None:
         """A program that does not run takes nothing."""
@@ -149,12 +149,6 @@ def reserved(spill: Spill, program: Program, tensors: Mapping[str, Tensor]) -> S
     spill.adopt(tensors.values())
     spill.reserve(program.scratch_bytes, missing_bytes(spill, program, tensors, program.lasting - program.sunk))
     return spill
-
-
-def all_come_home(spill: Spill, training: Training) -> None:
-    """Bring what a training has in the next tier back to memory of its device."""
-    for tensor in held_tensors(training) if spill.file is not None else ():
-        come_home(local(tensor).untyped_storage())
 
 
 def missing_bytes(spill: Spill, program: Program, tensors: Mapping[str, Tensor], lasting: Collection[str]) -> int:

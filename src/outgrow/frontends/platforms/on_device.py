@@ -9,7 +9,7 @@ Steps of one device have an arena each, such as one that trains and one that eva
 what does: it takes its arena anew when it runs again.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
@@ -23,7 +23,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import sunk
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.platforms.beside_device import BesideDevice
-from outgrow.frontends.platforms.on_cpu import OnCpu, all_come_home
+from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.measure import CostCache, machine_of, open_cost_cache
 from outgrow.frontends.preparing.prepare import Prepared
@@ -31,7 +31,6 @@ from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import Captured
 from outgrow.frontends.user.devices import CPU
-from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import Graph, Op, Role
 from outgrow.ir.machine import Machine
 from outgrow.plan import Addresses
@@ -45,7 +44,7 @@ from outgrow.runtime.pages import Unread
 from outgrow.runtime.planned_arena import Arena, PlannedMemory
 from outgrow.runtime.program import Aim, Program
 from outgrow.runtime.recording import Moment, Recording
-from outgrow.runtime.resting import is_exchangeable, resident_bytes
+from outgrow.runtime.resting import bring_home, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
 
 _SHARE_MEASURED = 1 / 4
@@ -230,12 +229,12 @@ class OnDevice:
     def clear_away(self) -> None:
         self.trim()
 
-    def come_home(self, training: Training) -> None:
+    def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
         """Close the arenas, since no planned step runs now. What still finds no room stays where it is."""
         self._close_idle()
         self._arena.close()
         try:
-            all_come_home(self._beside.spill, training)
+            bring_home(item for item in storages if not is_own or self._beside.spill.has(item))
         except torch.OutOfMemoryError:
             warn(_STAYS, stacklevel=2)
 

@@ -4,17 +4,17 @@ OnCpu      the process's own memory under a budget, and a file as the next tier 
 OnDevice   an arena of planned addresses on a device, and host memory as the next tier (`frontends.platforms.on_device`)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
 from outgrow.frontends.preparing.measure import CostCache
 from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.tracing.capture import Captured
-from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.runtime.device_memory import DeviceMemory
@@ -137,8 +137,8 @@ class Platform(Protocol):
         """Give back what compilers have left behind."""
         ...
 
-    def come_home(self, training: Training) -> None:
-        """Bring what rests in the next tier between steps back."""
+    def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
+        """Bring back what rests in a next tier between steps, be it that of another step unless `is_own`."""
         ...
 
     def forget(self, program: Program) -> None:
