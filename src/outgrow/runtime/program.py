@@ -113,6 +113,11 @@ class Program:
     aims: Mapping[int, tuple[Aim, ...]] = field(default_factory=dict)
 
     @property
+    def moves(self) -> bool:
+        """Whether anything leaves, or rests in a tier between steps."""
+        return bool(self.lasting or self.extents)
+
+    @property
     def scratch_bytes(self) -> int:
         """Bytes of the tier that the program needs beside those of lasting storages."""
         return self._bytes(self.extents.keys() - self.sunk)

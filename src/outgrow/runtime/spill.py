@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 
 import torch
 
+from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.errors import TierFailure
 from outgrow.runtime.freeing import trim
 from outgrow.runtime.medium import AnyLink, Medium
+from outgrow.runtime.program import Program
 from outgrow.runtime.resting import Extent, Quota, SpillFile, bring_home, copied_out, extent_of, forget
+from outgrow.units import round_up
 
 
 @dataclass
@@ -75,6 +78,16 @@ class Spill:
             self._take_scratch(self.file, scratch_bytes)  # another program had wanted more scratch
             self.file.make_room(lasting_bytes)
         self.link = self.link or self.medium.link(self.file.tier)
+
+    def reserve_for(self, program: Program, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Make room for what a program moves through this tier. Raises `TierFailure` as `reserve` does."""
+        self.adopt(tensors.values())
+        self.reserve(program.scratch_bytes, self.missing_bytes(program, tensors, program.lasting - program.sunk))
+
+    def missing_bytes(self, program: Program, tensors: Mapping[str, torch.Tensor], lasting: Collection[str]) -> int:
+        """Return the bytes that lasting storages of a program will take here beside what they have here."""
+        resting = {name for name in program.stowed & tensors.keys() if self.held(tensors[name].untyped_storage())}
+        return sum(round_up(program.sizes[name], ROOM_BYTES) for name in lasting if name not in resting)
 
     def _take_scratch(self, file: SpillFile, size_bytes: int) -> None:
         self.scratch = None

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.errors import TierFailure
-from outgrow.frontends.platforms.on_cpu import missing_bytes, reserved
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.ir.machine import Machine
 from outgrow.runtime.device import BesideHost
@@ -79,17 +78,19 @@ class BesideDevice:
         if self.spill.quota.limit_bytes is not None:
             _come_home(program, storages, make_way)
         has_sunk = bool(program.sunk) and self._sink(program, tensors)
+        if not program.moves:
+            _come_home(program, storages, make_way)
+            return None, has_sunk
         try:
-            spill = reserved(self.spill, program, tensors)
+            self.spill.reserve_for(program, tensors)
         except TierFailure:
             if not self._cleared(program, storages.values()):
                 raise
-            spill = reserved(self.spill, program, tensors)
-        if spill is None:
-            _come_home(program, storages, make_way)
-            return None, has_sunk
-        _, was_here = spill.sent({name: storages[name] for name in program.stowed & storages.keys() - program.sunk})
-        return spill, has_sunk or was_here
+            self.spill.reserve_for(program, tensors)
+        _, was_here = self.spill.sent(
+            {name: storages[name] for name in program.stowed & storages.keys() - program.sunk}
+        )
+        return self.spill, has_sunk or was_here
 
     def _sink(self, program: Program, tensors: Mapping[str, Tensor]) -> bool:
         """Bring to the file what is to rest there; return whether any of it was elsewhere."""
@@ -97,7 +98,7 @@ class BesideDevice:
         assert below is not None, "what sinks has a tier below"
         below.adopt(tensors.values())
         deep = {name: tensors[name].untyped_storage() for name in program.stowed & program.sunk & tensors.keys()}
-        missing = missing_bytes(below, program, tensors, program.lasting & program.sunk)
+        missing = below.missing_bytes(program, tensors, program.lasting & program.sunk)
         below.reserve(program.sunk_bytes, missing)
         _, was_elsewhere = below.sent(deep)
         return was_elsewhere

@@ -1,6 +1,6 @@
 """How does a step run on a CPU? In the process's own memory, whose high water the kernel tells, and beside a file."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
-from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.preparing.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.preparing.prepare import Prepared, unseen_overhead_bytes
@@ -24,7 +23,6 @@ from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import bring_home, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
-from outgrow.units import round_up
 
 
 class OnCpu:
@@ -74,10 +72,11 @@ class OnCpu:
         freeing.trim()
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
-        spill = reserved(self._spill, program, tensors)
-        if spill is None:
-            bring_home(tensor.untyped_storage() for tensor in tensors.values())
-        return spill
+        if not program.moves:
+            bring_home(tensors[name].untyped_storage() for name in tensors)
+            return None
+        self._spill.reserve_for(program, tensors)
+        return self._spill
 
     def settle_libraries(self) -> None:
         """What they keep of threads of a CPU is in the overhead."""
@@ -140,18 +139,3 @@ class OnCpu:
     def close(self) -> None:
         self._spill.close()
         arena.keep_at_most(0)
-
-
-def reserved(spill: Spill, program: Program, tensors: Mapping[str, Tensor]) -> Spill | None:
-    """Return the next tier with room for what a program moves; None if it moves nothing."""
-    if not program.lasting and not program.extents:
-        return None
-    spill.adopt(tensors.values())
-    spill.reserve(program.scratch_bytes, missing_bytes(spill, program, tensors, program.lasting - program.sunk))
-    return spill
-
-
-def missing_bytes(spill: Spill, program: Program, tensors: Mapping[str, Tensor], lasting: Collection[str]) -> int:
-    """Return the bytes that lasting storages of a program will take in a tier beside what they have there."""
-    resting = {name for name in program.stowed & tensors.keys() if spill.held(tensors[name].untyped_storage())}
-    return sum(round_up(program.sizes[name], ROOM_BYTES) for name in lasting if name not in resting)
