@@ -18,10 +18,12 @@ from torch.optim import Adam
 import outgrow
 from outgrow.errors import Infeasible, TierFailure
 from outgrow.frontends.platforms import on_cpu
+from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing.machines import described_machine
+from outgrow.frontends.preparing.settings import Settings
 from outgrow.plan import Stow
 from outgrow.runtime.execute import Run
-from outgrow.runtime.program import Call
+from outgrow.runtime.program import Call, Program
 from outgrow.runtime.resting import extent_of
 from outgrow.units import MIB
 from tests.frontends.training import Job, Left, Step, differences, left, left_by
@@ -355,6 +357,23 @@ def test_what_was_read_of_another_steps_state_is_given_back(compiled: Compile) -
         evaluation(job.batches[3][0])
     assert evaluation.process_bytes <= budget
     evaluation.close()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_plans_take_turns_on_a_small_disk(disk_folder: Path) -> None:
+    """What the next plan wants in memory comes home first, where the disk has no room for what rests by both."""
+    platform = OnCpu(Settings.of("1GiB", offload_dir=disk_folder, disk_budget="3MiB"))
+    tensors = {name: torch.full((2 * MIB,), at, dtype=torch.uint8) for at, name in enumerate("ab")}
+    storages = {name: tensor.untyped_storage() for name, tensor in tensors.items()}
+    for name in "aba":
+        rests, sizes = frozenset(name), dict.fromkeys("ab", 2 * MIB)
+        program = Program((), {}, {}, sizes, extents={}, lasting=rests, stowed=rests, results=())
+        spill = platform.make_ready(program, tensors, 0)
+        assert spill is not None
+        spill.arrange(storages, program.stowed, {name: 2 * MIB})
+        assert [other for other in "ab" if extent_of(storages[other])] == [name]
+    assert [int(tensor.max()) for tensor in tensors.values()] == [0, 1]
+    platform.close()
 
 
 def test_gradients_that_rest_are_not_overwritten(compiled: Compile) -> None:

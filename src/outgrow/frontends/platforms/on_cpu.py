@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
+from outgrow.errors import TierFailure
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.preparing.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.preparing.prepare import Prepared, unseen_overhead_bytes
@@ -73,9 +74,13 @@ class OnCpu:
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
         if not program.moves:
-            bring_home(tensors[name].untyped_storage() for name in tensors)
+            bring_home(tensor.untyped_storage() for tensor in tensors.values())
             return None
-        self._spill.reserve_for(program, tensors)
+        try:
+            self._spill.reserve_for(program, tensors)
+        except TierFailure:  # what another plan has left there may have the room
+            bring_home(tensor.untyped_storage() for name, tensor in tensors.items() if name not in program.stowed)
+            self._spill.reserve_for(program, tensors)
         return self._spill
 
     def settle_libraries(self) -> None:
