@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.optim import Adam
 
 import outgrow
+from outgrow.analysis.timeline import memory_over_time
 from outgrow.errors import Infeasible, TierFailure
 from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.platforms.on_cpu import OnCpu
@@ -190,6 +191,11 @@ def test_weights_and_state_need_not_fit(share: float, compiled: Compile) -> None
     assert differences(found, expected) == []
     assert step.process_bytes <= budget
     assert any(isinstance(decision, Stow) for decision in step.current.decisions)
+    simulated, measured = step.traces.simulated, step.traces.measured
+    assert measured is not None
+    held = [[tier for _, _, tier in memory_over_time(trace.events)] for trace in (simulated, measured)]
+    assert max(held[0]) == max(held[1])
+    assert held[0][-1] == held[1][-1]
 
 
 def test_a_closed_step_brings_weights_home(compiled: Compile) -> None:

@@ -57,7 +57,8 @@ class Progress:
 class Run:
     """The tables of one run of a program; `extents` are those of lasting storages.
 
-    `values` are those that were computed or looked at already, and `made_of` their names by storage.
+    `values` are those that were computed or looked at already, and `made_of` their names by storage; `resting` are the
+    bytes of the next tier by storage.
 
     An op counts from the time when the thread was free for it (`free_since`): what Python does between two ops, such as
     beginning transfers, is part of what the next one costs.
@@ -76,6 +77,7 @@ class Run:
     in_flight: dict[str, list[Copy]] = field(default_factory=dict[str, list[Copy]])
     values: dict[str, Item] = field(default_factory=dict[str, Item])
     made_of: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    resting: dict[str, int] = field(default_factory=dict[str, int])
     observed: dict[str, Cost] = field(default_factory=dict[str, Cost])
     recording: Recording = field(default_factory=lambda: Recording(0.0, 0.0))
     free_since: Moment = 0.0
@@ -93,6 +95,9 @@ class Run:
         there = sum(storage.nbytes() for name, storage in self.storages.items() if name not in self.program.stowed)
         self.recording = Recording(self.memory.begin(self.capacity_bytes - there), perf_counter())
         self._hold(there)
+        for name in self.storages:
+            if name in self.program.stowed:
+                self._rest(name, self.program.sizes[name])
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
@@ -135,6 +140,9 @@ class Run:
         """Free what dies with the present instruction and go on to the next."""
         for storage in self.program.dies.get(self.position, ()):
             self._release(storage)
+            rested = self.resting.pop(storage, 0)
+            if rested:
+                self._hold(0, -rested)
         self.position += 1
 
     def finish(self) -> Outcome:
@@ -166,6 +174,13 @@ class Run:
     def _hold(self, size_bytes: int, tier_bytes: int = 0) -> None:
         self.held += size_bytes
         self.recording.memory.append((self.memory.moment(), size_bytes, tier_bytes))
+
+    def _rest(self, storage: str, size_bytes: int) -> None:
+        """Note what a storage takes of the next tier; a second copy takes the place of the first."""
+        more = size_bytes - self.resting.get(storage, 0)
+        if more > 0:
+            self.resting[storage] = size_bytes
+            self._hold(0, more)
 
     def _make_room(self, size_bytes: int = 0) -> None:
         """Let only so much memory rest that there is room for what is held and for `size_bytes` more."""
@@ -299,7 +314,7 @@ class Run:
 
     def _swap_out(self, storage: str, begin: int, end: int) -> None:
         offset, _ = self.extent(storage)
-        self._hold(0, end - begin)
+        self._rest(storage, end - begin)
         address = self.storages[storage].data_ptr()
         self.submit(Lane.OUT, storage, end - begin, offset + begin, address + begin)
 
