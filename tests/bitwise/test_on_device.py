@@ -173,6 +173,33 @@ def test_ops_are_tried_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> N
     assert not any(extent_of(item.untyped_storage()) for item in ours.model.buffers())
 
 
+def test_ops_that_only_a_plan_has_are_tried_without_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later plan may have other ones than the first; what the arena takes is free for them."""
+    torch.manual_seed(0)
+    model, x, device = nn.Linear(64, 64), torch.randn(512, 64), StandIn()
+
+    def step(x: Tensor) -> Tensor:
+        loss = F.relu(model(x)).square().mean()
+        loss.backward()
+        return loss
+
+    ours = Step(step, Training((model,), ()), Settings.of("2MiB"), name="", device=device)
+    ours(x)
+    assert device.taken_bytes() > PAGE
+    tried, seen = Rehearsal._tried, list[int]()
+
+    def noted(self: Rehearsal, *args: Any) -> object:
+        seen.append(device.taken_bytes())
+        return tried(self, *args)
+
+    monkeypatch.setattr(Rehearsal, "_tried", noted)
+    monkeypatch.setattr(rehearsal, "_KNOWN", {})
+    assert ours._last is not None
+    ours._platform.program(ours._last.captured, ours._last.planned.prepared)
+    assert set(seen) == {0}
+    ours(x)
+
+
 def test_what_cannot_be_tried_at_first_is_tried_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """An op for which the device has no room is planned from a model of it; whatever runs for it is tried then."""
     expected = trained(eager := resnet(), eager.step)

@@ -112,8 +112,7 @@ class OnDevice:
         graph = captured.graph
         if self._rehearsal.knows(graph):
             return
-        self._close_idle()
-        self._arena.close()
+        self._close_arenas()
         tried = max((sum(graph.storages[name].size_bytes for name in names) for names in graph.touched_at), default=0)
         if self._device.taken_bytes() + _TRIED_AT_ONCE * tried <= self._budget_bytes:
             return
@@ -150,6 +149,8 @@ class OnDevice:
 
     def program(self, captured: Captured, prepared: Prepared) -> Program:
         graph = prepared.derived
+        if not self._rehearsal.knows(graph):
+            self._close_arenas()  # of ops that only a plan has, in place or in parts, which are tried now
         parts = self._rehearsal.of(graph, captured.elsewhere)
         scratch = {name: part.scratch_bytes for name, part in parts.items()}
         elsewhere = outside(graph) | captured.elsewhere
@@ -231,8 +232,7 @@ class OnDevice:
 
     def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
         """Close the arenas, since no planned step runs now. What still finds no room stays where it is."""
-        self._close_idle()
-        self._arena.close()
+        self._close_arenas()
         try:
             bring_home(item for item in storages if not is_own or self._beside.spill.has(item))
         except torch.OutOfMemoryError:
@@ -248,6 +248,11 @@ class OnDevice:
     def _idle_beside(self) -> list["OnDevice"]:
         """Other steps of this device that do not run."""
         return [other for other in [*_idle] if other is not self and _is_one(other._device, self._device)]
+
+    def _close_arenas(self) -> None:
+        """Give back the arenas of this step and of others, while no planned step runs."""
+        self._close_idle()
+        self._arena.close()
 
     def _close_idle(self) -> None:
         """Give back the arenas of other steps, which take them anew when they run."""
