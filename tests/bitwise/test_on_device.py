@@ -173,6 +173,24 @@ def test_ops_are_tried_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> N
     assert not any(extent_of(item.untyped_storage()) for item in ours.model.buffers())
 
 
+@pytest.mark.parametrize("taken_since", [0, 64 << 20])
+def test_what_the_device_held_before_is_no_part_of_the_budget(
+    taken_since: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another model that is larger than the budget sends no state away; what was taken since the step was made does."""
+    model, x, device = nn.Linear(64, 64), torch.randn(512, 64), StandIn()
+    device.rooms.append(1 << 30)
+    platform = OnDevice(Settings.of("64MiB"), device)
+    platform.baseline_bytes([])
+    device.rooms.append(taken_since)
+    rested = list[int]()
+    monkeypatch.setattr(rehearsal, "_KNOWN", {})
+    monkeypatch.setattr(platform._beside, "rest", lambda tensors: rested.append(len(tensors)))
+    captured = capture(lambda x: model(x).sum(), [model], [], (x,))
+    platform.make_room(captured, captured.tensors(Training((model,), ()), (x,), {}))
+    assert rested == ([2] if taken_since else [])
+
+
 def test_ops_that_only_a_plan_has_are_tried_without_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later plan may have other ones than the first; what the arena takes is free for them."""
     torch.manual_seed(0)

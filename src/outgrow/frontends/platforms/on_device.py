@@ -114,7 +114,8 @@ class OnDevice:
             return
         self._close_arenas()
         tried = max((sum(graph.storages[name].size_bytes for name in names) for names in graph.touched_at), default=0)
-        if self._device.taken_bytes() + _TRIED_AT_ONCE * tried <= self._budget_bytes:
+        taken_bytes = self._device.taken_bytes() - (self._baseline_bytes or 0)
+        if taken_bytes + _TRIED_AT_ONCE * tried <= self._budget_bytes:
             return
         staying = self.fixed(captured, tensors)
         self._beside.rest([tensors[name] for name in tensors.keys() - staying])
