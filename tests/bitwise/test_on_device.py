@@ -1,11 +1,13 @@
 """In an arena of planned addresses beside streams that run late, a step leaves the bits that the eager step leaves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -470,6 +472,29 @@ def failing(call: Callable[[Run, Call], None], calls: int) -> Callable[[Run, Cal
         call(self, item)
 
     return run
+
+
+def test_nobody_begins_a_step_while_idle_ones_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that begin or end in other threads would change what is gone through."""
+    begun: list[bool] = []
+
+    def begin() -> bool:
+        is_free = on_device._idle_lock.acquire(blocking=False)
+        if is_free:
+            on_device._idle_lock.release()
+        return is_free
+
+    class Watched(WeakSet[OnDevice]):
+        def __iter__(self) -> Iterator[OnDevice]:
+            with ThreadPoolExecutor(1) as pool:
+                begun.append(pool.submit(begin).result())
+            return super().__iter__()
+
+    platform = OnDevice(Settings.of("1GiB"), StandIn())
+    monkeypatch.setattr(on_device, "_idle", Watched())
+    assert platform.idle_bytes() == 0
+    platform.baseline_bytes([])
+    assert begun == [False, False]
 
 
 @pytest.mark.parametrize("page", [PAGE, 0])

@@ -12,7 +12,7 @@ what does: it takes its arena anew when it runs again.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from threading import Lock
+from threading import RLock
 from warnings import warn
 from weakref import WeakSet
 
@@ -59,7 +59,7 @@ _WAITS = (
     "optimizer, which are there by torch.set_default_device, make it with capturable=True."
 )
 _idle: "WeakSet[OnDevice]" = WeakSet()
-_idle_lock = Lock()
+_idle_lock = RLock()
 """Whole steps that do not run now."""
 _TRIED_AT_ONCE = 2
 """Trying an op takes up to twice the bytes that it touches: of two runs both hold their results."""
@@ -248,7 +248,9 @@ class OnDevice:
 
     def _idle_beside(self) -> list["OnDevice"]:
         """Other steps of this device that do not run."""
-        return [other for other in [*_idle] if other is not self and _is_one(other._device, self._device)]
+        with _idle_lock:
+            others = [*_idle]
+        return [other for other in others if other is not self and _is_one(other._device, self._device)]
 
     def _close_arenas(self) -> None:
         """Give back the arenas of this step and of others, while no planned step runs."""
