@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
-from outgrow.runtime.medium import BelowHost, InHost, OnDisk
+from outgrow.runtime.medium import BelowHost, InHost, Medium, OnDisk
 from outgrow.runtime.resting import (
     Extent,
     Quota,
@@ -125,13 +126,20 @@ def test_a_storage_that_rests_can_be_read_and_written(disk_folder: Path) -> None
     spill.close()
 
 
+def below_host(folder: Path) -> BelowHost:
+    """A file below the host's memory, beside a device that is new."""
+    device = StandIn()
+    return BelowHost(folder, torch.device("cpu"), device.streams, device.more_streams, device.lock)
+
+
 @needs_arena
+@pytest.mark.parametrize("medium", [OnDisk, below_host])
 def test_a_disk_that_fails_when_a_storage_comes_home_is_named(
-    disk_folder: Path, monkeypatch: pytest.MonkeyPatch
+    medium: Callable[[Path], Medium], disk_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read as in a step, so the error is one; the storage rests on, and comes home once the disk is well."""
-    spill = Spill(OnDisk(disk_folder))
-    tensor = torch.full((1 << 20,), 3.0)
+    spill = Spill(medium(disk_folder))
+    tensor = torch.full((3 << 20,), 3.0)
     storage = tensor.untyped_storage()
     spill.reserve(0, storage.nbytes())
     extents = spill.arrange({"t": storage}, {"t"}, {})
@@ -174,9 +182,8 @@ def test_steps_of_one_device_go_on_with_one_tier(disk_folder: Path) -> None:
     """Each step has streams of its own, and a tier is none of theirs; that of another folder is another one."""
 
     def spills(folder: Path) -> tuple[Spill, Spill]:
-        device, cpu = StandIn(), torch.device("cpu")
-        below = BelowHost(folder, cpu, device.streams, device.more_streams, device.lock)
-        return Spill(InHost(cpu, device.streams, device.lock)), Spill(below)
+        device = StandIn()
+        return Spill(InHost(device.torch_device, device.streams, device.lock)), Spill(below_host(folder))
 
     tensor = torch.full((1 << 10,), 7.0)
     storage = tensor.untyped_storage()

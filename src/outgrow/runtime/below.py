@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from outgrow.runtime import arena
-from outgrow.runtime.memory import bytes_on
+from outgrow.runtime.memory import bytes_on, room_for
 from outgrow.runtime.staged import PIECE_BYTES
 from outgrow.runtime.tiers import DiskTier
 
@@ -68,10 +68,14 @@ class FileBelow:
             self.file.write(offset + begin, piece.data_ptr(), piece.nbytes)
 
     def home(self, offset: int, storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        """Return memory of the device with the bytes of a storage that is mapped at `offset`."""
-        content = torch.empty(0, dtype=torch.uint8).set_(self.file.mapped(offset, storage.nbytes(), None))
+        """Return memory of the device with the bytes of a storage that is mapped at `offset`, read from the file."""
         room = torch.empty(storage.nbytes(), dtype=torch.uint8, device=self._device)
-        return room.copy_(content).untyped_storage()
+        buffer = torch.empty(0, dtype=torch.uint8).set_(room_for(min(PIECE_BYTES, room.nbytes)))
+        for begin in range(0, room.nbytes, PIECE_BYTES):
+            piece = buffer[: room.nbytes - begin]
+            self.file.read(offset + begin, piece.data_ptr(), piece.nbytes)
+            room[begin : begin + piece.nbytes].copy_(piece)
+        return room.untyped_storage()
 
     def forget(self, storage: torch.UntypedStorage) -> None:
         """Give back the memory of the host that was taken by reading a storage that is mapped here."""
