@@ -355,6 +355,24 @@ def test_closing_ends_the_threads(tier: DiskTier) -> None:
     assert copying_threads() == before
 
 
+def test_a_link_without_all_its_threads_has_none(tier: DiskTier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may have no more threads after the first."""
+    before, start, started = copying_threads(), threading.Thread.start, list[threading.Thread]()
+
+    def started_once(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started_once)
+    with pytest.raises(RuntimeError, match="can't start"):
+        Link(tier)
+    gc.collect()
+    started[0].join(60)
+    assert copying_threads() == before
+
+
 def test_a_forgotten_link_ends(disk_folder: Path) -> None:
     """Threads and disk space go when nobody refers to link and tier any more."""
     before = open_spill_files()

@@ -157,8 +157,8 @@ class Link:
             queue = self._queues[lane] = SimpleQueue[Ticket | None]()
             work = (queue, transfer, self._health)
             self._threads.append(Thread(target=_serve, args=work, name=f"outgrow-{lane}", daemon=True))
-        _start(self._threads, stack_bytes)
         self._end_threads = finalize(self, _end, tuple(self._queues.values()))
+        _start(self._threads, stack_bytes)
         _links.add(self)
 
     @property
@@ -200,7 +200,10 @@ class Link:
             ticket.settle()
 
     def close(self) -> None:
-        """Refuse what is queued, wait for what is being copied, and end the threads. May be called again."""
+        """Refuse what is queued, wait for what is being copied, and end the threads. May be called again.
+
+        A disk that hangs is waited for no longer than `_JOIN_SECONDS`, by `settle` without a limit.
+        """
         if self._health.failure is None:
             self._health.failure = TierFailure(f"The link to the spill file in {self._folder} was closed.")
         self._is_closed = True
