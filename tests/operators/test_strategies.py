@@ -93,6 +93,21 @@ def test_what_is_not_described_has_no_way() -> None:
     assert strategies(transposed) == ()
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("aten.mean.dim", (Operand(0, ()), (0,), False), ((),)),
+        Call("aten.sum.dim_IntList", (Operand(0, ()), (-1,), True), ((),)),
+        Call("aten._softmax.default", (Operand(0, ()), 0, False), ((),)),
+        Call("aten.transpose.int", (Operand(0, ()), 0, -1), ((),)),
+    ],
+)
+def test_a_number_has_no_way(call: Call) -> None:
+    """Torch takes it for a tensor of one dimension where one is to be named."""
+    assert description(call) is not None
+    assert strategies(call) == ()
+
+
 def pool(shape: tuple[int, ...], dimensions: int) -> Call:
     """A mean over windows of three, padded by one, which leaves the shape as it is."""
     window = ((3,) * dimensions, (1,) * dimensions, (1,) * dimensions)

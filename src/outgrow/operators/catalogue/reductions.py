@@ -44,6 +44,8 @@ def _reduced(call: Call) -> tuple[int, ...]:
     if argument is None or argument == ():
         return tuple(range(len(x.shape)))
     found = argument if isinstance(argument, tuple) else (argument,)
+    if not x.shape:  # a number has dimension 0 and -1, too
+        return ()
     return tuple(whole_number(item) % len(x.shape) for item in found)
 
 

@@ -84,8 +84,9 @@ def transpose(call: Call) -> list[Result | None]:
     """Two dimensions exchanged."""
     (x,) = call.operands
     order = list(range(len(x.shape)))
-    one, other = (whole_number(item) % len(order) for item in call.arguments[1:3])
-    order[one], order[other] = order[other], order[one]
+    if order:  # a number has dimension 0 and -1, too
+        one, other = (whole_number(item) % len(order) for item in call.arguments[1:3])
+        order[one], order[other] = order[other], order[one]
     return _in_order(call, order)
 
 
