@@ -178,6 +178,17 @@ def test_a_storage_that_rests_outlives_its_file(disk_folder: Path) -> None:
 
 
 @needs_arena
+def test_storages_lie_in_their_order(disk_folder: Path) -> None:
+    """As they come, in every process: those that rest first, then those that may leave."""
+    spill, names = Spill(OnDisk(disk_folder)), [f"layer{number}.weight" for number in range(16)]
+    storages = {name: torch.zeros(4096, dtype=torch.uint8).untyped_storage() for name in names}
+    spill.reserve(0, 16 * 4096)
+    found = spill.arrange(storages, frozenset(names[1::2]), dict.fromkeys(names[::2], 4096))
+    assert [found[name].offset // 4096 for name in names[1::2] + names[::2]] == [*range(16)]
+    spill.close()
+
+
+@needs_arena
 def test_steps_of_one_device_go_on_with_one_tier(disk_folder: Path) -> None:
     """Each step has streams of its own, and a tier is none of theirs; that of another folder is another one."""
 

@@ -70,7 +70,7 @@ def made_ready(
     for slot in call.captured.stale:
         put(slot, None, call.training)
     storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
-    lasting = {name: call.program.sizes[name] for name in call.program.lasting}
+    lasting = {name: size for name, size in call.program.sizes.items() if name in call.program.lasting}
     extents = {} if spill is None else spill.arrange(storages, call.program.stowed, lasting, call.program.sunk)
     return Run(
         call.program,

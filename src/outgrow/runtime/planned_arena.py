@@ -255,8 +255,8 @@ class PlannedMemory:
             self.directions.strays()  # what the error keeps of an op that failed
         self._arriving.clear()
         failures: list[TierFailure] = []
-        for name in extents.keys() & storages.keys():
-            if self.arena.holds(storages[name]):
+        for name in extents:
+            if name in storages and self.arena.holds(storages[name]):
                 try:
                     copied_out(storages[name], extents[name])
                 except TierFailure as failure:

@@ -126,7 +126,7 @@ class Spill:
         may leave during the step. Raises `TierFailure` if the disk fails, or has no room for all of them.
         """
         assert self.file is not None, "the file was made when room was reserved"
-        found, leaves_holes = self.stow({name: storages[name] for name in stowed & storages.keys()}, sunk)
+        found, leaves_holes = self.stow({name: item for name, item in storages.items() if name in stowed}, sunk)
         if leaves_holes:
             trim()
         bring_home(storage for name, storage in storages.items() if name not in found)

@@ -87,9 +87,8 @@ class BesideDevice:
             if not self._cleared(program, storages.values()):
                 raise
             self.spill.reserve_for(program, tensors)
-        _, was_here = self.spill.sent(
-            {name: storages[name] for name in program.stowed & storages.keys() - program.sunk}
-        )
+        here = program.stowed - program.sunk
+        _, was_here = self.spill.sent({name: item for name, item in storages.items() if name in here})
         return self.spill, has_sunk or was_here
 
     def _sink(self, program: Program, tensors: Mapping[str, Tensor]) -> bool:
@@ -97,7 +96,8 @@ class BesideDevice:
         below = self.spill.below
         assert below is not None, "what sinks has a tier below"
         below.adopt(tensors.values())
-        deep = {name: tensors[name].untyped_storage() for name in program.stowed & program.sunk & tensors.keys()}
+        sinking = program.stowed & program.sunk
+        deep = {name: tensor.untyped_storage() for name, tensor in tensors.items() if name in sinking}
         missing = below.missing_bytes(program, tensors, program.lasting & program.sunk)
         below.reserve(program.sunk_bytes, missing)
         _, was_elsewhere = below.sent(deep)
