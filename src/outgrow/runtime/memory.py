@@ -6,8 +6,8 @@ count. So pieces of a storage come back into their final place one after the oth
 its copy begins.
 
 A block starts at a multiple of 2 MiB and asks for huge pages: direct I/O reaches it without a bounce copy, at
-the rate of the disk. It goes back to the kernel in the moment when its last user dies, past the heap and its
-caches.
+the rate of the disk. In the moment when its last user dies it goes on to the arena if all of it was committed, and
+back to the kernel otherwise, past the heap and its caches.
 
 `lend` and `take_back` do the same to a part of a storage that stays where it is. `room_for` is for what comes back
 whole, as most storages do: a tensor of the arena.
@@ -72,7 +72,7 @@ class _Reserved:
 class Block:
     """`size_bytes` of address space for one storage, starting at `address`; nothing of it is usable before `commit`.
 
-    The block and every storage made from it hold the memory; when the last of them dies, it goes back at once.
+    The block and every storage made from it hold the memory; when the last of them dies, it is free at once.
     """
 
     def __init__(self, size_bytes: int) -> None:

@@ -5,9 +5,9 @@
     high_water_bytes  VmHWM: the largest VmRSS since the process began or `reset_high_water` was last called
 
 Both count the same kinds of pages, so their difference means something; a baseline removes what libraries
-take. Reserved addresses, bytes that were never touched, and the spill file (it is not cached) count in
-neither. A page of a memfd that is mapped twice counts twice. The kernel keeps the counters per processor and
-adds them up lazily: a figure may be off by about 256 KiB for each processor.
+take. Reserved addresses, bytes that were never touched, and what copies move to and from the spill file count in
+neither; what is read where it rests counts in both. A page of a memfd that is mapped twice counts twice. The kernel
+keeps the counters per processor and adds them up lazily: a figure may be off by about 256 KiB for each processor.
 
 A kernel that is none of Linux (gVisor's) may have no mark. Steps on a CPU are measured by it, so they are refused then.
 """

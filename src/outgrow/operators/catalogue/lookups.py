@@ -1,4 +1,4 @@
-"""Operators that find a place in one operand by the numbers in another: embeddings and the loss of classes.
+"""Operators that find a place in one operand by the numbers in another: embeddings.
 
 Where such a place may be anywhere, all of the dimension is needed.
 """
