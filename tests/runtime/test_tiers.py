@@ -364,25 +364,6 @@ def test_short_transfers_are_taken_up(tier: DiskTier, monkeypatch: pytest.Monkey
     check_round_trip(tier, 300_000, at, at, 4096)
 
 
-def test_interrupted_transfers_are_repeated(tier: DiskTier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal in the middle of a copy does it no harm."""
-    calls: list[int] = []
-
-    def interrupted(real: Transfer) -> Transfer:
-        def transfer(file: int, buffers: list[memoryview], offset: int) -> int:
-            calls.append(offset)
-            if len(calls) % 2:
-                raise InterruptedError(errno.EINTR, "interrupted")
-            return real(file, buffers, offset)
-
-        return transfer
-
-    monkeypatch.setattr(os, "pwritev", interrupted(os.pwritev))
-    monkeypatch.setattr(os, "preadv", interrupted(os.preadv))
-    check_round_trip(tier, 100_000, 0, 0, 0)
-    assert len(calls) > 2
-
-
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("at", [0, 64])
 def test_a_failing_copy_names_what_and_where(

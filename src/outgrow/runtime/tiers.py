@@ -221,8 +221,6 @@ class DiskTier:
             what = f"{way.verb} {length} bytes at offset {offset + done} of the spill file in {self.folder}"
             try:
                 moved = transfer(file.descriptor, [bytes_at(address + done, length)], offset + done)
-            except InterruptedError:
-                continue
             except OSError as error:
                 raise TierFailure(f"{what} failed: {_reason(error)}. Check the disk. {_CHOOSE}") from error
             if moved < ROOM_BYTES:
