@@ -76,8 +76,10 @@ def neediest(seconds: float, costs: Sequence[Cost]) -> Cost:
     return Cost(seconds, workspace, workspace - beside, measured=True)
 
 
-_OF_NUMBERS = ("operator", "math", "torch")
+OF_NUMBERS = ("operator", "math", "torch")
 """The namespaces of functions on host scalars."""
+NUMBER_SECONDS = 1e-6
+"""About what one of these takes."""
 
 FUSED = "outgrow.fused_"
 """The begin of the name of each operator that a compiler made of several."""
@@ -85,8 +87,8 @@ FUSED = "outgrow.fused_"
 
 def modelled(graph: Graph, op: Op, device: Device) -> Cost:
     """Return the roofline seconds of an op and an upper bound of its workspace."""
-    if op.operator.partition(".")[0] in _OF_NUMBERS:
-        return Cost(1e-6)
+    if op.operator.partition(".")[0] in OF_NUMBERS:
+        return Cost(NUMBER_SECONDS)
     arithmetic = flops(graph, op) / device.flops_per_second
     movement = moved_bytes(graph, op) / device.bytes_per_second
     workspace = workspace_bound(graph, op) if device.needs_workspace else 0

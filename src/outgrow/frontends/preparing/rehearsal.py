@@ -24,7 +24,7 @@ from statistics import median
 
 import torch
 
-from outgrow.analysis.cost import Cost, cost_key, workspace_bound
+from outgrow.analysis.cost import FUSED, NUMBER_SECONDS, OF_NUMBERS, Cost, cost_key, workspace_bound
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
 from outgrow.frontends.lowering.lower import call_of, geometry_of, stand_ins
@@ -36,9 +36,8 @@ from outgrow.runtime.program import Call, Geometry, Item
 
 _ROUNDS, _TURNS = 3, 4
 _SCALARS: Mapping[str, Item] = {"float": 0.5, "int": 1, "bool": True}
-_OF_THE_HOST = ("operator", "math", "torch", "outgrow")
+_OF_THE_HOST = (*OF_NUMBERS, "outgrow")
 """Namespaces of functions that are no kernels of the device: on numbers, or on the state of a generator."""
-_HOST_SECONDS = 1e-6
 _CHOOSES = "convolution"
 
 
@@ -129,9 +128,9 @@ class Rehearsal:
         return self._tried(graph, op, elsewhere)
 
     def _tried(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Rehearsed:
-        is_of_host = op.operator.partition(".")[0] in _OF_THE_HOST and not op.operator.startswith("outgrow.fused")
+        is_of_host = op.operator.partition(".")[0] in _OF_THE_HOST and not op.operator.startswith(FUSED)
         if is_of_host or _only_checks(graph, op):
-            return Rehearsed(_HOST_SECONDS)
+            return Rehearsed(NUMBER_SECONDS)
         alone = _alone(graph, op)
         call = call_of(alone, op, stand_ins(alone, self._unread))
         operands = self._operands(alone, op, elsewhere)
