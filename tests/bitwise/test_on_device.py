@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import pytest
 import torch
@@ -193,10 +193,10 @@ def test_what_the_device_held_before_is_no_part_of_the_budget(
     assert rested == ([2] if taken_since else [])
 
 
-def test_ops_that_only_a_plan_has_are_tried_without_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later plan may have other ones than the first; what the arena takes is free for them."""
+def _small(device: StandIn) -> tuple[Step, Tensor]:
+    """A step near its floor that has run once, and its batch."""
     torch.manual_seed(0)
-    model, x, device = nn.Linear(64, 64), torch.randn(512, 64), StandIn()
+    model, x = nn.Linear(64, 64), torch.randn(512, 64)
 
     def step(x: Tensor) -> Tensor:
         loss = F.relu(model(x)).square().mean()
@@ -205,6 +205,25 @@ def test_ops_that_only_a_plan_has_are_tried_without_the_arena(monkeypatch: pytes
 
     ours = Step(step, Training((model,), ()), Settings.of("2MiB"), name="", device=device)
     ours(x)
+    return ours, x
+
+
+def test_nothing_is_left_of_a_program_that_is_forgotten() -> None:
+    """Where its results go is told to no allocator any more, whoever asked where they went."""
+    ours, _ = _small(StandIn())
+    platform = ours._platform
+    assert isinstance(platform, OnDevice)
+    assert platform.last is not None
+    assert platform.last.directions is not None
+    directions = ref(platform.last.directions)
+    platform.forget(platform.last.program)
+    assert directions() is None
+
+
+def test_ops_that_only_a_plan_has_are_tried_without_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later plan may have other ones than the first; what the arena takes is free for them."""
+    device = StandIn()
+    ours, x = _small(device)
     assert device.taken_bytes() > PAGE
     tried, seen = Rehearsal._tried, list[int]()
 

@@ -38,7 +38,7 @@ def install() -> bool:
     library = _library()
     if library is not None:
         library.arena_install()
-        _installed.append(True)
+        _installed[:] = [True]
     return library is not None
 
 

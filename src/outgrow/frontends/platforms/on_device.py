@@ -240,6 +240,8 @@ class OnDevice:
             warn(_STAYS, stacklevel=2)
 
     def forget(self, program: Program) -> None:
+        if self.last is not None and self.last.program is program:
+            self.last = None
         self._arena.forget(program)
 
     def close(self) -> None:
