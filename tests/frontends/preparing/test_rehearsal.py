@@ -12,6 +12,7 @@ import torch
 from outgrow.errors import ReplayMismatch
 from outgrow.frontends.preparing import rehearsal
 from outgrow.frontends.preparing.rehearsal import Rehearsal
+from outgrow.frontends.tracing.capture import capture
 from outgrow.ir.text import parse_graph
 from tests.runtime.stand_in import Point, StandIn, Threads
 
@@ -70,6 +71,25 @@ def test_the_thread_of_a_first_attempt_waits_for_the_device(
     threads: list[int] = []
     tried(StandIn(), lambda: threads.append(threading.get_ident()))
     assert threads[0] == waited[0]
+
+
+def test_updates_of_fused_optimizers_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are kernels, whatever stands for torch's own; what reads the state of a generator is none."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        torch.set_rng_state(torch.get_rng_state())
+
+    captured = capture(step, [model], [optimizer], (torch.ones(2, 4),))
+    made, found = rehearsal.call_of, list[str]()
+    monkeypatch.setattr(rehearsal, "_KNOWN", {})
+    monkeypatch.setattr(rehearsal, "call_of", lambda *about: (found.append(about[1].operator), made(*about))[1])
+    Rehearsal(StandIn(), directed=False).costs(captured.graph, (), lambda _share: None)
+    assert "outgrow.adamw_.default" in found
+    assert not [name for name in found if "generator" in name]
 
 
 @pytest.mark.cuda

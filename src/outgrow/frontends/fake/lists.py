@@ -23,6 +23,8 @@ from torch._ops import OpOverload
 
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _FUSED = ("adam_", "adamw_", "sgd_", "adagrad_")
+UPDATES = tuple(f"outgrow.{name}." for name in _FUSED)
+"""How the names begin of the operators that take any rate."""
 _ASKED_AS_A_WHOLE = "aten::_foreach_"
 _ON_LISTS = (_ASKED_AS_A_WHOLE, "aten::_fused_", "aten::_amp_foreach_", *(f"outgrow::{name}" for name in _FUSED))
 """How the names of operators begin that do the same with each tensor of a list."""
