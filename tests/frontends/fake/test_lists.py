@@ -126,6 +126,8 @@ def test_what_cannot_be_told_for_each_tensor_is_left_whole() -> None:
     assert lengths(aten._foreach_addcmul_.Tensor, xs, xs, xs, torch.ones(2)) == [2]
     assert lengths(aten._foreach_addcmul_.ScalarList, xs, xs, xs, [1.0, 2.0]) == [1, 1]
     assert lengths(aten._foreach_add_.ScalarList, [xs[0]], [1.0]) == [1]
+    assert each_by_itself(aten._fused_rms_norm.default) is aten._fused_rms_norm.default  # its list is a shape
+    assert each_by_itself(aten._fused_adam.default) is aten._fused_adam.default  # it returns several lists
     found = each_by_itself(aten._foreach_norm.Scalar)(xs)
     assert isinstance(found, list)
     assert all(map(torch.equal, found, aten._foreach_norm.Scalar(xs)))

@@ -27,7 +27,7 @@ UPDATES = tuple(f"outgrow.{name}." for name in _FUSED)
 """How the names begin of the operators that take any rate."""
 _ASKED_AS_A_WHOLE = "aten::_foreach_"
 _ON_LISTS = (_ASKED_AS_A_WHOLE, "aten::_fused_", "aten::_amp_foreach_", *(f"outgrow::{name}" for name in _FUSED))
-"""How the names of operators begin that do the same with each tensor of a list."""
+"""How the names of operators begin that do the same with each tensor of a list; a few others begin so, too."""
 _OF_ALL = "scalars"
 """A tensor of this name has a number for each tensor of the lists."""
 _Given = tuple[tuple[object, ...], dict[str, object]]
@@ -35,8 +35,7 @@ _Given = tuple[tuple[object, ...], dict[str, object]]
 
 def each_by_itself(func: OpOverload) -> Callable[..., object]:
     """Return what calls an operator on lists for one tensor after the other, and other operators as they are."""
-    arguments = func._schema.arguments
-    if not func.name().startswith(_ON_LISTS) or any(_is_of_all(item) for item in arguments):
+    if not _is_on_lists(func):
         return func
 
     def called(*args: object, **kwargs: object) -> object:
@@ -49,8 +48,13 @@ def each_by_itself(func: OpOverload) -> Callable[..., object]:
     return called
 
 
-def _is_of_all(argument: torch.Argument) -> bool:
-    return argument.name == _OF_ALL and str(argument.type) == "Tensor"
+def _is_on_lists(func: OpOverload) -> bool:
+    """Whether an operator does the same with each tensor of its lists, and returns nothing, or a list of tensors."""
+    if not func.name().startswith(_ON_LISTS) or len(func._schema.returns) > 1:
+        return False
+    first, *others = func._schema.arguments
+    is_of_all = any(item.name == _OF_ALL and str(item.type) == "Tensor" for item in others)
+    return str(first.type) == "List[Tensor]" and not is_of_all
 
 
 def _calls(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[_Given]:
@@ -82,9 +86,19 @@ def _is_uniform(tensors: Sequence[Tensor], first: Tensor) -> bool:
     own = tensors[0]
     return all(
         (item.dtype, item.device, item.shape, item.stride()) == (first.dtype, first.device, own.shape, own.stride())
-        and torch.ops.aten.is_non_overlapping_and_dense.default(item)
+        and _is_dense(item)
         for item in tensors
     )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the elements of a tensor lie side by side, in any order of its dimensions."""
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _rated(name: str) -> Callable[..., None]:
