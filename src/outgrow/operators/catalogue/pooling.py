@@ -38,7 +38,7 @@ _IN_THREE_DIMENSIONS = (
     "avg_pool3d_backward",
 )
 ENTRIES: Mapping[str, Entry] = {
-    f"aten.{name}.default": Entry(by_planes(space))
-    for space, names in ((2, _IN_TWO_DIMENSIONS), (3, _IN_THREE_DIMENSIONS))
+    f"aten.{name}.default": entry
+    for entry, names in ((Entry(by_planes(2)), _IN_TWO_DIMENSIONS), (Entry(by_planes(3)), _IN_THREE_DIMENSIONS))
     for name in names
 }
