@@ -571,6 +571,7 @@ def test_a_divided_step_is_predicted_on_a_machine(outgrow: Command, toy: Path, t
     assert found["ideal_seconds"] < found["predicted_seconds"]
     assert found["planned_peak_bytes"] <= 1 << 30
     assert re.search(rf"a step +{format_seconds(found['predicted_seconds'])} +on k80x8 within 1.00 GiB", said.out)
+    assert outgrow("partition", f"{toy}:perceptron", *BIG, "--workers=1", "--machine=k80-pcie3").status == 0
     alone = outgrow(*asked, "--machine=k80-pcie3")
     assert (alone.status, "k80-pcie3 describes one device" in alone.err) == (1, True)
     many = outgrow("partition", f"{toy}:perceptron", *BIG, "--workers=16", "--machine=k80x8")
@@ -638,6 +639,11 @@ def test_a_setting_without_influence_is_refused(outgrow: Command, toy: Path) -> 
 
 def test_nothing_fits_a_budget_below_every_floor(outgrow: Command, toy: Path) -> None:
     """Where not even the value 1 fits, the refusal says so with the floor's reason."""
-    said = outgrow("fit", f"{toy}:perceptron", "--memory-budget=1MiB", "--vary=rows", "--machine=v100-pcie3")
+    out = toy.with_name("trials.json")
+    asked = ("fit", f"{toy}:perceptron", "--memory-budget=1MiB", "--vary=rows", "--machine=v100-pcie3")
+    said = outgrow(*asked, "--json", out)
     assert "Not even rows 1 fits 1.0 MiB" in refusal(said)
     assert re.fullmatch(r"rows 1: does not fit \(needs [\d.]+ MiB\)\n", said.out)
+    found = json.loads(out.read_text())
+    assert found["largest"] is None
+    assert [trial["value"] for trial in found["trials"]] == [1]

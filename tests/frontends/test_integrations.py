@@ -118,6 +118,16 @@ def test_lightning(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(map(torch.equal, found[1], expected[1]))
 
 
+def test_lightning_finds_what_lies_in_containers() -> None:
+    """Nobody calls a list or a dictionary of modules, but what is in them."""
+    ours = pytest.importorskip("outgrow.frontends.lightning")
+    one, two, three = nn.Linear(1, 1), nn.Linear(1, 1), nn.Sequential(nn.Linear(1, 1))
+    module = nn.Module()
+    module.nets = nn.ModuleDict({"one": one, "more": nn.ModuleList([two])})
+    module.three = three
+    assert [*ours._called(module)] == [one, two, three]
+
+
 def test_lightning_needs_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an argument, or in the environment."""
     ours = pytest.importorskip("outgrow.frontends.lightning")

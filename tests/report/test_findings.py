@@ -38,11 +38,12 @@ def test_the_json_holds_the_plan_and_numbers_that_json_can_say() -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
-    found = replace(findings(losses=(1.0, math.nan, math.inf)), scores={"dice": math.nan})
+    found = replace(findings(losses=(1.0, math.nan, math.inf)), scores={"dice": math.nan}, settings={"clip": math.inf})
     data = json.loads(found.to_json(), parse_constant=refuse)
     assert plan_from_data(data["plan"]) == found.plan
     assert data["measured"]["losses"] == [1.0, None, None]
     assert data["scores"] == {"dice": None}
+    assert data["settings"] == {"clip": None}
 
 
 def test_the_explanation_tells_every_storage_and_ends_with_the_table() -> None:

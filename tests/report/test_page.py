@@ -81,6 +81,12 @@ def test_a_plan_that_was_not_used_is_not_shown() -> None:
     assert any("as it is written" in text for text in reader.texts)
 
 
+def test_scores_of_a_step_without_a_loss_are_shown() -> None:
+    """A step may return nothing, and its workload evaluate."""
+    texts = Reader(render_page(replace(findings(losses=()), scores={"dice": 0.75}))).texts
+    assert any("dice 0.75" in text for text in texts)
+
+
 def test_what_is_wide_scrolls_in_its_box() -> None:
     """Every table and every picture is in a box of its own, so that the page is as wide as its reader."""
     styles = Reader(render_page(findings())).styles

@@ -84,6 +84,13 @@ def test_a_missing_field_is_named() -> None:
         plan_from_json(json.dumps(data))
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, f"[{'1' * 5000}]"], ids=["deep", "long"])
+def test_a_file_that_python_cannot_read_is_refused(text: str) -> None:
+    """Lists in lists without end, or a number of thousands of digits."""
+    with pytest.raises(InvalidPlan, match="The plan cannot be read"):
+        plan_from_json(text)
+
+
 def test_a_truncated_file_is_no_json() -> None:
     """The refusal says in which line the text ends."""
     with pytest.raises(InvalidPlan, match=r"The plan is not JSON: .* in line \d+, column \d+"):

@@ -68,6 +68,9 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
         raise InvalidWorkload(f"--set {name}={first} is where the search begins: give {wanted}.")
     best = largest(tried, first, slowdown, multiple=multiple)
     budget = format_bytes(job.limit_bytes)
+    found = [_trial_data(item, job.workload) for item in trials]
+    value = None if best is None else best.value
+    write_data(job.outputs.json, {"vary": name, "slowdown": slowdown, "largest": value, "trials": found})
     if best is None:
         last = trials[-1].refusal
         raise Infeasible(
@@ -76,8 +79,6 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
             culprit=last.culprit if last else "",
         )
     narrator.say(f"\nThe largest {name} that fits {budget} at {slowdown:g} times the seconds in core: {best.value}")
-    found = [_trial_data(item, job.workload) for item in trials]
-    write_data(job.outputs.json, {"vary": name, "slowdown": slowdown, "largest": best.value, "trials": found})
 
 
 def _is_without_influence(trials: Sequence[Trial]) -> bool:

@@ -8,6 +8,7 @@ trainer's own; the module and those that it is made of run by parts (`frontends.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,16 @@ class BudgetStrategy(SingleDeviceStrategy):
     def _modules(self) -> tuple[nn.Module, ...]:
         """Return the trainer's module and its children: a step calls either."""
         module = self.lightning_module
-        return () if module is None else (module, *module.children())
+        return () if module is None else (module, *_called(module))
+
+
+def _called(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the children of a module, and of a list or a dictionary among them, which nobody calls, its own."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from _called(child)
+        else:
+            yield child
 
 
 StrategyRegistry.register("outgrow", BudgetStrategy, description="trains within a memory budget")

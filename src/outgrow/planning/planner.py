@@ -76,7 +76,7 @@ def planned(
     notes: list[str] = []
     orders = Orders(problem) if orders is None else orders
     problem, rewritten, free = _with_a_plan(replace(problem, remark=notes.append), orders)
-    published = None if planner == "search" else _PUBLISHED[planner]
+    published, whole = None if planner == "search" else _PUBLISHED[planner], problem
     if published is not None:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
     own = fingerprint(problem.graph)
@@ -100,7 +100,7 @@ def planned(
         floor_bytes=floor + problem.budget.overhead_bytes,
         floor_op=culprit.name if culprit else "",
         in_core=Estimate(in_core.peak_bytes, in_core.seconds),
-        bound_seconds=least_seconds(problem, orders) if prove else in_core.seconds,
+        bound_seconds=least_seconds(whole, orders) if prove else in_core.seconds,
         planning_seconds=planning_seconds,
         notes=tuple(notes),
     )

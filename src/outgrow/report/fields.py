@@ -38,11 +38,7 @@ class Fields:
         return self._of_type(key, int, "an integer")
 
     def number(self, key: str) -> float:
-        number = self._of_type(key, (int, float), "a number")
-        try:
-            return float(number)
-        except OverflowError:  # an integer of more digits than a float can hold
-            return math.inf
+        return _as_float(self._of_type(key, (int, float), "a number"))
 
     def flag(self, key: str) -> bool:
         item = self.item(key)
@@ -66,7 +62,7 @@ class Fields:
         for at, item in enumerate(items):
             if item is not None and (not isinstance(item, int | float) or isinstance(item, bool)):
                 raise self.error(f"{self.path}.{key}[{at}] is {_spelled(item)}, not a number.")
-        return tuple(math.nan if item is None else float(item) for item in items)
+        return tuple(math.nan if item is None else _as_float(item) for item in items)
 
     def each(self, key: str, read: Callable[["Fields"], _Kind]) -> tuple[_Kind, ...]:
         """Return what `read` makes of each object of a list."""
@@ -115,6 +111,14 @@ class Fields:
         if not isinstance(item, kind) or isinstance(item, bool):
             raise self.wrong(key, name)
         return item
+
+
+def _as_float(number: float) -> float:
+    """Return a number as a float; an integer of more digits than one can hold is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def _spelled(item: object) -> str:

@@ -39,7 +39,7 @@ class Findings:
         """Return the JSON object of the command line."""
         return {
             **json.loads(self.summary.to_json()),
-            "settings": dict(self.settings),
+            "settings": without_nan(dict(self.settings)),
             "scores": None if self.scores is None else without_nan(dict(self.scores)),
             "plan": plan_to_data(self.plan),
             "account": asdict(self.account),

@@ -115,14 +115,14 @@ def _keys(names: Sequence[tuple[str, str]]) -> str:
 
 def _losses(found: Findings) -> str:
     measured = found.summary.measured
+    scores = f"<p>{escape(found.scores_text.replace(chr(10), ', '))}</p>" if found.scores else ""
     if measured is None or not measured.losses:
-        return ""
+        return f"<h2>Scores</h2>\n{scores}" if scores else ""
     losses = measured.losses
     listed = ", ".join(f"{loss:.4f}" for loss in losses[:200])
     picture = ""
     if len(losses) > 1 and all(math.isfinite(loss) for loss in losses):
         picture = f'<div class="wide">{loss_picture(losses)}</div>'
-    scores = f"<p>{escape(found.scores_text.replace(chr(10), ', '))}</p>" if found.scores else ""
     return f"<h2>Loss</h2>\n{picture}<p>{listed}{', ...' if len(losses) > 200 else ''}</p>{scores}"
 
 

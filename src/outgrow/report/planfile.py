@@ -40,6 +40,8 @@ def parsed(text: str, what: str) -> object:
         raise InvalidPlan(
             f"The {what} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}."
         ) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
+        raise InvalidPlan(f"The {what} cannot be read: {error}.") from error
 
 
 def plan_from_data(data: object) -> Plan:

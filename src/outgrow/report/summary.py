@@ -150,7 +150,8 @@ class Summary:
     def figures(self) -> list[tuple[str, str, str]]:
         """Return name, figure and meaning of everything else."""
         is_deep, is_writing = self.bytes_below > 0, self.bytes_written > 0
-        a_day = format_bytes(int(self.written_a_day_bytes))
+        written = self.written_a_day_bytes
+        a_day = format_bytes(int(written)) if math.isfinite(written) else "-"
         basis = "the arithmetic in core: " if self.bound_seconds == self.in_core_seconds else ""
         at_most = _FLOOR_AT_MOST if self.floor_bytes >= self.budget_bytes else _FLOOR
         floor = ("floor", format_bytes(self.floor_bytes), at_most if self.measured else _FLOOR_UNSEEN)

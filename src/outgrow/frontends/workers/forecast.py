@@ -104,6 +104,8 @@ def _data_parallel(
     held = sum(tensor.size_bytes for tensor in step.tensors.values() if tensor.lasting)
     if size_bytes is None or (budget_bytes is not None and held > budget_bytes):
         return None
+    if found.workers == 1:
+        return ideal_seconds
     sent = [0] * found.workers
-    sent[1:2] = [size_bytes // found.workers]
+    sent[1] = size_bytes // found.workers
     return max(ideal_seconds, machine.exchange_seconds(FIRST, sent, sent))

@@ -25,7 +25,8 @@ def placed_seconds(graph: Graph, costs: Mapping[str, Cost], machine: Machine, de
         written = tuple(graph.values[name].storage for name in result_values(op))
         place = next((homes[name] for name in (*read, *written) if name in homes), None)
         if place is None:
-            place = made[max(read, key=size_of.__getitem__)][0] if read and all(name in made for name in read) else 0
+            own = [name for name in read if name in made]
+            place = made[max(own, key=size_of.__getitem__)][0] if own else 0
         begin = free[place]
         for name in read:
             source, ready = made.get(name, (place, 0.0))
@@ -43,7 +44,7 @@ def placed_seconds(graph: Graph, costs: Mapping[str, Cost], machine: Machine, de
 
 
 def _homes(graph: Graph, devices: int) -> dict[str, int]:
-    """Return the device of each parameter, and of what its optimizer keeps: the same, since one op uses both."""
+    """Return the device of each parameter."""
     found: dict[str, int] = {}
     sizes = {name: item.size_bytes for name, item in graph.storages.items() if item.role is Role.PARAMETER}
     total, before = max(1, sum(sizes.values())), 0
