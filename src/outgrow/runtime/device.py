@@ -152,10 +152,10 @@ class Cuda:
         return locked_by_cuda(address, size_bytes)
 
     def taken_bytes(self) -> int:
-        return torch.cuda.memory_reserved(self.torch_device) + pages_taken_bytes(self.torch_device)
+        return _reserved_bytes(self.torch_device, "current") + pages_taken_bytes(self.torch_device)
 
     def high_water_bytes(self) -> int:
-        return torch.cuda.max_memory_reserved(self.torch_device) + pages_taken_bytes(self.torch_device)
+        return _reserved_bytes(self.torch_device, "peak") + pages_taken_bytes(self.torch_device)
 
     def reset_high_water(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)
@@ -210,6 +210,12 @@ class Cuda:
             f"{format_bytes(free)} of {format_bytes(total)} are free, {format_bytes(self.taken_bytes())} are taken "
             "by this process. Nothing has been changed. Lower the memory budget, or end what else uses the device."
         )
+
+
+def _reserved_bytes(device: torch.device, when: str) -> int:
+    """Return what torch's allocator has of a GPU, `current` or `peak`; `memory_reserved` would sort all counters."""
+    counters = torch.cuda.memory_stats_as_nested_dict(device)
+    return counters["reserved_bytes"]["all"][when] if counters else 0
 
 
 def given_room(device: BesideHost, size_bytes: int, take: Callable[[], T]) -> T:

@@ -43,13 +43,14 @@ class Beginning:
     @staticmethod
     def of(args: Sequence[object], writes: Sequence[int], *, is_first: bool) -> "Beginning | None":
         """Keep what a run begins with; None if the inputs that it writes are large, except for the first run."""
+        numbers = frozenset(writes)
         written = [arg for arg in (args[at] for at in writes) if isinstance(arg, Tensor)]
         if not is_first and sum(arg.nbytes for arg in written) > _MOST_COPIED_BYTES:
             return None
         inputs = [
-            arg.detach().clone() if at in writes and isinstance(arg, Tensor) else arg for at, arg in enumerate(args)
+            arg.detach().clone() if at in numbers and isinstance(arg, Tensor) else arg for at, arg in enumerate(args)
         ]
-        reads = [at for at in range(len(args)) if at not in writes]
+        reads = [at for at in range(len(args)) if at not in numbers]
         device = device_of(arg.device for arg in args if isinstance(arg, Tensor))
         states = [(generator, generator.get_state()) for generator in generators_of(device)]
         autocasts = [
