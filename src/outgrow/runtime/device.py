@@ -149,7 +149,7 @@ class Cuda:
         return f"{card}-torch{torch.__version__}-cuda{torch.version.cuda}-{library_settings()}"
 
     def lock(self, address: int, size_bytes: int) -> Callable[[], None] | str:
-        return locked_by_cuda(address, size_bytes)
+        return locked_by_cuda(address, size_bytes, self.torch_device)
 
     def taken_bytes(self) -> int:
         return _reserved_bytes(self.torch_device, "current") + pages_taken_bytes(self.torch_device)

@@ -145,24 +145,25 @@ def _let_go(_piece: torch.Tensor, _keep: object) -> None:
     """Hold on to a piece, and whatever else is to be kept, until nobody needs its bytes any more."""
 
 
-def locked_by_cuda(address: int, size_bytes: int) -> Callable[[], None] | str:
-    """Let CUDA lock pages (`cudaHostRegister`); it may refuse for a moment, so it is asked twice."""
+def locked_by_cuda(address: int, size_bytes: int, device: torch.device) -> Callable[[], None] | str:
+    """Let CUDA lock pages for a GPU (`cudaHostRegister`); it may refuse for a moment, so it is asked twice."""
     runtime: Any = torch.cuda.cudart()
     status = 0
-    for _ in range(2):
-        status = int(runtime.cudaHostRegister(address, size_bytes, 0))
-        if status == 0:
-            return lambda: _unlock(runtime, address)
-        with suppress(RuntimeError):  # CUDA keeps the refusal for the next kernel that asks; this one does
-            torch.zeros(1, device="cuda")
-            torch.cuda.synchronize()
+    with torch.cuda.device(device):  # another one would be given a context, which takes hundreds of MB
+        for _ in range(2):
+            status = int(runtime.cudaHostRegister(address, size_bytes, 0))
+            if status == 0:
+                return lambda: _unlock(runtime, address, device)
+            with suppress(RuntimeError):  # CUDA keeps the refusal for the next kernel that asks; this one does
+                torch.zeros(1, device=device)
+                torch.cuda.synchronize(device)
     return f"cudaHostRegister returned {status}"
 
 
-def _unlock(runtime: Any, address: int) -> None:
+def _unlock(runtime: Any, address: int, device: torch.device) -> None:
     """Unlock pages, behind whatever still copies from or to them."""
     with suppress(RuntimeError):  # a device that has failed copies no more
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
     runtime.cudaHostUnregister(address)
 
 

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils import clip_grad
 from torch.optim import SGD, Adagrad, Adam, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from outgrow.frontends.fake.eager_ways import as_in_eager
 from outgrow.frontends.fake.lists import each_by_itself
+from outgrow.frontends.fake.literals import Literals
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import Role
@@ -118,6 +122,15 @@ def test_a_list_of_which_a_kernel_would_take_some_is_left_whole() -> None:
     assert lengths(add, on_a_device(rows, columns), on_a_device(columns, rows)) == [1, 1]
     assert lengths(add, on_a_device(rows, columns), on_a_device(rows, rows)) == [2]
     assert lengths(add, [torch.ones(2), torch.ones(2, 2).T], [torch.ones(2), torch.ones(2, 2)]) == [1, 1]
+
+
+def test_gradients_on_a_gpu_are_clipped_together() -> None:
+    """As in eager, whose norms of lists are summed otherwise; what is traced has no memory there."""
+    asked: Any = clip_grad
+    with FakeTensorMode(), as_in_eager(Literals(), caches_casts=True):
+        gpu, host = torch.device("cuda"), torch.device("cpu")
+        assert asked._has_foreach_support([torch.empty(2, device=gpu)], gpu)
+        assert not asked._has_foreach_support([torch.empty(2)], host)
 
 
 def test_what_cannot_be_told_for_each_tensor_is_left_whole() -> None:

@@ -7,6 +7,7 @@
     products      a gradient is found without a look at the factors (`frontends.fake.products`)
     fills         the gradient of a number is summed with zeros around it (`frontends.fake.fills`)
     lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
+    clipping      takes gradients on a GPU all at once, whose norms are summed otherwise than those of one by one
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
     numbers       that a tensor holds equal themselves; in eager one that is none (NaN) does not
     transformers  does not look at a fake tensor, such as the positions of tokens, to see whether a mask can be left
@@ -16,7 +17,7 @@ While the step itself is traced, torch is told what it would find in eager.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -27,7 +28,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules import activation
+from torch.nn.utils import clip_grad
 from torch.utils import checkpoint
+from torch.utils._foreach_utils import _has_foreach_support
 
 from outgrow.frontends.fake.alignments import ctc_loss
 from outgrow.frontends.fake.fills import filled, filled_in_place
@@ -55,6 +58,7 @@ def as_in_eager(literals: Literals, *, caches_casts: bool) -> Iterator[None]:
             patch.object(torch, "masked_fill", filled),
             patch.object(Tensor, "masked_fill", filled),
             patch.object(Tensor, "masked_fill_", filled_in_place),
+            patch.object(clip_grad, "_has_foreach_support", _takes_lists),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             patch.object(torch.SymFloat, "__eq__", _equal),
             patch.object(torch.SymFloat, "__ne__", _unequal),
@@ -63,6 +67,12 @@ def as_in_eager(literals: Literals, *, caches_casts: bool) -> Iterator[None]:
             yield
     finally:
         torch.set_autocast_cache_enabled(before)
+
+
+def _takes_lists(tensors: Sequence[Tensor | None], device: torch.device) -> bool:
+    """Whether torch takes such tensors all at once, were they not fake. On a CPU the bits are those of one by one."""
+    own: list[Any] = [None if isinstance(tensor, FakeTensor) else tensor for tensor in tensors]
+    return device.type != "cpu" and _has_foreach_support(own, device)
 
 
 @contextmanager

@@ -117,5 +117,13 @@ def _rated(name: str) -> Callable[..., None]:
     return called
 
 
+def by_torch(operator: str) -> str:
+    """Return the name of torch's own operator for one that takes any rate, and any other name as it is.
+
+    Where all numbers are known it does the same, without a way through Python.
+    """
+    return f"aten._fused_{operator.removeprefix('outgrow.')}" if operator.startswith(UPDATES) else operator
+
+
 RATED: Mapping[str, Callable[..., None]] = {f"_fused_{name}": _rated(name) for name in _FUSED}
 """What stands for functions of torch, by their names, while a step is traced."""

@@ -13,6 +13,7 @@ import torch
 
 from outgrow.analysis.sinking import lasting, passing
 from outgrow.analysis.updates import is_update
+from outgrow.frontends.fake.lists import by_torch
 from outgrow.frontends.fake.reserves import keeping_reserve
 from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Symbol
@@ -84,7 +85,7 @@ def function_of(op: Op) -> Callable[..., object]:
     placing = PLACED.get(op.operator)
     if placing is not None:
         return placed(resolve_operator(placing.operator), placing.operand, placing.idle)
-    function = keeping_reserve(op, resolve_operator(op.operator))
+    function = keeping_reserve(op, resolve_operator(by_torch(op.operator)))
     if op.operator in IDLE:
         return placed(function, None, IDLE[op.operator])
     keyword = INTO.get(op.operator)

@@ -56,7 +56,8 @@ _STAYS = (
 _READS = "aten._local_scalar_dense.default"
 _WAITS = (
     "The step reads {} numbers from the GPU, and the host waits for each in every step. If they are the counters of an "
-    "optimizer, which are there by torch.set_default_device, make it with capturable=True."
+    "optimizer, which are there by torch.set_default_device, make it with capturable=True; if a checkpoint has brought "
+    "them there, load it with map_location='cpu'."
 )
 _idle: "WeakSet[OnDevice]" = WeakSet()
 _idle_lock = RLock()
@@ -173,14 +174,22 @@ class OnDevice:
         spill, was_here = self._beside.ready(program, tensors, self._arena.close)
         if was_here:
             self._device.give_back()
-        if self._baseline_bytes is not None:
-            more = max(0, addresses.arena_bytes - self._arena.size_bytes)
-            if self.process_bytes() + more > self._baseline_bytes + self._budget_bytes:
-                self._close_idle()
+        self._give_way(max(0, addresses.arena_bytes - self._arena.size_bytes))
         most = max(addresses.arena_bytes, capacity_bytes - self._device.taken_by(addresses.beside))
         self._arena.reserve(addresses.arena_bytes, most)
         self._device.settle_libraries()
         return spill
+
+    def _give_way(self, more_bytes: int) -> None:
+        """Where there would be too little room for more, take that of idle steps, then what torch keeps for nobody.
+
+        That is what others have freed, such as an evaluation between epochs.
+        """
+        if self._baseline_bytes is None:
+            return
+        for give in (self._close_idle, self._device.give_back):
+            if self.process_bytes() + more_bytes > self._baseline_bytes + self._budget_bytes:
+                give()
 
     def settle_libraries(self) -> None:
         self._device.settle_libraries()
@@ -234,6 +243,7 @@ class OnDevice:
     def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
         """Close the arenas, since no planned step runs now. What still finds no room stays where it is."""
         self._close_arenas()
+        self._give_way(0)
         try:
             bring_home(item for item in storages if not is_own or self._beside.spill.has(item))
         except torch.OutOfMemoryError:

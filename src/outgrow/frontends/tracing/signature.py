@@ -31,6 +31,7 @@ from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of
 from outgrow.frontends.user.containers import open_dataclasses
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import check_python
+from outgrow.runtime.device import library_settings
 
 _PLAIN = (bool, int, float, str)
 Memory: TypeAlias = dict[int, tuple[int, int]]
@@ -107,7 +108,8 @@ def _modes() -> Hashable:
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch._C._get_cudnn_deterministic(),
+        *(torch._C._get_cudnn_deterministic(), torch._C._get_cudnn_enabled()),
+        library_settings() if torch.cuda.is_initialized() else None,
         torch._C._get_flash_sdp_enabled(),
         torch._C._get_mem_efficient_sdp_enabled(),
         torch._C._get_math_sdp_enabled(),
