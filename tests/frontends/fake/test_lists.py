@@ -75,7 +75,7 @@ def test_a_fused_optimizer_is_captured_for_all_rates(make: Callable[..., Any]) -
     assert captured.guards_hold(training)
 
 
-@pytest.mark.parametrize("make", [FUSED[1], FOREACH[0]], ids=repr)
+@pytest.mark.parametrize("make", [FUSED[1], FOREACH[0], partial(Adam, lr=torch.tensor(0.01), fused=True)], ids=repr)
 def test_updates_of_lists_have_the_bits_of_eager(make: Callable[..., Any], disk_folder: Path) -> None:
     """In core and at the floor."""
     spill = Spill(OnDisk(disk_folder))

@@ -111,7 +111,8 @@ def _rated(name: str) -> Callable[..., None]:
     rated = getattr(torch.ops.outgrow, name)
 
     def called(*lists: object, **options: object) -> None:
-        is_unknown = any(isinstance(option, torch.SymFloat) for option in options.values())
+        is_tensor = isinstance(options.get("lr"), Tensor)  # which torch has operators for
+        is_unknown = not is_tensor and any(isinstance(option, torch.SymFloat) for option in options.values())
         (rated if is_unknown else original)(*lists, **options)
 
     return called
