@@ -68,17 +68,22 @@ class Recording:
     @cached_property
     def trace(self) -> Trace:
         """What happened; this waits for it, and is asked for after the end of the run."""
-        assert self.end is not None, "a trace is made of a whole run"
         since = self._since
         spans = [Span(Lane.COMPUTE, name, since(begin), since(end)) for name, begin, end in self.ops]
         copies = [copy.span(self.host_begin) for copy in self.copies]
         events = [Event(0.0 if at is None else since(at), device, tier) for at, device, tier in self.memory]
-        return Trace(since(self.end), (*spans, *copies), tuple(events))
+        return Trace(self.seconds, (*spans, *copies), tuple(events))
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took; this waits for its end, and for nothing else of it."""
+        assert self.end is not None, "a run that took some time has ended"
+        return seconds_between(self.begin, self.end)
 
     @property
     def waits_for_host(self) -> bool:
         """Whether the device had hardly anything left to do once the host had given out all: then it waited for it."""
-        return self.host_end - self.host_begin > _HOST_SHARE * self.trace.seconds
+        return self.host_end - self.host_begin > _HOST_SHARE * self.seconds
 
     @property
     def _since(self) -> Callable[[Moment], float]:

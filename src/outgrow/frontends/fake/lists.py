@@ -23,8 +23,6 @@ from torch._ops import OpOverload
 
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _FUSED = ("adam_", "adamw_", "sgd_", "adagrad_")
-UPDATES = tuple(f"outgrow.{name}." for name in _FUSED)
-"""How the names begin of the operators that take any rate."""
 _ASKED_AS_A_WHOLE = "aten::_foreach_"
 _ON_LISTS = (_ASKED_AS_A_WHOLE, "aten::_fused_", "aten::_amp_foreach_", *(f"outgrow::{name}" for name in _FUSED))
 """How the names of operators begin that do the same with each tensor of a list; a few others begin so, too."""
@@ -123,7 +121,8 @@ def by_torch(operator: str) -> str:
 
     Where all numbers are known it does the same, without a way through Python.
     """
-    return f"aten._fused_{operator.removeprefix('outgrow.')}" if operator.startswith(UPDATES) else operator
+    namespace, _, rest = operator.partition(".")
+    return f"aten._fused_{rest}" if namespace == "outgrow" and rest.partition(".")[0] in _FUSED else operator
 
 
 RATED: Mapping[str, Callable[..., None]] = {f"_fused_{name}": _rated(name) for name in _FUSED}

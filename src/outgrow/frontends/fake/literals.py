@@ -125,11 +125,16 @@ def written_by(func: object, args: Sequence[object], kwargs: Mapping[str, object
     """Return the tensors that a call may write: what an operator says, or all that another function is given."""
     if not isinstance(func, OpOverload):
         return tensors_of(pytree.tree_leaves((args, kwargs)))
-    found: list[object] = []
-    for at, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            found.append(args[at] if at < len(args) else kwargs.get(argument.name))
-    return tensors_of(pytree.tree_leaves(found))
+    return tensors_of(pytree.tree_leaves(written_arguments(func, args, kwargs)))
+
+
+def written_arguments(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
+    """Return the arguments of a call that an operator writes, by its schema."""
+    return [
+        args[at] if at < len(args) else kwargs.get(argument.name)
+        for at, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
 
 
 def _of_its_form(tensor: Tensor) -> Tensor:

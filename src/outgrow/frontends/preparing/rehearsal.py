@@ -27,7 +27,7 @@ import torch
 from outgrow.analysis.cost import FUSED, NUMBER_SECONDS, OF_NUMBERS, Cost, cost_key, workspace_bound
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
-from outgrow.frontends.fake.lists import UPDATES
+from outgrow.frontends.fake.lists import by_torch
 from outgrow.frontends.lowering.lower import call_of, geometry_of, stand_ins
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.device import BesideHost
@@ -39,8 +39,6 @@ _ROUNDS, _TURNS = 3, 4
 _SCALARS: Mapping[str, Item] = {"float": 0.5, "int": 1, "bool": True}
 _OF_THE_HOST = (*OF_NUMBERS, "outgrow")
 """Namespaces of functions that are no kernels of the device: on numbers, or on the state of a generator."""
-_KERNELS = (FUSED, *UPDATES)
-"""How the names begin of those that are kernels."""
 _CHOOSES = "convolution"
 
 
@@ -131,7 +129,8 @@ class Rehearsal:
         return self._tried(graph, op, elsewhere)
 
     def _tried(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Rehearsed:
-        is_of_host = op.operator.partition(".")[0] in _OF_THE_HOST and not op.operator.startswith(_KERNELS)
+        runs = by_torch(op.operator)
+        is_of_host = runs.partition(".")[0] in _OF_THE_HOST and not runs.startswith(FUSED)
         if is_of_host or _only_checks(graph, op):
             return Rehearsed(NUMBER_SECONDS)
         alone = _alone(graph, op)

@@ -23,6 +23,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.literals import written_arguments
 from outgrow.frontends.tracing.checks import checks, checks_in_turn
 from outgrow.frontends.tracing.names import operator_name, symbol_name
 from outgrow.frontends.user.sharing import address
@@ -204,11 +205,8 @@ def written_nodes(node: fx.Node) -> Iterator[fx.Node]:
     """Yield the operands that a call writes, by its schema or by the table of hidden writes."""
     if not isinstance(node.target, OpOverload):
         return
-    targets = [node.args[at] for at in hidden_writes(operator_name(node.target), node.args)]
-    for at, parameter in enumerate(node.target._schema.arguments):
-        if parameter.alias_info is not None and parameter.alias_info.is_write:
-            targets.append(node.args[at] if at < len(node.args) else node.kwargs.get(parameter.name))
-    for target in targets:
+    hidden = [node.args[at] for at in hidden_writes(operator_name(node.target), node.args)]
+    for target in (*hidden, *written_arguments(node.target, node.args, node.kwargs)):
         for item in target if isinstance(target, (tuple, list)) else (target,):
             if isinstance(item, fx.Node):
                 yield item

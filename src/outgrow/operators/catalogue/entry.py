@@ -71,6 +71,11 @@ def whole_number(argument: Argument) -> int:
     return argument
 
 
+def dimension(argument: Argument, rank: int) -> int:
+    """Return which of `rank` dimensions an argument names; a number, which has none, is taken for one of one."""
+    return whole_number(argument) % max(rank, 1)
+
+
 def whole_numbers(argument: Argument, count: int) -> tuple[int, ...]:
     """Return an argument that is a whole number for each of `count` dimensions, or one for all of them."""
     found = argument if isinstance(argument, tuple) else (argument,)

@@ -5,7 +5,7 @@ A slice is cut along its own dimension as well: its elements lie at multiples of
 
 from collections.abc import Callable, Mapping
 
-from outgrow.operators.catalogue.entry import Entry, sized, whole_number, with_argument
+from outgrow.operators.catalogue.entry import Entry, dimension, sized, whole_number, with_argument
 from outgrow.operators.tdl import ALL, All, Argument, Call, Element, Place, Result, applied, numbered
 
 
@@ -14,14 +14,14 @@ def cat(call: Call) -> list[Result | None]:
     first = call.operands[0]
     if any(len(operand.shape) != len(first.shape) for operand in call.operands):
         return [None]
-    at = _but(_axis(_argument(call, 1), len(first.shape)), len(first.shape))
+    at = _but(dimension(_argument(call, 1), len(first.shape)), len(first.shape))
     return [Result.at(at, applied(*(operand[at] for operand in call.operands)))]
 
 
 def stack(call: Call) -> list[Result | None]:
     """Operands beside each other, in a new dimension."""
     rank = len(call.operands[0].shape) + 1
-    axis = _axis(_argument(call, 1), rank)
+    axis = dimension(_argument(call, 1), rank)
     at = _but(axis, rank)
     inner = (*at[:axis], *at[axis + 1 :])
     return [Result.at(at, applied(*(operand[inner] for operand in call.operands)))]
@@ -30,20 +30,20 @@ def stack(call: Call) -> list[Result | None]:
 def apart(call: Call) -> list[Result | None]:
     """Parts of the operand that lie behind each other, of whatever lengths."""
     (x,) = call.operands
-    at = _but(_axis(_argument(call, 2), len(x.shape)), len(x.shape))
+    at = _but(dimension(_argument(call, 2), len(x.shape)), len(x.shape))
     return [None if shape is None else Result.at(at, x[at]) for shape in call.shapes]
 
 
 def unbind(call: Call) -> list[Result | None]:
     """All parts of length one, without their dimension."""
     (x,) = call.operands
-    return _without(call, x[_but(_axis(_argument(call, 1), len(x.shape)), len(x.shape))])
+    return _without(call, x[_but(dimension(_argument(call, 1), len(x.shape)), len(x.shape))])
 
 
 def select(call: Call) -> list[Result | None]:
     """One part of length one, without its dimension."""
     (x,) = call.operands
-    return _without(call, x[_but(_axis(call.arguments[1], len(x.shape)), len(x.shape))])
+    return _without(call, x[_but(dimension(call.arguments[1], len(x.shape)), len(x.shape))])
 
 
 def _without(call: Call, value: Element) -> list[Result | None]:
@@ -54,14 +54,14 @@ def _without(call: Call, value: Element) -> list[Result | None]:
 def slice_tensor(call: Call) -> list[Result | None]:
     """Every element from a place on, at multiples of a step."""
     (x,) = call.operands
-    axis, start, step = _axis(_argument(call, 1), len(x.shape)), _start(call), whole_number(_argument(call, 4, 1))
+    axis, start, step = dimension(_argument(call, 1), len(x.shape)), _start(call), whole_number(_argument(call, 4, 1))
     i = numbered("i", len(x.shape))
     return [Result.at(i, x[tuple(place * step + start if at == axis else place for at, place in enumerate(i))])]
 
 
 def _start(call: Call) -> int:
     (x,) = call.operands
-    size = x.shape[_axis(_argument(call, 1), len(x.shape))]
+    size = x.shape[dimension(_argument(call, 1), len(x.shape))]
     start = whole_number(_argument(call, 2) or 0)
     return min(max(start + size if start < 0 else start, 0), size)
 
@@ -69,7 +69,7 @@ def _start(call: Call) -> int:
 def _sliced(call: Call, cut: str) -> Call:
     """Return how a part of a slice is called: from its own beginning on, where it is cut."""
     (x,) = call.operands
-    axis = _axis(_argument(call, 1), len(x.shape))
+    axis = dimension(_argument(call, 1), len(x.shape))
     if cut != f"i{axis}":
         return call
     return with_argument(with_argument(call, 2, 0), 3, x.shape[axis])
@@ -82,7 +82,7 @@ def of_a_part(axis_at: int) -> Callable[[Call], list[Result | None]]:
         (y,) = call.operands
         (shape,) = call.shapes
         assert shape is not None, "a gradient is a result"
-        axis = _axis(call.arguments[axis_at], len(shape))
+        axis = dimension(call.arguments[axis_at], len(shape))
         at = _but(axis, len(shape))
         read = at if len(y.shape) == len(shape) else (*at[:axis], *at[axis + 1 :])
         return [Result.at(at, applied(y[read]))]
@@ -92,10 +92,6 @@ def of_a_part(axis_at: int) -> Callable[[Call], list[Result | None]]:
 
 def _but(axis: int, rank: int) -> tuple[Place | All, ...]:
     return tuple(ALL if number == axis else place for number, place in enumerate(numbered("i", rank)))
-
-
-def _axis(argument: Argument, rank: int) -> int:
-    return whole_number(argument) % rank
 
 
 def _argument(call: Call, position: int, otherwise: Argument = 0) -> Argument:

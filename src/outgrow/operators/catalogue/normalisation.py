@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from math import prod
 
-from outgrow.operators.catalogue.entry import Entry, asked, whole_number, with_argument
+from outgrow.operators.catalogue.entry import Entry, asked, dimension, with_argument
 from outgrow.operators.tdl import ALL, Call, Element, Place, Result, Sum, applied, indices, numbered
 
 b, c = indices("b c")
@@ -12,9 +12,7 @@ b, c = indices("b c")
 def softmax(call: Call) -> list[Result | None]:
     """Along one dimension each element depends on all; the gradient on those of two operands."""
     x = call.operands[0]
-    axis = whole_number(call.arguments[len(call.operands)]) % max(
-        len(x.shape), 1
-    )  # a number has dimension 0 and -1, too
+    axis = dimension(call.arguments[len(call.operands)], len(x.shape))
     at = [ALL if number == axis else place for number, place in enumerate(numbered("i", len(x.shape)))]
     return [Result.at(at, applied(*(operand[tuple(at)] for operand in call.operands)))]
 

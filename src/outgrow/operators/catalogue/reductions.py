@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
-from outgrow.operators.catalogue.entry import Entry, whole_number
+from outgrow.operators.catalogue.entry import Entry, dimension
 from outgrow.operators.tdl import Call, Reducer, Result, numbered, reduced
 
 
@@ -44,9 +44,7 @@ def _reduced(call: Call) -> tuple[int, ...]:
     if argument is None or argument == ():
         return tuple(range(len(x.shape)))
     found = argument if isinstance(argument, tuple) else (argument,)
-    if not x.shape:  # a number has dimension 0 and -1, too
-        return ()
-    return tuple(whole_number(item) % len(x.shape) for item in found)
+    return tuple(dimension(item, len(x.shape)) for item in found) if x.shape else ()
 
 
 ENTRIES: Mapping[str, Entry] = {

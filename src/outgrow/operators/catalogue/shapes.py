@@ -7,7 +7,7 @@ a joined dimension at multiples of its inner part.
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from outgrow.operators.catalogue.entry import Entry, broadcast, sized, whole_number
+from outgrow.operators.catalogue.entry import Entry, broadcast, dimension, sized, whole_number
 from outgrow.operators.tdl import ALL, All, Argument, Call, Place, Result, numbered
 
 
@@ -84,8 +84,8 @@ def transpose(call: Call) -> list[Result | None]:
     """Two dimensions exchanged."""
     (x,) = call.operands
     order = list(range(len(x.shape)))
-    if order:  # a number has dimension 0 and -1, too
-        one, other = (whole_number(item) % len(order) for item in call.arguments[1:3])
+    if order:
+        one, other = (dimension(item, len(order)) for item in call.arguments[1:3])
         order[one], order[other] = order[other], order[one]
     return _in_order(call, order)
 
@@ -117,7 +117,7 @@ def unsqueeze(call: Call) -> list[Result | None]:
     (x,) = call.operands
     rank = len(x.shape) + 1
     i = numbered("i", rank)
-    new = whole_number(call.arguments[1]) % rank
+    new = dimension(call.arguments[1], rank)
     at = [0 if axis == new else place for axis, place in enumerate(i)]
     return [Result.at(at, x[tuple(place for axis, place in enumerate(i) if axis != new)])]
 
