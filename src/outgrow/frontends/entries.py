@@ -38,6 +38,11 @@ _ANEW = (
     "The step has been captured and planned {} times for batches of the same shapes, which takes time: something else "
     "changes from call to call, {}. Pass it as a tensor, or keep it in a buffer."
 )
+_ASKED = (
+    "The step has been captured and planned {} times for batches of the same shapes, which takes time: it looks at "
+    "what is in its batch, and finds something else from call to call ({}). Write it with tensor operations, such as "
+    "torch.where, or let the number be one of a few, such as a multiple of 64."
+)
 _SOMETHING = "such as a number among the arguments, an attribute of a module, or a variable that the step reads"
 _COUNTED = (
     "The step changes `{}`, which may be part of what it does, so every call is captured and planned anew, which takes "
@@ -134,7 +139,11 @@ class Entries:
     def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
         ample = self._ample
-        if ample is not None and ample.still_holds(self._glance(args, kwargs), self._platform.process_bytes()):
+        if (
+            ample is not None
+            and ample.still_holds(self._glance(args, kwargs), self._platform.process_bytes())
+            and ample.entry.captured.answered_otherwise(args, kwargs) is None
+        ):
             self._calls += 1
             ample.entry.last_call = self._calls
             return Served(ample.entry)
@@ -193,7 +202,7 @@ class Entries:
             key = self._signature(args, kwargs)
         self._warn_of_changed(entry)
         self._by_signature.setdefault(key, []).append(entry)
-        self._warn_of_many(entry)
+        self._warn_of_many(entry, args, kwargs)
         self._drop_oldest()
         return entry
 
@@ -212,12 +221,17 @@ class Entries:
         if [other for other in changing if not other.planned.runs_as_written] == [entry]:
             remark(_COUNTED.format(entry.captured.changed[0].location.name))
 
-    def _warn_of_many(self, entry: Entry) -> None:
+    def _warn_of_many(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Say, once, if a step is captured over and over for batches of the same shapes."""
-        alike = [other for other in self._kept if other.shapes == entry.shapes]
-        if len(alike) == _MANY and not entry.captured.changed:  # of what it changes itself it has been told
-            found = next((name for other in alike if (name := other.captured.outside.other()) is not None), None)
-            remark(_ANEW.format(_MANY, _SOMETHING if found is None else f"`{found}`"))
+        alike = [other.captured for other in self._kept if other.shapes == entry.shapes]
+        if len(alike) != _MANY or entry.captured.changed:  # of what it changes itself it has been told
+            return
+        asked = next((found for item in alike if (found := item.answered_otherwise(args, kwargs)) is not None), None)
+        if asked is not None:
+            remark(_ASKED.format(_MANY, asked.line or "in a library"))
+            return
+        found = next((name for item in alike if (name := item.outside.other()) is not None), None)
+        remark(_ANEW.format(_MANY, _SOMETHING if found is None else f"`{found}`"))
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
@@ -285,9 +299,11 @@ class Entries:
 
         The user's own function is right for all calls: hyper-parameters change what it takes by little beside its room.
         """
+        captured, lasting = entry.captured, entry.planned.program.lasting
+        if captured.answered_otherwise(args, kwargs) is not None:
+            return None
         if entry.planned.runs_as_written:
             return Served(entry)
-        captured, lasting = entry.captured, entry.planned.program.lasting
         if not (captured.outside.still_hold() and captured.guards_hold(self._training)):
             return None
         tensors = captured.tensors(self._training, args, kwargs)

@@ -76,9 +76,9 @@ def as_numbers(model: nn.Module, x: Tensor) -> Tensor:
     return x * sum(model.get_parameter("linear.bias").tolist())
 
 
-def branched(_model: nn.Module, x: Tensor) -> Tensor:
+def branched(model: nn.Module, x: Tensor) -> Tensor:
     try:
-        factor = 2.0 if x.sum() > 0 else 1.0
+        factor = 2.0 if model(x).sum() > 0 else 1.0
     except RuntimeError:
         factor = 0.0
     return x * factor

@@ -10,7 +10,9 @@ products    gradients of products, as eager has them
 fills       gradients of numbers that fill a mask, as eager has them
 generator   operators that save and restore the generator's state
 lists       calls on lists of tensors, which become a call for each
+noted       what is noted of tensors until they are written
 literals    contents that are the same in every call, at which a step may look
 counters    numbers of the state at which a step may look
+questions   contents of the batch at which a step may look; later calls are asked anew
 conjugates  tensors that torch conjugates by a mark alone
 """

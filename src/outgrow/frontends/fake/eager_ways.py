@@ -10,8 +10,8 @@
     clipping      takes gradients on a GPU all at once, whose norms are summed otherwise than those of one by one
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
     numbers       that a tensor holds equal themselves; in eager one that is none (NaN) does not
-    transformers  does not look at a fake tensor, such as the positions of tokens, to see whether a mask can be left
-                  out; where its content is known it may
+    transformers  does not look at a fake tensor, such as a mask or the positions of tokens, to see whether a mask can
+                  be left out; where it can look at it, it may
 
 While the step itself is traced, torch is told what it would find in eager.
 """
@@ -34,7 +34,6 @@ from torch.utils._foreach_utils import _has_foreach_support
 
 from outgrow.frontends.fake.alignments import ctc_loss
 from outgrow.frontends.fake.fills import filled, filled_in_place
-from outgrow.frontends.fake.literals import Literals
 from outgrow.frontends.fake.products import product
 
 IN_PLACE_OF: Mapping[Callable[..., Any], Callable[..., Any]] = {torch.prod: product, torch.masked_fill: filled}
@@ -44,8 +43,11 @@ _equals, _differs = torch.SymFloat.__eq__, torch.SymFloat.__ne__
 
 
 @contextmanager
-def as_in_eager(literals: Literals, *, caches_casts: bool) -> Iterator[None]:
-    """Let torch, and libraries, go the ways of eager; autocast keeps casts if it does so there."""
+def as_in_eager(may_look_at: Callable[[Tensor], bool], *, caches_casts: bool) -> Iterator[None]:
+    """Let torch, and libraries, go the ways of eager; autocast keeps casts if it does so there.
+
+    Libraries look at tensors that they `may_look_at`.
+    """
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(caches_casts)
     try:
@@ -62,7 +64,7 @@ def as_in_eager(literals: Literals, *, caches_casts: bool) -> Iterator[None]:
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             patch.object(torch.SymFloat, "__eq__", _equal),
             patch.object(torch.SymFloat, "__ne__", _unequal),
-            _seen_by_transformers(literals),
+            _seen_by_transformers(may_look_at),
         ):
             yield
     finally:
@@ -76,15 +78,15 @@ def _takes_lists(tensors: Sequence[Tensor | None], device: torch.device) -> bool
 
 
 @contextmanager
-def _seen_by_transformers(literals: Literals) -> Iterator[None]:
-    """Let transformers take a tensor of known content for a real one."""
+def _seen_by_transformers(may_look_at: Callable[[Tensor], bool]) -> Iterator[None]:
+    """Let transformers take a tensor for a real one if it can look at it."""
     asked = sys.modules.get("transformers.utils.import_utils")
     if asked is None or not hasattr(asked, "is_fake_tensor"):
         yield
         return
 
     def is_unknown(tensor: object) -> bool:
-        return isinstance(tensor, FakeTensor) and not literals.knows(tensor)
+        return isinstance(tensor, FakeTensor) and not may_look_at(tensor)
 
     with patch.object(asked, "is_fake_tensor", is_unknown):
         yield

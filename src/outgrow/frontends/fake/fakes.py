@@ -8,8 +8,8 @@
 So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
 than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
 (`frontends.fake.layouts`, `precision`, `reserves`). Small tensors that are made of literals alone are the same
-in every call, so their contents are known (`frontends.fake.literals`), and a step may look at them; and at its counters
-(`frontends.fake.counters`).
+in every call, so their contents are known (`frontends.fake.literals`), and a step may look at them; at its counters
+(`frontends.fake.counters`); and at its batch (`frontends.fake.questions`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +42,7 @@ from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_
 from outgrow.frontends.fake.lists import each_by_itself
 from outgrow.frontends.fake.literals import LIFTS, Literals
 from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
+from outgrow.frontends.fake.questions import Asking
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
 from outgrow.frontends.user.refusals import check_nothing_caught
 from outgrow.frontends.user.sharing import address
@@ -82,6 +83,7 @@ class FakeMode(FakeTensorMode):
 
     literals: Literals | None = None
     counters: Counters | None = None
+    asking: Asking | None = None
     """While a step is traced, what is known of contents."""
     unanswered: list[RuntimeError]
     """Errors that asked for contents; a step may have caught them."""
@@ -100,8 +102,16 @@ class FakeMode(FakeTensorMode):
     def _followed(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
         assert self.literals is not None, "a step is traced"
         fake = partial(self._as_kernels_would, func, types, args, kwargs)
-        followed = partial(self.literals.followed, func, args, kwargs or {}, fake)
-        return followed() if self.counters is None else self.counters.followed(func, args, kwargs or {}, followed)
+        found = partial(self.literals.followed, func, args, kwargs or {}, fake)
+        for more in (self.asking, self.counters):
+            if more is not None:
+                found = partial(more.followed, func, args, kwargs or {}, found)
+        return found()
+
+    def may_look_at(self, tensor: Tensor) -> bool:
+        """Whether a step may ask for the content of a tensor while it is traced."""
+        is_known = self.literals is not None and self.literals.knows(tensor)
+        return is_known or (self.asking is not None and self.asking.may_ask(tensor))
 
     def _as_kernels_would(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
         taken = args
@@ -114,12 +124,19 @@ class FakeMode(FakeTensorMode):
                 with self:
                     returned = corrected(func, args, returned)
         if func.is_view or func is torch.ops.aten.empty_strided.default:
+            if any(isinstance(leaf, Tensor) and _is_of_unknown_size(leaf) for leaf in pytree.tree_leaves(returned)):
+                raise DynamicOutputShapeException(func)
             return returned
         if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in pytree.tree_leaves(returned)):
             return returned
         known = {address(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         with self:
             return pytree.tree_map_only(Tensor, lambda t: t if address(t) in known else like_a_kernel(t), returned)
+
+
+def _is_of_unknown_size(tensor: Tensor) -> bool:
+    """Whether a number that is not known says how a tensor lies."""
+    return any(isinstance(size, torch.SymInt) for size in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
 
 
 @contextmanager
@@ -141,7 +158,7 @@ def fake_mode(tensors: Sequence[object]) -> Iterator[FakeMode]:
         check_nothing_caught(mode.unanswered)
     finally:
         mode.shape_env, mode.static_shapes, mode.allow_non_fake_inputs = settings
-        mode.literals = mode.counters = None
+        mode.literals = mode.counters = mode.asking = None
         mode.unanswered.clear()
 
 

@@ -6,7 +6,7 @@ operators are repeated, so `bool((mask == causal).all())` has an answer that hol
 step's inputs first of all, is unknown, and so is what an unknown tensor or a lifted hyper-parameter was written into.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -15,9 +15,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.types import py_sym_types
 from torch.utils._mode_utils import no_dispatch
-from torch.utils.weak import WeakIdKeyDictionary
 
-from outgrow.frontends.user.sharing import place
+from outgrow.frontends.fake.noted import Noted
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _SMALL_BYTES, _LARGER_BYTES = 1 << 16, 16 << 20
@@ -34,8 +33,7 @@ class Literals:
     """Real companions of the fake tensors whose contents are known."""
 
     def __init__(self) -> None:
-        self._known: MutableMapping[Tensor, Tensor] = WeakIdKeyDictionary()
-        self._places: set[int] = set()
+        self._known: Noted[Tensor] = Noted()
         self._left_bytes = _LARGER_BYTES
 
     def followed(
@@ -48,7 +46,7 @@ class Literals:
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = tensors_of(leaves)
         if not isinstance(func, OpOverload) or not self._is_followed(func, tensors, leaves):
-            self._forget(written_by(func, args, kwargs))
+            self._known.forget(written_by(func, args, kwargs))
             return run()
         if torch.Tag.data_dependent_output in func.tags:
             return self._real(func, args, kwargs)
@@ -58,17 +56,22 @@ class Literals:
             return fake
         companions = tensors_of(pytree.tree_leaves(self._real(func, args, kwargs)))
         for tensor, real in zip(made, companions, strict=True):
-            self._known[tensor] = real
-            self._places.add(place(tensor))
+            self._known.note(tensor, real)
         return fake
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether the content of a tensor is known."""
         return tensor in self._known
 
+    def content(self, tensor: Tensor) -> Tensor | None:
+        """Return a copy of what is in a tensor, if that is known."""
+        real = self._known.of(tensor)
+        with no_dispatch():
+            return None if real is None else real.clone()
+
     def number(self, tensor: Tensor) -> float | None:
         """Return the content of a tensor of one number; None where it is not known."""
-        real = self._known.get(tensor)
+        real = self._known.of(tensor)
         with no_dispatch():
             return None if real is None or real.numel() != 1 else real.item()
 
@@ -101,14 +104,8 @@ class Literals:
             return found.clone() if func in LIFTS else found
 
     def _companion(self, tensor: Tensor) -> Tensor:
-        return self._known.get(tensor, tensor)
-
-    def _forget(self, written: Sequence[Tensor]) -> None:
-        """Forget every tensor that shares memory with one that may be written."""
-        touched = {place(tensor) for tensor in written} & self._places if self._places else set[int]()
-        for tensor in [tensor for tensor in self._known if touched and place(tensor) in touched]:
-            del self._known[tensor]
-        self._places -= touched
+        real = self._known.of(tensor)
+        return tensor if real is None else real
 
 
 def tensors_of(leaves: Sequence[object]) -> list[Tensor]:

@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from outgrow.analysis.updates import written_before_updates
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.counters import Counted
+from outgrow.frontends.fake.questions import Question, Questions
 from outgrow.frontends.tracing.convert import Conversion
 from outgrow.frontends.tracing.found import Found
 from outgrow.frontends.tracing.trace import Leaf, Traced, trace
@@ -131,7 +132,8 @@ class Captured:
     inputs, and can go when the step begins. `schedulers` make a step of their own after every call; what is `settled`
     is set in attributes before, and what is `overwritten` there cannot be read from then on. It serves while what is
     `outside` is what it was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is
-    changed after every call. `guards` are conditions on the hyper-parameters, followed by the `counters`. Tensors with
+    changed after every call. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to
+    `questions` about the batch the answers must be the same. Tensors with
     `spreads` are spread over a mesh, and this process has its part of them. The step runs on `device`; if that is not
     the host, storages `elsewhere` are small ones of the host, which stay there.
     """
@@ -151,6 +153,7 @@ class Captured:
     outside: Outside = field(default_factory=Outside)
     changed: tuple[Changed | Filled, ...] = ()
     counters: tuple[Counted, ...] = ()
+    questions: Questions = field(default_factory=Questions)
     spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
     device: torch.device = CPU
     elsewhere: frozenset[str] = frozenset()
@@ -185,6 +188,10 @@ class Captured:
         seen = [counter.seen(number) for counter, number in self._counted(training)]
         numbers = [number for number in seen if number is not None]
         return len(numbers) == len(seen) and self.guards.hold([*self.hyper_values(training), *numbers])
+
+    def answered_otherwise(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Question | None:
+        """Return what the step has asked of its batch and would find otherwise in this one."""
+        return self.questions.changed(pytree.tree_leaves((tuple(args), dict(kwargs)))) if self.questions.all else None
 
     def _is_in_place(self, training: Training) -> bool:
         """Whether what hangs in slots is spread as it was when the step was captured."""
@@ -351,6 +358,7 @@ class _Assembly:
             outside=self.traced.outside,
             changed=self.traced.changed,
             counters=tuple(counter for counter, _ in counters.values()),
+            questions=self.traced.questions,
             device=device,
             elsewhere=elsewhere_of(self.conversion.devices, device, graph),
         )

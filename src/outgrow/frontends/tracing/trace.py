@@ -40,6 +40,7 @@ from outgrow.frontends.fake.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode, Twins, fake_mode, stand_in
 from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.lists import RATED
+from outgrow.frontends.fake.questions import Asking, Numbers, Questions
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
 from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
@@ -120,14 +121,13 @@ class Traced:
     """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
 
     The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that
-    the step looked at, and what they were. `originals` are the real tensors by the identity of their fake twins.
-    `returned` are the leaves of what the step returns, with None for those that are outputs.
-    `born` are tensors that are new in their slots, `begun` the numbers in those whose content is known, `emptied` the
-    slots that lost theirs, `gradients` the tensors that
-    were in `p.grad` when an optimizer made its step, and `schedulers` those whose steps are to follow every call.
-    `mode` is the mode of the fake tensors, if it was made for this run. `settled` is what the step leaves in
-    attributes, and `left` are the values without content that it leaves there. `outside` are the numbers that it found
-    elsewhere, and `changed` those that it has changed.
+    the step looked at, and what they were; `questions` what it asked of its batch. `originals` are the real tensors by
+    the identity of their fake twins. `returned` are the leaves of what the step returns, with None for those that are
+    outputs. `born` are tensors that are new in their slots, `begun` the numbers in those whose content is known,
+    `emptied` the slots that lost theirs, `gradients` the tensors that were in `p.grad` when an optimizer made its step,
+    and `schedulers` those whose steps are to follow every call. `mode` is the mode of the fake tensors, if it was made
+    for this run. `settled` is what the step leaves in attributes, and `left` are the values without content that it
+    leaves there. `outside` are the numbers that it found elsewhere, and `changed` those that it has changed.
     """
 
     module: fx.GraphModule
@@ -136,6 +136,7 @@ class Traced:
     hyper: Mapping[GroupSlot, float]
     symbols: tuple[sympy.Symbol, ...]
     counters: Mapping[sympy.Symbol, tuple[Counted, float]]
+    questions: Questions
     shape_env: ShapeEnv
     originals: Mapping[int, Tensor]
     outputs: tuple[Output, ...]
@@ -185,8 +186,15 @@ def trace(
     open_dataclasses((tuple(args), dict(kwargs)))
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     check_open(leaves, "pass them to the step as they are, or in a dict, list, tuple or dataclass")
+    numbers = Numbers()
     with _one_at_a_time:
-        return _trace(step, training, leaves, call_structure, living_generators() if living is None else living)
+        living = living_generators() if living is None else living
+        try:
+            return _trace(step, training, leaves, call_structure, living, numbers)
+        except (Uncapturable, TypeError):
+            if not numbers.concealed:
+                raise
+        return _trace(step, training, leaves, call_structure, living, Numbers(told=True))
 
 
 def _trace(
@@ -195,6 +203,7 @@ def _trace(
     leaves: Sequence[object],
     call_structure: pytree.TreeSpec,
     living: Sequence[object],
+    numbers: Numbers,
 ) -> Traced:
     before, owners = state_tensors(training), _owners(training)
     outside, intact = _found_outside(step, training, leaves, call_structure)
@@ -203,28 +212,25 @@ def _trace(
     caches_casts = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
         mode = stack.enter_context(_fakes([*before.values(), *leaves], outside))
-        twins = Twins(mode)
-        distinct = _distinct(before)
-        tensors: dict[Slot, Tensor] = {slot: twins.twin(tensor) for slot, tensor in distinct.items()}
-        batch = {BatchSlot(at): stand_in(leaf, mode) for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
-        tensors |= batch
-        fake_leaves = [batch.get(BatchSlot(at), leaf) for at, leaf in enumerate(leaves)]
-        call_args, call_kwargs = pytree.tree_unflatten(fake_leaves, call_structure)
+        fakes = _Fakes.of(mode, _distinct(before), leaves)
+        twins, tensors = fakes.twins, fakes.tensors
+        call_args, call_kwargs = pytree.tree_unflatten(fakes.leaves, call_structure)
         hyper = hyper_parameters(training)
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
         literals = mode.literals
         assert literals is not None, "and follows literals"
-        mode.counters = counters = Counters(mode.shape_env, literals, distinct, tensors)
+        mode.counters = counters = Counters(mode.shape_env, literals, fakes.originals, tensors)
+        mode.asking = asking = Asking(leaves, fakes.batch, literals, numbers)
         symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
         expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
         run = _Run()
 
         def traced(_inputs: object) -> list[object]:
-            with as_in_eager(literals, caches_casts=caches_casts):
+            with as_in_eager(mode.may_look_at, caches_casts=caches_casts):
                 returned = step(*call_args, **call_kwargs)
             schedulers.ended(returned)
             attributes.warn_of_opaque()
-            _warn_of_given(fake_leaves, (call_args, call_kwargs))
+            _warn_of_given(fakes.leaves, (call_args, call_kwargs))
             found = _observe(returned, training, before, run)
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
             run.kept, run.changed = attributes.kept(), outside.changed()
@@ -257,6 +263,7 @@ def _trace(
             hyper=hyper,
             symbols=expressions,
             counters=counters.seen,
+            questions=asking.questions,
             shape_env=mode.shape_env,
             originals=twins.originals,
             outputs=tuple(run.outputs),
@@ -272,6 +279,28 @@ def _trace(
             outside=replace(outside, helpers=tuple(helpers.values())),
             changed=run.changed,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fakes:
+    """What the step sees in place of tensors: `tensors` by their slots, those of its `batch` by leaf, and all leaves.
+
+    `originals` are the real ones that models and optimizers have.
+    """
+
+    twins: Twins
+    originals: Mapping[Slot, Tensor]
+    tensors: Mapping[Slot, Tensor]
+    batch: Mapping[int, Tensor]
+    leaves: Sequence[object]
+
+    @staticmethod
+    def of(mode: FakeMode, originals: Mapping[Slot, Tensor], leaves: Sequence[object]) -> "_Fakes":
+        twins = Twins(mode)
+        state = {slot: twins.twin(tensor) for slot, tensor in originals.items()}
+        batch = {at: stand_in(leaf, mode) for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+        tensors = state | {BatchSlot(at): tensor for at, tensor in batch.items()}
+        return _Fakes(twins, originals, tensors, batch, [batch.get(at, leaf) for at, leaf in enumerate(leaves)])
 
 
 def _owners(training: Training) -> list[nn.Module | Optimizer]:

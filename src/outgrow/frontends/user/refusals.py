@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import TracebackType
+from traceback import walk_stack, walk_tb
+from types import FrameType, TracebackType
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -174,10 +175,18 @@ def is_of_a_library(file: str) -> bool:
 
 def user_line(traceback: TracebackType | None) -> str | None:
     """Return file, line and text of the innermost frame outside of torch, outgrow and installed packages."""
-    place = None
-    while traceback is not None:
-        file, line = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+    return _innermost(reversed([*walk_tb(traceback)]))
+
+
+def present_line() -> str | None:
+    """Return the same of what runs now."""
+    return _innermost(walk_stack(None))
+
+
+def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
+    """Return the first of some frames, from the innermost on, that is the user's."""
+    for frame, line in frames:
+        file = frame.f_code.co_filename
         if not file.startswith("<") and not is_of_a_library(file):
-            place = f"{file}:{line}: `{linecache.getline(file, line).strip()}`"
-        traceback = traceback.tb_next
-    return place
+            return f"{file}:{line}: `{linecache.getline(file, line).strip()}`"
+    return None

@@ -1,0 +1,216 @@
+"""A step may look at its batch: it goes the way of eager in each call, by a plan for each way."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD
+
+import outgrow
+from outgrow.errors import Uncapturable
+from outgrow.frontends import guided
+from outgrow.frontends.fake import questions
+from outgrow.frontends.tracing.capture import capture
+
+Body: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
+ROWS, LENGTH, WIDTH = 2, 6, 4
+
+
+@pytest.fixture(autouse=True)
+def planned(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room is ample."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
+
+
+def masked(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """A mask of ones is left out; the kernels are others then."""
+    given = None if mask.all() else mask[:, None, :].expand(ROWS, LENGTH, LENGTH)
+    y = model(x)
+    return F.scaled_dot_product_attention(y, y, y, attn_mask=given).square().sum()
+
+
+def cut(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """What is behind the longest row is cut off."""
+    longest = int(mask.sum(1).max().item())
+    return model(x[:, :longest]).square().sum()
+
+
+def cast(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """The way depends on a product, which autocast would round, were it on."""
+    with torch.autocast("cpu", enabled=False):
+        is_whole = bool((mask.float() @ torch.full((LENGTH, 1), 1.001) > LENGTH).all())
+    return (model(x) * (2.0 if is_whole else 1.0)).sum()
+
+
+def each_cut(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """Each row by itself, as far as it is filled."""
+    rows = zip(x, mask.sum(1).tolist(), strict=True)
+    return model(torch.stack([row[:length].sum(0) for row, length in rows])).square().sum()
+
+
+def averaged(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """A number with which is only calculated."""
+    return (model(x) * mask[..., None]).sum() / mask.sum().item()
+
+
+def counted(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """A later question has no answer where an earlier one has another."""
+    if mask.sum() == 0 or int(mask[0].nonzero_static(size=LENGTH)[2].item()) < 0:
+        return model(x).sum()
+    return model(x).square().sum()
+
+
+def mask_of(*lengths: int) -> Tensor:
+    return torch.arange(LENGTH) < torch.tensor(lengths)[:, None]
+
+
+def losses(body: Body, masks: Sequence[Tensor], *, compiled: bool) -> tuple[list[Tensor], int]:
+    """Train a small model on random rows; return losses and weights, and how many plans there are."""
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, WIDTH)
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor, mask: Tensor) -> Tensor:
+        loss = body(model, x, mask)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    run = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="10TiB") if compiled else step
+    found: list[Tensor] = []
+    for mask in masks:
+        with torch.autocast("cpu", torch.bfloat16):
+            found.append(run(torch.randn(ROWS, LENGTH, WIDTH), mask))
+    found += [parameter.detach() for parameter in model.parameters()]
+    return found, len(run.plans.plans) if isinstance(run, outgrow.Step) else 0
+
+
+@pytest.mark.parametrize(
+    ("body", "lengths", "ways"),
+    [
+        (masked, [(6, 6), (6, 3), (6, 6), (2, 6)], 2),
+        (cut, [(6, 1), (4, 2), (2, 4), (6, 6)], 2),
+        (each_cut, [(6, 1), (4, 2), (6, 1)], 2),
+        (averaged, [(6, 6), (4, 2), (2, 5)], 1),
+        (cast, [(6, 6), (6, 6), (5, 5)], 2),
+        (counted, [(6, 6), (0, 0), (3, 1), (0, 1)], 3),
+    ],
+)
+def test_a_step_goes_the_ways_of_eager(body: Body, lengths: list[tuple[int, int]], ways: int) -> None:
+    masks = [mask_of(*item) for item in lengths]
+    expected, _ = losses(body, masks, compiled=False)
+    found, plans = losses(body, masks, compiled=True)
+    assert all(map(torch.equal, found, expected))
+    assert plans == ways
+
+
+def test_a_step_in_ample_room_has_a_plan_for_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ways may take more memory or less."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    masks = [mask_of(*item) for item in [(6, 6)] * 4 + [(6, 3)] * 2 + [(6, 6)]]
+    found, plans = losses(masked, masks, compiled=True)
+    assert all(map(torch.equal, found, losses(masked, masks, compiled=False)[0]))
+    assert plans == 2
+
+
+def test_a_question_is_asked_beside_the_graph() -> None:
+    """The plan has no operator for it."""
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        return x * 2 if torch.equal(x.abs(), y) else x * 3
+
+    x = torch.full((3,), 2.0)
+    captured = capture(step, (nn.Linear(1, 1),), (), (x, x))
+    assert [op.operator for op in captured.graph.ops] == ["aten.mul.Tensor"]
+    assert captured.answered_otherwise((x, x), {}) is None
+    asked = captured.answered_otherwise((-x, x + 1), {})
+    assert asked is not None
+    assert asked.line is not None
+    assert "if torch.equal(x.abs(), y)" in asked.line
+
+
+def fractions(x: Tensor, _model: nn.Module) -> object:
+    return x * 2 if x.sum().item() > 1 else x
+
+
+def of_a_weight(x: Tensor, model: nn.Linear) -> object:
+    return x * 2 if (x[0] * model.weight > 0).all() else x
+
+
+def drawn(x: Tensor, _model: nn.Module) -> object:
+    return x * 2 if (torch.rand_like(x) > x).all() else x
+
+
+def written(x: Tensor, _model: nn.Module) -> object:
+    y = x.clone()
+    y[0] = 2.0
+    return x * 2 if (y > 1).all() else x
+
+
+def too_large(x: Tensor, _model: nn.Module) -> object:
+    return x * 2 if (x.expand(1 << 16, 3) + 1 > 0).all() else x
+
+
+def too_long(x: Tensor, _model: nn.Module) -> object:
+    y = x
+    for _ in range(questions._MOST_OPERATORS):
+        y = y + 1
+    return x * 2 if (y > 0).all() else x
+
+
+@pytest.mark.parametrize("body", [fractions, of_a_weight, drawn, written, too_large, too_long])
+@pytest.mark.filterwarnings("ignore")
+def test_other_questions_are_refused(
+    body: Callable[[Tensor, nn.Linear], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "_MOST_BYTES", 1 << 16)
+    model = nn.Linear(1, 1)
+    with pytest.raises(Uncapturable, match="needs the content"):
+        capture(lambda x: body(x, model), (model,), (), (torch.ones(3),))
+
+
+def test_a_batch_with_another_answer_in_every_call_is_told() -> None:
+    """With the line that asks."""
+    lengths = [(6, 1), (5, 1), (4, 1), (3, 1), (2, 1)]
+    with pytest.warns(outgrow.remarks.Remark, match=r"longest = int\(mask\.sum"):
+        losses(cut, [mask_of(*item) for item in lengths], compiled=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_looks_at_masks_as_in_eager() -> None:
+    """With fewer heads of keys than of queries the gradients tell which kernels ran."""
+    transformers = pytest.importorskip("transformers")
+    weights: list[list[Tensor]] = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        config = transformers.LlamaConfig(
+            vocab_size=50,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            use_cache=False,
+        )
+        model = transformers.LlamaForCausalLM(config)
+        optimizer = SGD(model.parameters(), lr=0.1)
+
+        def step(tokens: Tensor, mask: Tensor, model: Any = model, optimizer: SGD = optimizer) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(input_ids=tokens, labels=tokens, attention_mask=mask).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="10TiB") if compiled else step
+        for lengths in ((6, 6), (6, 3), (6, 6)):
+            run(torch.randint(0, 50, (ROWS, LENGTH)), mask_of(*lengths).long())
+        weights.append([parameter.detach() for parameter in model.parameters()])
+    assert all(map(torch.equal, *weights))
