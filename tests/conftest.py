@@ -1,9 +1,11 @@
 """A folder on a real disk, since spill files do not go to memory; Ctrl-C, whatever started the tests; one compiler.
 
 Tests with a cache folder of their own, and processes that they start, still share what numba compiled. Of several
-workers each takes its share of the cores. Generated examples are the same in every run: `make hunt` looks for new ones.
+workers each takes its share of the cores. The garbage collector looks past what was imported. Generated examples are
+the same in every run: `make hunt` looks for new ones.
 """
 
+import gc
 import os
 import shutil
 import signal
@@ -37,6 +39,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="torch finds no GPU of CUDA"))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector look past what is there by now: no test has made it, and it is long."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """The garbage collector sees all objects, as in a program that has frozen none."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,6 +1,6 @@
 """Every feature of an ordinary step leaves the bits of eager: in core, in half of its memory, and near the floor."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Optimizer, SparseAdam, lr_scheduler
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.tracing.capture import Captured, capture
 from outgrow.planning.search import search
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
@@ -41,9 +41,9 @@ def test_a_feature_has_the_bits_of_eager_at_every_budget(
 ) -> None:
     """What steps return, state, rates and generator after three batches."""
     monkeypatch.setattr(search, "_MOST_TRIALS", TRIALS)
-    expected = left_by(make, eager)
+    expected, captured = left_by(make, eager), dict[Hashable, Captured]()
     for share in SHARES:
-        within = Within(share, spill)
+        within = Within(share, spill, captured=captured)
         assert differences(left_by(make, within), expected) == [], (name, share)
         assert within.is_rewritten == (share < 1.0 and name not in FLAT), (name, share)
 

@@ -99,12 +99,14 @@ class Ready:
 class Within:
     """Runs each call of a job by a plan that takes a share of what there is between floor and peak.
 
-    `joined` is what becomes of a captured step before it is planned.
+    `joined` is what becomes of a captured step before it is planned. Of jobs that were made alike those that run later
+    take what was `captured` of an earlier one, unless it is bound to things of that one.
     """
 
     share: float
     spill: Spill
     joined: Callable[[Captured], Captured] = lambda captured: captured
+    captured: dict[Hashable, Captured] = field(default_factory=dict[Hashable, Captured])
     ready: dict[Hashable, Ready] = field(default_factory=dict[Hashable, Ready])
 
     def __call__(self, job: Job, batch: tuple[object, ...]) -> object:
@@ -113,7 +115,7 @@ class Within:
         key = signature(job.step, job.models, job.optimizers, batch, {})
         ready = self.ready.get(key)
         if ready is None or not ready.captured.guards_hold(training):
-            captured = self.joined(capture(job.step, job.models, job.optimizers, batch))
+            captured = self._captured(key, job, batch)
             ready = self.ready[key] = Ready(captured, *planned_within(captured.graph, self.share))
         program, plan = lower(ready.derived), ready.planned.plan
         call = calls.bind(ready.captured, program, training, batch, {})
@@ -123,6 +125,17 @@ class Within:
         outcome = calls.carried_out(call, run)
         assert outcome.trace.peak_bytes <= plan.predicted.peak_bytes <= capacity
         return calls.settle(call, outcome)
+
+    def _captured(self, key: Hashable, job: Job, batch: tuple[object, ...]) -> Captured:
+        assert isinstance(key, tuple), "a signature begins with the step"
+        _, *alike = key
+        known = self.captured.get(tuple(alike))
+        if known is not None and known.guards_hold(Training(job.models, job.optimizers)):
+            return known
+        found = self.joined(capture(job.step, job.models, job.optimizers, batch))
+        if not (found.found or found.schedulers or found.settled or found.overwritten or found.changed):
+            self.captured[tuple(alike)] = found
+        return found
 
     @property
     def is_rewritten(self) -> bool:
@@ -140,10 +153,14 @@ def planned_within(graph: Graph, share: float) -> tuple[Costs, Planned, Graph]:
     fixed = frozenset(name for name, storage in graph.storages.items() if storage.is_persistent)
     ample = Problem(graph, costs, machine, Budget(AMPLE), fixed=fixed, minimum_bytes=SMALL_BYTES)
     peak = max(live_bytes(graph, ample.workspace))
-    try:
-        floor = planned(replace(ample, budget=Budget(1)), prove=False).plan.budget.capacity_bytes
-    except Infeasible as refusal:
-        floor = refusal.floor_bytes
+    floor = peak if share == 1.0 else _floor(ample)
     problem = replace(ample, budget=Budget(floor + int(share * (peak - floor))))
     found = planned(problem, prove=False)
     return costs, found, verified(graph, found.plan, found.stages, problem.workspace).graph
+
+
+def _floor(problem: Problem) -> int:
+    try:
+        return planned(replace(problem, budget=Budget(1)), prove=False).plan.budget.capacity_bytes
+    except Infeasible as refusal:
+        return refusal.floor_bytes

@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
 
+pytestmark = pytest.mark.usefixtures("nothing_frozen")
+
 LOG: list[object] = []
 
 
