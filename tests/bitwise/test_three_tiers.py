@@ -13,6 +13,7 @@ from outgrow.errors import TierFailure
 from outgrow.frontends.compile import Step
 from outgrow.frontends.platforms import beside_device
 from outgrow.frontends.platforms.on_device import OnDevice
+from outgrow.ir.machine import LinkRates
 from outgrow.runtime import links, staged
 from outgrow.runtime.below import FileBelow
 from outgrow.runtime.pool import HostPool
@@ -89,7 +90,11 @@ def test_three_tiers_leave_the_bits_of_eager(
 
 
 def test_a_disk_that_fails_is_named(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first update all is as before the step; what failed is said, and a later step has a new link."""
+    """Before the first update all is as before the step; what failed is said, and a later step has a new link.
+
+    The disk is a quick one, so that a plan moves to it whatever else runs.
+    """
+    monkeypatch.setattr(beside_device, "measure_link", lambda _folder: LinkRates(1e9, 1e9, 1e-4, half_duplex=False))
     ours = resnet()
     step = on(StandIn(), ours, 58 << 20, host_budget="24MiB", offload_dir=str(disk_folder))
     step(*ours.batches[0])

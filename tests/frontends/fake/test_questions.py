@@ -15,6 +15,7 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends import guided
 from outgrow.frontends.fake import questions
 from outgrow.frontends.tracing.capture import capture
+from outgrow.remarks import Remark
 
 Body: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
 ROWS, LENGTH, WIDTH = 2, 6, 4
@@ -178,7 +179,7 @@ def test_other_questions_are_refused(
 def test_a_batch_with_another_answer_in_every_call_is_told() -> None:
     """With the line that asks."""
     lengths = [(6, 1), (5, 1), (4, 1), (3, 1), (2, 1)]
-    with pytest.warns(outgrow.remarks.Remark, match=r"longest = int\(mask\.sum"):
+    with pytest.warns(Remark, match=r"longest = int\(mask\.sum"):
         losses(cut, [mask_of(*item) for item in lengths], compiled=True)
 
 
