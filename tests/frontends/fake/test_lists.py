@@ -127,7 +127,7 @@ def test_a_list_of_which_a_kernel_would_take_some_is_left_whole() -> None:
 def test_gradients_on_a_gpu_are_clipped_together() -> None:
     """As in eager, whose norms of lists are summed otherwise; what is traced has no memory there."""
     asked: Any = clip_grad
-    with FakeTensorMode(), as_in_eager(Literals(), caches_casts=True):
+    with FakeTensorMode(), as_in_eager(Literals().knows, caches_casts=True):
         gpu, host = torch.device("cuda"), torch.device("cpu")
         assert asked._has_foreach_support([torch.empty(2, device=gpu)], gpu)
         assert not asked._has_foreach_support([torch.empty(2)], host)
