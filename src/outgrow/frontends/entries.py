@@ -299,17 +299,19 @@ class Entries:
 
         The user's own function is right for all calls: hyper-parameters change what it takes by little beside its room.
         """
-        captured, lasting = entry.captured, entry.planned.program.lasting
+        captured, as_written = entry.captured, entry.planned.runs_as_written
+        if not as_written and not (captured.outside.still_hold() and captured.guards_hold(self._training)):
+            return None
         if captured.answered_otherwise(args, kwargs) is not None:
             return None
-        if entry.planned.runs_as_written:
+        if as_written:
             return Served(entry)
-        if not (captured.outside.still_hold() and captured.guards_hold(self._training)):
+        if not captured.is_apart(args, kwargs):
             return None
         tensors = captured.tensors(self._training, args, kwargs)
         if not all(item.still_lies(tensors) for item in captured.found):
             return None
-        platform = self._platform
+        platform, lasting = self._platform, entry.planned.program.lasting
         moves = all(platform.may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
         return Served(entry, tensors) if moves else None
 

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import clip_grad
 from torch.optim import SGD, Adagrad, Adam, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.frontends.fake.eager_ways import as_in_eager
+from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.lists import each_by_itself
-from outgrow.frontends.fake.literals import Literals
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import Role
@@ -127,7 +126,8 @@ def test_a_list_of_which_a_kernel_would_take_some_is_left_whole() -> None:
 def test_gradients_on_a_gpu_are_clipped_together() -> None:
     """As in eager, whose norms of lists are summed otherwise; what is traced has no memory there."""
     asked: Any = clip_grad
-    with FakeTensorMode(), as_in_eager(Literals().knows, caches_casts=True):
+    mode = FakeMode()
+    with mode, as_in_eager(mode, caches_casts=True):
         gpu, host = torch.device("cuda"), torch.device("cpu")
         assert asked._has_foreach_support([torch.empty(2, device=gpu)], gpu)
         assert not asked._has_foreach_support([torch.empty(2)], host)

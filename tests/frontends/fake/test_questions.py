@@ -1,6 +1,7 @@
 """A step may look at its batch: it goes the way of eager in each call, by a plan for each way."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,6 +40,23 @@ def cut(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
     """What is behind the longest row is cut off."""
     longest = int(mask.sum(1).max().item())
     return model(x[:, :longest]).square().sum()
+
+
+def cut_and_averaged(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """Of two numbers one is calculated with."""
+    longest, count = int(mask.sum(1).max().item()), mask.sum().item()
+    return model(x[:, :longest]).sum() / count
+
+
+def kept(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """Rows are weighed with yes and no."""
+    return torch.stack([model(row).sum() * weight for row, weight in zip(x, mask[:, 3].tolist(), strict=True)]).sum()
+
+
+def fractions_decide(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """Whether a number with fractions is zero."""
+    share = 1 - mask.float().mean()
+    return model(x).sum() * (2.0 if share else 3.0)
 
 
 def cast(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
@@ -99,6 +117,8 @@ def losses(body: Body, masks: Sequence[Tensor], *, compiled: bool) -> tuple[list
         (cut, [(6, 1), (4, 2), (2, 4), (6, 6)], 2),
         (each_cut, [(6, 1), (4, 2), (6, 1)], 2),
         (averaged, [(6, 6), (4, 2), (2, 5)], 1),
+        (kept, [(6, 6), (4, 2), (2, 5)], 1),
+        (fractions_decide, [(6, 6), (4, 2), (2, 5)], 2),
         (cast, [(6, 6), (6, 6), (5, 5)], 2),
         (counted, [(6, 6), (0, 0), (3, 1), (0, 1)], 3),
     ],
@@ -118,6 +138,49 @@ def test_a_step_in_ample_room_has_a_plan_for_each_way(monkeypatch: pytest.Monkey
     found, plans = losses(masked, masks, compiled=True)
     assert all(map(torch.equal, found, losses(masked, masks, compiled=False)[0]))
     assert plans == 2
+
+
+def test_only_numbers_that_matter_are_told() -> None:
+    """What is calculated with stays a scalar where another number is a length."""
+    model, x = nn.Linear(WIDTH, WIDTH), torch.randn(ROWS, LENGTH, WIDTH)
+    captured = capture(partial(cut_and_averaged, model), (model,), (), (x, mask_of(6, 2)))
+    assert captured.answered_otherwise((x, mask_of(6, 3)), {}) is None
+    assert captured.answered_otherwise((x, mask_of(5, 3)), {}) is not None
+
+
+def test_a_list_of_numbers_is_asked_for_at_once() -> None:
+    """An operator with many results runs once."""
+    model, x = nn.Linear(WIDTH, WIDTH), torch.randn(ROWS, LENGTH, WIDTH)
+    captured = capture(partial(each_cut, model), (model,), (), (x, mask_of(6, 2)))
+    calls = {call for question in captured.questions for call in question.calls}
+    assert [str(call.operator) for call in calls].count("aten.unbind.int") == 1
+
+
+def test_an_argument_that_is_written_outside_is_refused() -> None:
+    """Also where it was another one when the step was captured."""
+    model, shared = nn.Linear(WIDTH, WIDTH), torch.ones(2, WIDTH)
+
+    def step(x: Tensor) -> Tensor:
+        shared.mul_(-1)
+        return model(x).sum() * (2.0 if (x > 0).all() else 3.0)
+
+    with pytest.raises(Uncapturable, match=r"number 0 .* shares memory with a tensor that it finds outside"):
+        capture(step, (model,), (), (shared[1:],))
+    captured = capture(step, (model,), (), (torch.ones(1, WIDTH),))
+    assert captured.is_apart((torch.ones(1, WIDTH),), {})
+    assert not captured.is_apart((shared[1:],), {})
+
+
+def test_a_conjugated_argument_is_asked() -> None:
+    """It is resolved, as its stand-in is."""
+
+    def step(x: Tensor) -> Tensor:
+        return x.abs() * (2 if (torch.view_as_real(x.resolve_conj())[..., 1] > 0).all() else 3)
+
+    x = torch.tensor([1 - 2j])
+    captured = capture(step, (nn.Linear(1, 1),), (), (x,))
+    assert captured.answered_otherwise((x,), {}) is None
+    assert captured.answered_otherwise((x.conj(),), {}) is not None
 
 
 def test_a_question_is_asked_beside_the_graph() -> None:

@@ -9,6 +9,7 @@
     lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
     clipping      takes gradients on a GPU all at once, whose norms are summed otherwise than those of one by one
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
+    decisions     by what is in a tensor, which are told from numbers (`frontends.fake.questions`)
     numbers       that a tensor holds equal themselves; in eager one that is none (NaN) does not
     transformers  does not look at a fake tensor, such as a mask or the positions of tokens, to see whether a mask can
                   be left out; where it can look at it, it may
@@ -33,21 +34,25 @@ from torch.utils import checkpoint
 from torch.utils._foreach_utils import _has_foreach_support
 
 from outgrow.frontends.fake.alignments import ctc_loss
+from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.fills import filled, filled_in_place
 from outgrow.frontends.fake.products import product
 
 IN_PLACE_OF: Mapping[Callable[..., Any], Callable[..., Any]] = {torch.prod: product, torch.masked_fill: filled}
 """Functions of torch, and what is called in their place."""
 _NONE = torch._C._disabled_torch_function_impl
+_decided = Tensor.__bool__
 _equals, _differs = torch.SymFloat.__eq__, torch.SymFloat.__ne__
 
 
 @contextmanager
-def as_in_eager(may_look_at: Callable[[Tensor], bool], *, caches_casts: bool) -> Iterator[None]:
-    """Let torch, and libraries, go the ways of eager; autocast keeps casts if it does so there.
+def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
+    """Let torch, and libraries, go the ways of eager on tensors of a mode; autocast keeps casts if it does so there."""
 
-    Libraries look at tensors that they `may_look_at`.
-    """
+    def decided(tensor: Tensor) -> bool:
+        with mode.deciding():
+            return _decided(tensor)
+
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(caches_casts)
     try:
@@ -56,6 +61,7 @@ def as_in_eager(may_look_at: Callable[[Tensor], bool], *, caches_casts: bool) ->
             patch.object(activation, "_is_make_fx_tracing", lambda: False),
             patch.object(torch, "prod", product),
             patch.object(torch, "ctc_loss", ctc_loss),
+            patch.object(Tensor, "__bool__", decided, create=True),
             patch.object(Tensor, "prod", product, create=True),
             patch.object(torch, "masked_fill", filled),
             patch.object(Tensor, "masked_fill", filled),
@@ -64,7 +70,7 @@ def as_in_eager(may_look_at: Callable[[Tensor], bool], *, caches_casts: bool) ->
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             patch.object(torch.SymFloat, "__eq__", _equal),
             patch.object(torch.SymFloat, "__ne__", _unequal),
-            _seen_by_transformers(may_look_at),
+            _seen_by_transformers(mode),
         ):
             yield
     finally:
@@ -78,7 +84,7 @@ def _takes_lists(tensors: Sequence[Tensor | None], device: torch.device) -> bool
 
 
 @contextmanager
-def _seen_by_transformers(may_look_at: Callable[[Tensor], bool]) -> Iterator[None]:
+def _seen_by_transformers(mode: FakeMode) -> Iterator[None]:
     """Let transformers take a tensor for a real one if it can look at it."""
     asked = sys.modules.get("transformers.utils.import_utils")
     if asked is None or not hasattr(asked, "is_fake_tensor"):
@@ -86,7 +92,7 @@ def _seen_by_transformers(may_look_at: Callable[[Tensor], bool]) -> Iterator[Non
         return
 
     def is_unknown(tensor: object) -> bool:
-        return isinstance(tensor, FakeTensor) and not may_look_at(tensor)
+        return isinstance(tensor, FakeTensor) and not mode.may_look_at(tensor)
 
     with patch.object(asked, "is_fake_tensor", is_unknown):
         yield

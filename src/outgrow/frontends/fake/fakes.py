@@ -13,7 +13,7 @@ in every call, so their contents are known (`frontends.fake.literals`), and a st
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from unittest.mock import patch
 
@@ -82,9 +82,9 @@ class FakeMode(FakeTensorMode):
     """Fake tensors with the strides that kernels give. A workload that is only planned is built under it."""
 
     literals: Literals | None = None
+    """While a step is traced, what is known of contents; `counters` and `asking` as well."""
     counters: Counters | None = None
     asking: Asking | None = None
-    """While a step is traced, what is known of contents."""
     unanswered: list[RuntimeError]
     """Errors that asked for contents; a step may have caught them."""
 
@@ -102,16 +102,19 @@ class FakeMode(FakeTensorMode):
     def _followed(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
         assert self.literals is not None, "a step is traced"
         fake = partial(self._as_kernels_would, func, types, args, kwargs)
-        found = partial(self.literals.followed, func, args, kwargs or {}, fake)
-        for more in (self.asking, self.counters):
-            if more is not None:
-                found = partial(more.followed, func, args, kwargs or {}, found)
-        return found()
+        given = (func, args, kwargs or {})
+        known = partial(self.literals.followed, *given, fake)
+        answered = known if self.asking is None else partial(self.asking.followed, *given, known)
+        return answered() if self.counters is None else self.counters.followed(*given, answered)
 
     def may_look_at(self, tensor: Tensor) -> bool:
         """Whether a step may ask for the content of a tensor while it is traced."""
         is_known = self.literals is not None and self.literals.knows(tensor)
         return is_known or (self.asking is not None and self.asking.may_ask(tensor))
+
+    def deciding(self) -> AbstractContextManager[None]:
+        """Return a block in which the step asks whether a tensor is zero."""
+        return nullcontext() if self.asking is None else self.asking.deciding()
 
     def _as_kernels_would(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
         taken = args

@@ -85,7 +85,7 @@ class Literals:
         return True
 
     def _is_followed(self, func: OpOverload, tensors: Sequence[Tensor], leaves: Sequence[object]) -> bool:
-        if torch.Tag.nondeterministic_seeded in func.tags or any(isinstance(leaf, py_sym_types) for leaf in leaves):
+        if not is_deterministic(func, leaves):
             return False
         if func in LIFTS:
             return tensors[0] in self._known or type(tensors[0]) is Tensor
@@ -111,6 +111,13 @@ class Literals:
 def tensors_of(leaves: Sequence[object]) -> list[Tensor]:
     """Return the leaves that are tensors."""
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def is_deterministic(func: OpOverload, leaves: Sequence[object]) -> bool:
+    """Whether a call with these leaves of arguments gives the same whenever its tensors are the same."""
+    return torch.Tag.nondeterministic_seeded not in func.tags and not any(
+        isinstance(leaf, py_sym_types) for leaf in leaves
+    )
 
 
 def writes(func: object) -> bool:

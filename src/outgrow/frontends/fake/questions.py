@@ -7,14 +7,15 @@ The step is captured as it goes with the batch of this call, and what it looked 
 deterministic operators that make it of the arguments, and what they answered. Before a later call they run on its own
 arguments. The captured step serves the call if all answers are the same, since then it goes the same way.
 
-Answers are yes, no, and whole numbers. A whole number is a scalar of the graph as long as the step only calculates with
-it (`loss / mask.sum().item()`), so that all calls share a plan; where that does not do, the step is traced again, and
-numbers are answered. Of a number with fractions nearly every call has another, so it is never answered; nor is what
-takes more than 16 MiB to find out.
+A decision (`if`, `while`, `bool()`) is answered at once. What `item()` and `tolist()` give are scalars of the graph as
+long as the step only calculates with them (`loss / mask.sum().item()`), so that all calls share a plan. Where that does
+not do, the step is traced again, and they are *told*: first the one after which it failed, and all in the end. Numbers
+with fractions are never told, since nearly every call has others.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -22,17 +23,16 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.types import py_sym_types
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.literals import Literals, tensors_of, writes, written_by
+from outgrow.frontends.fake.literals import Literals, is_deterministic, tensors_of, writes, written_by
 from outgrow.frontends.fake.noted import Noted
 from outgrow.frontends.user.refusals import present_line
 
-_MOST_BYTES, _MOST_OPERATORS = 16 << 20, 256
-"""What one question may take."""
-_LOOK, _EQUAL = torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default
-"""Operators that answer."""
+_MOST_BYTES, _MOST_OPERATORS = 16 << 20, 512
+"""What all questions of a step may take before each call."""
+_LOOK = torch.ops.aten._local_scalar_dense.default
+Answer: TypeAlias = bool | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,171 +43,206 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """Result number `number` of an operator, of which these are the arguments; it takes `size_bytes`.
+class Call:
+    """A call of an operator, whose results take `size_bytes`. What was called earlier has a smaller `serial`.
 
-    In place of tensors are `Given` and `Made`, and real ones where the content is the same in every call. What was made
-    earlier has a smaller `serial`.
+    In place of tensors are `Given` and `Result`, and real ones where the content is the same in every call.
     """
 
     operator: OpOverload
     args: Sequence[object]
     kwargs: Mapping[str, object]
-    number: int
     size_bytes: int
     serial: int
 
 
-_Source: TypeAlias = Given | Made
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a call of this number."""
+
+    call: Call
+    number: int
+
+
+_Source: TypeAlias = Given | Result
+_Known: TypeAlias = dict[Call, list[object]]
+"""What calls have given."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What a step has looked at in its batch: the last of what is `made` in this order, the line, and the answer."""
+    """What a step has looked at in its batch: what the last of these `calls` gives, or whether that is zero.
 
-    made: tuple[Made, ...]
+    It did so on a `line`, and found this `answer`.
+    """
+
+    calls: tuple[Call, ...]
+    is_decision: bool
     line: str | None
-    answer: object
+    answer: Answer
+
+    def changes(self, leaves: Sequence[object], known: "_Known") -> bool:
+        """Whether the answer is another one for these leaves of arguments."""
+        return _answer(self.calls, self.is_decision, leaves, known) != self.answer
 
 
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """All that a step has asked, in this order."""
+def first_changed(questions: Sequence[Question], leaves: Sequence[object]) -> Question | None:
+    """Return the first of some questions that has another answer in a call with these leaves of arguments.
 
-    all: tuple[Question, ...] = ()
-
-    def changed(self, leaves: Sequence[object]) -> Question | None:
-        """Return the first that has another answer in a call with these leaves of arguments.
-
-        Later ones are not asked then: they may have no answer.
-        """
-        known: dict[Made, object] = {}
-        return next((item for item in self.all if _answer(item.made, leaves, known) != item.answer), None)
+    Later ones are not asked then: they may have no answer.
+    """
+    known: _Known = {}
+    return next((item for item in questions if item.changes(leaves, known)), None)
 
 
 @dataclass(slots=True)
-class Numbers:
-    """Whether whole numbers of the batch are `told` while a step is traced, and whether one was `concealed`."""
+class Looks:
+    """Which looks at numbers are `told` while a step is traced, counted from 0, or all; and which were `concealed`."""
 
-    told: bool = False
-    concealed: bool = False
+    told: frozenset[int] = frozenset()
+    tells_all: bool = False
+    concealed: list[int] = field(default_factory=list[int])
+    count: int = 0
+
+    def more_told(self) -> "Looks":
+        """Return looks of which the one is told that was concealed last."""
+        return Looks(self.told | {self.concealed[-1]})
+
+    def next_is_told(self) -> bool:
+        """Count a look, and return whether it is told."""
+        number, self.count = self.count, self.count + 1
+        if self.tells_all or number in self.told:
+            return True
+        self.concealed.append(number)
+        return False
 
 
 class Asking:
     """Notes what is made of the batch while a step is traced, and answers from the `leaves` of its arguments."""
 
-    def __init__(
-        self, leaves: Sequence[object], batch: Mapping[int, Tensor], literals: Literals, numbers: Numbers
-    ) -> None:
+    def __init__(self, leaves: Sequence[object], batch: Mapping[int, Tensor], literals: Literals, looks: Looks) -> None:
         """`batch` are the fake tensors that stand for leaves, by number."""
-        self._leaves, self._literals, self._numbers = leaves, literals, numbers
+        self._leaves, self._literals, self._looks = leaves, literals, looks
         self._sources: Noted[_Source] = Noted()
-        self._asked: list[Question] = []
+        self._known: _Known = {}
         self._serial = 0
+        self._is_deciding = False
+        self.questions: list[Question] = []
         for leaf, tensor in batch.items():
             if not (isinstance(leaves[leaf], FakeTensor) or tensor.is_meta):
                 self._sources.note(tensor, Given(leaf))
 
-    @property
-    def questions(self) -> Questions:
-        """What the step has asked so far."""
-        return Questions(tuple(self._asked))
-
     def may_ask(self, tensor: Tensor) -> bool:
         """Whether a step may look at a tensor, and at the little that it makes of it."""
         source = self._sources.of(tensor)
-        return source is not None and _is_small(_needed(source), 2 * tensor.nbytes)
+        if source is None:
+            return False
+        return self._has_room(_needed(source.call) if isinstance(source, Result) else (), 2 * tensor.nbytes)
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """While the block runs, what is looked at is whether a tensor is zero."""
+        self._is_deciding = True
+        try:
+            yield
+        finally:
+            self._is_deciding = False
 
     def followed(
         self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
     ) -> object:
         """Return what `run` returns, the fake result of `func`; the answer where it looks at the batch."""
+        if writes(func):
+            found = run()
+            self._sources.forget(written_by(func, args, kwargs))
+            return found
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = tensors_of(leaves)
-        if not any(tensor in self._sources for tensor in tensors):
+        is_of_batch = any(tensor in self._sources for tensor in tensors)
+        if not is_of_batch or not isinstance(func, OpOverload) or not self._is_followed(func, tensors, leaves):
             return run()
-        if not isinstance(func, OpOverload) or not self._is_followed(func, tensors, leaves):
-            found = run()
-            if writes(func):
-                self._sources.forget(written_by(func, args, kwargs))
-            return found
-        if func is _EQUAL or (func is _LOOK and not _has_fractions(tensors[0])):
-            made = _needed(self._made(func, args, kwargs))
-            if not _is_small(made):
-                return run()
-            if self._numbers.told or func is _EQUAL or tensors[0].dtype is torch.bool:
-                return self._answered(made)
-            self._numbers.concealed = True
-            return run()
+        if torch.Tag.data_dependent_output in func.tags:
+            return self._looked_at(func, args, kwargs, tensors[0], run)
         found = run()
-        for number, tensor in enumerate(tensors_of(pytree.tree_leaves(found))):
-            is_new = tensor not in self._sources and not self._literals.knows(tensor)
-            if is_new and tensor.layout is torch.strided:
-                size = 0 if func.is_view else tensor.nbytes
-                self._sources.note(tensor, self._made(func, args, kwargs, number, size))
+        made = tensors_of(pytree.tree_leaves(found))
+        if all(tensor.layout is torch.strided for tensor in made):
+            size = 0 if func.is_view else sum(tensor.nbytes for tensor in made)
+            call = self._call(func, args, kwargs, size)
+            for number, tensor in enumerate(made):
+                if tensor not in self._sources and not self._literals.knows(tensor):
+                    self._sources.note(tensor, Result(call, number))
         return found
 
-    def _answered(self, made: tuple[Made, ...]) -> object:
-        with no_dispatch():
-            answer = _answer(made, self._leaves, {})
-        self._asked.append(Question(made, present_line(), answer))
-        return answer
-
-    def _is_followed(self, func: OpOverload, tensors: Sequence[Tensor], leaves: Sequence[object]) -> bool:
-        """Whether a call gives the same whenever the batch is the same."""
-        is_plain = func.namespace == "aten" and "empty" not in func._schema.name and not writes(func)
-        is_drawn = torch.Tag.nondeterministic_seeded in func.tags
-        if not is_plain or is_drawn or any(isinstance(leaf, py_sym_types) for leaf in leaves):
-            return False
-        return all(tensor in self._sources or self._literals.knows(tensor) for tensor in tensors)
-
-    def _made(
+    def _looked_at(
         self,
         func: OpOverload,
         args: Sequence[object],
         kwargs: Mapping[str, object],
-        number: int = 0,
-        size_bytes: int = 0,
-    ) -> Made:
+        tensor: Tensor,
+        run: Callable[[], object],
+    ) -> object:
+        calls = _needed(self._call(func, args, kwargs, 0))
+        has_fractions = func is _LOOK and (tensor.is_floating_point() or tensor.is_complex())
+        if not self._has_room(calls) or (has_fractions and not self._is_deciding):
+            return run()
+        if func is _LOOK and not self._is_deciding and not self._looks.next_is_told():
+            return run()
+        with no_dispatch():
+            answer = _answer(calls, self._is_deciding, self._leaves, self._known)
+        self.questions.append(Question(calls, self._is_deciding, present_line(), answer))
+        return answer
+
+    def _has_room(self, calls: Sequence[Call], more_bytes: int = 0) -> bool:
+        """Whether these calls, with all that questions have needed so far, take little enough."""
+        needed = self._known.keys() | set(calls)
+        return len(needed) <= _MOST_OPERATORS and more_bytes + sum(item.size_bytes for item in needed) <= _MOST_BYTES
+
+    def _is_followed(self, func: OpOverload, tensors: Sequence[Tensor], leaves: Sequence[object]) -> bool:
+        """Whether a call gives the same whenever the batch is the same."""
+        if func.namespace != "aten" or "empty" in func._schema.name or not is_deterministic(func, leaves):
+            return False
+        return all(tensor in self._sources or self._literals.knows(tensor) for tensor in tensors)
+
+    def _call(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], size_bytes: int) -> Call:
         self._serial += 1
         own_args, own_kwargs = pytree.tree_map_only(Tensor, self._source, (tuple(args), dict(kwargs)))
-        return Made(func, own_args, own_kwargs, number, size_bytes, self._serial)
+        return Call(func, own_args, own_kwargs, size_bytes, self._serial)
 
     def _source(self, tensor: Tensor) -> object:
         source = self._sources.of(tensor)
         return self._literals.content(tensor) if source is None else source
 
 
-def _has_fractions(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _needed(source: _Source) -> tuple[Made, ...]:
-    """Return what something is made of, and it itself, in the order in which it is made."""
-    found: set[Made] = set()
-    waiting = [source]
+def _needed(call: Call) -> tuple[Call, ...]:
+    """Return a call, and those that it depends on, in their order."""
+    found: set[Call] = set()
+    waiting = [call]
     while waiting:
         item = waiting.pop()
-        if isinstance(item, Made) and item not in found:
+        if item not in found:
             found.add(item)
-            waiting += [x for x in pytree.tree_leaves((item.args, item.kwargs)) if isinstance(x, _Source)]
+            leaves = pytree.tree_leaves((item.args, item.kwargs))
+            waiting += [leaf.call for leaf in leaves if isinstance(leaf, Result)]
     return tuple(sorted(found, key=lambda item: item.serial))
 
 
-def _is_small(made: Sequence[Made], more_bytes: int = 0) -> bool:
-    """Whether operators take so little that they may run before each call."""
-    return len(made) <= _MOST_OPERATORS and more_bytes + sum(item.size_bytes for item in made) <= _MOST_BYTES
-
-
-def _answer(made: Sequence[Made], leaves: Sequence[object], known: dict[Made, object]) -> object:
-    """Return what the last of some operators gives for these leaves of arguments; `known` is what they gave before."""
+def _answer(calls: Sequence[Call], is_decision: bool, leaves: Sequence[object], known: _Known) -> Answer:
+    """Return what the last of some calls gives for these leaves of arguments; from then on all of them are `known`."""
 
     def real(source: _Source) -> object:
-        return leaves[source.leaf] if isinstance(source, Given) else known[source]
+        if isinstance(source, Result):
+            return known[source.call][source.number]
+        leaf = leaves[source.leaf]
+        assert isinstance(leaf, Tensor), "the signature says that it is a tensor"
+        return leaf.resolve_conj().resolve_neg()
 
     with torch.no_grad(), torch._C._DisableAutocast():
-        for item in made:
+        for item in calls:
             if item not in known:
-                args, kwargs = pytree.tree_map_only((Given, Made), real, (item.args, item.kwargs))
-                known[item] = pytree.tree_leaves(item.operator(*args, **kwargs))[item.number]
-    return known[made[-1]]
+                args, kwargs = pytree.tree_map_only((Given, Result), real, (item.args, item.kwargs))
+                known[item] = pytree.tree_leaves(item.operator(*args, **kwargs))
+    (answer,) = known[calls[-1]]
+    if is_decision:
+        return bool(answer)
+    assert isinstance(answer, Answer), "numbers with fractions are not told"
+    return answer

@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from outgrow.analysis.updates import written_before_updates
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.counters import Counted
-from outgrow.frontends.fake.questions import Question, Questions
+from outgrow.frontends.fake.questions import Question, first_changed
 from outgrow.frontends.tracing.convert import Conversion
 from outgrow.frontends.tracing.found import Found
 from outgrow.frontends.tracing.trace import Leaf, Traced, trace
@@ -153,7 +153,7 @@ class Captured:
     outside: Outside = field(default_factory=Outside)
     changed: tuple[Changed | Filled, ...] = ()
     counters: tuple[Counted, ...] = ()
-    questions: Questions = field(default_factory=Questions)
+    questions: tuple[Question, ...] = ()
     spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
     device: torch.device = CPU
     elsewhere: frozenset[str] = frozenset()
@@ -191,7 +191,22 @@ class Captured:
 
     def answered_otherwise(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Question | None:
         """Return what the step has asked of its batch and would find otherwise in this one."""
-        return self.questions.changed(pytree.tree_leaves((tuple(args), dict(kwargs)))) if self.questions.all else None
+        return (
+            first_changed(self.questions, pytree.tree_leaves((tuple(args), dict(kwargs)))) if self.questions else None
+        )
+
+    @cached_property
+    def _written_outside(self) -> frozenset[int]:
+        """The memory of tensors found outside that the step writes, by address."""
+        slots = (self.slots[name] for name in self.written)
+        return frozenset(address(self.constants[slot.index]) for slot in slots if isinstance(slot, ConstantSlot))
+
+    def is_apart(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Whether no argument shares memory with a tensor found outside that the step writes."""
+        if not self._written_outside:
+            return True
+        given = (leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, Tensor))
+        return self._written_outside.isdisjoint(map(address, given))
 
     def _is_in_place(self, training: Training) -> bool:
         """Whether what hangs in slots is spread as it was when the step was captured."""
@@ -405,7 +420,7 @@ class _Assembly:
             slot = written.get(address(leaf)) if isinstance(leaf, Tensor) else None
             if slot is not None:
                 raise Uncapturable(
-                    f"argument number {at} of the step shares memory with {title(slot)}, which the step writes; clone "
+                    f"argument number {at} of the step shares memory with {slot}, which the step writes; clone "
                     "it before the step"
                 )
         for item in self.inputs:
@@ -418,14 +433,18 @@ class _Assembly:
                     "clone it before the step"
                 )
 
-    def _written_state(self) -> dict[int, StateSlot]:
-        """Return by address the slots of what models and optimizers hold and the step writes."""
-        found: dict[int, StateSlot] = {}
+    def _written_state(self) -> dict[int, str]:
+        """Return by address what models and optimizers hold, or the step finds outside, and the step writes."""
+        found: dict[int, str] = {}
         for item in self.inputs:
-            if not isinstance(item.slot, BatchSlot | ConstantSlot) and self.conversion.versions[item.storage]:
-                real = self.traced.originals.get(id(self.traced.tensors[item.slot]))
-                if real is not None and not isinstance(real, DTensor):
-                    found[address(real)] = item.slot
+            if isinstance(item.slot, BatchSlot) or not self.conversion.versions[item.storage]:
+                continue
+            if isinstance(item.slot, ConstantSlot):
+                found[address(self.constants[item.slot.index])] = "a tensor that it finds outside"
+                continue
+            real = self.traced.originals.get(id(self.traced.tensors[item.slot]))
+            if real is not None and not isinstance(real, DTensor):
+                found[address(real)] = title(item.slot)
         return found
 
     def _results(self) -> tuple[list[str], dict[int, int]]:

@@ -40,7 +40,7 @@ from outgrow.frontends.fake.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode, Twins, fake_mode, stand_in
 from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.lists import RATED
-from outgrow.frontends.fake.questions import Asking, Numbers, Questions
+from outgrow.frontends.fake.questions import Asking, Looks, Question
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
 from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
@@ -84,6 +84,8 @@ def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
     return _full((), data, **options) if isinstance(data, torch.SymFloat) else _as_tensor(data, **options)
 
 
+_TOLD_ONE_BY_ONE = 4
+"""So often a step is traced with one number more that it is told, before it is told all."""
 _NOT_SEEN = (
     "The step puts something into a dict or a list among its arguments. The caller does not see it there: return it."
 )
@@ -136,7 +138,7 @@ class Traced:
     hyper: Mapping[GroupSlot, float]
     symbols: tuple[sympy.Symbol, ...]
     counters: Mapping[sympy.Symbol, tuple[Counted, float]]
-    questions: Questions
+    questions: tuple[Question, ...]
     shape_env: ShapeEnv
     originals: Mapping[int, Tensor]
     outputs: tuple[Output, ...]
@@ -186,15 +188,17 @@ def trace(
     open_dataclasses((tuple(args), dict(kwargs)))
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     check_open(leaves, "pass them to the step as they are, or in a dict, list, tuple or dataclass")
-    numbers = Numbers()
+    looks = Looks()
     with _one_at_a_time:
         living = living_generators() if living is None else living
-        try:
-            return _trace(step, training, leaves, call_structure, living, numbers)
-        except (Uncapturable, TypeError):
-            if not numbers.concealed:
-                raise
-        return _trace(step, training, leaves, call_structure, living, Numbers(told=True))
+        for _ in range(_TOLD_ONE_BY_ONE):
+            try:
+                return _trace(step, training, leaves, call_structure, living, looks)
+            except (Uncapturable, LookupError, TypeError, ValueError):
+                if not looks.concealed:
+                    raise
+            looks = looks.more_told()
+        return _trace(step, training, leaves, call_structure, living, Looks(tells_all=True))
 
 
 def _trace(
@@ -203,7 +207,7 @@ def _trace(
     leaves: Sequence[object],
     call_structure: pytree.TreeSpec,
     living: Sequence[object],
-    numbers: Numbers,
+    looks: Looks,
 ) -> Traced:
     before, owners = state_tensors(training), _owners(training)
     outside, intact = _found_outside(step, training, leaves, call_structure)
@@ -220,13 +224,13 @@ def _trace(
         literals = mode.literals
         assert literals is not None, "and follows literals"
         mode.counters = counters = Counters(mode.shape_env, literals, fakes.originals, tensors)
-        mode.asking = asking = Asking(leaves, fakes.batch, literals, numbers)
+        mode.asking = asking = Asking(leaves, fakes.batch, literals, looks)
         symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
         expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
         run = _Run()
 
         def traced(_inputs: object) -> list[object]:
-            with as_in_eager(mode.may_look_at, caches_casts=caches_casts):
+            with as_in_eager(mode, caches_casts=caches_casts):
                 returned = step(*call_args, **call_kwargs)
             schedulers.ended(returned)
             attributes.warn_of_opaque()
@@ -263,7 +267,7 @@ def _trace(
             hyper=hyper,
             symbols=expressions,
             counters=counters.seen,
-            questions=asking.questions,
+            questions=tuple(asking.questions),
             shape_env=mode.shape_env,
             originals=twins.originals,
             outputs=tuple(run.outputs),
