@@ -12,8 +12,9 @@ in every call, so their contents are known (`frontends.fake.literals`), and a st
 (`frontends.fake.counters`); and at its batch (`frontends.fake.questions`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from unittest.mock import patch
 
@@ -46,6 +47,7 @@ from outgrow.frontends.fake.questions import Asking
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
 from outgrow.frontends.user.refusals import check_nothing_caught
 from outgrow.frontends.user.sharing import address
+from outgrow.frontends.user.state import BatchSlot, Slot
 from outgrow.frontends.user.unseen import OBSERVING, with_room
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
@@ -233,3 +235,26 @@ def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
 def _check_plain(tensor: Tensor, what: str) -> None:
     if type(tensor) not in _PLAIN:
         raise Uncapturable(f"{what} is a {type(tensor).__name__}; only plain tensors can be captured")
+
+
+@dataclass(frozen=True, slots=True)
+class Fakes:
+    """What the step sees in place of tensors: `tensors` by their slots, those of its `batch` by leaf, and all leaves.
+
+    `originals` are the real ones that models and optimizers have.
+    """
+
+    twins: Twins
+    originals: Mapping[Slot, Tensor]
+    tensors: Mapping[Slot, Tensor]
+    batch: Mapping[int, Tensor]
+    leaves: Sequence[object]
+
+    @staticmethod
+    def of(mode: FakeMode, originals: Mapping[Slot, Tensor], leaves: Sequence[object]) -> "Fakes":
+        """Return what stands for the tensors of models and optimizers, and for leaves of the arguments."""
+        twins = Twins(mode)
+        state = {slot: twins.twin(tensor) for slot, tensor in originals.items()}
+        batch = {at: stand_in(leaf, mode) for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+        tensors = state | {BatchSlot(at): tensor for at, tensor in batch.items()}
+        return Fakes(twins, originals, tensors, batch, [batch.get(at, leaf) for at, leaf in enumerate(leaves)])

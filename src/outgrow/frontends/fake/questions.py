@@ -16,6 +16,7 @@ with fractions are never told, since nearly every call has others.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import TypeAlias
 
 import torch
@@ -126,7 +127,7 @@ class Asking:
         self._sources: Noted[_Source] = Noted()
         self._known: _Known = {}
         self._serial = 0
-        self._is_deciding = False
+        self._is_deciding, self._thread = False, get_ident()
         self.questions: list[Question] = []
         for leaf, tensor in batch.items():
             if not (isinstance(leaves[leaf], FakeTensor) or tensor.is_meta):
@@ -141,12 +142,13 @@ class Asking:
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """While the block runs, what is looked at is whether a tensor is zero."""
-        self._is_deciding = True
+        """While the block runs, what is looked at is whether a tensor is zero; other threads do so beside the step."""
+        is_own = get_ident() == self._thread
+        self._is_deciding = self._is_deciding or is_own
         try:
             yield
         finally:
-            self._is_deciding = False
+            self._is_deciding = self._is_deciding and not is_own
 
     def followed(
         self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]

@@ -60,6 +60,7 @@ from outgrow.frontends.user.state import (
     local,
     read,
     state_tensors,
+    storage_name,
     title,
 )
 from outgrow.ir.graph import Graph, Role
@@ -490,24 +491,3 @@ def _born_roles(traced: Traced) -> dict[int, Role]:
     """Return the role of storages that the step makes, by address; the others are activations."""
     roles = {address(gradient): Role.GRADIENT for gradient in traced.gradients}
     return roles | {address(tensor): _ROLES[type(slot)] for slot, tensor in traced.born.items()}
-
-
-def storage_name(slot: Slot) -> str:
-    """Return the name of the storage that hangs in a slot.
-
-    >>> storage_name(OptimizerSlot(0, ParameterSlot(0, "layer.weight"), "exp_avg"))
-    'model.layer.weight.exp_avg'
-    """
-    match slot:
-        case ParameterSlot(model, name) | BufferSlot(model, name):
-            return f"model{model or ''}.{name}"
-        case GradientSlot(parameter):
-            return f"{storage_name(parameter)}.grad"
-        case OptimizerSlot(optimizer, parameter, key):
-            return f"{storage_name(parameter)}.{key}{f'.{optimizer}' if optimizer else ''}"
-        case GroupSlot(optimizer, group, key, element):
-            return f"hyper.{optimizer}.{group}.{key}{'' if element is None else f'.{element}'}"
-        case BatchSlot(leaf):
-            return f"batch.{leaf}"
-        case ConstantSlot(index):
-            return f"constant.{index}"

@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.counters import Counted, Counters
 from outgrow.frontends.fake.eager_ways import as_in_eager
-from outgrow.frontends.fake.fakes import FakeMode, Twins, fake_mode, stand_in
+from outgrow.frontends.fake.fakes import FakeMode, Fakes, Twins, fake_mode
 from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.lists import RATED
 from outgrow.frontends.fake.questions import Asking, Looks, Question
@@ -53,7 +53,6 @@ from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import DROP_IN, refusals
 from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.state import (
-    BatchSlot,
     BufferSlot,
     GradientSlot,
     GroupSlot,
@@ -216,7 +215,7 @@ def _trace(
     caches_casts = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
         mode = stack.enter_context(_fakes([*before.values(), *leaves], outside))
-        fakes = _Fakes.of(mode, _distinct(before), leaves)
+        fakes = Fakes.of(mode, _distinct(before), leaves)
         twins, tensors = fakes.twins, fakes.tensors
         call_args, call_kwargs = pytree.tree_unflatten(fakes.leaves, call_structure)
         hyper = hyper_parameters(training)
@@ -283,28 +282,6 @@ def _trace(
             outside=replace(outside, helpers=tuple(helpers.values())),
             changed=run.changed,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Fakes:
-    """What the step sees in place of tensors: `tensors` by their slots, those of its `batch` by leaf, and all leaves.
-
-    `originals` are the real ones that models and optimizers have.
-    """
-
-    twins: Twins
-    originals: Mapping[Slot, Tensor]
-    tensors: Mapping[Slot, Tensor]
-    batch: Mapping[int, Tensor]
-    leaves: Sequence[object]
-
-    @staticmethod
-    def of(mode: FakeMode, originals: Mapping[Slot, Tensor], leaves: Sequence[object]) -> "_Fakes":
-        twins = Twins(mode)
-        state = {slot: twins.twin(tensor) for slot, tensor in originals.items()}
-        batch = {at: stand_in(leaf, mode) for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
-        tensors = state | {BatchSlot(at): tensor for at, tensor in batch.items()}
-        return _Fakes(twins, originals, tensors, batch, [batch.get(at, leaf) for at, leaf in enumerate(leaves)])
 
 
 def _owners(training: Training) -> list[nn.Module | Optimizer]:

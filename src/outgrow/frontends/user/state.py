@@ -99,6 +99,27 @@ def title(slot: StateSlot) -> str:
             return f"param_groups[{group}][{key!r}] of optimizer {optimizer}"
 
 
+def storage_name(slot: Slot) -> str:
+    """Return the name of the storage that hangs in a slot.
+
+    >>> storage_name(OptimizerSlot(0, ParameterSlot(0, "layer.weight"), "exp_avg"))
+    'model.layer.weight.exp_avg'
+    """
+    match slot:
+        case ParameterSlot(model, name) | BufferSlot(model, name):
+            return f"model{model or ''}.{name}"
+        case GradientSlot(parameter):
+            return f"{storage_name(parameter)}.grad"
+        case OptimizerSlot(optimizer, parameter, key):
+            return f"{storage_name(parameter)}.{key}{f'.{optimizer}' if optimizer else ''}"
+        case GroupSlot(optimizer, group, key, element):
+            return f"hyper.{optimizer}.{group}.{key}{'' if element is None else f'.{element}'}"
+        case BatchSlot(leaf):
+            return f"batch.{leaf}"
+        case ConstantSlot(index):
+            return f"constant.{index}"
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """The models and optimizers that a step works on."""

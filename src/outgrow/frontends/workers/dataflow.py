@@ -13,12 +13,11 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from outgrow.frontends.tracing.arguments import completed
-from outgrow.frontends.tracing.capture import storage_name
 from outgrow.frontends.tracing.convert import NAMED_LITERALS, written_nodes
 from outgrow.frontends.tracing.names import operator_name, symbol_name
 from outgrow.frontends.tracing.trace import Leaf, Traced
 from outgrow.frontends.user.sharing import address
-from outgrow.frontends.user.state import BatchSlot, ParameterSlot, StateSlot
+from outgrow.frontends.user.state import BatchSlot, ParameterSlot, StateSlot, storage_name
 from outgrow.frontends.workers.batch_norms import batch_norms_by_sums
 from outgrow.frontends.workers.gathers import offer_gathers
 from outgrow.ir.graph import Symbol

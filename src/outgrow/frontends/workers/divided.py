@@ -20,12 +20,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from outgrow.frontends.fake.fakes import FakeMode, fake_mode
 from outgrow.frontends.tracing.arguments import completed
-from outgrow.frontends.tracing.capture import storage_name
 from outgrow.frontends.tracing.names import resolve_operator
 from outgrow.frontends.tracing.trace import Leaf, Traced
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.sharing import address
-from outgrow.frontends.user.state import GradientSlot, Slot, StateSlot
+from outgrow.frontends.user.state import GradientSlot, Slot, StateSlot, storage_name
 from outgrow.frontends.workers.exchange import MOST_UNDER_WAY, Coming, Wire, here
 from outgrow.frontends.workers.exchange_order import NOMINAL, Pace, in_order
 from outgrow.frontends.workers.slicing import filled

@@ -22,7 +22,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from outgrow.errors import Divided, Uncapturable
-from outgrow.frontends.tracing.capture import storage_name
 from outgrow.frontends.tracing.trace import Traced
 from outgrow.frontends.user.state import (
     ParameterSlot,
@@ -33,6 +32,7 @@ from outgrow.frontends.user.state import (
     put,
     read,
     state_tensors,
+    storage_name,
 )
 from outgrow.frontends.workers.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.workers.divided import divided
