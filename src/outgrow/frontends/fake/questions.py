@@ -143,12 +143,14 @@ class Asking:
     @contextmanager
     def deciding(self) -> Iterator[None]:
         """While the block runs, what is looked at is whether a tensor is zero; other threads do so beside the step."""
-        is_own = get_ident() == self._thread
-        self._is_deciding = self._is_deciding or is_own
+        if get_ident() != self._thread:
+            yield
+            return
+        self._is_deciding = True
         try:
             yield
         finally:
-            self._is_deciding = self._is_deciding and not is_own
+            self._is_deciding = False
 
     def followed(
         self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
