@@ -34,14 +34,11 @@ from outgrow.runtime.resting import is_loaded
 _MOST_ENTRIES = 32
 """A step keeps at most this many entries, and forgets the one that was not used for the longest."""
 _MANY = 5
-_ANEW = (
-    "The step has been captured and planned {} times for batches of the same shapes, which takes time: something else "
-    "changes from call to call, {}. Pass it as a tensor, or keep it in a buffer."
-)
-_ASKED = (
-    "The step has been captured and planned {} times for batches of the same shapes, which takes time: it looks at "
-    "what is in its batch, and finds something else from call to call ({}). Write it with tensor operations, such as "
-    "torch.where, or let the number be one of a few, such as a multiple of 64."
+_OFTEN = f"The step has been captured and planned {_MANY} times for batches of the same shapes, which takes time: "
+_ANEW = _OFTEN + ("something else changes from call to call, {}. Pass it as a tensor, or keep it in a buffer.")
+_ASKED = _OFTEN + (
+    "it looks at what is in its batch, and finds something else from call to call ({}). Write it with tensor "
+    "operations, such as torch.where, or let the number be one of a few, such as a multiple of 64."
 )
 _SOMETHING = "such as a number among the arguments, an attribute of a module, or a variable that the step reads"
 _COUNTED = (
@@ -228,10 +225,10 @@ class Entries:
             return
         asked = next((found for item in alike if (found := item.answered_otherwise(args, kwargs)) is not None), None)
         if asked is not None:
-            remark(_ASKED.format(_MANY, asked.line or "in a library"))
+            remark(_ASKED.format(asked.line or "in a library"))
             return
         found = next((name for item in alike if (name := item.outside.other()) is not None), None)
-        remark(_ANEW.format(_MANY, _SOMETHING if found is None else f"`{found}`"))
+        remark(_ANEW.format(_SOMETHING if found is None else f"`{found}`"))
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""

@@ -12,8 +12,9 @@ from outgrow.frontends import dynamo
 from outgrow.frontends.parts import masks
 from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.preparing.machines import described_machine
+from tests.frontends.grouped import WORDS, grouped
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 ROWS, LENGTH = 2, 16
 
@@ -22,27 +23,17 @@ pytestmark = [pytest.mark.usefixtures("parts_apart"), pytest.mark.filterwarnings
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[nn.Module]:
-    """A layer with fewer heads of keys than of queries: the gradients tell which kernels ran."""
+    """Its gradients tell which kernels ran."""
     monkeypatch.setattr(on_cpu, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
     torch.manual_seed(0)
-    yield transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=100,
-            hidden_size=64,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            use_cache=False,
-        )
-    )
+    yield grouped()
     torch._dynamo.reset()
 
 
 def trained(model: nn.Module, run: nn.Module, more: Mapping[str, Tensor]) -> list[Tensor]:
     """Return the gradients of one step in half precision."""
     model.zero_grad()
-    tokens = torch.randint(0, 100, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(0, WORDS, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", torch.bfloat16):
         loss = run(input_ids=tokens, labels=tokens, **more).loss
     loss.backward()

@@ -33,6 +33,7 @@ from outgrow.frontends.user.refusals import present_line
 _MOST_BYTES, _MOST_OPERATORS = 16 << 20, 512
 """What all questions of a step may take before each call."""
 _LOOK = torch.ops.aten._local_scalar_dense.default
+"""It looks at a number; others that look, such as `aten.equal`, decide."""
 Answer: TypeAlias = bool | int
 
 
@@ -156,14 +157,13 @@ class Asking:
         self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
     ) -> object:
         """Return what `run` returns, the fake result of `func`; the answer where it looks at the batch."""
-        if writes(func):
+        if not isinstance(func, OpOverload) or writes(func):
             found = run()
             self._sources.forget(written_by(func, args, kwargs))
             return found
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = tensors_of(leaves)
-        is_of_batch = any(tensor in self._sources for tensor in tensors)
-        if not is_of_batch or not isinstance(func, OpOverload) or not self._is_followed(func, tensors, leaves):
+        if not self._is_followed(func, tensors, leaves):
             return run()
         if torch.Tag.data_dependent_output in func.tags:
             return self._looked_at(func, args, kwargs, tensors[0], run)
@@ -202,7 +202,9 @@ class Asking:
         return len(needed) <= _MOST_OPERATORS and more_bytes + sum(item.size_bytes for item in needed) <= _MOST_BYTES
 
     def _is_followed(self, func: OpOverload, tensors: Sequence[Tensor], leaves: Sequence[object]) -> bool:
-        """Whether a call gives the same whenever the batch is the same."""
+        """Whether a call is given some of the batch, and gives the same whenever the batch is the same."""
+        if not any(tensor in self._sources for tensor in tensors):
+            return False
         if func.namespace != "aten" or "empty" in func._schema.name or not is_deterministic(func, leaves):
             return False
         return all(tensor in self._sources or self._literals.knows(tensor) for tensor in tensors)

@@ -134,9 +134,9 @@ class Captured:
     is set in attributes before, and what is `overwritten` there cannot be read from then on. It serves while what is
     `outside` is what it was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is
     changed after every call. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to
-    `questions` about the batch the answers must be the same. Tensors with
-    `spreads` are spread over a mesh, and this process has its part of them. The step runs on `device`; if that is not
-    the host, storages `elsewhere` are small ones of the host, which stay there.
+    `questions` about the batch the answers must be the same. Tensors with `spreads` are spread over a mesh, and this
+    process has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are small
+    ones of the host, which stay there.
     """
 
     graph: Graph
@@ -192,9 +192,9 @@ class Captured:
 
     def answered_otherwise(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Question | None:
         """Return what the step has asked of its batch and would find otherwise in this one."""
-        return (
-            first_changed(self.questions, pytree.tree_leaves((tuple(args), dict(kwargs)))) if self.questions else None
-        )
+        if not self.questions:  # which most steps have none of
+            return None
+        return first_changed(self.questions, pytree.tree_leaves((tuple(args), dict(kwargs))))
 
     @cached_property
     def _written_outside(self) -> frozenset[int]:
@@ -418,11 +418,11 @@ class _Assembly:
         owners = Counter(address(leaf) for leaf in self.leaves if isinstance(leaf, Tensor))
         written = self._written_state()
         for at, leaf in enumerate(self.leaves):
-            slot = written.get(address(leaf)) if isinstance(leaf, Tensor) else None
-            if slot is not None:
+            what = written.get(address(leaf)) if isinstance(leaf, Tensor) else None
+            if what is not None:
                 raise Uncapturable(
-                    f"argument number {at} of the step shares memory with {slot}, which the step writes; clone "
-                    "it before the step"
+                    f"argument number {at} of the step shares memory with {what}, which the step writes; clone it "
+                    "before the step"
                 )
         for item in self.inputs:
             if not (isinstance(item.slot, BatchSlot) and self.conversion.versions[item.storage]):

@@ -179,7 +179,7 @@ def user_line(traceback: TracebackType | None) -> str | None:
 
 
 def present_line() -> str | None:
-    """Return the same of what runs now."""
+    """Return file, line and text of the innermost such frame that runs now."""
     return _innermost(walk_stack(None))
 
 
