@@ -1,8 +1,8 @@
 """A folder on a real disk, since spill files do not go to memory; Ctrl-C, whatever started the tests; one compiler.
 
 Tests with a cache folder of their own, and processes that they start, still share what numba compiled. Of several
-workers each takes its share of the cores. The garbage collector looks past what was imported. Generated examples are
-the same in every run: `make hunt` looks for new ones.
+workers each takes its share of the cores. The garbage collector looks past what is older than a test. Generated
+examples are the same in every run: `make hunt` looks for new ones.
 """
 
 import gc
@@ -18,6 +18,7 @@ import torch
 from hypothesis import settings
 
 from outgrow.errors import TierFailure
+from outgrow.frontends.user import escapes
 from outgrow.planning.compiled import folder
 from outgrow.runtime.tiers import DiskTier, default_offload_dir
 
@@ -41,18 +42,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="torch finds no GPU of CUDA"))
 
 
-def pytest_collection_finish() -> None:
-    """Let the garbage collector look past what is there by now: no test has made it, and it is long."""
+@pytest.fixture(autouse=True)
+def _older_objects_frozen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there before a test is long, and holds nothing of the test: neither the collector nor outgrow looks."""
+    if "nothing_frozen" in request.fixturenames:
+        gc.unfreeze()
+        return
     gc.collect()
     gc.freeze()
+    monkeypatch.setattr(escapes, "_reached", list)
 
 
 @pytest.fixture
-def nothing_frozen() -> Iterator[None]:
+def nothing_frozen() -> None:
     """The garbage collector sees all objects, as in a program that has frozen none."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -114,8 +114,11 @@ def _objects() -> list[Any]:
     """Return all objects that hold others; of those that the program has frozen, what can be reached."""
     _all_in_sight()
     found = gc.get_objects()
-    if not gc.get_freeze_count():
-        return found
+    return _reached(found) if gc.get_freeze_count() else found
+
+
+def _reached(found: list[Any]) -> list[Any]:
+    """Return these objects, and what can be reached from them, from modules and from functions that run."""
     found += [sys.modules, *(frame for frame, _ in walk_stack(None))]
     known = set(map(id, found))
     for holder in found:  # which grows meanwhile
