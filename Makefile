@@ -6,6 +6,8 @@ STEPS ?= 4
 OLDEST ?= 2.11.0
 BIN := .venv/bin
 INSTALLED := .venv/installed
+# Tests start many processes: what Python has compiled stays, whatever the machine says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test compiled hunt oldest check bench format clean

@@ -1,5 +1,6 @@
 """How is a function run by several processes at once? Each is told its mesh, and what it returns is collected."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -33,6 +34,7 @@ def together(work: Work, workers: int) -> list[Any]:
 def _one(worker: int, work: Work, workers: int, folder: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's name need not be one that it knows
     torch.set_num_threads(1)
+    gc.freeze()  # what was imported is long, and no garbage
     met = f"file://{folder}/met"
     dist.init_process_group("gloo", init_method=met, rank=worker, world_size=workers, timeout=MOST_WAITED)
     found = work(init_device_mesh("cpu", (workers,)), Path(folder))

@@ -1,5 +1,6 @@
 """Does a division of a step communicate as little as it can, as much as it says, and hold its share?"""
 
+from functools import cache
 from itertools import pairwise, product
 from math import prod
 
@@ -55,31 +56,39 @@ def branches(rows: int, inner: int, columns: int) -> Dataflow:
     return Dataflow(tensors, (*nodes, Node("s", call, ("u", "v"), ("s",))))
 
 
-def received(step: Dataflow, states: dict[str, int], chosen: dict[str, int], ways: int) -> float:
+def received(step: Dataflow, states: dict[str, int], chosen: dict[str, int], ways: int) -> int:
     """The bytes of a choice of states and strategies (0: whole), element by element."""
+    return sum(
+        received_by(
+            node, tuple(states[name] for name in (*node.operands, *node.results) if name), chosen[node.name], ways
+        )
+        for node in step.nodes
+    )
+
+
+@cache
+def received_by(node: Node, states: tuple[int, ...], chosen: int, ways: int) -> int:
+    """The bytes that one node needs from others: states of its operands and of its result."""
     total = 0
-    for node in step.nodes:
-        strategy = (None, *strategies(node.call, ways))[chosen[node.name]]
-        parts = None if strategy is None else pieces(node.call, strategy, ways)
-        for operand, name in zip(node.call.operands, node.operands, strict=True):
-            regions = None if parts is None else [piece.regions[operand.position] for piece in parts]
-            total += counted(operand.shape, states[name], regions, ways)
-        (shape,) = node.call.shapes
-        (name,) = node.results
-        assert shape is not None
-        assert name is not None
-        if strategy is not None and parts is not None:
-            outcome = strategy.outcomes[0]
-            for worker in range(ways):
-                mine = owned(shape, states[name], worker, ways)
-                match outcome:
-                    case Split(dim):
-                        made = within(shape, {dim: parts[worker].bounds})
-                        total += int((mine & ~made).sum())
-                    case Partial():
-                        total += int(mine.sum()) * (ways - 1)
-                    case _:
-                        pass
+    strategy = (None, *strategies(node.call, ways))[chosen]
+    parts = None if strategy is None else pieces(node.call, strategy, ways)
+    *of_operands, of_result = states
+    for operand, state in zip(node.call.operands, of_operands, strict=True):
+        regions = None if parts is None else [piece.regions[operand.position] for piece in parts]
+        total += counted(operand.shape, state, regions, ways)
+    (shape,) = node.call.shapes
+    assert shape is not None
+    if strategy is not None and parts is not None:
+        for worker in range(ways):
+            mine = owned(shape, of_result, worker, ways)
+            match strategy.outcomes[0]:
+                case Split(dim):
+                    made = within(shape, {dim: parts[worker].bounds})
+                    total += int((mine & ~made).sum())
+                case Partial():
+                    total += int(mine.sum()) * (ways - 1)
+                case _:
+                    pass
     return total * ITEM
 
 
