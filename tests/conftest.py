@@ -45,18 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _older_objects_frozen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there before a test is long, and holds nothing of the test: neither the collector nor outgrow looks."""
-    if "nothing_frozen" in request.fixturenames:
+    if request.node.get_closest_marker("nothing_frozen"):
         gc.unfreeze()
         return
     gc.collect()
     gc.freeze()
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)  # which counts, and that takes long
     monkeypatch.setattr(escapes, "_reached", list)
-
-
-@pytest.fixture
-def nothing_frozen() -> None:
-    """The garbage collector sees all objects, as in a program that has frozen none."""
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -35,7 +35,7 @@ _MOST_ENTRIES = 32
 """A step keeps at most this many entries, and forgets the one that was not used for the longest."""
 _MANY = 5
 _OFTEN = f"The step has been captured and planned {_MANY} times for batches of the same shapes, which takes time: "
-_ANEW = _OFTEN + ("something else changes from call to call, {}. Pass it as a tensor, or keep it in a buffer.")
+_ANEW = _OFTEN + "something else changes from call to call, {}. Pass it as a tensor, or keep it in a buffer."
 _ASKED = _OFTEN + (
     "it looks at what is in its batch, and finds something else from call to call ({}). Write it with tensor "
     "operations, such as torch.where, or let the number be one of a few, such as a multiple of 64."

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
 
-pytestmark = pytest.mark.usefixtures("nothing_frozen")
+pytestmark = pytest.mark.nothing_frozen
 
 LOG: list[object] = []
 
