@@ -276,30 +276,31 @@ def test_a_budget_below_the_floor_is_refused(compiled: Callable[[int], Callable[
     module(batch()[0])
 
 
+@pytest.mark.parametrize("failing_pass", ["without gradients", "forward", "backward"])
 def test_a_part_that_fails_lets_go_of_what_it_held(
-    compiled: Callable[[int], Callable[[nn.Module], Model]], monkeypatch: pytest.MonkeyPatch
+    failing_pass: str, compiled: Callable[[int], Callable[[nn.Module], Model]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass without gradients that ends in the middle leaves no run behind, and the next one has eager's bits."""
+    """A pass that ends in the middle leaves no run behind, also while the error is kept; the next has eager's bits."""
     torch.manual_seed(0)
     module, (x, _) = Plain().eval(), batch()
     abandoned: list[Run] = []
-    abandon = Run.abandon
+    abandon, advance = Run.abandon, Run.advance
     monkeypatch.setattr(Run, "abandon", lambda run: (abandoned.append(run), abandon(run)))
-    with torch.no_grad():
+
+    def failing(run: Run, stop: int) -> None:
+        advance(run, run.position + (stop - run.position) // 2)
+        raise KeyboardInterrupt
+
+    with torch.set_grad_enabled(failing_pass != "without gradients"):
         expected = module(x)
         model = compiled(1 << 30)(module)
-        advance = Run.advance
-
-        def failing(run: Run, stop: int) -> None:
-            advance(run, stop // 2)
-            raise KeyboardInterrupt
-
+        kept = model(x).sum() if failing_pass == "backward" else x
         with monkeypatch.context() as broken:
             broken.setattr(Run, "advance", failing)
-            with pytest.raises(KeyboardInterrupt):
-                model(x)
-        assert len(abandoned) == 1
-        assert not abandoned[0].storages
+            with pytest.raises(KeyboardInterrupt) as error:
+                kept.backward() if failing_pass == "backward" else model(x)
+        assert abandoned, f"while {error.value!r} is kept"
+        assert not any(run.storages for run in abandoned)
         assert torch.equal(model(x), expected)
 
 

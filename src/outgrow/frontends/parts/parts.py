@@ -29,6 +29,10 @@ from outgrow.frontends.user.sharing import raise_versions
 
 _MOST_KINDS = 32
 """A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
+_CHANGED = (
+    "An input or a result of a compiled part was changed in place before the backward pass, which the plan of the part "
+    "reads. Change a copy of it, or change it after the backward pass."
+)
 
 
 class Part:
@@ -54,16 +58,11 @@ class Part:
             results = found[: len(found) - len(asked.written)]
             return tuple(args[item.input] if isinstance(item, SameAs) else item for item in results)
         waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
-        completed = False
-        try:
+        with waiting.ended_by_errors():
             waiting.run.advance(len(ready.program.instructions))
-            completed = True
-        finally:
-            if not completed:
-                waiting.end()
-        raise_versions(args[at] for at in ready.between.writes)
-        results, _ = returned(ready, waiting.run)
-        waiting.complete()
+            raise_versions(args[at] for at in ready.between.writes)
+            results, _ = returned(ready, waiting.run)
+            waiting.complete()
         return results
 
     def _prepared(self, shared: Shared, args: Sequence[object]) -> "_Asked":
@@ -113,7 +112,8 @@ class Part:
         assert ready.hole is not None, "it is the same part"
         with begun.again():
             again = Waiting(shared, ready, others, begun.inputs)
-            again.run.advance(ready.hole)
+            with again.ended_by_errors():
+                again.run.advance(ready.hole)
         return again
 
     def _use(self, shared: Shared, key: Hashable, ready: Ready) -> None:
@@ -189,20 +189,21 @@ class _Pair(torch.autograd.Function):
         assert ready.hole is not None, "a part with gradients has a hole"
         begun = Beginning.of(args, ready.between.writes, is_first=not ready.is_known)
         waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
-        waiting.run.advance(ready.hole)
-        raise_versions(args[at] for at in ready.between.writes)
-        there, _ = returned(ready, waiting.run)
-        there = [*there[: len(there) - len(written)], *(args[at] for at in written)]
-        results = [plain(item) for item in there]  # a run that knew its backward pass would live for ever
-        results[len(results) - len(written) :] = [given[at] for at in written]
-        ctx.mark_dirty(*(given[at] for at in written))
-        closed = [item for at, item in enumerate(results) if isinstance(item, Tensor) and at not in ready.open]
-        ctx.mark_non_differentiable(*closed)
-        ctx.set_materialize_grads(False)
-        ctx.asked, ctx.waiting, ctx.results = asked, waiting, there
-        ctx.wanted = _wanted(args)
-        ctx.begun = begun
-        waiting.wait()
+        with waiting.ended_by_errors():
+            waiting.run.advance(ready.hole)
+            raise_versions(args[at] for at in ready.between.writes)
+            there, _ = returned(ready, waiting.run)
+            there = [*there[: len(there) - len(written)], *(args[at] for at in written)]
+            results = [plain(item) for item in there]  # a run that knew its backward pass would live for ever
+            results[len(results) - len(written) :] = [given[at] for at in written]
+            ctx.mark_dirty(*(given[at] for at in written))
+            closed = [item for at, item in enumerate(results) if isinstance(item, Tensor) and at not in ready.open]
+            ctx.mark_non_differentiable(*closed)
+            ctx.set_materialize_grads(False)
+            ctx.asked, ctx.waiting, ctx.results = asked, waiting, there
+            ctx.wanted = _wanted(args)
+            ctx.begun = begun
+            waiting.wait()
         return tuple(results)
 
     @staticmethod
@@ -213,25 +214,23 @@ class _Pair(torch.autograd.Function):
             raise RuntimeError("This backward pass has run already, and outgrow keeps nothing for a second one.")
         asked, waiting, results, begun = ctx.asked, ctx.waiting, ctx.results, ctx.begun
         ctx.asked, ctx.waiting, ctx.results, ctx.begun = None, None, (), None
-        _check_backward()
-        if _versions(asked.ready, asked.args, results) != asked.versions:
-            raise RuntimeError(
-                "An input or a result of a compiled part was changed in place before the backward pass, which the plan "
-                "of the part reads. Change a copy of it, or change it after the backward pass."
-            )
-        del results
-        arriving, places = {at: given[at] for at in asked.ready.open}, asked.ready.places
-        waiting.go_on(sum(gradient.nbytes for gradient in arriving.values() if gradient is not None))
-        if all(gradient is None for gradient in arriving.values()):
-            waiting.end()
-            return (None, *_in_place([() for _ in places], places, ctx.wanted))
-        arrival = arrival_of([*arriving.values()])
-        may_begin_anew = begun is not None and begun.is_unchanged() and ctx.wanted == _wanted(asked.args)
-        if arrival != asked.ready.arrival and may_begin_anew:
-            waiting = asked.part.as_they_arrive(asked, waiting, begun, arrival)
-        waiting.ready.is_known = True
-        del asked, begun
-        return (None, *_in_place(gradients(waiting, arriving), places, ctx.wanted))
+        with waiting.ended_by_errors():
+            _check_backward()
+            if _versions(asked.ready, asked.args, results) != asked.versions:
+                raise RuntimeError(_CHANGED)
+            del results
+            arriving, places = {at: given[at] for at in asked.ready.open}, asked.ready.places
+            waiting.go_on(sum(gradient.nbytes for gradient in arriving.values() if gradient is not None))
+            if all(gradient is None for gradient in arriving.values()):
+                waiting.end()
+                return (None, *_in_place([() for _ in places], places, ctx.wanted))
+            arrival = arrival_of([*arriving.values()])
+            may_begin_anew = begun is not None and begun.is_unchanged() and ctx.wanted == _wanted(asked.args)
+            if arrival != asked.ready.arrival and may_begin_anew:
+                waiting = asked.part.as_they_arrive(asked, waiting, begun, arrival)
+            waiting.ready.is_known = True
+            del asked, begun
+            return (None, *_in_place(gradients(waiting, arriving), places, ctx.wanted))
 
 
 def _in_place(

@@ -6,7 +6,8 @@
 Between the two a run waits, and notes what others take meanwhile (`frontends.parts.shared_budget`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from weakref import finalize
 
 import torch
@@ -46,6 +47,15 @@ class Waiting:
         self.run = again(run, [], _staying(ready, args, run)) if ready.runs else run
         self.end = finalize(self, _end, shared, ready, self.platform, self.run)
         self.run.start()
+
+    @contextmanager
+    def ended_by_errors(self) -> Iterator[None]:
+        """End the run at once if the block fails: whoever keeps the error would keep all that the run holds."""
+        try:
+            yield
+        except BaseException:
+            self.end()
+            raise
 
     def _made_ready(self, call: calls.Bound) -> Run:
         """Return the run of a call; where the disk budget has no room for it, others that are idle give theirs back."""
@@ -105,11 +115,13 @@ def _staying(ready: Ready, args: Sequence[object], run: Running) -> dict[str, to
 
 def _end(shared: Shared, ready: Ready, platform: Platform, run: Running) -> None:
     """Let others have the platform of a run; a run that is not over lets go of everything."""
-    if run.position < len(run.program.instructions):
-        run.abandon()
-    if ready.is_closed:
-        platform.forget(ready.program)
-    shared.idle.append(platform)
+    try:
+        if run.position < len(run.program.instructions):
+            run.abandon()
+    finally:
+        if ready.is_closed:
+            platform.forget(ready.program)
+        shared.idle.append(platform)
 
 
 def returned(ready: Ready, run: Running) -> tuple[list[object], list[list[Tensor]]]:
@@ -131,10 +143,11 @@ def _leaf(leaf: object, ready: Ready, run: Running) -> object:
 def gradients(waiting: Waiting, arriving: Mapping[int, Tensor | None]) -> list[list[Tensor | None]]:
     """Run the backward pass; return the addends of the gradients of inputs."""
     ready, run = waiting.ready, waiting.run
-    run.receive(_arrived(ready, run, arriving))
-    run.advance(len(run.program.instructions))
-    _, found = returned(ready, run)
-    waiting.complete()
+    with waiting.ended_by_errors():
+        run.receive(_arrived(ready, run, arriving))
+        run.advance(len(run.program.instructions))
+        _, found = returned(ready, run)
+        waiting.complete()
     missing = {order for order, at in enumerate(ready.awaited) if arriving[at] is None}
     return [
         [
