@@ -127,6 +127,12 @@ def test_the_disk_budget_is_kept(disk_folder: Path) -> None:
         left_by(ours, step, 2)
 
 
+def test_a_disk_budget_without_a_file_is_refused() -> None:
+    """Without a host budget nothing of a device goes to a disk."""
+    with pytest.raises(ValueError, match="disk_budget is for a model on the CPU, or beside a host_budget"):
+        on(StandIn(), resnet(), 58 << 20, disk_budget="1GiB")
+
+
 def test_a_folder_that_cannot_be_used_is_refused(disk_folder: Path) -> None:
     """At once, where the host's memory is limited."""
     file = disk_folder / "file"

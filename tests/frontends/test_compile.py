@@ -688,6 +688,18 @@ def test_a_host_budget_is_for_a_gpu(disk_folder: Path) -> None:
         outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, **options)
 
 
+def test_a_step_runs_where_it_was_compiled(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that was moved to another device since, nothing would be under the budget."""
+    job = wide(layers=1)
+    with monkeypatch.context() as on_gpu:
+        on_gpu.setattr(entries, "home_of", lambda _training: torch.device("cuda", 0))
+        step = outgrow.compile(
+            job.step, model=job.model, optimizer=job.optimizer, memory_budget="1GiB", offload_dir=disk_folder
+        )
+    with pytest.raises(Uncapturable, match=r"are on cpu, .* were on cuda:0 .* compile it after moving the model"):
+        step(*job.batches[0])
+
+
 def test_a_budget_beyond_the_machine_is_told() -> None:
     """It may be meant, so it is a warning, at the line that asks for it."""
     job = wide(layers=1)

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import LBFGS, SGD, Optimizer, SparseAdam, lr_scheduler
 
 from outgrow.errors import Uncapturable
@@ -180,6 +182,21 @@ def test_optimizers_whose_steps_are_no_graph_are_refused(kind: Callable[..., Opt
     job = by(kind)()
     with pytest.raises(Uncapturable, match=rf"{kind.__name__} .*{reason}.*torch\.compile\(model"):
         capture(job.step, job.models, job.optimizers, _two())
+
+
+def test_a_model_that_torch_divides_is_refused() -> None:
+    """By the name of what divides it, with the mesh as the remedy."""
+    model = nn.Linear(8, 8)
+    optimizer = SGD(model.parameters())
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        divided = DistributedDataParallel(model)
+        with pytest.raises(
+            Uncapturable, match=r"DistributedDataParallel exchanges gradients.*mesh to outgrow\.compile"
+        ):
+            capture(lambda x: divided(x).sum().backward(), (divided,), (optimizer,), (torch.ones(2, 8),))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_contents_that_were_exchanged_are_put_back() -> None:

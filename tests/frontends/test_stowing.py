@@ -23,6 +23,8 @@ from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.plan import Stow
+from outgrow.remarks import Remark
+from outgrow.runtime import process
 from outgrow.runtime.execute import Run
 from outgrow.runtime.program import Call, Program
 from outgrow.runtime.resting import extent_of
@@ -208,6 +210,26 @@ def test_a_closed_step_brings_weights_home(compiled: Compile) -> None:
     step.close()
     assert resting(job) == 0
     assert differences(left(job), before) == []
+
+
+def test_weights_without_room_in_memory_stay_on_the_disk(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is larger than the machine's memory can be closed, read, and trained on."""
+    expected = by_eager(plain)
+    job = heavy()
+    compiled_step = compiled(job)
+
+    def closed_between(job: Job, step: Step) -> list[object]:
+        returned: list[object] = [step(*pair) for pair in job.batches[:2]]
+        count, before = resting(job), sums(job)
+        with monkeypatch.context() as full:
+            full.setattr(process, "available_bytes", lambda: 0)
+            with pytest.warns(Remark, match="stays on the disk"):
+                compiled_step.close()
+        assert resting(job) == count > 0
+        assert sums(job) == before
+        return [*returned, *(step(*pair) for pair in job.batches[2:])]
+
+    assert differences(left_by(closed_between, job, compiled_step), expected) == []
 
 
 @pytest.mark.usefixtures("compiled")

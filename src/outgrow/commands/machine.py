@@ -68,12 +68,12 @@ class _Measured:
 
 
 def _cpu(offload_dir: Path | None, narrator: Narrator) -> _Measured:
-    from outgrow.frontends.preparing.measure import Care, graphics_card, how_measured, this_machine  # noqa: PLC0415
+    from outgrow.frontends.preparing.measure import Care, graphics_card, how_measured, measured_machine  # noqa: PLC0415
     from outgrow.runtime.tiers import offload_folder  # noqa: PLC0415
 
     folder, care, card = offload_folder(offload_dir), Care(_SECONDS, _COPIES), graphics_card()
     remark = f"Only the CPU was measured: --device cuda measures the GPU, here a {card}." if card else ""
-    return _Measured(this_machine(folder, care, narrator.stage), str(folder), how_measured(care), remark)
+    return _Measured(measured_machine(folder, care, narrator.stage), str(folder), how_measured(care), remark)
 
 
 def _gpu() -> _Measured:

@@ -32,7 +32,7 @@ from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.torn import Whole
-from outgrow.frontends.user.devices import device_of
+from outgrow.frontends.user.devices import home_of
 from outgrow.frontends.user.state import Training, local, state_tensors
 from outgrow.frontends.workers.workers import Received, Workers
 from outgrow.frontends.workloads.workload import Workload
@@ -80,7 +80,7 @@ class Step(Generic[P, R]):
         Without a device the step runs on the one on which its tensors are.
         """
         held = [local(tensor) for tensor in state_tensors(training).values()]
-        platform = self._platform = platform_of(settings, device_of(tensor.device for tensor in held), device)
+        platform = self._platform = platform_of(settings, home_of(training), device)
         if baseline_bytes is None:
             warm_up(settings.kernels)
             baseline_bytes = platform.baseline_bytes(held)
@@ -231,8 +231,8 @@ class Step(Generic[P, R]):
     def close(self) -> None:
         """Give the disk space back; weights and optimizer state that rest there come back to memory.
 
-        The step can be called again; it reserves space anew. A model that does not fit into memory is not closed: its
-        file goes when the model does.
+        The step can be called again; it reserves space anew. What the machine has no memory for stays on the disk, with
+        a warning, until the model goes.
         """
         self._entries.close()
 

@@ -74,8 +74,9 @@ class InPlace:
     """Lets modules run by parts from then on, for loops that are not the user's own."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raise `TierFailure` if the folder cannot be used."""
-        settings.require_disk()
+        """Raise `TierFailure` if the folder cannot be used and there is no GPU, whose parts need none."""
+        if not torch.cuda.is_available():
+            settings.require_disk()
         self._settings = settings
         self._has_parts = self._has_warned = False
 
@@ -103,9 +104,7 @@ def _checked(options: Mapping[str, object]) -> Settings:
             f"options of the backend are {', '.join(sorted(_OPTIONS))}, of which memory_budget is needed; "
             f'given: {", ".join(sorted(options)) or "none"}. For example options={{"memory_budget": "8GiB"}}'
         )
-    settings = Settings.of(**options)  # pyright: ignore[reportArgumentType]
-    settings.require_disk()
-    return settings
+    return Settings.of(**options)  # pyright: ignore[reportArgumentType]
 
 
 def _shared(settings: Settings, args: Sequence[object], device: BesideHost | None) -> Shared:

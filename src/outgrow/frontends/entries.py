@@ -13,7 +13,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from outgrow.errors import Infeasible
+from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends.guided import SLACK_BYTES, GuidedPlanning, Planned, Runs
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.platforms.platform import Platform
@@ -22,6 +22,7 @@ from outgrow.frontends.tracing.capture import Captured, capture, captured_by, ca
 from outgrow.frontends.tracing.signature import glance, signature
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.attributes import Overwritten, withheld
+from outgrow.frontends.user.devices import device_of, home_of
 from outgrow.frontends.user.state import Training, held_tensors, local
 from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
 from outgrow.ir.graph import Graph, Role
@@ -125,6 +126,7 @@ class Entries:
     ) -> None:
         as_written = settings.kernels == "eager" and workers is None
         self.workers = workers
+        self._home = home_of(training)
         self.guided = GuidedPlanning(training, settings, platform, baseline_bytes, progress, as_written=as_written)
         self._step, self._training, self._settings, self._platform = step, training, settings, platform
         self._progress = progress
@@ -176,6 +178,7 @@ class Entries:
         begin = perf_counter()
         self._progress("capture", 0.0)
         captured = self._captured(args, kwargs)
+        self._check_home(captured)
         if self._settings.kernels != "eager":
             self._progress("compile", 0.0)
         captured = by_kernels(captured, self._settings.kernels)
@@ -202,6 +205,15 @@ class Entries:
         self._warn_of_many(entry, args, kwargs)
         self._drop_oldest()
         return entry
+
+    def _check_home(self, captured: Captured) -> None:
+        """Refuse a step whose tensors are not where they were when it was compiled: its platform is of that device."""
+        home = device_of((home_of(self._training), captured.device))
+        if home != self._home:
+            raise Uncapturable(
+                f"the tensors of the step are on {home}, and those of its model were on {self._home} when the step was "
+                "compiled; compile it after moving the model"
+            )
 
     def _signature(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
         """Return the signature of a call; what is in attributes that captured steps overwrite makes no difference."""

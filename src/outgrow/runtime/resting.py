@@ -11,7 +11,7 @@ step that fails leaves nothing behind that cannot be read.
 All tensors over a storage go along, views and gradients and what optimizers keep, since the storage stays the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from queue import SimpleQueue
@@ -101,10 +101,18 @@ def come_home(storage: torch.UntypedStorage) -> None:
         settle(storage, extent.file.tier.home(extent.offset, storage))
 
 
-def bring_home(storages: Iterable[torch.UntypedStorage]) -> None:
-    """Bring those storages home that rest; where nothing does in this process, none is looked at."""
+def bring_home(
+    storages: Iterable[torch.UntypedStorage], has_room: Callable[[torch.UntypedStorage], bool] = lambda _: True
+) -> bool:
+    """Bring those storages home that rest, up to one for which there is no room; return whether all have come.
+
+    Where nothing rests in this process, none is looked at.
+    """
     for storage in storages if _resting else ():
+        if extent_of(storage) is not None and not has_room(storage):
+            return False
         come_home(storage)
+    return True
 
 
 def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -16,6 +16,7 @@ from outgrow.frontends.preparing.settings import Settings, remark_beyond_memory
 from outgrow.frontends.tracing.capture import Captured
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
+from outgrow.remarks import remark
 from outgrow.runtime import arena, freeing, process
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
@@ -24,6 +25,13 @@ from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import bring_home, is_exchangeable, resident_bytes
 from outgrow.runtime.spill import Spill
+
+_LEFT_BYTES = 256 << 20
+"""What is left of the machine's memory when weights come back to it."""
+_STAYS = (
+    "This machine has no memory for all of the model and its optimizer state. The rest stays on the disk, where it can "
+    "be read and saved, slowly; its file goes when it does."
+)
 
 
 class OnCpu:
@@ -136,7 +144,10 @@ class OnCpu:
         freeing.clear_away()
 
     def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
-        bring_home(item for item in storages if not is_own or self._spill.has(item))
+        """What the machine has no room for stays where it is."""
+        coming = (item for item in storages if not is_own or self._spill.has(item))
+        if not bring_home(coming, lambda item: item.nbytes() + _LEFT_BYTES < process.available_bytes()):
+            remark(_STAYS)
 
     def forget(self, program: Program) -> None:
         """A program that does not run takes nothing."""

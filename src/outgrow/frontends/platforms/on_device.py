@@ -67,13 +67,20 @@ _TRIED_AT_ONCE = 2
 
 
 def platform_of(settings: Settings, home: torch.device, device: BesideHost | None = None) -> Platform:
-    """Return what a step runs on: a device that is given, or the one that is its home."""
+    """Return what a step runs on: a device that is given, or the one that is its home.
+
+    Raises `ValueError` for a budget of something that is not there.
+    """
     if device is None:
         if home == CPU or not torch.cuda.is_available():
             if settings.host_bytes is not None:
                 raise ValueError("host_budget is for a model on a GPU. On the CPU memory_budget limits what is taken.")
             return OnCpu(settings)
         device = Cuda(home)
+    if settings.disk_bytes is not None and settings.host_bytes is None:
+        raise ValueError(
+            "disk_budget is for a model on the CPU, or beside a host_budget: without one, a model on a GPU has no file."
+        )
     return OnDevice(settings, device)
 
 

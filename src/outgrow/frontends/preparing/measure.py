@@ -10,10 +10,12 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from hashlib import sha256
 from math import isqrt
 from pathlib import Path
 from statistics import median
+from threading import Lock
 from time import perf_counter
 
 import torch
@@ -36,6 +38,7 @@ _MATRIX_BESIDE = 4096
 _VECTOR_BYTES_BESIDE = 1 << 30
 _LEAST_BYTES_BESIDE = 4 << 20
 _TIMES = 3
+_MOST_COSTS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,22 @@ class Care:
     copies: int = 3
 
 
-def this_machine(offload_dir: Path, care: Care = Care(), progress: Callable[[str, float], None] = silent) -> Machine:
-    """Return this machine with measured rates; takes about a second, unless more care is asked for."""
+_here: dict[tuple[str, int | None], Machine] = {}
+"""Machines that were measured, by name and by the number of the disk."""
+
+
+def this_machine(offload_dir: Path) -> Machine:
+    """Return this machine with its rates, which a process measures once for each disk."""
+    key = machine_name(), offload_dir.stat().st_dev if offload_dir.exists() else None
+    if key not in _here:
+        _here[key] = measured_machine(offload_dir)
+    return _here[key]
+
+
+def measured_machine(
+    offload_dir: Path, care: Care = Care(), progress: Callable[[str, float], None] = silent
+) -> Machine:
+    """Return this machine, measured now; takes about a second, unless more care is asked for."""
     progress("measure device", 0.0)
     device = measure_device(care)
     progress("measure link", 0.0)
@@ -55,7 +72,7 @@ def this_machine(offload_dir: Path, care: Care = Care(), progress: Callable[[str
 
 
 def how_measured(care: Care) -> dict[str, str]:
-    """Return how `this_machine` finds each field of device and link, or that it does not measure it."""
+    """Return how `measured_machine` finds each field of device and link, or that it does not measure it."""
     over = f"median over {care.seconds:g} s"
     copies = f"median of {care.copies} copies of {format_bytes(MEASURED_BYTES)}"
     return {
@@ -179,27 +196,44 @@ def _median_seconds(work: Callable[[], object], least_seconds: float) -> float:
 
 @dataclass(frozen=True)
 class CostCache:
-    """Observed costs by key, in memory and in a file of the user's cache folder."""
+    """Observed costs by key, in memory and in a file of the user's cache folder, which other processes write as well.
+
+    Of more than `_MOST_COSTS` keys the file forgets those that were not observed for the longest.
+    """
 
     path: Path
     known: dict[str, Cost] = field(default_factory=dict[str, Cost])
+    _lock: Lock = field(default_factory=Lock)
 
     def add(self, observed: Mapping[str, Cost]) -> None:
         """Keep the newest seconds and the largest workspace of each key, and write the file."""
-        for key, cost in observed.items():
-            old = self.known.get(key)
-            self.known[key] = neediest(cost.seconds, [cost, old] if old else [cost])
-        write_to_cache(self.path, json.dumps({key: asdict(cost) for key, cost in self.known.items()}))
+        with self._lock:
+            for key, cost in observed.items():
+                old = self.known.pop(key, None)
+                self.known[key] = neediest(cost.seconds, [cost, old] if old else [cost])
+            others = {key: cost for key, cost in _costs_in(self.path).items() if key not in self.known}
+            kept = [*others.items(), *self.known.items()][-_MOST_COSTS:]
+            write_to_cache(self.path, json.dumps({key: asdict(cost) for key, cost in kept}))
 
 
 def open_cost_cache(name: str | None = None) -> CostCache:
-    """Return the cache of the costs observed on the machine of this name (None: this one, on its CPU)."""
+    """Return the cache of the costs observed on the machine of this name (None: this one, on its CPU).
+
+    All steps of a process on one machine have the same.
+    """
     setting = os.environ.get(VARIABLE, "0")
     digest = sha256(f"{name or machine_name()} {setting}".encode()).hexdigest()[:16]
-    path = cache_folder("costs") / f"{digest}.json"
+    return _cache_at(cache_folder("costs") / f"{digest}.json")
+
+
+@cache
+def _cache_at(path: Path) -> CostCache:
+    return CostCache(path, _costs_in(path))
+
+
+def _costs_in(path: Path) -> dict[str, Cost]:
+    """Return the costs in a file; none if it is not there, or damaged."""
     try:
-        entries = json.loads(path.read_text())
-        known = {key: Cost(**entry) for key, entry in entries.items()}
+        return {key: Cost(**entry) for key, entry in json.loads(path.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        known = {}
-    return CostCache(path, known)
+        return {}

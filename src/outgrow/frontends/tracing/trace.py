@@ -97,6 +97,8 @@ _NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
     LBFGS: "decides by the losses that it sees how often it calls the model, so its step is no graph",
     SparseAdam: "updates the rows that a sparse gradient names, so the shapes of its step are contents",
 }
+_DIVIDING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"})
+"""Names of torch's classes that divide a model among processes; to import them takes time."""
 _TRACEABLE: tuple[tuple[object, str, object], ...] = (
     (_adafactor, "max", torch.sym_max),
     (_adafactor, "min", torch.sym_min),
@@ -354,7 +356,14 @@ def _quiet() -> Iterator[None]:
 
 
 def _check_traceable(training: Training) -> None:
-    """Refuse optimizers whose steps are no graph, and a mode that looks at contents."""
+    """Refuse what divides a model among processes, optimizers whose steps are no graph, and a mode that looks."""
+    for module in (module for model in training.models for module in model.modules()):
+        divides = [kind.__name__ for kind in type(module).__mro__ if kind.__name__ in _DIVIDING]
+        if divides:
+            raise Uncapturable(
+                f"{divides[0]} exchanges gradients where the step cannot see it; give the model as it is, and a mesh "
+                "to outgrow.compile, which divides the step among its processes"
+            )
     for optimizer in training.optimizers:
         for kind, reason in _NOT_ONE_GRAPH.items():
             if isinstance(optimizer, kind):

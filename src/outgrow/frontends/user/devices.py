@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.user.state import StateSlot, title
+from outgrow.frontends.user.state import StateSlot, Training, local, state_tensors, title
 from outgrow.ir.graph import Graph
 from outgrow.units import format_bytes
 
@@ -38,6 +38,11 @@ def check_devices(held: Mapping[StateSlot, Tensor], leaves: Sequence[object]) ->
 def device_of(devices: Iterable[torch.device]) -> torch.device:
     """Return the device of a step whose tensors are on these devices: the first that is no CPU, if there is one."""
     return next((device for device in devices if device != CPU), CPU)
+
+
+def home_of(training: Training) -> torch.device:
+    """Return the device on which models and optimizers have their tensors."""
+    return device_of(local(tensor).device for tensor in state_tensors(training).values())
 
 
 def elsewhere_of(devices: Mapping[str, torch.device], home: torch.device, graph: Graph) -> frozenset[str]:
