@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 
 import brain_unet3d
 from outgrow import Workload
+from outgrow.frontends.fake.fakes import FakeMode
 
 SIZE = 32
 CHANNELS_LAST = torch.channels_last_3d
@@ -88,7 +89,7 @@ def test_what_is_held_out_does_not_count(loss: Callable[[Tensor, Tensor], Tensor
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_activation_keeps_its_layout(dtype: str) -> None:
     """At 192^3 every module's output is channels_last_3d: nothing is laid out anew between them."""
-    with FakeTensorMode():
+    with FakeMode():
         workload = brain_unet3d.workload(size=192)
         ((x, _),) = workload.batches
         seen = record_layouts(workload.model)
@@ -119,7 +120,7 @@ def test_the_losses_read_the_logits_where_they_lie() -> None:
 
 def test_it_is_built_under_fake_tensors() -> None:
     """Model and batches are fake under a FakeTensorMode, so a plan of 192^3 allocates nothing."""
-    with FakeTensorMode():
+    with FakeMode():
         workload = brain_unet3d.workload(size=192)
     tensors = [*workload.model.parameters(), *workload.batches[0]]
     assert all(isinstance(tensor, FakeTensor) for tensor in tensors)

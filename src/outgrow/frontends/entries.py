@@ -169,9 +169,14 @@ class Entries:
             return Served(self._new(key, args, kwargs))
         entry = found.entry
         entry.last_call = self._calls
-        if entry.runs.count > 0 and not entry.runs.settled:
+        if entry.runs.count > 0 and (self._would_exceed(found) or not entry.runs.settled):
             self._plan_again(entry, args, kwargs)
         return found
+
+    def _would_exceed(self, served: Served) -> bool:
+        """Whether a program that kept the budget so far does not any more: more is held beside it."""
+        entry = served.entry
+        return served.tensors is not None and self.guided.would_exceed(entry.captured, served.tensors, entry.runs)
 
     def _new(self, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Capture and plan a call, and keep the entry under its signature."""

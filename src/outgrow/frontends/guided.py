@@ -55,17 +55,19 @@ class Planned:
 class Runs:
     """What is kept of the runs of one captured step.
 
-    `process_bytes` is what the process took in the last one, `overhead_bytes` what of it was not planned,
-    `beside_bytes` what it held beside the step when a program began, and `settled` says that the last one showed
-    nothing new. `observed` says that a program has run, which shows what ops cost, `noted` is what the program holds,
-    if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's own function took more
-    than the budget, and is not trusted again. Runs that took another time than was predicted are `surprises`.
+    `process_bytes` is what the process took in the last one, `overhead_bytes` what of it was not planned, `begun_bytes`
+    what it took when the program began, `beside_bytes` what of that was beside the step, and `settled` says that the
+    last run showed nothing new. `observed` says that a program has run, which shows what ops cost, `noted` is what the
+    program holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's own
+    function took more than the budget, and is not trusted again. Runs that took another time than was predicted are
+    `surprises`.
     """
 
     count: int = 0
     process_bytes: int = 0
     overhead_bytes: int = 0
     beside_bytes: int = 0
+    begun_bytes: int = 0
     settled: bool = False
     surprises: int = 0
     observed: bool = False
@@ -136,18 +138,42 @@ class GuidedPlanning:
         if not is_new:
             return shown
         unseen_bytes = self._platform.unseen_bytes(captured.graph, within)
-        return max(shown, self._beside(captured, tensors) + captured.copied_bytes + unseen_bytes)
+        beside_bytes = max(0, self._beside(captured, tensors))
+        return max(shown, beside_bytes + captured.copied_bytes + unseen_bytes)
 
     def _beside(self, captured: Captured, tensors: Mapping[str, Tensor]) -> int:
-        """What the process holds now beyond its baseline and the tensors of a step."""
+        """What the process holds now beyond its baseline and the tensors of a step; below 0 if others let go."""
         going = [read(slot, self._training) for slot in captured.stale]
         known = [*tensors.values(), *(local(gradient) for gradient in going if isinstance(gradient, Tensor))]
         held = self._baseline_bytes + self._platform.held_bytes(known) + self._platform.idle_bytes()
-        return max(0, self._platform.process_bytes() - held)
+        return self._platform.process_bytes() - held
 
     def begins(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:
         """Note what the process holds beside the step when a run of its program begins."""
-        runs.beside_bytes = self._beside(captured, tensors)
+        runs.begun_bytes, runs.beside_bytes = self._busy_bytes(), self._beside(captured, tensors)
+
+    def would_exceed(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> bool:
+        """Whether the process holds so much more beside the step that another run of its program exceeds the budget.
+
+        If so, it is as if the last one had.
+        """
+        most = max(SLACK_BYTES, self._settings.budget_bytes - runs.process_bytes - SLACK_BYTES)
+        if self._busy_bytes() - runs.begun_bytes <= most:
+            return False
+        self._platform.trim()
+        beside = self._beside(captured, tensors)
+        grown = beside - runs.beside_bytes
+        if grown <= most:
+            return False
+        runs.beside_bytes, runs.settled = beside, False
+        runs.process_bytes += grown
+        runs.overhead_bytes += grown
+        self._has_shown(runs.overhead_bytes)
+        return True
+
+    def _busy_bytes(self) -> int:
+        """What the process takes now, without what rests for the next step."""
+        return self._platform.process_bytes() - self._platform.idle_bytes()
 
     def excuse(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:
         """If the last run exceeded the budget by what was held beside it and has gone, take that off what it showed."""

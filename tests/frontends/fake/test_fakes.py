@@ -35,6 +35,7 @@ def _normalised(dtype: torch.dtype) -> Iterator[tuple[str, Tensor, nn.Module]]:
     yield "batch norm, channels last", _channels_last(dtype), nn.BatchNorm2d(16)
     yield "batch norm, permuted", _permuted().to(dtype), nn.BatchNorm1d(6)
     yield "group norm", torch.randn(8, 16, 4, 4).to(dtype), nn.GroupNorm(4, 16)
+    yield "group norm, channels last", _channels_last(dtype), nn.GroupNorm(4, 16)
     yield "layer norm, permuted", _permuted().to(dtype), nn.LayerNorm(32)
     yield "mean square", _permuted().to(dtype), _Square()
 
@@ -126,6 +127,7 @@ def test_permuted_operands_are_laid_out_as_kernels_do() -> None:
         volume = torch.randn(2, 4, 4, 4, 4).contiguous(memory_format=torch.channels_last_3d).requires_grad_()
         functional.pad(volume, (1,) * 6, mode="replicate").square().sum().backward()
         functional.pad(volume, (1,) * 6, mode="reflect").square().sum().backward()
+        (functional.group_norm(torch.randn(8, 16, 4, 4).requires_grad_(), 4) * image.detach()).sum().backward()
     assert compared.found == []
 
 

@@ -7,9 +7,9 @@ channels-last except in dimensions of size 1 is given the strides of `torch.empt
 
 Some kernels return contiguous results where their abstract implementations keep the operand's permutation
 (`as_kernels_lay_out`); batch normalisation keeps channels-last and nothing else. Some, such as those of padding, keep
-what their abstract implementations drop. For some of them a GPU has other kernels, with other layouts. Where a part is
-put into a tensor that repeats numbers, such as the gradient of a sum, kernels write them all out; abstract torch 2.11
-goes on repeating them.
+what their abstract implementations drop; torch 2.14 drops it for group normalisation, too. For some of them a GPU has
+other kernels, with other layouts. Where a part is put into a tensor that repeats numbers, such as the gradient of a
+sum, kernels write them all out; abstract torch 2.11 goes on repeating them.
 """
 
 from collections.abc import Sequence
@@ -37,6 +37,8 @@ _LIKE_FIRST = (
 """Operators whose result lies like the first operand, if the others are numbers or lie like it."""
 _FORMED_ON_A_CPU = {
     torch.ops.aten.max_unpool2d.default: 0,
+    torch.ops.aten.native_group_norm.default: 0,
+    torch.ops.aten.native_group_norm_backward.default: 1,
     torch.ops.aten.reflection_pad2d.default: 0,
     torch.ops.aten.reflection_pad2d_backward.default: 1,
     torch.ops.aten.replication_pad2d.default: 0,
@@ -86,7 +88,8 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
         return _like_the_first(args, first)
     if func in _FORMED_ON_A_CPU or func in _FORMED_ON_A_GPU:
         position = (_FORMED_ON_A_CPU if is_on_cpu else _FORMED_ON_A_GPU).get(func)
-        return returned if position is None else _formed(args[position], first)
+        formed = first if position is None else _formed(args[position], first)
+        return (formed, *others) if isinstance(returned, Sequence) else formed
     if func in _AS_TORCH_SAYS_ON_A_GPU and not is_on_cpu:
         return returned
     if func is _BATCH_NORM_BACKWARD and not is_on_cpu and not args[_IS_TRAINING]:
@@ -117,7 +120,9 @@ def _formed(operand: object, returned: Tensor) -> Tensor:
     """Return a result in the memory format of an operand."""
     assert isinstance(operand, Tensor), "the position is that of a tensor"
     kind = _FORMATS.get(operand.dim(), torch.contiguous_format)
-    if operand.is_contiguous() or not operand.is_contiguous(memory_format=kind):
+    if operand.is_contiguous():
+        return _contiguous(returned)
+    if not operand.is_contiguous(memory_format=kind):
         return returned
     return torch.empty(returned.shape, dtype=returned.dtype, device=returned.device, memory_format=kind)
 
