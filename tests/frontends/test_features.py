@@ -137,7 +137,6 @@ def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
     return torch.func.vmap(torch.func.hessian(lambda row: (row * weight).sin().sum()))(x[:4])
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     ("step", "message"),
     [

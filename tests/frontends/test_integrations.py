@@ -1,6 +1,6 @@
 """Trainers of other libraries train within a budget, with their own loops and the bits that they have without it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+import outgrow
 from outgrow.errors import InvalidQuantity
 from outgrow.frontends import dynamo
 from outgrow.frontends.platforms import on_cpu
@@ -116,6 +117,29 @@ def test_lightning(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert rewritten()
         assert found[0] == expected[0]
         assert all(map(torch.equal, found[1], expected[1]))
+
+
+def test_an_optimizer_that_accelerate_has_wrapped_is_the_one_within() -> None:
+    """The wrapper has the groups and the state of the optimizer, and nothing of its own."""
+    accelerate = pytest.importorskip("accelerate")
+
+    def trained(compiled: Callable[..., Callable[[Tensor], Tensor]]) -> list[Tensor]:
+        torch.manual_seed(0)
+        accelerator = accelerate.Accelerator(cpu=True)
+        model = nn.Linear(8, 8)
+        model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+
+        def step(x: Tensor) -> Tensor:
+            loss = model(x).square().mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        run = compiled(step, model=model, optimizer=optimizer, memory_budget="4GiB")
+        return [*(run(torch.randn(4, 8)).detach() for _ in range(3)), *model.parameters()]
+
+    assert all(map(torch.equal, trained(outgrow.compile), trained(lambda step, **_options: step)))
 
 
 def test_lightning_finds_what_lies_in_containers() -> None:

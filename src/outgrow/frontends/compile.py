@@ -348,7 +348,16 @@ def _training(model: object, optimizer: object) -> Training:
     optimizers = () if optimizer is None else _sequence(optimizer, Optimizer, "optimizer", "the torch.optim.Optimizer")
     if not models:
         raise TypeError("model is empty. Give the nn.Module that is trained, or a sequence of them.")
-    return Training(models, optimizers)
+    return Training(models, tuple(map(_within, optimizers)))
+
+
+def _within(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer in a wrapper that has nothing of its own, such as accelerate's or Fabric's; else itself."""
+    inner = getattr(optimizer, "optimizer", None)
+    if not isinstance(inner, Optimizer) or inner is optimizer:
+        return optimizer
+    has_own = inner.param_groups is not optimizer.param_groups or inner.state is not optimizer.state
+    return optimizer if has_own else _within(inner)
 
 
 T = TypeVar("T")

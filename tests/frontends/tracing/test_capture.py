@@ -628,7 +628,6 @@ def test_what_has_no_shape_yet_is_refused() -> None:
         capture(model, [model], [], (torch.ones(2, 3),))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated")
 def test_what_torch_jit_has_compiled_is_refused() -> None:
     """A model or a layer, when the step is compiled; a layer that comes later, when it is called."""
     model = nn.Sequential(nn.Linear(4, 4))

@@ -145,7 +145,6 @@ def test_an_argument_that_is_a_weight_is_refused_where_that_is_written() -> None
         capture(step, [model], [optimizer], (torch.ones(2, 4), model.weight.detach()), {})
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated")
 def test_derivatives_in_forward_mode_are_refused() -> None:
     """Their zeros have no memory."""
     with pytest.raises(Uncapturable, match="forward mode"):

@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 from outgrow.frontends.user.drawn import is_filled
 
 Table: TypeAlias = Mapping[int, Callable[..., Any]]
+_NO_HOOKS: Table = {}
 OF_ALL: tuple[Table, ...] = (
     *(all_modules._global_forward_hooks, all_modules._global_forward_pre_hooks),
     *(all_modules._global_backward_hooks, all_modules._global_backward_pre_hooks),
@@ -35,8 +36,10 @@ def of_tensor(tensor: Tensor) -> tuple[Table | None, Table | None]:
 
 
 def of_optimizer(optimizer: Optimizer) -> tuple[Table, Table]:
-    """Return the hooks around the steps of an optimizer."""
-    return (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    """Return the hooks around the steps of an optimizer; none of one that was never initialised as one."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    before, after = (getattr(optimizer, name, _NO_HOOKS) for name in names)
+    return (before, after)
 
 
 def of_saved_tensors() -> Hashable:

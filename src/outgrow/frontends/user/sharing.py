@@ -23,7 +23,7 @@ def address(tensor: Tensor) -> int:
         )
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
         raise Uncapturable(
-            f"the step makes a sparse, quantized or lazily conjugated tensor of shape {tuple(tensor.shape)}; "
+            f"the step has a sparse, quantized or lazily conjugated tensor of shape {tuple(tensor.shape)}; "
             "plans hold dense tensors only. Make it dense (sparse=False, dequantize, resolve_conj)"
         )
     return tensor.untyped_storage()._cdata
