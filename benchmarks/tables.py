@@ -453,9 +453,9 @@ ZOO = """\
 
 Which architectures train under a budget? Each takes three steps of AdamW, three times: with a budget that is never
 reached (*fits*), at the floor (that which a refusal names, and 8 MiB; up to eight tries), and halfway between the two,
-raised in the same way where that is refused. Most are small: where the floor is above what *fits* took, the row shows the
-bits and that the budget is kept, not that memory is saved. Sizes are what the process takes above its baseline and the
-budget, in MiB, with `*` where the bits are not those of eager, and **bold** where the budget was not kept. †: with
+raised in the same way where that is refused. Most are small: where the floor is above what *fits* took, the row shows
+the bits and that the budget is kept, not that memory is saved. Sizes are what the process takes above its baseline and
+the budget, in MiB, with `*` where the bits are not those of eager, and **bold** where the budget was not kept. †: with
 deterministic algorithms, since without them eager itself leaves other bits when it is repeated."""
 
 
