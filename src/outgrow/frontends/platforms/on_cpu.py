@@ -30,7 +30,7 @@ _LEFT_BYTES = 256 << 20
 """What is left of the machine's memory when weights come back to it."""
 _STAYS = (
     "This machine has no memory for all of the model and its optimizer state. The rest stays on the disk, where it can "
-    "be read and saved, slowly; its file goes when it does."
+    "be read and saved, slowly, until the model goes."
 )
 
 
