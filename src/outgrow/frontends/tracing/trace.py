@@ -490,5 +490,6 @@ def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) 
         old, new = before.get(what), after.get(what)
         is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
         if old is not new and (is_symbolic or type(old) is not type(new) or old != new):
-            advice = _COUNTING if what.startswith("state[") else _OUTSIDE
+            is_count = what.startswith("state[") or type(new) is int
+            advice = _COUNTING if is_count else _OUTSIDE
             raise Uncapturable(f"the step changes {what}, which the captured step would not repeat; {advice}")
