@@ -137,6 +137,7 @@ def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
     return torch.func.vmap(torch.func.hessian(lambda row: (row * weight).sin().sum()))(x[:4])
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
 @pytest.mark.parametrize(
     ("step", "message"),
     [
