@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import outgrow
-from outgrow.errors import Infeasible, TierFailure, TornState
+from outgrow.errors import TierFailure, TornState
 from outgrow.frontends import guided
 from outgrow.runtime.execute import Run
 from tests.frontends.training import Job, wide
@@ -126,7 +126,7 @@ def test_a_tensor_outside_is_put_back_after_a_failure() -> None:
 
 
 def test_what_was_held_for_one_call_is_forgotten() -> None:
-    """A step that is refused because others hold memory goes on once that is free."""
+    """A step that exceeded its budget because others held memory goes on once that is free."""
     job = wide(layers=4)
     alone = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=AMPLE)
     for _ in range(3):
@@ -136,8 +136,8 @@ def test_what_was_held_for_one_call_is_forgotten() -> None:
     for _ in range(3):
         step(*job.batches[0])
     held = torch.ones(256 << 18)
-    with pytest.raises(Infeasible, match="that the process takes beside tensors"):
-        step(*job.batches[0])
+    step(*job.batches[0])
+    assert step.process_bytes > budget
     del held
     for _ in range(3):
         step(*job.batches[0])

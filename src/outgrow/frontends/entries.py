@@ -169,14 +169,12 @@ class Entries:
             return Served(self._new(key, args, kwargs))
         entry = found.entry
         entry.last_call = self._calls
-        if entry.runs.count > 0 and (self._would_exceed(found) or not entry.runs.settled):
-            self._plan_again(entry, args, kwargs)
+        grown = 0
+        if entry.runs.count > 0 and found.tensors is not None:
+            grown = self.guided.grown_bytes(entry.captured, found.tensors, entry.runs)
+        if grown or (entry.runs.count > 0 and not entry.runs.settled):
+            self._plan_again(entry, args, kwargs, grown)
         return found
-
-    def _would_exceed(self, served: Served) -> bool:
-        """Whether a program that kept the budget so far does not any more: more is held beside it."""
-        entry = served.entry
-        return served.tensors is not None and self.guided.would_exceed(entry.captured, served.tensors, entry.runs)
 
     def _new(self, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Capture and plan a call, and keep the entry under its signature."""
@@ -334,13 +332,16 @@ class Entries:
         held = (local(tensor).untyped_storage() for tensor in held_tensors(self._training))
         self._platform.come_home(held, is_own=is_own)
 
-    def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Plan from observed costs; if there is no such plan, the old one stays if it kept the budget."""
+    def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object], grown_bytes: int) -> None:
+        """Plan from observed costs, with room for what is held beside the step by now.
+
+        If there is no such plan, the old one stays if it kept the budget.
+        """
         begin, runs = perf_counter(), entry.runs
         tensors = entry.captured.tensors(self._training, args, kwargs)
         self.guided.excuse(entry.captured, tensors, runs)
         try:
-            planned = self.guided.planned(entry.captured, tensors, runs, is_new=False)
+            planned = self.guided.planned(entry.captured, tensors, runs, is_new=False, grown_bytes=grown_bytes)
         except Infeasible:
             if runs.process_bytes > self._settings.budget_bytes:
                 raise

@@ -97,13 +97,17 @@ class GuidedPlanning:
         self._machine: Machine | None = None
         self._overhead_bytes: int | None = None
 
-    def planned(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, *, is_new: bool) -> Planned:
+    def planned(
+        self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, *, is_new: bool, grown_bytes: int = 0
+    ) -> Planned:
         """Plan a captured step for a call that brings these tensors, by input storage.
 
-        Raises `Infeasible` if the budget is below the floor.
+        The process holds `grown_bytes` more beside it than when it ran last. Raises `Infeasible` if the budget is below
+        the floor.
         """
         self._progress("plan", 0.0)
         self._platform.make_room(captured, tensors)
+        foreseen = runs.overhead_bytes + grown_bytes if grown_bytes else 0
         if self._machine is None:
             self._machine = self._platform.machine()
         demand = Demand(
@@ -113,7 +117,7 @@ class GuidedPlanning:
             captured=captured,
             known=self._platform.known(captured, self._progress),
             fixed=self._platform.fixed(captured, tensors),
-            overhead_within=partial(self._overhead, captured, tensors, is_new=is_new),
+            overhead_within=partial(self._overhead, captured, tensors, is_new=is_new, foreseen=foreseen),
             progress=self._progress,
         )
         makes_state = _makes_state(captured.graph)
@@ -130,11 +134,14 @@ class GuidedPlanning:
             self._platform.install()
         return Planned(prepared, program, runs_as_written)
 
-    def _overhead(self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool) -> int:
-        """The overhead that a run has shown; for a new step, at least what is to be expected within a budget."""
+    def _overhead(
+        self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool, foreseen: int
+    ) -> int:
+        """The overhead that a run has shown, or is foreseen; for a new step, at least what is to be expected."""
         shown = 0
         if self._overhead_bytes is not None:
-            shown = self._overhead_bytes + max(self._platform.slack_bytes, int(self._overhead_bytes * _SLACK_SHARE))
+            known = max(self._overhead_bytes, foreseen)
+            shown = known + max(self._platform.slack_bytes, int(known * _SLACK_SHARE))
         if not is_new:
             return shown
         unseen_bytes = self._platform.unseen_bytes(captured.graph, within)
@@ -152,24 +159,14 @@ class GuidedPlanning:
         """Note what the process holds beside the step when a run of its program begins."""
         runs.begun_bytes, runs.beside_bytes = self._busy_bytes(), self._beside(captured, tensors)
 
-    def would_exceed(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> bool:
-        """Whether the process holds so much more beside the step that another run of its program exceeds the budget.
-
-        If so, it is as if the last one had.
-        """
+    def grown_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> int:
+        """How much more the process holds beside the step than when its program ran last; 0 if there is room for it."""
         most = max(SLACK_BYTES, self._settings.budget_bytes - runs.process_bytes - SLACK_BYTES)
         if self._busy_bytes() - runs.begun_bytes <= most:
-            return False
+            return 0
         self._platform.trim()
-        beside = self._beside(captured, tensors)
-        grown = beside - runs.beside_bytes
-        if grown <= most:
-            return False
-        runs.beside_bytes, runs.settled = beside, False
-        runs.process_bytes += grown
-        runs.overhead_bytes += grown
-        self._has_shown(runs.overhead_bytes)
-        return True
+        grown = self._beside(captured, tensors) - runs.beside_bytes
+        return grown if grown > most else 0
 
     def _busy_bytes(self) -> int:
         """What the process takes now, without what rests for the next step."""
