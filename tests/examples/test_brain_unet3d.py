@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import brain_unet3d
 from outgrow import Workload
@@ -120,7 +120,7 @@ def test_the_losses_read_the_logits_where_they_lie() -> None:
 
 def test_it_is_built_under_fake_tensors() -> None:
     """Model and batches are fake under a FakeTensorMode, so a plan of 192^3 allocates nothing."""
-    with FakeMode():
+    with FakeTensorMode():
         workload = brain_unet3d.workload(size=192)
     tensors = [*workload.model.parameters(), *workload.batches[0]]
     assert all(isinstance(tensor, FakeTensor) for tensor in tensors)

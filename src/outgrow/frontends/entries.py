@@ -169,11 +169,11 @@ class Entries:
             return Served(self._new(key, args, kwargs))
         entry = found.entry
         entry.last_call = self._calls
-        grown = 0
-        if entry.runs.count > 0 and found.tensors is not None:
-            grown = self.guided.grown_bytes(entry.captured, found.tensors, entry.runs)
-        if grown or (entry.runs.count > 0 and not entry.runs.settled):
-            self._plan_again(entry, args, kwargs, grown)
+        if entry.runs.count > 0:
+            tensors = found.tensors
+            grown = 0 if tensors is None else self.guided.grown_bytes(entry.captured, tensors, entry.runs)
+            if grown or not entry.runs.settled:
+                self._plan_again(entry, args, kwargs, grown)
         return found
 
     def _new(self, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:

@@ -150,14 +150,20 @@ class GuidedPlanning:
 
     def _beside(self, captured: Captured, tensors: Mapping[str, Tensor]) -> int:
         """What the process holds now beyond its baseline and the tensors of a step; below 0 if others let go."""
+        held = self._held(captured, tensors)  # first: it gives back what was read of the disk
+        return self._busy_bytes() - held
+
+    def _held(self, captured: Captured, tensors: Mapping[str, Tensor]) -> int:
+        """The baseline of the process and what the tensors of a step take now."""
         going = [read(slot, self._training) for slot in captured.stale]
         known = [*tensors.values(), *(local(gradient) for gradient in going if isinstance(gradient, Tensor))]
-        held = self._baseline_bytes + self._platform.held_bytes(known) + self._platform.idle_bytes()
-        return self._platform.process_bytes() - held
+        return self._baseline_bytes + self._platform.held_bytes(known)
 
     def begins(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:
         """Note what the process holds beside the step when a run of its program begins."""
-        runs.begun_bytes, runs.beside_bytes = self._busy_bytes(), self._beside(captured, tensors)
+        held = self._held(captured, tensors)
+        runs.begun_bytes = self._busy_bytes()
+        runs.beside_bytes = runs.begun_bytes - held
 
     def grown_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> int:
         """How much more the process holds beside the step than when its program ran last; 0 if there is room for it."""

@@ -228,9 +228,9 @@ class _Pair(torch.autograd.Function):
             may_begin_anew = begun is not None and begun.is_unchanged() and ctx.wanted == _wanted(asked.args)
             if arrival != asked.ready.arrival and may_begin_anew:
                 waiting = asked.part.as_they_arrive(asked, waiting, begun, arrival)
-            waiting.ready.is_known = True
-            del asked, begun
-            return (None, *_in_place(gradients(waiting, arriving), places, ctx.wanted))
+        waiting.ready.is_known = True
+        del asked, begun
+        return (None, *_in_place(gradients(waiting, arriving), places, ctx.wanted))
 
 
 def _in_place(

@@ -7,7 +7,7 @@ Between the two a run waits, and notes what others take meanwhile (`frontends.pa
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from weakref import finalize
 
 import torch
@@ -51,11 +51,10 @@ class Waiting:
     @contextmanager
     def ended_by_errors(self) -> Iterator[None]:
         """End the run at once if the block fails: whoever keeps the error would keep all that the run holds."""
-        try:
+        with ExitStack() as failing:
+            failing.callback(self.end)
             yield
-        except BaseException:
-            self.end()
-            raise
+            failing.pop_all()
 
     def _made_ready(self, call: calls.Bound) -> Run:
         """Return the run of a call; where the disk budget has no room for it, others that are idle give theirs back."""

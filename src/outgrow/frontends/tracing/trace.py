@@ -359,8 +359,8 @@ def _quiet() -> Iterator[None]:
 
 def _check_traceable(training: Training) -> None:
     """Refuse what divides a model among processes, optimizers whose steps are no graph, and a mode that looks."""
-    for module in (module for model in training.models for module in model.modules()):
-        divides = [kind.__name__ for kind in type(module).__mro__ if kind.__name__ in _DIVIDING]
+    for owner in _owners(training):
+        divides = [kind.__name__ for kind in type(owner).__mro__ if kind.__name__ in _DIVIDING]
         if divides:
             raise Uncapturable(
                 f"{divides[0]} exchanges gradients where the step cannot see it; give the model as it is, and a mesh "
