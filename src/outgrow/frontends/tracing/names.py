@@ -20,6 +20,8 @@ from outgrow.errors import Uncapturable
 
 Named: TypeAlias = torch.dtype | torch.layout | torch.memory_format | torch.device
 
+DETACHES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+"""Operators whose result is the operand; `detach` is traced as the second from torch 2.14 on."""
 _SCALAR_MODULES: dict[str, ModuleType] = {"operator": operator, "math": math, "torch": torch}
 
 

@@ -41,6 +41,7 @@ from outgrow.frontends.fake.fakes import FakeMode, Fakes, Twins, fake_mode
 from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.lists import RATED
 from outgrow.frontends.fake.questions import Asking, Looks, Question
+from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
 from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
@@ -97,8 +98,6 @@ _NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
     LBFGS: "decides by the losses that it sees how often it calls the model, so its step is no graph",
     SparseAdam: "updates the rows that a sparse gradient names, so the shapes of its step are contents",
 }
-_DETACHES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
-"""What `detach` is in a trace: the second from torch 2.14 on."""
 _DIVIDING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"})
 """Names of torch's classes that divide a model among processes; to import them takes time."""
 _TRACEABLE: tuple[tuple[object, str, object], ...] = (
@@ -337,7 +336,7 @@ def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:
     assert isinstance(results, list | tuple), "it returns a list"
     output.args = (list(results[:count]),)
     others = list(dict.fromkeys(node for node in results[count:] if isinstance(node, fx.Node)))
-    sources = {node: node.args[0] if node.target in _DETACHES else node for node in others}
+    sources = {node: node.args[0] if node.target in DETACHES else node for node in others}
     found = [sources[node] if isinstance(node, fx.Node) else node for node in results[count:]]
     for node in others:
         if not node.users and node.op == "call_function":

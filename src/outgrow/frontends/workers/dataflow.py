@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from outgrow.frontends.tracing.arguments import completed
 from outgrow.frontends.tracing.convert import NAMED_LITERALS, written_nodes
-from outgrow.frontends.tracing.names import operator_name, symbol_name
+from outgrow.frontends.tracing.names import DETACHES, operator_name, symbol_name
 from outgrow.frontends.tracing.trace import Leaf, Traced
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import BatchSlot, ParameterSlot, StateSlot, storage_name
@@ -24,9 +24,6 @@ from outgrow.ir.graph import Symbol
 from outgrow.operators import dataflow
 from outgrow.operators.dataflow import GATHERED, HOST, Dataflow, Node
 from outgrow.operators.tdl import Argument, Call, Operand
-
-_SAME = ("aten.alias.default", "aten.detach.default")
-"""Operators whose result is the operand."""
 
 
 def divisible_dataflow(traced: Traced) -> Dataflow:
@@ -102,7 +99,7 @@ class _Reading:
         read = [item for item in node.all_input_nodes if item in self._names]
         if not isinstance(node.target, OpOverload) or not (read or any(isinstance(item, Tensor) for item in results)):
             return
-        if operator_name(node.target) in _SAME:
+        if node.target in DETACHES:
             self._names[node] = self._names[read[0]]
             return
         operands: list[fx.Node] = []
