@@ -96,6 +96,37 @@ def test_scores_leave_the_bits_of_eager(
     assert sum(not (part.loose or part.nested) for part in parts) > len(parts) / 3
 
 
+def in_lists() -> Workload:
+    """A perceptron with many small tensors, which an optimizer updates by calls on lists."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU())))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, foreach=True)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return Workload(model, optimizer, step, [(torch.randn(4096, 64), torch.randint(0, 64, (4096,)))])
+
+
+def test_a_score_updates_small_tensors_together(scores: list[Score]) -> None:
+    """By calls on lists as long as eager's, where a plan puts nothing between them, with the bits of eager."""
+    eager = in_lists()
+    expected = left_by(eager, eager.step)
+    ours = in_lists()
+    step = on(StandIn(Threads(pauses=sleepy(2))), ours, 20 << 20)
+    found = left_by(ours, step)
+    assert [at for at, pair in enumerate(zip(found, expected, strict=True)) if not torch.equal(*pair)] == []
+    assert step.plan.bytes_swapped > 0
+    on_lists = [part.arguments[0] for part in scores[-1].parts if isinstance(part, Played)]
+    longest = max(len(items) for items in on_lists if isinstance(items, list))
+    assert longest == len(list(ours.model.parameters()))
+
+
 def test_state_that_was_loaded_has_a_score_of_its_own(scores: list[Score]) -> None:
     """An optimizer that loads state has other tensors: what was prepared over the old ones is not used."""
 

@@ -15,6 +15,7 @@ from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch, TierFailure
 from outgrow.runtime.device import BesideHost, given_room
 from outgrow.runtime.directed import Directions, Site
+from outgrow.runtime.joined import joined
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.pages import Pages
 from outgrow.runtime.program import Geometry, Program
@@ -89,7 +90,7 @@ class Arena:
         known = self._scores.get(id(program))
         if known is None or known[1].there != {name: storage.data_ptr() for name, storage in there.items()}:
             found = scored(program, self.address(program), self.device.torch_device, there)
-            known = self._scores[id(program)] = program, found
+            known = self._scores[id(program)] = program, joined(found)
         return known[1]
 
     def holds(self, storage: torch.UntypedStorage) -> bool:

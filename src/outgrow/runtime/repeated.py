@@ -15,9 +15,9 @@ import torch
 from outgrow.analysis.timeline import Lane
 from outgrow.ir.graph import SwapOut
 from outgrow.runtime.execute import SEVERAL, Outcome, Run, require_as_captured
-from outgrow.runtime.program import Call, Item
+from outgrow.runtime.program import Call, Item, Lookup
 from outgrow.runtime.recording import Held, Recording
-from outgrow.runtime.score import Moved, Placed, Played, Score
+from outgrow.runtime.score import Loose, Moved, Placed, Played, Score
 
 
 @final
@@ -123,7 +123,8 @@ class Repeated:
         """Call an op with what is loose looked up."""
         lookup = self._run.lookup
         if part.nested:
-            return part.call.run(lambda name: part.fixed[name] if name in part.fixed else lookup(name))
+            arguments = [_found(item, lookup) for item in part.arguments]
+            return part.call.function(*arguments, **{key: _found(item, lookup) for key, item in part.keywords.items()})
         arguments, keywords = [*part.arguments], part.keywords
         for at, name in part.loose:
             arguments[at] = lookup(name)
@@ -146,6 +147,13 @@ class Repeated:
     def _wait(self, storage: str) -> None:
         for flight in self._run.in_flight.pop(storage, ()):
             flight.wait()
+
+
+def _found(argument: object, lookup: Lookup) -> object:
+    """Return an argument with what is loose looked up, in lists too."""
+    if isinstance(argument, list):
+        return [_found(item, lookup) for item in argument]
+    return lookup(argument.name) if isinstance(argument, Loose) else argument
 
 
 def _result(returned: Any, at: int) -> Any:

@@ -18,9 +18,17 @@ import torch
 
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime.memory import storage_on, view
-from outgrow.runtime.program import Call, Item, Program, Result
+from outgrow.runtime.program import Call, Instruction, Program, Result
 
 _NOWHERE: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Loose:
+    """An argument that is looked up while the step runs: a tensor or a number."""
+
+    name: str
+    is_number: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +45,9 @@ class Placed:
 class Played:
     """One op with its arguments; `loose` and `loose_keywords` name the values that are looked up when it runs.
 
-    If a loose argument stands inside a list, the op is `nested`; `fixed` are the values it reads that are not loose.
-    Its results, by number, are `placed` at known addresses, `numbers`, or `born` loose. An op that `is_placing` makes
-    results or scratch, so the memory is told when it begins and ends.
+    If a `Loose` argument stands inside a list, the op is `nested`. Its results, by number, are `placed` at known
+    addresses, `numbers`, or `born` loose. An op that `is_placing` makes results or scratch, so the memory is told when
+    it begins and ends.
     """
 
     call: Call
@@ -48,7 +56,6 @@ class Played:
     loose: tuple[tuple[int, str], ...]
     loose_keywords: tuple[tuple[str, str], ...]
     nested: bool
-    fixed: Mapping[str, Item]
     placed: tuple[Placed, ...]
     numbers: tuple[tuple[int, str], ...]
     born: tuple[tuple[int, Result], ...]
@@ -63,14 +70,18 @@ class Moved:
     address: int
 
 
+Part: TypeAlias = Played | Moved | str | None
+"""An op, a copy, or the storage that is waited for; None for a drop, which frees nothing here."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Score:
-    """By instruction an op, a copy, or the storage that is waited for; None for a drop, which frees nothing here.
+    """The part of each instruction.
 
     `dies` has the loose storages that die with each instruction, `there` the addresses of the user's storages.
     """
 
-    parts: tuple[Played | Moved | str | None, ...]
+    parts: tuple[Part, ...]
     dies: Mapping[int, tuple[str, ...]]
     there: Mapping[str, int]
 
@@ -103,7 +114,7 @@ class _Scoring:
         """Whether no address of a storage is known so far."""
         return storage not in self._where
 
-    def part(self, position: int, item: Call | SwapOut | SwapIn | Wait | Drop) -> Played | Moved | str | None:
+    def part(self, position: int, item: Instruction) -> Part:
         """Return what is done at a position; positions are asked for in order."""
         stays = self._addresses.stays.get(position, _NOWHERE)
         match item:
@@ -122,24 +133,17 @@ class _Scoring:
             self._where[storage] = self._device, self._base + stays[storage]
 
     def _op(self, position: int, call: Call, stays: Mapping[str, int]) -> Played:
-        fixed: dict[str, Item] = {}
-
         def lookup(name: str) -> Any:
             tensor = self._tensor(name)
-            if tensor is None:
-                return _Loose(name)
-            fixed[name] = tensor
-            return tensor
+            return Loose(name, is_number=self._program.geometry[name].dtype is None) if tensor is None else tensor
 
         arguments, keywords = cast("_Call", replace(call, function=_gathered).run(lookup))
-        loose = tuple((at, item.name) for at, item in enumerate(arguments) if isinstance(item, _Loose))
-        loose_keywords = tuple((key, item.name) for key, item in keywords.items() if isinstance(item, _Loose))
+        loose = tuple((at, item.name) for at, item in enumerate(arguments) if isinstance(item, Loose))
+        loose_keywords = tuple((key, item.name) for key, item in keywords.items() if isinstance(item, Loose))
         nested = any(map(_is_nested, (*arguments, *keywords.values())))
         placed, numbers, born = self._results(call, stays)
         is_placing = bool(self._addresses.scratch.get(position) or self._program.aims.get(position) or placed or born)
-        return Played(
-            call, arguments, keywords, loose, loose_keywords, nested, fixed, placed, numbers, born, is_placing
-        )
+        return Played(call, arguments, keywords, loose, loose_keywords, nested, placed, numbers, born, is_placing)
 
     def _results(self, call: Call, stays: Mapping[str, int]) -> "_Results":
         placed, numbers, born = list[Placed](), list[tuple[int, str]](), list[tuple[int, Result]]()
@@ -170,13 +174,6 @@ class _Scoring:
         return self._made[key]
 
 
-@dataclass(frozen=True, slots=True)
-class _Loose:
-    """An argument that is looked up while the step runs."""
-
-    name: str
-
-
 _Call: TypeAlias = tuple[tuple[object, ...], Mapping[str, object]]
 _Results: TypeAlias = tuple[tuple[Placed, ...], tuple[tuple[int, str], ...], tuple[tuple[int, Result], ...]]
 
@@ -187,4 +184,4 @@ def _gathered(*arguments: object, **keywords: object) -> _Call:
 
 def _is_nested(argument: object) -> bool:
     """Whether a list has a loose argument in it."""
-    return isinstance(argument, list) and any(isinstance(item, _Loose) or _is_nested(item) for item in argument)
+    return isinstance(argument, list) and any(isinstance(item, Loose) or _is_nested(item) for item in argument)
