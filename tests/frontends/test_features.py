@@ -199,6 +199,36 @@ def test_a_model_that_torch_divides_is_refused() -> None:
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.parametrize("share", SHARES)
+def test_gradients_that_somebody_holds_are_those_of_eager(share: float, spill: Spill) -> None:
+    """Also where the step empties them: it adds to what an earlier backward pass has left, updates, and clears."""
+
+    def trained(ran: Callable[[Job, tuple[object, ...]], object]) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.Tanh())))
+        optimizer = SGD(model.parameters(), lr=0.1, weight_decay=0.1, momentum=0.9)
+
+        def step(x: Tensor) -> Tensor:
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        job = Job(step, (model,), (optimizer,), lambda: (torch.randn(16, 64),))
+        left: list[Tensor] = []
+        for _ in range(3):
+            model(torch.randn(16, 64)).sum().backward()
+            held = [parameter.grad for parameter in model.parameters()]
+            ran(job, job.batch())
+            left += [gradient.clone() for gradient in held if gradient is not None]
+        return [*left, *(parameter.detach() for parameter in model.parameters())]
+
+    found, expected = trained(Within(share, spill)), trained(eager)
+    assert len(found) == len(expected) == 4 * 8
+    assert all(map(torch.equal, found, expected))
+
+
 def test_contents_that_were_exchanged_are_put_back() -> None:
     """A step that is refused for that leaves the parameter as it was."""
     job = by(partial(SGD, lr=SGD_RATE))()

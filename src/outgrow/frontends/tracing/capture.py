@@ -128,15 +128,15 @@ class Returned:
 class Captured:
     """A training step as a graph, and how it is fed and what becomes of its results.
 
-    Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step and
-    stay there. `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not
-    inputs, and can go when the step begins. `schedulers` make a step of their own after every call; what is `settled`
-    is set in attributes before, and what is `overwritten` there cannot be read from then on. It serves while what is
-    `outside` is what it was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is
-    changed after every call. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to
-    `questions` about the batch the answers must be the same. Tensors with `spreads` are spread over a mesh, and this
-    process has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are small
-    ones of the host, which stay there.
+    Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step.
+    `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not inputs, and can go
+    when the step begins. `schedulers` make a step of their own after every call; what is `settled` is set in attributes
+    before, and what is `overwritten` there cannot be read from then on. It serves while what is `outside` is what it
+    was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is changed after every
+    call. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to `questions` about the
+    batch the answers must be the same. Tensors with `spreads` are spread over a mesh, and this process has its part of
+    them. The step runs on `device`; if that is not the host, storages `elsewhere` are small ones of the host, which
+    stay there.
     """
 
     graph: Graph
@@ -475,16 +475,19 @@ class _Assembly:
 def _without_stale(
     graph: Graph, inputs: Sequence[Input], puts: Sequence[Put]
 ) -> tuple[Graph, tuple[GradientSlot, ...]]:
-    """Return the graph without the gradients that it replaces unread, and their slots."""
+    """Return the graph without the gradients that it replaces unread, and their slots.
+
+    Those that it reads are results: somebody else may hold the tensors, so they stay to the end of the step.
+    """
     replaced = {put.slot for put in puts}
-    used = {name for op in graph.ops for name in graph.touched(op)} | {graph.values[n].storage for n in graph.results}
-    stale: dict[str, GradientSlot] = {}
-    for item in inputs:
-        if isinstance(item.slot, GradientSlot) and item.slot in replaced and item.storage not in used:
-            stale[item.storage] = item.slot
+    used = {name for op in graph.ops for name in graph.touched(op)} | graph.kept
+    slots = {item.storage: item.slot for item in inputs if isinstance(item.slot, GradientSlot)}
+    stale = {name: slot for name, slot in slots.items() if slot in replaced and name not in used}
     storages = {name: storage for name, storage in graph.storages.items() if name not in stale}
     values = {name: value for name, value in graph.values.items() if value.storage not in stale}
-    return replace(graph, storages=storages, values=values), tuple(stale.values())
+    last = {value.storage: value.name for value in sorted(values.values(), key=lambda value: value.version)}
+    held = [last[name] for name in slots if name not in stale and name not in graph.kept]
+    return replace(graph, storages=storages, values=values, results=(*graph.results, *held)), tuple(stale.values())
 
 
 def _born_roles(traced: Traced) -> dict[int, Role]:
