@@ -117,6 +117,20 @@ def test_another_computation_is_refused(old: str, new: str, reason: str) -> None
     assert reason in refusal(text)
 
 
+def test_a_storage_of_another_size_is_refused() -> None:
+    """One that is larger than its values has bytes that the capacity counts."""
+    text = "storage a 32\nstorage w parameter 4\n%a: a@0 f32[4] = f()\nreturn %a"
+    assert "a has 16 bytes instead of 32" in refusal(text.replace("a 32", "a 16"), text)
+    assert "a has 0 bytes instead of 32" in refusal(text.replace("a 32", "a scalar 0"), text)
+
+
+def test_results_share_memory_as_captured() -> None:
+    """Who writes to one of two results that share memory sees it in the other one."""
+    captured = "storage a 16\n%a: a@0 f32[4] = f()\nvalue %v: a@0 f32[2]\nreturn %a, %v"
+    text = "storage a 16\nstorage b 16\n%a: a@0 f32[4] = f()\nagain: %b: b@0 f32[4] = f() origin f\n"
+    assert "share memory otherwise" in refusal(f"{text}value %v: b@0 f32[2]\nreturn %a, %v", captured)
+
+
 def test_a_write_onto_another_operand_is_refused() -> None:
     """An op that overwrites its operand may not be said to overwrite another storage of equal content."""
     norm = "%c: c@0 f32[4], _ = my.norm(%b, [1, 2.0], eps=1e-05) writes s"
@@ -149,18 +163,19 @@ def test_a_persistent_storage_ends_with_its_captured_content() -> None:
         ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %x)", "%z: y@1 f32[2,2] = aten.sub_.Tensor(%y, %x)"),
         ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %t)", "%z: y@1 f32[4] = aten.sub_.Tensor(%y, %t)"),
         ("%z: z@0 f32[4] = aten.sub.Tensor(%t, %x)", "%z: y@1 f32[4] = aten.sub_.Tensor(%t, %x)"),
+        ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %h)", "%z: y@1 f32[4] = aten.sub_.Tensor(%y, %h)"),
         ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %x)", "%z: x@1 f32[4] = aten.sub_.Tensor(%y, %x)"),
         ("%z: z@0 f32[4] = aten.sub.Tensor([%y], %x)", "%z: y@1 f32[4] = aten.sub_.Tensor([%y], %x)"),
         ("%z: z@0 f32[4] = aten.sub.Tensor(%y, %x)", "_ = aten.sub_.Tensor(%y, %x)"),
         ("%z: y@1 f32[4] = aten.sub.Tensor(%y, %x)", "%z: y@1 f32[4] = aten.sub_.Tensor(%y, %x)"),
     ],
-    ids=["layout", "other view", "view", "other operand", "first argument", "unused", "no birth"],
+    ids=["layout", "other view", "view", "other type", "other operand", "first argument", "unused", "no birth"],
 )
 def test_reuse_in_place_must_be_exact(captured: str, rewritten: str) -> None:
     """The result must go exactly over the first operand, which is read in no other layout."""
     head = (
         "storage x 16\nstorage y 16\nstorage z 16\n%x: x@0 f32[4] = f()\n%y: y@0 f32[4] = g()\n"
-        "value %t: y@0 f32[4]:[0]\n"
+        "value %t: y@0 f32[4]:[0]\nstorage h input 8\nvalue %h: h@0 bf16[1,4]\n"
     )
     assert "exactly over operand 0" in refusal(f"{head}sub: {rewritten}", head + captured)
 

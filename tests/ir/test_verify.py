@@ -217,6 +217,8 @@ def test_invariant_5_a_storage_whose_home_is_a_tier_is_fetched_and_put_back() ->
     verify(parse_graph(head + fetch + update + "swap_out m\nwait m\ndrop m"), capacity_bytes=24)
     assert refused(head + update).invariant == 2
     assert refused(head + fetch + update).invariant == 5
+    assert refused(head + fetch + update + "swap_out m\nwait m").invariant == 5
+    assert refused(head + fetch).invariant == 5
 
 
 # ---- properties

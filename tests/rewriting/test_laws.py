@@ -225,6 +225,23 @@ def test_only_a_result_that_fits_exactly_is_written_over_its_operand(op: str, re
         apply_laws(graph, [Reuse(op)])
 
 
+def test_an_operand_that_is_converted_first_is_not_beside_one_that_is_written_over() -> None:
+    """What it becomes is as large as the result, and comes before it: it would get the memory of the result."""
+    text = """
+        storage m input 4
+        storage x input 8
+        storage a 8
+        storage r 8
+        value %m: m@0 bf16[2]
+        value %x: x@0 f32[1,2]
+        %a: a@0 f32[1,2] = aten.neg.default(%x)
+        %r: r@0 f32[1,2] = aten.mul.Tensor(%m, %a)
+        """
+    with pytest.raises(NotApplicable, match="m, which is converted first, takes as much as r"):
+        apply_laws(parse_graph(text), [Reuse("mul", 1)])
+    apply_laws(parse_graph(text.replace("4\n", "8\n", 1).replace("bf16", "f32")), [Reuse("mul", 1)])
+
+
 def test_a_result_of_the_step_is_not_written_over() -> None:
     """The caller receives what the operand holds."""
     graph = parse_graph(GRAPH.replace("return %e", "return %d, %e"))

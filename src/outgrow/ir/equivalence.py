@@ -9,9 +9,10 @@ Two graphs agree iff
 - each captured op occurs once, under its name. Every other op repeats one by its `origin`, and only one that
   writes no persistent storage (the random generator is persistent, so no random number is drawn twice);
 - each op has the operator and literals of the captured op, reads equal content in equal layout in the same
-  order, and writes results of equal layout: into being where the captured op does, and in place
-  over the same content and the same operand where the captured op does;
-- persistent storages and results end with equal content and layout, whichever memory is their home.
+  order, and writes results of equal layout: into being where the captured op does, in storages of equal size, and in
+  place over the same content and the same operand where the captured op does;
+- persistent storages and results end with equal content and layout, whichever memory is their home, and the same
+  results share a storage.
 
 By induction over the ops, equal content then means equal bits in both graphs, whatever the order and the
 places, because an op with equal inputs gives equal bits.
@@ -29,8 +30,9 @@ of which writes some of the results. All of them occur, and the captured op itse
 the captured op writes at the same place.
 
 The one change of operator is an exact law's: `in_place` maps an operator to forms that write its first result
-over one of its leading operands. All operands of the result's shape must have its layout, and the op must not read
-the operand's storage in any other. The form then makes the content that the captured op makes elsewhere.
+over one of its leading operands. All operands of the result's shape must have its layout, those of as many elements its
+type, and the op must not read the operand's storage in any other layout. The form then makes the content that the
+captured op makes elsewhere.
 
 After value numbering, Kildall 1973, "A unified approach to global program optimization",
 https://doi.org/10.1145/512927.512945, with the names of captured ops in place of hashed expressions.
@@ -38,11 +40,12 @@ https://doi.org/10.1145/512927.512945, with the names of captured ops in place o
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Storage, Value, asking_layouts, leaving_out
+from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Storage, Value, asking_layouts, leaving_out
 from outgrow.ir.steps import Step, births, steps_of
 
 Content: TypeAlias = str | tuple[str, int]
@@ -138,7 +141,8 @@ def check_equivalence(graph: Graph, steps: list[Step], reference: Numbered) -> N
         if op.name != op.captured and not _is_repeatable(captured, original):
             message = f"{op.name} repeats {op.captured}, which changes what outlives the step"
             raise InvalidGraph(message, invariant=6, position=call.at)
-        difference = _difference(call, _asking_layouts(original, call.op, leeway.layouts), leeway.in_place)
+        original = _asking_layouts(original, op, leeway.layouts)
+        difference = _difference(call, original, leeway.in_place) or _resized(graph, op, captured, original.op)
         if difference is not None:
             message = f"{op.name} is not the captured {op.captured}: {difference}"
             raise InvalidGraph(message, invariant=6, position=call.at)
@@ -297,6 +301,22 @@ def _difference(call: _Call, original: _Call, in_place: Forms) -> str | None:
     return None
 
 
+def _resized(graph: Graph, op: Op, captured: Graph, was: Op) -> str | None:
+    """Return which storage `op` brings into being with another size than the captured op, or None."""
+    for name, captured_name in zip(op.results, was.results, strict=True):
+        if name is None or captured_name is None or graph.values[name].version != 0:
+            continue
+        storage, expected = _storage(graph, name), _storage(captured, captured_name)
+        is_scalar, was_scalar = storage.role is Role.SCALAR, expected.role is Role.SCALAR
+        if (storage.size_bytes, is_scalar) != (expected.size_bytes, was_scalar):
+            return f"{storage.name} has {storage.size_bytes} bytes instead of {expected.size_bytes}"
+    return None
+
+
+def _storage(graph: Graph, value: str) -> Storage:
+    return graph.storages[graph.values[value].storage]
+
+
 def _same_form(argument: Argument, expected: Argument) -> bool:
     """Return whether two arguments are equal except for the names of values; 1, 1.0 and True differ."""
     if argument is expected:
@@ -309,7 +329,10 @@ def _same_form(argument: Argument, expected: Argument) -> bool:
 
 
 def _is_reuse(call: _Call, operand: int, write: _Write | None, expected: _Write | None) -> bool:
-    """Return whether the first result goes exactly over an operand, and all operands of its shape have its layout."""
+    """Return whether the first result goes exactly over an operand, and all operands of its shape have its layout.
+
+    Those that have as many elements in another shape are of its type.
+    """
     leading = call.op.arguments[: operand + 1]
     if write is None or expected is None or expected.before is not None or write.layout is None:
         return False
@@ -318,6 +341,7 @@ def _is_reuse(call: _Call, operand: int, write: _Write | None, expected: _Write 
     layouts = [_layout(value) for value in call.step.reads]
     dtype, shape, strides, _ = write.layout
     is_alike = all(layout[:3] == (dtype, shape, strides) for layout in layouts if layout[1] == shape)
+    is_alike = is_alike and all(layout[0] == dtype for layout in layouts if prod(layout[1]) == prod(shape))
     is_same = all(layouts[place] == write.layout == expected.layout for place in write.operands)
     return operand in write.operands and is_alike and is_same
 
@@ -338,11 +362,20 @@ def _check_end(graph: Graph, end: Mapping[str, Content], captured: Graph, expect
     results = [_seen(graph, name, end) for name in graph.results]
     if results != [_seen(captured, name, expected_end) for name in captured.results]:
         raise InvalidGraph("the results are not those of the captured graph", invariant=6)
+    if _shared(graph) != _shared(captured):
+        raise InvalidGraph("results share memory otherwise than in the captured graph", invariant=6)
 
 
 def _lasting(graph: Graph) -> dict[str, Storage]:
     """The storages that outlive the step, without regard to their home."""
     return {name: replace(storage, home=DEVICE) for name, storage in graph.storages.items() if storage.is_persistent}
+
+
+def _shared(graph: Graph) -> list[int]:
+    """Return for each result the first one that lies in its storage."""
+    storages = [graph.values[name].storage for name in graph.results]
+    first = {storage: at for at, storage in reversed([*enumerate(storages)])}
+    return [first[storage] for storage in storages]
 
 
 def _seen(graph: Graph, name: str, end: Mapping[str, Content]) -> tuple[Content, Layout]:

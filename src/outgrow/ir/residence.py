@@ -187,7 +187,8 @@ def _require_landed(residences: dict[str, _Residence], names: Iterable[str], fat
 def _check_end(graph: Graph, residences: dict[str, _Residence]) -> None:
     for name in _kept(graph):
         residence, home = residences[name], graph.storages[name].home
-        is_home = residence.has(0, residence.size_bytes) if home == DEVICE else residence.in_tier == residence.all_bytes
+        is_away = residence.away == residence.in_tier == residence.all_bytes
+        is_home = residence.has(0, residence.size_bytes) if home == DEVICE else is_away
         if residence.in_flight or not is_home:
             problem = "with a copy in flight" if residence.in_flight else f"away from its home, {home}"
             raise InvalidGraph(f"the step ends with {name} {problem}", invariant=5)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from outgrow.ir.graph import Op, Ref, Storage, Value
 from outgrow.operators.in_place import IN_PLACE
@@ -28,9 +29,11 @@ def reuse(draft: Draft, decision: Reuse) -> None:
     provided:
         the operator has a form that writes over this operand; neither its storage nor that of the result is persistent,
         no other op uses the operand's later, and both are whole storages of equal layout, as are all operands of this
-        shape. The storage has the role of the result from its birth on.
+        shape; operands with as many elements in another shape are of the same type. The storage has the role of the
+        result from its birth on.
     because:
-        the same kernel computes the result, and reads the operand's element at a place before it writes there.
+        the same kernel computes the result, and reads the operand's element at a place before it writes there; it is
+        given nothing else of the result's size that it would take for the result.
     ->
         storage x input 8
         storage a 8
@@ -84,6 +87,8 @@ def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op,
         other = values[name]
         if other.shape == new.shape and (other.strides, other.dtype) != (new.strides, new.dtype):
             return f"{name} and {new.name} differ in layout"
+        if prod(other.shape) == prod(new.shape) and other.dtype != new.dtype:
+            return f"{name}, which is converted first, takes as much as {new.name}"
         if other.storage == old.storage and (other.shape, other.strides, other.offset) != (
             new.shape, new.strides, new.offset,
         ):  # fmt: skip

@@ -355,6 +355,7 @@ class Run:
         if storage not in self.program.lasting:
             self._release(storage)
             return
+        assert end - begin == self.program.sizes[storage], "the law of swapping drops what outlives the step as a whole"
         self.forget(storage)
         lasting = self.storages[storage]
         address = lasting.data_ptr()
