@@ -78,7 +78,7 @@ class Stow:
 
     `pieces` bring it in for its first use, the op `before` (None: the storage is born in the step). The copy out begins
     directly after the op `after` (None: the step does not write it), and the device bytes are freed directly before the
-    op `dropped` (None: at the end of the step).
+    op `dropped` (None: at the end of the step). A storage that no op uses rests there all the time.
     """
 
     storage: str

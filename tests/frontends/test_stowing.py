@@ -327,6 +327,37 @@ def test_a_failing_disk_loses_nothing(
     assert differences(left(job, returned), expected) == []
 
 
+def test_state_that_a_step_does_not_use_rests_on(compiled: Compile) -> None:
+    """Steps that only add to gradients leave the averages where they are, in less than these take."""
+    budget = STATE // 4 + 44 * MIB
+
+    def accumulating(job: Job) -> Step:
+        def step(x: Tensor, y: Tensor, *, is_last: bool) -> Tensor:
+            loss = F.cross_entropy(job.model(x), y)
+            loss.backward()
+            if is_last:
+                job.optimizer.step()
+                job.optimizer.zero_grad()
+            return loss
+
+        return step
+
+    def by_twos(job: Job, step: Step) -> list[object]:
+        return [step(*pair, is_last=number % 2 == 1) for number, pair in enumerate(job.batches)]
+
+    eager = heavy()
+    expected = left_by(by_twos, eager, accumulating(eager))
+    job = heavy()
+    step = compiled(job, budget, accumulating(job))
+    assert differences(left_by(by_twos, job, step), expected) == []
+    job.optimizer.zero_grad()
+    step(*job.batches[0], is_last=False)
+    assert step.process_bytes <= budget < STATE * 3 // 4
+    assert resting(job) >= 2 * LAYERS
+    throughout = [decision for decision in step.current.decisions if isinstance(decision, Stow) and not decision.before]
+    assert len(throughout) >= LAYERS
+
+
 def test_two_steps_share_a_model(compiled: Compile) -> None:
     """Each has its own file; whichever runs next finds the weights that the other one left."""
     expected, job = by_eager(plain), heavy()

@@ -8,7 +8,7 @@ sinks only where the device reads the tier below (`lasting`).
 import mmap
 from collections.abc import Mapping
 
-from outgrow.ir.graph import Drop, Graph, SwapIn, SwapOut
+from outgrow.ir.graph import DEVICE, Drop, Graph, SwapIn, SwapOut
 from outgrow.ir.machine import Machine
 from outgrow.units import round_up
 
@@ -17,9 +17,9 @@ ROOM_BYTES = max(4096, mmap.PAGESIZE)
 
 
 def lasting(graph: Graph) -> frozenset[str]:
-    """Return the storages of a derived graph that outlive the step and leave the device."""
+    """Return the storages of a derived graph that outlive the step and leave the device, or are away throughout it."""
     dropped = {item.storage for item in graph.instructions if isinstance(item, Drop)}
-    return graph.outliving & dropped
+    return frozenset(name for name in graph.outliving if name in dropped or graph.storages[name].home != DEVICE)
 
 
 def passing(graph: Graph) -> dict[str, int]:
@@ -91,7 +91,10 @@ def _room(graph: Graph, name: str) -> int:
 
 
 def _apart(graph: Graph) -> dict[str, int]:
-    """Return the fewest instructions between a copy of a storage out and the next one back, maybe of the next step."""
+    """Return the fewest instructions between a copy of a storage out and the next one back, maybe of the next step.
+
+    What is away throughout the step is so for all of them.
+    """
     there, left = lasting(graph), dict[str, int]()
     found: dict[str, int] = {}
     for at, item in enumerate(graph.instructions):
@@ -104,4 +107,5 @@ def _apart(graph: Graph) -> dict[str, int]:
         elif isinstance(item, SwapIn):
             found.setdefault(item.storage, at)
     number = len(graph.instructions)
-    return {name: found[name] + number - left[name] if name in there else found[name] for name in found}
+    found |= {name: found[name] + number - left[name] for name in found if name in there}
+    return dict.fromkeys(there - found.keys(), number) | found

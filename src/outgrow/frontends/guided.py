@@ -27,6 +27,7 @@ from outgrow.operators.parts import parts
 from outgrow.runtime.execute import Outcome
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Held, Recording
+from outgrow.runtime.resting import extent_of
 
 SLACK_BYTES = 8 << 20
 """What a process may take more from call to call: the heap is never twice the same."""
@@ -117,6 +118,7 @@ class GuidedPlanning:
             captured=captured,
             known=self._platform.known(captured, self._progress),
             fixed=self._platform.fixed(captured, tensors),
+            resting=frozenset(name for name, item in tensors.items() if extent_of(item.untyped_storage()) is not None),
             overhead_within=partial(self._overhead, captured, tensors, is_new=is_new, foreseen=foreseen),
             progress=self._progress,
         )

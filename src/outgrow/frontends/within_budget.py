@@ -53,7 +53,7 @@ class _Fitted:
 
 @dataclass(frozen=True)
 class Demand:
-    """What is to be planned: a captured step, what is known of costs, and what stays on the device.
+    """What is to be planned: a captured step, what is known of costs, what stays on the device, and what is away now.
 
     `overhead_within` tells the overhead of the process within a budget, in bytes.
     """
@@ -64,6 +64,7 @@ class Demand:
     captured: Captured
     known: Mapping[str, Cost]
     fixed: frozenset[str]
+    resting: frozenset[str]
     overhead_within: Callable[[int], int]
     progress: Callable[[str, float], None]
 
@@ -78,6 +79,7 @@ class Demand:
             Budget(UNLIMITED),
             least_bytes=self.platform.least_bytes(),
             fixed=self.fixed,
+            resting=self.resting,
             anchored=self.platform.anchored,
             progress=self.progress,
         )

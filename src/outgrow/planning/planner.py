@@ -12,6 +12,7 @@ from outgrow.ir.graph import Graph, Op
 from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Plan
 from outgrow.planning.floor import floor_of
+from outgrow.planning.leaving import idle
 from outgrow.planning.order.lean import Orders, least_seconds
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
@@ -75,7 +76,7 @@ def planned(
     begin = time.perf_counter()
     notes: list[str] = []
     orders = Orders(problem) if orders is None else orders
-    problem, rewritten, free = _with_a_plan(replace(problem, remark=notes.append), orders)
+    problem, rewritten, free = _with_a_plan(replace(problem, remark=notes.append), orders, may_rest=planner == "search")
     published, whole = None if planner == "search" else _PUBLISHED[planner], problem
     if published is not None:  # in the papers, what outlives the step stays on the device
         problem = replace(problem, fixed=frozenset(problem.graph.storages))
@@ -150,15 +151,21 @@ def _derived(problem: Problem, stages: tuple[Stage, ...]) -> Graph:
     return stages[-1].graph if stages else problem.graph
 
 
-def _with_a_plan(problem: Problem, orders: Orders) -> tuple[Problem, Graph, tuple[Decision, ...]]:
-    """Return a problem with the graph after all free rewrites; small storages move if there is no plan otherwise.
+def _with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[Problem, Graph, tuple[Decision, ...]]:
+    """Return a problem with the graph after all free rewrites.
 
-    Then other rewrites may be free; of the two graphs, the one with the lower floor is taken.
+    If there is no plan otherwise, all that no op uses rests in the next tier, if it may; if there is none then, small
+    storages move. Then other rewrites may be free; of the two graphs, the one with the lower floor is taken.
     """
+    capacity = problem.budget.capacity_bytes
     rewritten, free = orders.freed(problem)
+    if may_rest and floor_of(problem, rewritten)[0] > capacity:
+        problem = replace(problem, resting=idle(problem, problem.graph))
+        rewritten, free = orders.freed(problem)
     finest = _finest(problem)
     is_finer = finest.minimum_bytes < problem.minimum_bytes
-    if is_finer and floor_of(problem, rewritten)[0] > problem.budget.capacity_bytes:
+    if is_finer and floor_of(problem, rewritten)[0] > capacity:
+        finest = replace(finest, resting=idle(finest, problem.graph) if may_rest else problem.resting)
         ways = ((rewritten, free), orders.freed(finest))
         return finest, *min(ways, key=lambda way: floor_of(finest, way[0])[0])
     return problem, rewritten, free

@@ -38,6 +38,9 @@ class Problem:
     """Where a step has no plan otherwise, storages from this size on are moved too."""
     fixed: frozenset[str] = frozenset()
     """Storages that outlive the step and are never moved; `leaving` says which others may leave the device."""
+    resting: frozenset[str] = frozenset()
+    """Storages that rest in the next tier throughout the step if no op uses them; where there is no plan otherwise, all
+    that may leave do."""
     anchored: bool = False
     """Whether what outlives the step has room of its own all the time, unless it rests in the next tier between steps:
     on a device beside the host, where the step has its memory elsewhere."""

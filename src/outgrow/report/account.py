@@ -30,13 +30,16 @@ class Swapped:
 
 @dataclass(frozen=True, slots=True)
 class Stowed:
-    """A storage rests in the next tier between steps, and is away before its first and after its last use."""
+    """A storage rests in the next tier between steps, and is away before its first and after its last use.
+
+    One without a use is away throughout.
+    """
 
     storage: str
     role: str
     size_bytes: int
-    first: str
-    last: str
+    first: str | None
+    last: str | None
     moved_bytes: int
 
 
@@ -136,7 +139,7 @@ def _of_swapped(rows: Sequence[Swapped]) -> Section:
 
 
 def _of_stowed(rows: Sequence[Stowed]) -> Section:
-    cells = [(*_storage(row), row.first, row.last, format_bytes(row.moved_bytes)) for row in rows]
+    cells = [(*_storage(row), row.first or "-", row.last or "-", format_bytes(row.moved_bytes)) for row in rows]
     size, moved = (format_bytes(sum(map(attrgetter(name), rows))) for name in ("size_bytes", "moved_bytes"))
     return Section(
         "Resting in the next tier between steps",
@@ -144,7 +147,7 @@ def _of_stowed(rows: Sequence[Stowed]) -> Section:
         cells,
         f"{_counted(rows, 'storage rests', 'storages rest')} in the next tier between steps, {size}, {moved} moved; "
         "on the device from first to last use",
-        [(*_storage(row), f"{row.first} .. {row.last}") for row in rows],
+        [(*_storage(row), f"{row.first} .. {row.last}" if row.first else "not used") for row in rows],
     )
 
 
@@ -232,7 +235,7 @@ def account_of(captured: Graph, plan: Plan) -> Account:
 def _stowed(draft: Draft, stow: Stow) -> Stowed:
     storage, uses = draft.storages[stow.storage], draft.touching(stow.storage)
     moved = storage.size_bytes * ((stow.after is not None) + (stow.before is not None))
-    first, last = (draft.op(use).name for use in (uses[0], uses[-1]))
+    first, last = (draft.op(uses[at]).name if uses else None for at in (0, -1))
     return Stowed(stow.storage, storage.role.value, storage.size_bytes, first, last, moved)
 
 

@@ -27,7 +27,7 @@ def stow(draft: Draft, decision: Stow) -> None:
     provided:
         the storage is persistent or holds a result, and its home is the device; no op touches it before its first use,
         nor from the drop on; the pieces are its bytes, each once; none, for a storage that is born in the step; and a
-        storage that is not copied out is not written.
+        storage that is not copied out is not written. One that no op touches is not copied at all.
     because:
         the step begins with the bytes that the last one left, wherever they lie, and copies change none of them.
     ->
@@ -49,8 +49,12 @@ def stow(draft: Draft, decision: Stow) -> None:
     name = decision.storage
     require(name in draft.storages, f"the graph has no storage {name}")
     storage, uses = draft.storages[name], draft.touching(name)
-    require(outlives(draft, name) and bool(uses), f"{name} does not outlive the step, or is not used in it")
+    require(outlives(draft, name), f"{name} does not outlive the step")
     require(storage.home == DEVICE, f"{name} rests in {storage.home} already")
+    if not uses:
+        require(decision == Stow(name, (), None, None, None), f"{name} is not used in the step, and not copied")
+        draft.storages[name] = replace(storage, home=TIER)
+        return
     last = uses[-1]
     after = None if decision.after is None else required_place(draft, decision.after)
     require(after in (None, last), f"{decision.after} is not the last use of {name}")

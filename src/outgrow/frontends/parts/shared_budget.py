@@ -326,6 +326,7 @@ def _fitted(
         captured=captured,
         known=known,
         fixed=platform.fixed(captured, tensors) | {item.storage for item in captured.inputs},
+        resting=frozenset(),
         overhead_within=overhead_within,
         progress=silent,
     )

@@ -29,8 +29,8 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
        some time in the step, unless it is on the device throughout; if only updates use it, it comes in as well.
 
 Other persistent storages stay on the device, and storages below the problem's `minimum_bytes` are built again or stay,
-as everywhere in planning. Storages whose home is not the device, and inputs of one step that no op uses, are not
-counted.
+as everywhere in planning. Storages whose home is not the device, inputs of one step that no op uses, and what may rest
+throughout it are not counted.
 """
 
 from bisect import bisect_left, bisect_right
@@ -47,7 +47,7 @@ from outgrow.operators.in_place import IN_PLACE
 from outgrow.operators.parts import operands_of_weight_gradient
 from outgrow.planning.bound.outline import Copy, Outline, Overwrite, Repeat, Rest, State
 from outgrow.planning.free.free import loosest
-from outgrow.planning.leaving import leaving, stowing
+from outgrow.planning.leaving import idle, leaving, stowing
 from outgrow.planning.problem import Problem
 
 _NEGLECTED_SHARE = 0.005
@@ -100,7 +100,7 @@ def study(problem: Problem) -> Study:
     waiting = {step for step, op in enumerate(ops) if operands_of_weight_gradient(op) is not None}
     life = lifetimes(graph)
     may_leave = leaving(problem, graph)
-    may_stow = stowing(graph, may_leave)
+    may_stow, may_rest = stowing(graph, may_leave), idle(problem, graph)
     points: dict[str, tuple[int, ...]] = {}
     for name, storage in graph.storages.items():
         uses = life[name].uses
@@ -109,7 +109,7 @@ def study(problem: Problem) -> Study:
         is_fixed = storage.is_persistent and name not in may_leave
         if is_fixed or is_elsewhere or storage.size_bytes == 0 or life[name].birth >= end:
             continue
-        lasts = name in graph.outliving and name not in may_stow
+        lasts = name in graph.outliving and name not in may_stow and name not in may_rest
         stays = lasts and len(before) == len(uses)
         points[name] = (*([-1] if life[name].birth < 0 else []), *before, *([end] if stays else []))
     writers = write_steps(graph)

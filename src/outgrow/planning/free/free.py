@@ -1,9 +1,9 @@
 """What can be had for nothing? Rewrites that free memory and repeat or move nothing.
 
-Updates move forward (`early_updates`), large ops are taken apart (`apart`), operands of which only the layout matters
-are let go (`by_layout`), gradients of weights wait (`waiting`), then dying operands are written over (`reuse`): all of
-them, or where that raises the floor those that do not have to stay longer for it. Each rewrite is undone if it raises
-the floor.
+What no op uses may rest elsewhere (`resting`). Updates move forward (`early_updates`), large ops are taken apart
+(`apart`), operands of which only the layout matters are let go (`by_layout`), gradients of weights wait (`waiting`),
+then dying operands are written over (`reuse`): all of them, or where that raises the floor those that do not have to
+stay longer for it. Each rewrite is undone if it raises the floor.
 """
 
 from dataclasses import replace
@@ -14,6 +14,7 @@ from outgrow.planning.floor import floor_of
 from outgrow.planning.free.apart import all_apart, taken_apart
 from outgrow.planning.free.by_layout import layouts_asked
 from outgrow.planning.free.early_updates import early_updates
+from outgrow.planning.free.resting import put_to_rest
 from outgrow.planning.free.reuse import loose_reuses, reuses
 from outgrow.planning.free.waiting import waiting_weights
 from outgrow.planning.problem import Problem
@@ -21,7 +22,8 @@ from outgrow.planning.problem import Problem
 
 def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
     """Return the graph after all free rewrites, whose floor is not above the captured graph's, and the decisions."""
-    graph, decisions = problem.graph, ()
+    decisions: tuple[Decision, ...]
+    graph, decisions = put_to_rest(problem, problem.graph)
     floor, _ = floor_of(problem, graph)
     for ways in ((early_updates,), (taken_apart,), (layouts_asked,), (waiting_weights,), (reuses, loose_reuses)):
         for rewrite in ways:

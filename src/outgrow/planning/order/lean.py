@@ -71,7 +71,15 @@ class Orders:
         assert problem.costs is self.problem.costs, "orders are those of some costs"
         places_results = problem.machine.device.places_results
         # all that free rewrites look at besides graph and costs; the budget is not among it
-        asked = (is_captured, problem.minimum_bytes, problem.fixed, problem.anchored, problem.stalls, places_results)
+        asked = (
+            is_captured,
+            problem.minimum_bytes,
+            problem.fixed,
+            problem.resting,
+            problem.anchored,
+            problem.stalls,
+            places_results,
+        )
         if asked not in self._freed:
             self._freed[asked] = free_rewrites(problem)
         return self._freed[asked]
