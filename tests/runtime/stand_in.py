@@ -34,6 +34,10 @@ class Point:
     reached: Event = field(default_factory=Event)
     seconds: float = 0.0
 
+    @property
+    def is_reached(self) -> bool:
+        return self.reached.is_set()
+
     def wait(self) -> None:
         assert self.reached.wait(60), "a stream comes to its marks"
 

@@ -124,6 +124,29 @@ def test_a_window_for_which_tables_find_no_room_is_none(monkeypatch: pytest.Monk
     pages._pages.clear()
 
 
+def test_a_driver_that_forbids_pages_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it can map them, and in a container it may not: the arena is one piece then."""
+    forbidden = 800
+    calls: list[str] = []
+
+    def told(name: str) -> Callable[..., int]:
+        def call(*arguments: object) -> int:
+            calls.append(name)
+            if name == "cuDeviceGetAttribute":
+                arguments[0]._obj.value = 1  # pyright: ignore[reportAttributeAccessIssue]
+            return forbidden * (name == "cuMemSetAccess")
+
+        return call
+
+    monkeypatch.setattr("outgrow.runtime.pages._driver", lambda: {name: told(name) for name in _FUNCTIONS})
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _device: 1.0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1 << 30, 1 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: 0)
+    with pytest.warns(match="cuda:0 has no pages for outgrow.*cuMemSetAccess of the CUDA driver fails with error 800"):
+        assert cuda_pages(torch.device("cuda", 0)) is None
+    assert calls[-4:] == ["cuMemSetAccess", "cuMemUnmap", "cuMemAddressFree", "cuMemRelease"]
+
+
 @pytest.mark.cuda
 def test_pages_of_a_gpu_are_seen_wherever_they_are_shown() -> None:
     """Kernels and copies read through one address what others wrote through another; the driver has less meanwhile."""

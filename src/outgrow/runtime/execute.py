@@ -225,6 +225,7 @@ class Run:
         workspace = cost.workspace_bytes if cost else 0
         if cost and workspace > cost.served_bytes:
             self._make_room(workspace - cost.served_bytes)
+        self.recording.give(self.free_since)
         begin = self.memory.moment()
         born = self._apply(call)
         self._record(call, begin, self.memory.moment(), born, workspace)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol, final
+from warnings import warn
 from weakref import finalize
 
 import torch
@@ -247,7 +248,7 @@ class CudaMapper:
                 self._call("cuMemMap", address + mapped * size, size, 0, page, 0)
                 mapped += 1
             self._call("cuMemSetAccess", address, len(pages) * size, ctypes.byref(self._access), 1)
-        except MemoryError:
+        except (MemoryError, RuntimeError):
             for at in range(mapped):
                 self._call("cuMemUnmap", address + at * size, size)
             self._call("cuMemAddressFree", address, len(pages) * size)
@@ -273,8 +274,30 @@ class CudaMapper:
 
 
 def cuda_pages(torch_device: torch.device) -> Pages | None:
-    """Return pages of a GPU, none yet; None where its driver cannot map them."""
-    return Pages(CudaMapper(torch_device), torch_device) if _has(torch_device, _CAN_MAP) else None
+    """Return pages of a GPU, none yet; None where its driver cannot map them, or does not let this process do it."""
+    if not _has(torch_device, _CAN_MAP):
+        return None
+    try:
+        mapper = CudaMapper(torch_device)
+        _try(mapper)
+    except RuntimeError as error:
+        warn(f"{torch_device} has no pages for outgrow, so its arena is one piece, with holes: {error}", stacklevel=2)
+        return None
+    return Pages(mapper, torch_device)
+
+
+def _try(mapper: CudaMapper) -> None:
+    """Show a page once: some containers forbid what the driver says that it can do. Raises `RuntimeError`."""
+    try:
+        pages = mapper.take(1)
+    except MemoryError:  # others have it all; whoever wants pages later is told
+        return
+    try:
+        address = mapper.reserve(mapper.page_bytes)
+        mapper.show(address, pages)
+        mapper.free(address, mapper.page_bytes)
+    finally:
+        mapper.give_back(pages)
 
 
 def reads_pages(torch_device: torch.device) -> bool:

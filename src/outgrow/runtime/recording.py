@@ -20,7 +20,7 @@ Held: TypeAlias = list[tuple[Moment | None, int, int]]
 """Bytes of the device and of the next tier that were taken, or freed, in order; None where nobody asked when."""
 
 _HOST_SHARE = 0.8
-"""A host that takes a larger share of a run to give out its work keeps the device waiting."""
+"""A host that takes a larger share of a run to give out its work keeps the device waiting, or is kept waiting by it."""
 
 
 class Copied(Protocol):
@@ -44,7 +44,8 @@ def seconds_between(begin: Moment, end: Moment) -> float:
 class Recording:
     """What is noted of one run that began at `begin`: ops with the moments around them, memory, copies.
 
-    The host gave out the work of the run from `host_begin` to `host_end`.
+    The host gave out the work of the run from `host_begin` to `host_end`; for `behind` of the ops the device had other
+    work left when it was given them.
     """
 
     begin: Moment
@@ -54,6 +55,12 @@ class Recording:
     ops: list[tuple[str, Moment, Moment]] = field(default_factory=list[tuple[str, Moment, Moment]])
     memory: Held = field(default_factory=Held)
     copies: list[Copied] = field(default_factory=list[Copied])
+    behind: int = 0
+
+    def give(self, last: Moment) -> None:
+        """Note that an op is given to the device, which comes to it behind what it was given `last`."""
+        if not isinstance(last, float | int) and not last.is_reached:
+            self.behind += 1
 
     @cached_property
     def peak_bytes(self) -> int:
@@ -82,8 +89,12 @@ class Recording:
 
     @property
     def waits_for_host(self) -> bool:
-        """Whether the device had hardly anything left to do once the host had given out all: then it waited for it."""
-        return self.host_end - self.host_begin > _HOST_SHARE * self.seconds
+        """Whether the device had hardly anything left to do once the host had given out all: then it waited for it.
+
+        Unless it had for most of the ops before: a host that is far ahead is made to wait, so it may end as late.
+        """
+        is_late = self.host_end - self.host_begin > _HOST_SHARE * self.seconds
+        return is_late and 2 * self.behind <= len(self.ops)
 
     @property
     def _since(self) -> Callable[[Moment], float]:

@@ -21,6 +21,11 @@ from outgrow.analysis.timeline import Lane
 class Mark(Protocol):
     """A point in the work of a stream."""
 
+    @property
+    def is_reached(self) -> bool:
+        """Whether the stream has come to it."""
+        ...
+
     def wait(self) -> None:
         """Let the host wait until the stream has come to it."""
         ...
@@ -55,6 +60,10 @@ class _Event:
     """A mark on a CUDA stream."""
 
     event: torch.cuda.Event
+
+    @property
+    def is_reached(self) -> bool:
+        return self.event.query()
 
     def wait(self) -> None:
         self.event.synchronize()
