@@ -8,16 +8,16 @@
     machine      what copies and arithmetic do
     resting      whether kernels, copies and the host agree on what is in locked memory of the host, and how fast a
                  kernel reads it
-    below        the same of a file that is mapped, where the device reads memory that is not locked
     operators    of each operator of some small steps: results that are born, those of which the allocation was found
                  when it was rehearsed, its scratch (the workspace of convolutions is there), and its seconds
     overlap      seconds of products, of copies both ways, and of both beside each other
     runs         the same steps within a budget: bits, and the operators whose results were born elsewhere; attention of
                  cuDNN is not deterministic, so there the losses tell
+    below        what `resting` asks of a file that is mapped, where the device reads memory that is not locked
 
 One that fails has its error in its place. Those that are told by a GPU alone come before steps are rehearsed and run,
-which takes long. A process in which a device fails at `resting` or `below` can do nothing more with it: then what
-follows has errors too.
+which takes long; but a process in which a device fails at `below` may never do anything again, so that comes last. One
+that fails at `resting` can do nothing more with its device: then what follows has errors too.
 """
 
 import math
@@ -77,9 +77,9 @@ def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
         "overlap": lambda: overlap(ground),
         "machine": lambda: asdict(machine_of(ground.beside())),
         "resting": lambda: resting(ground),
-        "below": lambda: below(ground),
         **{f"operators: {name}": lambda asked=asked: operators(ground, asked) for name, asked in samples.items()},
         **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
+        "below": lambda: below(ground),
     }
     for name, fact in facts.items():
         be_deterministic(samples[name.partition(": ")[2]].deterministic if ": " in name else "error")

@@ -24,7 +24,7 @@ def test_errors_carry_their_figures() -> None:
 
 def test_a_refusal_of_more_words_carries_the_same() -> None:
     """What is said beside a refusal changes none of its figures."""
-    refusal = Infeasible("too small", floor_bytes=64, culprit="mm", because="below", makes_state=True)
+    refusal = Infeasible("too small", floor_bytes=64, culprit="mm", because="below")
     longer = refusal.saying("Later steps need more.")
     assert str(longer) == "too small Later steps need more."
     assert vars(longer) == vars(refusal)

@@ -21,18 +21,14 @@ class Infeasible(OutgrowError):
     """No plan exists under the budget.
 
     `floor_bytes` is the smallest budget for which one exists, `culprit` the op that sets it, `because` in a few words
-    what keeps it from being lower. `makes_state` says that the step makes state of an optimizer, so that later steps,
-    which find it, may need more.
+    what keeps it from being lower.
     """
 
-    def __init__(
-        self, message: str, *, floor_bytes: int, culprit: str, because: str = "", makes_state: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, floor_bytes: int, culprit: str, because: str = "") -> None:
         super().__init__(message)
         self.floor_bytes = floor_bytes
         self.culprit = culprit
         self.because = because
-        self.makes_state = makes_state
 
     def saying(self, *sentences: str) -> "Infeasible":
         """Return the same refusal with more sentences."""
@@ -41,7 +37,6 @@ class Infeasible(OutgrowError):
             floor_bytes=self.floor_bytes,
             culprit=self.culprit,
             because=self.because,
-            makes_state=self.makes_state,
         )
 
 

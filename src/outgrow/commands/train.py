@@ -58,17 +58,14 @@ def _take_steps(job: Job, workload: Workload, step: Step, narrator: Narrator) ->
             with blamed_on("the step failed"):
                 returned = step(*batch)
         except Infeasible as refusal:
-            raise refusal.saying(*_aftermath(job, number - 1, makes_state=refusal.makes_state)) from refusal
+            raise refusal.saying(*_aftermath(job, number - 1)) from refusal
         seconds, planning = perf_counter() - begin, step.plans.seconds - planned
         loss = float(returned.detach()) if isinstance(returned, Tensor) and returned.numel() == 1 else None
         del returned
         narrator.step(StepLine(number, job.steps, loss, seconds, step.process_bytes, job.limit_bytes, planning))
 
 
-def _aftermath(job: Job, done: int, *, makes_state: bool) -> list[str]:
+def _aftermath(job: Job, done: int) -> list[str]:
     """Return what is to be known beside the refusal of a step, after some that were done."""
-    sentences = ["Later steps may need more: `outgrow plan` says how much."] if makes_state else []
-    if done:
-        written = "" if job.outputs == Outputs() else ", and nothing was written"
-        sentences.append(f"{done} of {job.steps} steps were done{written}.")
-    return sentences
+    written = "" if job.outputs == Outputs() else ", and nothing was written"
+    return [f"{done} of {job.steps} steps were done{written}."] if done else []

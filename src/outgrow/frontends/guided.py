@@ -38,6 +38,8 @@ _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
 _LOOKED_AT = 3
 """How many runs are timed op by op on a device that the host does not wait for."""
+_LATER = "Later steps may need more: `outgrow plan` says how much."
+"""Which find the state of an optimizer that this one makes."""
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
 """Room is ample if the capacity is at least twice the peak plus 64 MiB. Then the user's function is called as it is:
 Python may hold tensors longer than the graph, and the heap may waste what it likes."""
@@ -126,8 +128,9 @@ class GuidedPlanning:
         try:
             prepared, program = fitted(demand, self._settings.budget_bytes, is_new=is_new, is_thorough=not makes_state)
         except Infeasible as refusal:
-            refusal.makes_state = makes_state
-            raise
+            if not makes_state:
+                raise
+            raise refusal.saying(_LATER) from None
         capacity = prepared.plan.budget.capacity_bytes
         is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= capacity
         runs_as_written = is_roomy and self._as_written and not runs.has_exceeded
