@@ -30,14 +30,15 @@ from outgrow.errors import Uncapturable
 
 _CONTENT = (
     "this needs the content of a tensor, which is not there while the step is captured; return the tensor and do it "
-    "after the step (print, log, check), or write it with tensor operations such as torch.where"
+    "after the step (print, log, check), or write it with tensor operations such as torch.where(mask, one, other)"
 )
 _SHAPE = (
     "the shape of this result depends on the content of a tensor; give it a fixed shape, for example with "
-    "torch.where or by multiplying with the mask, or do it outside of the step"
+    "torch.where(mask, one, other) or by multiplying with the mask, or do it outside of the step"
 )
 _LENGTHS = (
-    "this operator reads lengths, which are not there while the step is captured, and other lengths make other shapes"
+    "this operator reads lengths, which are not there while the step is captured, and other lengths make other shapes; "
+    "give the layer padded sequences, and mask what is behind their ends"
 )
 _BY_LENGTHS = frozenset({torch.ops.aten._pack_padded_sequence.default})
 _CHECKED = "this distribution looks at the content of its tensors, to check it; make it with validate_args=False"

@@ -46,8 +46,8 @@ def residence(
     Of a storage that stays, only the first instance does; others are by-products of building another storage again.
     """
     op, storage = sequence.op, sequence.instance_storage
-    outliving, rest = _outliving(storage, len(tables.size)), tables.stow_rest[storage]
-    stowed = outliving & (rest >= 0) & (policy[rest] != KEEP)
+    outliving = _outliving(storage, len(tables.size))
+    stowed = _stowed(outliving, tables.stow_rest[storage], policy)
     anchored = outliving & tables.anchors[storage] & ~stowed
     first, last = _first_and_last(sequence)
     birth = np.where((tables.birth[storage] < 0) | anchored, 0, first)
@@ -75,6 +75,15 @@ def _outliving(storage: Integers, count: int) -> Flags:
 
 
 @compiled
+def _stowed(outliving: Flags, rest: Integers, policy: Policy) -> Flags:
+    """Whether each instance is stowed, by the policy of its `rest` (-1: it may not)."""
+    stowed = np.zeros(len(rest), np.bool_)
+    for one in range(len(rest)):
+        stowed[one] = outliving[one] and rest[one] >= 0 and policy[rest[one]] != KEEP
+    return stowed
+
+
+@compiled
 def _first_and_last(sequence: OpSequence) -> tuple[Integers, Integers]:
     """The ops of the sequence that use each instance first and last; -1 where none does."""
     use_instance, use_at = sequence.use_instance, sequence.use_at
@@ -97,9 +106,11 @@ def _live(tables: Tables, sequence: OpSequence, birth: Integers, death: Integers
         if birth[one] >= 0:
             change[birth[one]] += size[one]
             change[death[one] + 1] -= size[one]
-    shared = np.where(over > 0, tables.size[tables.over[:, 0][op]], 0)
-    change[:ops] -= shared
-    change[1 : ops + 1] += shared
+    for step in range(ops):
+        if over[step] > 0:
+            shared = tables.size[tables.over[op[step], 0]]
+            change[step] -= shared
+            change[step + 1] += shared
     return np.cumsum(change[:ops]) + tables.op_workspace[op]
 
 
