@@ -242,6 +242,28 @@ def test_an_operand_that_is_converted_first_is_not_beside_one_that_is_written_ov
     apply_laws(parse_graph(text.replace("4\n", "8\n", 1).replace("bf16", "f32")), [Reuse("mul", 1)])
 
 
+def test_a_repetition_writes_to_its_copy_what_it_writes_without_returning_it() -> None:
+    """As the calls on lists of an optimizer do, which return nothing."""
+    captured = parse_graph(
+        """
+        storage m optimizer 8
+        storage p parameter 8
+        storage a 8
+        value %m: m@0 f32[2]
+        value %p: p@0 f32[2]
+        value %a1: a@1 f32[2]
+        value %a2: a@2 f32[2]
+        root: %a: a@0 f32[2] = aten._foreach_sqrt.default([%m])
+        divide: aten._foreach_div_.ScalarList([%a], [0.5]) writes a
+        add: aten._foreach_add_.Scalar([%a1], 1e-08) writes a
+        update: aten._foreach_addcdiv_.ScalarList([%p], [%m], [%a2], [-0.1]) writes p
+        """
+    )
+    graph = apply_laws(captured, [Recompute("a", "update")])
+    verify_derived(graph, captured)
+    assert [op.writes for op in graph.ops if op.origin] == [(), ("a$1",), ("a$1",)]
+
+
 def test_a_result_of_the_step_is_not_written_over() -> None:
     """The caller receives what the operand holds."""
     graph = parse_graph(GRAPH.replace("return %e", "return %d, %e"))

@@ -121,10 +121,13 @@ def _copy(draft: Draft, chain: Sequence[Op]) -> _Copy:
     own = dict.fromkeys(name for op in repeated for name in (*op.operands, *result_values(op)))
     names = {name: name + suffix for name in own if draft.values[name].storage in made}
     values = tuple(_moved(draft.values[old], suffix) for old in names)
-    ops = tuple(
-        replace(returning(reading(op, names), names), name=op.name + suffix, origin=op.captured) for op in repeated
-    )
+    ops = tuple(_again(returning(reading(op, names), names), suffix) for op in repeated)
     return _Copy(suffix, ops, made, values)
+
+
+def _again(op: Op, suffix: str) -> Op:
+    """Return the repetition of an op, all of whose writes go to the copies."""
+    return replace(op, name=op.name + suffix, origin=op.captured, writes=tuple(name + suffix for name in op.writes))
 
 
 def unused_suffix(
