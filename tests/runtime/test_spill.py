@@ -209,6 +209,33 @@ def test_steps_of_one_device_go_on_with_one_tier(disk_folder: Path) -> None:
 
 
 @needs_arena
+def test_what_rests_gathers_where_free_room_is_in_pieces() -> None:
+    """Scratch is one piece; a host budget leaves no room for another one, and there is enough between what rests."""
+    device = StandIn()
+    spill = Spill(InHost(device.torch_device, device.streams, device.lock), Quota(10 * MIB))
+    spill.quota.hold(file := SpillFile(spill.medium))
+    spill.file = file
+    tensors = {name: torch.full((2 * MIB,), at, dtype=torch.uint8) for at, name in enumerate("abcd")}
+    storages = {name: tensor.untyped_storage() for name, tensor in tensors.items()}
+    spill.reserve(0, 8 * MIB)
+    spill.sent(storages)
+    come_home(storages["b"])
+    come_home(storages["d"])
+    with pytest.raises(TierFailure, match="budget"):
+        spill.reserve(4 * MIB, 0)
+    spill.gather(storages.values())
+    spill.reserve(4 * MIB, 0)
+    extents = {name: extent_of(storage) for name, storage in storages.items()}
+    offsets = {name: extent.offset for name, extent in extents.items() if extent is not None}
+    first = file.tier.seam_bytes
+    assert offsets == {"a": first, "c": first + 2 * MIB}
+    assert spill.scratch_offset == first + 4 * MIB
+    assert file.size_bytes == 8 * MIB
+    assert [tensor.unique().tolist() for tensor in tensors.values()] == [[0], [1], [2], [3]]
+    spill.close()
+
+
+@needs_arena
 def test_what_others_see_is_not_exchangeable() -> None:
     """Memory of which NumPy knows the address, or that processes share, stays where it is."""
     mine, seen, shared = torch.ones(1 << 20), torch.ones(1 << 20), torch.ones(1 << 20).share_memory_()

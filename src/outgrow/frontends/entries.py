@@ -234,8 +234,14 @@ class Entries:
             remark(_COUNTED.format(entry.captured.changed[0].location.name))
 
     def _warn_of_many(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Say, once, if a step is captured over and over for batches of the same shapes."""
-        alike = [other.captured for other in self._kept if other.shapes == entry.shapes]
+        """Say, once, if a step is captured over and over for batches of the same shapes.
+
+        It is captured for each of the ways in which gradients and state may be there, as a step of accumulation finds
+        them; those do not count.
+        """
+        given = entry.captured.slots.keys()
+        others = (other for other in self._kept if other.shapes == entry.shapes)
+        alike = [other.captured for other in others if other.captured.slots.keys() == given]
         if len(alike) != _MANY or entry.captured.changed:  # of what it changes itself it has been told
             return
         asked = next((found for item in alike if (found := item.answered_otherwise(args, kwargs)) is not None), None)

@@ -222,8 +222,18 @@ class SpillFile:
                 self._grow(size if tier.seam_bytes else size - self._space.free_before(tier.capacity_bytes))
                 offset = self._space.take(size)
         assert offset is not None, "the file has grown by as much"
+        return self._extent(offset, size_bytes)
+
+    def take_free(self, size_bytes: int) -> Extent | None:
+        """Return the first extent of this size that is free without growing; None if there is none."""
+        with self._taking:
+            offset = self._space.take(round_up(size_bytes, ROOM_BYTES))
+        return None if offset is None else self._extent(offset, size_bytes)
+
+    def _extent(self, offset: int, size_bytes: int) -> Extent:
+        """Return an extent over what was taken, which is given back with it."""
         extent = Extent(self, offset, size_bytes)
-        finalize(extent, self._space.give, offset, offset + size).atexit = False
+        finalize(extent, self._space.give, offset, offset + round_up(size_bytes, ROOM_BYTES)).atexit = False
         return extent
 
     def make_room(self, size_bytes: int) -> None:

@@ -10,6 +10,7 @@ so that a full disk is found then and not in the middle of a step.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import torch
 
@@ -164,6 +165,16 @@ class Spill:
             forget(storage)
             found[name] = extent
         return found, leaves_holes
+
+    def gather(self, storages: Iterable[torch.UntypedStorage]) -> None:
+        """Move those that rest here towards the beginning, so that what is free is in fewer pieces."""
+        held = [(extent.offset, item) for item in storages if (extent := self.held(item)) is not None]
+        for offset, storage in sorted(held, key=itemgetter(0), reverse=True):
+            file = self.file
+            assert file is not None, "something rests in it"
+            extent = file.take_free(storage.nbytes())
+            if extent is not None and extent.offset < offset:
+                copied_out(storage, extent)
 
     def held(self, storage: torch.UntypedStorage) -> Extent | None:
         """Return where in this file a storage rests; None if it does not."""

@@ -5,7 +5,7 @@ make room come first: what is to be on the device comes home, what sinks goes to
 of the host.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -81,15 +81,27 @@ class BesideDevice:
         if not program.moves:
             _come_home(program, storages, make_way)
             return None, has_sunk
-        try:
-            self.spill.reserve_for(program, tensors)
-        except TierFailure:
-            if not self._cleared(program, storages.values()):
-                raise
-            self.spill.reserve_for(program, tensors)
+        self._reserve(program, tensors, storages.values())
         here = program.stowed - program.sunk
         _, was_here = self.spill.sent({name: item for name, item in storages.items() if name in here})
         return self.spill, has_sunk or was_here
+
+    def _reserve(
+        self, program: Program, tensors: Mapping[str, Tensor], storages: Collection[torch.UntypedStorage]
+    ) -> None:
+        """Take the room of a program in the next tier. Where what is free is in pieces, what rests there makes way."""
+        try:
+            self.spill.reserve_for(program, tensors)
+        except TierFailure:
+            self.spill.gather(storages)
+        else:
+            return
+        try:
+            self.spill.reserve_for(program, tensors)
+        except TierFailure:
+            if not self._cleared(program, storages):
+                raise
+            self.spill.reserve_for(program, tensors)
 
     def _sink(self, program: Program, tensors: Mapping[str, Tensor]) -> bool:
         """Bring to the file what is to rest there; return whether any of it was elsewhere."""
