@@ -91,7 +91,10 @@ def planned(
     if stages:
         simulated = replay(stages[-1].graph, problem.costs, problem.machine)
     planning_seconds = time.perf_counter() - begin
-    floor, culprit = _floor(_finest(problem), orders, rewritten, may_reorder=published is None)
+    at_rest, finest = _at_rest(problem), _finest(problem, may_rest=published is None)
+    if not at_rest.resting <= problem.resting:
+        rewritten, _ = orders.freed(at_rest)
+    floor, culprit = _floor(finest, orders, rewritten, may_reorder=published is None)
     plan = Plan(
         planner=planner,
         fingerprint=own,
@@ -160,12 +163,11 @@ def _with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[P
     capacity = problem.budget.capacity_bytes
     rewritten, free = orders.freed(problem)
     if may_rest and floor_of(problem, rewritten)[0] > capacity:
-        problem = replace(problem, resting=idle(problem, problem.graph))
+        problem = _at_rest(problem)
         rewritten, free = orders.freed(problem)
-    finest = _finest(problem)
+    finest = _finest(problem, may_rest=may_rest)
     is_finer = finest.minimum_bytes < problem.minimum_bytes
     if is_finer and floor_of(problem, rewritten)[0] > capacity:
-        finest = replace(finest, resting=idle(finest, problem.graph) if may_rest else problem.resting)
         ways = ((rewritten, free), orders.freed(finest))
         return finest, *min(ways, key=lambda way: floor_of(finest, way[0])[0])
     return problem, rewritten, free
@@ -183,6 +185,12 @@ def _floor(problem: Problem, orders: Orders, rewritten: Graph, *, may_reorder: b
     return min([found, *(floor_of(problem, graph) for graph in others)], key=itemgetter(0))
 
 
-def _finest(problem: Problem) -> Problem:
-    """Return a problem in which small storages move."""
-    return replace(problem, minimum_bytes=min(problem.minimum_bytes, problem.least_bytes))
+def _finest(problem: Problem, *, may_rest: bool) -> Problem:
+    """Return a problem in which small storages move, and all that no op uses rests, if it may."""
+    finest = replace(problem, minimum_bytes=min(problem.minimum_bytes, problem.least_bytes))
+    return _at_rest(finest) if may_rest else finest
+
+
+def _at_rest(problem: Problem) -> Problem:
+    """Return a problem in which all that no op uses rests in the next tier."""
+    return replace(problem, resting=idle(problem, problem.graph))
