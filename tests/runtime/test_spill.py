@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from outgrow.errors import TierFailure
 from outgrow.runtime import arena
 from outgrow.runtime.medium import BelowHost, InHost, Medium, OnDisk
+from outgrow.runtime.pool import HostPool
 from outgrow.runtime.resting import (
     Extent,
     Quota,
@@ -209,8 +210,11 @@ def test_steps_of_one_device_go_on_with_one_tier(disk_folder: Path) -> None:
 
 
 @needs_arena
-def test_what_rests_gathers_where_free_room_is_in_pieces() -> None:
-    """Scratch is one piece; a host budget leaves no room for another one, and there is enough between what rests."""
+def test_what_rests_gathers_where_free_room_is_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scratch is one piece; a host budget leaves no room for another one, and there is enough between what rests.
+
+    A forked process has none of that memory, and moves nothing.
+    """
     device = StandIn()
     spill = Spill(InHost(device.torch_device, device.streams, device.lock), Quota(10 * MIB))
     spill.quota.hold(file := SpillFile(spill.medium))
@@ -221,6 +225,11 @@ def test_what_rests_gathers_where_free_room_is_in_pieces() -> None:
     spill.sent(storages)
     come_home(storages["b"])
     come_home(storages["d"])
+    with pytest.raises(TierFailure, match="budget"):
+        spill.reserve(4 * MIB, 0)
+    with monkeypatch.context() as forked:
+        forked.setattr(HostPool, "is_inherited", True)
+        spill.gather(storages.values())
     with pytest.raises(TierFailure, match="budget"):
         spill.reserve(4 * MIB, 0)
     spill.gather(storages.values())

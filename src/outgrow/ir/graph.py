@@ -287,6 +287,11 @@ class Graph:
         return tuple([self.touched(op) for op in self.ops])
 
     @cached_property
+    def used(self) -> frozenset[str]:
+        """The storages that some op touches."""
+        return frozenset(name for touched in self.touched_at for name in touched)
+
+    @cached_property
     def written_at(self) -> tuple[tuple[str, ...], ...]:
         """What each op writes (see `written`), in the order of `ops`."""
         return tuple([self.written(op) for op in self.ops])

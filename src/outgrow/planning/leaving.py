@@ -31,15 +31,11 @@ def leaving(problem: Problem, graph: Graph) -> frozenset[str]:
 
 def stowing(graph: Graph, may_leave: Iterable[str]) -> frozenset[str]:
     """Return which of the storages in `may_leave` may rest in the next tier between steps."""
-    lasting = graph.outliving.intersection(may_leave, _used(graph))
+    lasting = graph.outliving.intersection(may_leave, graph.used)
     return frozenset(name for name in lasting if graph.storages[name].role in _LASTING)
 
 
 def idle(problem: Problem, graph: Graph) -> frozenset[str]:
     """Return the storages of a graph that may rest in the next tier throughout the step."""
-    unused = leaving(problem, graph) - _used(graph) - graph.kept if graph.ops else frozenset[str]()
+    unused = leaving(problem, graph) - graph.used - graph.kept if graph.ops else frozenset[str]()
     return frozenset(name for name in unused if graph.storages[name].role in _LASTING)
-
-
-def _used(graph: Graph) -> frozenset[str]:
-    return frozenset(name for touched in graph.touched_at for name in touched)

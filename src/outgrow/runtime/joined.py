@@ -23,7 +23,7 @@ from itertools import chain
 from torch import Tensor
 from torch._ops import OpOverload
 
-from outgrow.runtime.lists import get_one_kernel, is_on_lists, lists_of, schema_of
+from outgrow.runtime.lists import get_one_kernel, is_on_lists, lists_and_others, schema_of
 from outgrow.runtime.score import Loose, Part, Played, Score
 
 
@@ -69,14 +69,13 @@ class _OnLists:
         func = part.call.function
         if part.is_placing or part.numbers or not isinstance(func, OpOverload) or not is_on_lists(func):
             return None
-        schema, of_lists = schema_of(func).arguments, lists_of(func)
-        given = dict(zip([item.name for item in schema], part.arguments, strict=False)) | dict(part.keywords)
-        lists = {name: items for name, items in given.items() if name in of_lists and isinstance(items, list) and items}
-        others = {name: item for name, item in given.items() if name not in lists}
+        lists, others = lists_and_others(func, part.arguments, part.keywords)
         all_given = [*chain.from_iterable(lists.values()), *others.values()]
         if any(isinstance(item, Loose) and not item.is_number for item in all_given):
             return None
-        writes = [item.name for item in schema if item.alias_info is not None and item.alias_info.is_write]
+        writes = [
+            item.name for item in schema_of(func).arguments if item.alias_info is not None and item.alias_info.is_write
+        ]
         return _OnLists(
             func,
             (len(part.arguments), tuple(part.keywords), tuple(lists)),

@@ -7,7 +7,7 @@ Torch goes through its lists one tensor after the other, and a kernel of a GPU t
 itself, so the bits are the same. But which kernel a GPU takes is asked of a list as a whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -37,9 +37,15 @@ def is_on_lists(func: OpOverload) -> bool:
     return str(first.type) == "List[Tensor]" and not is_of_all
 
 
-def lists_of(func: OpOverload) -> frozenset[str]:
-    """Return the names of the arguments that are lists."""
-    return frozenset(item.name for item in schema_of(func).arguments if str(item.type).startswith("List["))
+def lists_and_others(
+    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[dict[str, list[object]], dict[str, object]]:
+    """Return, by name, the arguments of a call that are lists and not empty, and the others."""
+    arguments = schema_of(func).arguments
+    given = dict(zip([item.name for item in arguments], args, strict=False)) | dict(kwargs)
+    of_lists = {item.name for item in arguments if str(item.type).startswith("List[")}
+    lists = {name: items for name, items in given.items() if name in of_lists and isinstance(items, list) and items}
+    return lists, {name: item for name, item in given.items() if name not in lists}
 
 
 def get_one_kernel(func: OpOverload, calls: Sequence[Sequence[Tensor]]) -> bool:

@@ -167,11 +167,15 @@ class Spill:
         return found, leaves_holes
 
     def gather(self, storages: Iterable[torch.UntypedStorage]) -> None:
-        """Move those that rest here towards the beginning, so that what is free is in fewer pieces."""
+        """Move those that rest here towards the beginning, so that what is free is in fewer pieces.
+
+        A process that was forked from the one whose tier it is moves nothing.
+        """
+        file = self.file
+        if file is None or file.tier.is_inherited:
+            return
         held = [(extent.offset, item) for item in storages if (extent := self.held(item)) is not None]
         for offset, storage in sorted(held, key=itemgetter(0), reverse=True):
-            file = self.file
-            assert file is not None, "something rests in it"
             extent = file.take_free(storage.nbytes())
             if extent is not None and extent.offset < offset:
                 copied_out(storage, extent)

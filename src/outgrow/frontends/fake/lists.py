@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from outgrow.runtime.lists import FUSED, get_one_kernel, is_on_lists, lists_of
+from outgrow.runtime.lists import FUSED, get_one_kernel, is_on_lists, lists_and_others, schema_of
 
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _Given = tuple[tuple[object, ...], dict[str, object]]
@@ -37,21 +37,19 @@ def each_by_itself(func: OpOverload) -> Callable[..., object]:
         if len(calls) < 2 or not get_one_kernel(func, [_tensors(call) for call in calls]):
             return func(*args, **kwargs)
         returned = [func(*own, **named) for own, named in calls]
-        return [item for found in returned for item in found] if func._schema.returns else None
+        return [item for found in returned for item in found] if schema_of(func).returns else None
 
     return called
 
 
 def _calls(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[_Given]:
     """Return the arguments for each tensor; none if the lists, except empty ones, are not of one length."""
-    names = [item.name for item in func._schema.arguments]
-    of_lists = lists_of(func)
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    lists = {name: items for name, items in given.items() if name in of_lists and isinstance(items, list) and items}
+    names = [item.name for item in schema_of(func).arguments]
+    lists, others = lists_and_others(func, args, kwargs)
     lengths = {len(items) for items in lists.values()}
     found: list[_Given] = []
     for at in range(lengths.pop() if len(lengths) == 1 else 0):
-        own: dict[str, object] = {**given, **{name: [items[at]] for name, items in lists.items()}}
+        own: dict[str, object] = {**others, **{name: [items[at]] for name, items in lists.items()}}
         found.append((tuple([own[name] for name in names[: len(args)]]), {name: own[name] for name in kwargs}))
     return found
 

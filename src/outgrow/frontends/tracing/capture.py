@@ -479,10 +479,9 @@ def _without_stale(
 
     Those that it reads are results: somebody else may hold the tensors, so they stay to the end of the step.
     """
-    replaced = {put.slot for put in puts}
-    used = {name for op in graph.ops for name in graph.touched(op)} | graph.kept
+    replaced, needed = {put.slot for put in puts}, graph.used | graph.kept
     slots = {item.storage: item.slot for item in inputs if isinstance(item.slot, GradientSlot)}
-    stale = {name: slot for name, slot in slots.items() if slot in replaced and name not in used}
+    stale = {name: slot for name, slot in slots.items() if slot in replaced and name not in needed}
     storages = {name: storage for name, storage in graph.storages.items() if name not in stale}
     values = {name: value for name, value in graph.values.items() if value.storage not in stale}
     last = {value.storage: value.name for value in sorted(values.values(), key=lambda value: value.version)}
