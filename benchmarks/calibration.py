@@ -18,7 +18,7 @@ from pathlib import Path
 
 from outgrow.analysis.cost import costs_of
 from outgrow.frontends.preparing.machines import described_machine
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.workloads.loading import load_workload_function
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.simulation import replay

@@ -42,7 +42,8 @@ from torch import nn
 from outgrow.analysis.timeline import Lane
 from outgrow.frontends.preparing.measure import machine_of
 from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
-from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.below import FileBelow
 from outgrow.runtime.device import BesideHost

@@ -13,6 +13,7 @@ from cells import OURS, Cell, function_of, machine_of
 from claims import CAPUCHIN, CLAIMS, HARDLY_SLOWER, MENG, TFLMS, Claim
 from rows import Row, write_rows
 
+from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.ahead import Ahead
 from outgrow.frontends.preparing.largest import Trial, largest, trial
 from outgrow.frontends.preparing.prepare import KnownMachine
@@ -53,7 +54,7 @@ def measured(item: Batch) -> Row:
     def with_batch(value: int) -> Trial:
         first = capture_workload(function_of(cell), {**cell.settings, "batch": value})
         found = trial(Ahead((first,), _target(cell)), budget, OURS, value)
-        plan = found.prepared.plan if found.prepared else None
+        plan = None if isinstance(found.found, Infeasible) else found.found.plan
         tried[value] = plan.in_core.seconds / plan.predicted.seconds if plan else None
         return found
 

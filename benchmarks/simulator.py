@@ -94,11 +94,12 @@ def serve(request: Row) -> None:
     from outgrow.frontends.preparing.warmup import warm_up
     from outgrow.frontends.workloads.loading import built, load_workload_function
     from outgrow.frontends.workloads.steps import capture_workload
+    from outgrow.planning.order.lean import Orders
     from outgrow.planning.pareto import range_of
 
     function = load_workload_function(str(ROOT / request["workload"]))
     baseline = warm_up()
-    floor, in_core = range_of(problem_of(capture_workload(function, request["settings"]), known_machine()))
+    floor, in_core = range_of(Orders(problem_of(capture_workload(function, request["settings"]), known_machine())))
     budget = max(int(request["share"] * in_core), floor)
     workload = built(function, request["settings"])
     batch = tuple(workload.batches[0])

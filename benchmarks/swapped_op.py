@@ -26,7 +26,8 @@ from outgrow.analysis.cost import Cost
 from outgrow.errors import Infeasible
 from outgrow.frontends import calls
 from outgrow.frontends.lowering.lower import lower
-from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import SwapOut
 from outgrow.ir.machine import Device, LinkRates, Machine

@@ -23,7 +23,8 @@ from outgrow.frontends import entries, guided
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing import measure
 from outgrow.frontends.preparing.machines import described_machine, machine_names
-from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.workloads import loading, steps
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.runtime import device, flights

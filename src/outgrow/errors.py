@@ -30,11 +30,11 @@ class Infeasible(OutgrowError):
         self.culprit = culprit
         self.because = because
 
-    def saying(self, *sentences: str) -> "Infeasible":
-        """Return the same refusal with more sentences."""
+    def saying(self, *sentences: str, floor_bytes: int | None = None) -> "Infeasible":
+        """Return the same refusal with more sentences, and another floor if there is one."""
         return Infeasible(
             " ".join((str(self), *sentences)),
-            floor_bytes=self.floor_bytes,
+            floor_bytes=self.floor_bytes if floor_bytes is None else floor_bytes,
             culprit=self.culprit,
             because=self.because,
         )

@@ -70,6 +70,15 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
+def round_up_to_mib(size_bytes: int) -> str:
+    """Return a size in MiB, rounded up, in a spelling that `parse_bytes` reads.
+
+    >>> round_up_to_mib(1)
+    '1MiB'
+    """
+    return f"{-(-size_bytes // MIB)}MiB"
+
+
 def format_bytes(size_bytes: float) -> str:
     """Return a size for people: TiB and GiB with two decimals, MiB and KiB with one.
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import outgrow
 from outgrow import Infeasible, Workload
-from outgrow.analysis.cost import FUSED
+from outgrow.analysis.cost import COMPILED
 from outgrow.frontends.compile import Step
 from outgrow.frontends.platforms.on_device import OnDevice
 from tests.bitwise.test_on_device import on, on_gpu
@@ -53,7 +53,7 @@ def test_compiled_kernels_have_the_same_bits_at_their_floor() -> None:
     tight, found = _trained(1 << 20)
     assert [at for at, pair in enumerate(zip(found, expected, strict=True)) if not torch.equal(*pair)] == []
     for step in (roomy, tight):
-        assert any(op.operator.startswith(FUSED) for op in step.derived.ops)
+        assert any(op.operator.startswith(COMPILED) for op in step.derived.ops)
     assert tight.plan.bytes_swapped > 0
     platform = tight._platform
     assert isinstance(platform, OnDevice)
@@ -68,7 +68,7 @@ def test_kernels_of_a_gpu_have_the_same_bits_within_a_budget() -> None:
     roomy, expected = _trained_on_gpu(1 << 36)
     tight, found = _trained_on_gpu(roomy.plan.in_core_peak_bytes // 2)
     assert [at for at, pair in enumerate(zip(found, expected, strict=True)) if not torch.equal(*pair)] == []
-    assert any(op.operator.startswith(FUSED) for op in tight.derived.ops)
+    assert any(op.operator.startswith(COMPILED) for op in tight.derived.ops)
 
 
 def _trained_on_gpu(budget: int) -> tuple[Step, list[Tensor]]:

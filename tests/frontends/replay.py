@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from outgrow.frontends.fake.reserves import keeping_reserve
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
 from outgrow.frontends.user.state import BatchSlot, Training, put
 from outgrow.ir.graph import Argument, Ref, Role, Symbol

@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import LBFGS, SGD, Optimizer, SparseAdam, lr_scheduler
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.planning.search import search
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill

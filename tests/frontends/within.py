@@ -13,7 +13,8 @@ from outgrow.errors import Infeasible
 from outgrow.frontends import calls
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.preparing.machines import described_machine
-from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import signature
 from outgrow.frontends.user.containers import open_dataclasses
 from outgrow.frontends.user.state import StateSlot, Training, state_tensors
@@ -123,7 +124,7 @@ class Within:
         capacity = plan.budget.capacity_bytes
         run = calls.made_ready(call, ready.costs, self.spill, Heap(), capacity, Progress(), observe=False)
         outcome = calls.carried_out(call, run)
-        assert outcome.trace.peak_bytes <= plan.predicted.peak_bytes <= capacity
+        assert outcome.recording.trace.peak_bytes <= plan.predicted.peak_bytes <= capacity
         return calls.settle(call, outcome)
 
     def _captured(self, key: Hashable, job: Job, batch: tuple[object, ...]) -> Captured:

@@ -19,7 +19,7 @@ from outgrow.runtime.flights import StreamLink, measure_streams
 from outgrow.runtime.links import Link
 from outgrow.runtime.medium import AnyLink, Copy
 from outgrow.runtime.memory import Block, bytes_on
-from outgrow.runtime.pool import HostPool, Lock
+from outgrow.runtime.pool import HostPool, LockPages
 from outgrow.runtime.staged import StagedLink
 from outgrow.runtime.tiers import DiskTier
 from tests.runtime.memory import is_mapped
@@ -38,7 +38,7 @@ def unlocked(_address: int, _size_bytes: int) -> Callable[[], None]:
     return lambda: None
 
 
-def pool_of(size_bytes: int, lock: Lock, device: torch.device = CPU) -> HostPool:
+def pool_of(size_bytes: int, lock: LockPages, device: torch.device = CPU) -> HostPool:
     """A pool of one piece."""
     pool = HostPool(device, lock)
     pool.grow(pool.seam_bytes + size_bytes)

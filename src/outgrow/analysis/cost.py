@@ -81,7 +81,7 @@ OF_NUMBERS = ("operator", "math", "torch")
 NUMBER_SECONDS = 1e-6
 """About what one of these takes."""
 
-FUSED = "outgrow.fused_"
+COMPILED = "outgrow.fused_"
 """The begin of the name of each operator that a compiler made of several."""
 
 
@@ -107,7 +107,7 @@ def workspace_bound(graph: Graph, op: Op) -> int:
     What a compiled operator keeps between its loops is no more than it reads and writes. Others keep small buffers for
     each thread.
     """
-    if op.operator.startswith(FUSED):
+    if op.operator.startswith(COMPILED):
         return moved_bytes(graph, op)
     if op.operator not in POSITIONS:
         return min(moved_bytes(graph, op) // 16, 32 << 20)

@@ -11,6 +11,7 @@ this analysis describes graphs before any transfer is planned.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from outgrow.ir.flight import flights, is_in_flight
 from outgrow.ir.graph import Graph
@@ -84,7 +85,7 @@ def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> 
         if storage.size_bytes < minimum_bytes or stays:
             continue
         rested = False
-        for begin, end in zip(life.uses, life.uses[1:], strict=False):
+        for begin, end in pairwise(life.uses):
             rested = rested and name not in written[begin]
             if end - begin > 1 and not is_in_flight(spans.get(name, ()), begin, end):
                 found.append(Gap(name, storage.size_bytes, begin, end, dirty=not rested))

@@ -3,7 +3,6 @@
 Both answers are predictions: no step of the workload is run, and its model takes no memory.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -11,6 +10,8 @@ from itertools import pairwise
 from outgrow.commands.job import Job, Prospect
 from outgrow.errors import Infeasible, InvalidWorkload
 from outgrow.frontends.preparing.largest import Trial, largest, trial
+from outgrow.frontends.preparing.prepare import Prepared
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.pareto import curve, range_of, slowdown_of, smallest_budget
 from outgrow.report.columns import aligned
 from outgrow.report.curve import curve_picture
@@ -72,27 +73,28 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
     value = None if best is None else best.value
     write_data(job.outputs.json, {"vary": name, "slowdown": slowdown, "largest": value, "trials": found})
     if best is None:
-        last = trials[-1].refusal
+        last = trials[-1].found
+        refusal = last if isinstance(last, Infeasible) else None  # else it is too slow
         raise Infeasible(
-            f"Not even {name} {multiple} fits {budget} at {slowdown:g} times the seconds in core. {last or ''}",
-            floor_bytes=last.floor_bytes if last else 0,
-            culprit=last.culprit if last else "",
+            f"Not even {name} {multiple} fits {budget} at {slowdown:g} times the seconds in core. {refusal or ''}",
+            floor_bytes=refusal.floor_bytes if refusal else 0,
+            culprit=refusal.culprit if refusal else "",
         )
     narrator.say(f"\nThe largest {name} that fits {budget} at {slowdown:g} times the seconds in core: {best.value}")
 
 
 def _is_without_influence(trials: Sequence[Trial]) -> bool:
     """Whether values that were doubled each time gave one and the same step."""
-    steps = [item.prepared.graph for item in trials if item.prepared is not None]
+    steps = [item.found.graph for item in trials if isinstance(item.found, Prepared)]
     is_doubled = all(after.value == 2 * before.value for before, after in pairwise(trials))
     return len(steps) == _EQUAL and is_doubled and all(step == steps[0] for step in steps)
 
 
-def _outcome(found: Trial, slowdown: float) -> str:
-    if found.prepared is None:
-        return f"does not fit (needs {format_bytes(found.refusal.floor_bytes if found.refusal else 0)})"
-    plan = found.prepared.plan
-    outcome = "fits" if found.fits(slowdown) else "is too slow"
+def _outcome(trial: Trial, slowdown: float) -> str:
+    if isinstance(trial.found, Infeasible):
+        return f"does not fit (needs {format_bytes(trial.found.floor_bytes)})"
+    plan = trial.found.plan
+    outcome = "fits" if trial.fits(slowdown) else "is too slow"
     seconds = f"{slowdown_of(plan):.3f} times the seconds in core"
     return f"{outcome}, {seconds}, {format_bytes(plan.in_core.peak_bytes)} in core"
 
@@ -100,12 +102,12 @@ def _outcome(found: Trial, slowdown: float) -> str:
 def _smallest(job: Job, wish: Wish, prospect: Prospect, narrator: Narrator) -> None:
     narrator.stage("capture")
     ahead = prospect.ahead(job.settings)
-    problem, floor = ahead.problem(), ahead.floor_bytes()
+    orders, floor = Orders(ahead.problem()), ahead.floor_bytes()
     narrator.stage("smallest budget")
-    best = smallest_budget(problem, wish.slowdown, planner=job.planner, least_bytes=floor)
-    in_core = max(floor, range_of(problem)[1])
+    best = smallest_budget(orders, wish.slowdown, planner=job.planner, least_bytes=floor)
+    in_core = max(floor, range_of(orders)[1])
     budgets = [floor + (in_core - floor) * part // _POINTS for part in range(_POINTS + 1)]
-    points = curve(problem, budgets, planner=job.planner)
+    points = curve(orders, budgets, planner=job.planner)
     rows = [("budget", "times the seconds in core")]
     rows += [(format_bytes(point.budget_bytes), f"{point.slowdown:.3f}") for point in points]
     narrator.say(aligned(rows, numbers_from=0))
@@ -118,7 +120,7 @@ def _smallest(job: Job, wish: Wish, prospect: Prospect, narrator: Narrator) -> N
         write_atomically(job.outputs.report, curve_picture(points))
 
 
-def _trial_data(found: Trial, workload: str) -> dict[str, object]:
-    if found.prepared is None:
-        return {"value": found.value, "infeasible": str(found.refusal)}
-    return {"value": found.value, **json.loads(found.prepared.summary(workload).to_json())}
+def _trial_data(trial: Trial, workload: str) -> dict[str, object]:
+    if isinstance(trial.found, Infeasible):
+        return {"value": trial.value, "infeasible": str(trial.found)}
+    return {"value": trial.value, **trial.found.summary(workload).to_data()}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.user.devices import generators_of
 from outgrow.frontends.user.sharing import raise_versions
 from outgrow.frontends.user.state import BatchSlot, Training, put

@@ -14,11 +14,13 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from outgrow.errors import Infeasible, Uncapturable
-from outgrow.frontends.guided import SLACK_BYTES, GuidedPlanning, Planned, Runs
+from outgrow.frontends.guided import SLACK_BYTES, GuidedPlanning, Runnable, Runs
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.tracing.capture import Captured, capture, captured_by, captured_from
+from outgrow.frontends.tracing.assembly import captured_from
+from outgrow.frontends.tracing.capture import capture, captured_by
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import glance, signature
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.attributes import Overwritten, withheld
@@ -66,7 +68,7 @@ class Entry:
 
     number: int
     captured: Captured
-    planned: Planned
+    planned: Runnable
     runs: Runs
     shapes: tuple[tuple[int, ...], ...]
     new_floor_bytes: int

@@ -18,7 +18,7 @@ from outgrow.errors import Infeasible
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.user.state import Training, local, read
 from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.graph import Graph, Role
@@ -46,7 +46,7 @@ Python may hold tensors longer than the graph, and the heap may waste what it li
 
 
 @dataclass(frozen=True)
-class Planned:
+class Runnable:
     """A plan and its program, or the user's own function, which runs instead where room is ample."""
 
     prepared: Prepared
@@ -102,7 +102,7 @@ class GuidedPlanning:
 
     def planned(
         self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, *, is_new: bool, grown_bytes: int = 0
-    ) -> Planned:
+    ) -> Runnable:
         """Plan a captured step for a call that brings these tensors, by input storage.
 
         The process holds `grown_bytes` more beside it than when it ran last. Raises `Infeasible` if the budget is below
@@ -137,7 +137,7 @@ class GuidedPlanning:
         if not runs_as_written:
             self._platform.make_ready(program, tensors, capacity)
             self._platform.install()
-        return Planned(prepared, program, runs_as_written)
+        return Runnable(prepared, program, runs_as_written)
 
     def _overhead(
         self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool, foreseen: int
@@ -195,7 +195,7 @@ class GuidedPlanning:
         """Whether the run that comes next, or came last, shows when its operators ran."""
         return self._platform.observes or runs.count < _LOOKED_AT
 
-    def note(self, captured: Captured, planned: Planned, runs: Runs, outcome: Outcome, process_bytes: int) -> None:
+    def note(self, captured: Captured, planned: Runnable, runs: Runs, outcome: Outcome, process_bytes: int) -> None:
         """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
         runs.observed = True
         runs.process_bytes = process_bytes
@@ -213,7 +213,7 @@ class GuidedPlanning:
         if is_more or runs.overhead_bytes > planned.prepared.plan.budget.overhead_bytes:
             runs.settled = runs.settled and process_bytes <= self._settings.budget_bytes
 
-    def note_as_written(self, planned: Planned, runs: Runs, process_bytes: int) -> Planned:
+    def note_as_written(self, planned: Runnable, runs: Runs, process_bytes: int) -> Runnable:
         """Learn from a run of the user's own function; once it takes more than the budget, planned steps replace it."""
         runs.count += 1
         runs.process_bytes = process_bytes
@@ -241,7 +241,7 @@ def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) 
     seen = dict(outcome.observed)
     if not seen and runs.surprises < _SURPRISES and _is_surprising(outcome.recording, prepared):
         runs.surprises += 1
-        seen = prepared.costs_in(outcome.trace)
+        seen = prepared.costs_in(outcome.recording.trace)
     if not seen:
         return {}
     grouped: dict[str, list[Cost]] = {}

@@ -18,7 +18,7 @@ from outgrow.analysis.cost import Cost, costs_of
 from outgrow.errors import Infeasible
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared, prepare, within
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.machine import Machine
 from outgrow.plan import UNLIMITED, Budget
 from outgrow.planning.order.lean import Orders
@@ -109,8 +109,8 @@ def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool)
         floor = _floor(demand, refusal.floor_bytes) if is_new else refusal.floor_bytes
         if floor == refusal.floor_bytes:
             raise
-        more = f"{refusal} With the holes between addresses the step needs {format_bytes(floor)}."
-        raise Infeasible(more, floor_bytes=floor, culprit=refusal.culprit, because=refusal.because) from None
+        more = f"With the holes between addresses the step needs {format_bytes(floor)}."
+        raise refusal.saying(more, floor_bytes=floor) from None
     if is_thorough and best.seconds > best.prepared.in_core.seconds * (1 + ENOUGH):
         best = min([best, *_thorough(demand, limit_bytes, best.less_bytes)], key=attrgetter("seconds"))
     best.prepared.require_verified()

@@ -19,7 +19,7 @@ from outgrow.ir.flight import flights, is_in_flight
 from outgrow.ir.graph import Graph, Op
 from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
-from outgrow.units import format_bytes
+from outgrow.units import format_bytes, round_up_to_mib
 
 
 def needs(problem: Problem, graph: Graph) -> list[int]:
@@ -76,13 +76,8 @@ def require_feasible(problem: Problem, graph: Graph) -> None:
     or_else = ", or make the batch smaller" if overhead <= floor else ""
     raise Infeasible(
         f"Budget {format_bytes(budget.limit_bytes)} is below the floor. The step needs {format_bytes(needed)}: "
-        f"{of_tensors}{of_process}. Raise the budget to {_rounded_up(needed)}{or_else}.",
+        f"{of_tensors}{of_process}. Raise the budget to {round_up_to_mib(needed)}{or_else}.",
         floor_bytes=needed,
         culprit=op.name if op else "",
         because="below the floor of every plan",
     )
-
-
-def _rounded_up(size_bytes: int) -> str:
-    """The size in MiB, rounded up, in a spelling that `parse_bytes` reads."""
-    return f"{-(-size_bytes // (1 << 20))}MiB"

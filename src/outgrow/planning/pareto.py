@@ -1,7 +1,8 @@
 """What does memory buy? Seconds of a step against its budget, and the smallest budget for a given slowdown.
 
 Slowdown is the seconds of a plan over those of the step in core, both by the same costs. Less memory is never quicker,
-so the smallest budget is found by halving the range between the floor and the peak in core.
+so the smallest budget is found by halving the range between the floor and the peak in core. The orders of one problem,
+which take time to find, serve every budget.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,6 @@ from outgrow.errors import Infeasible
 from outgrow.plan import UNLIMITED, Budget, Plan
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import make_plan
-from outgrow.planning.problem import Problem
 
 _CLOSE = 0.01
 """Two budgets that differ by less than this share of the peak in core count as the same."""
@@ -30,41 +30,36 @@ def slowdown_of(plan: Plan) -> float:
     return plan.predicted.seconds / plan.in_core.seconds if plan.in_core.seconds else 1.0
 
 
-def range_of(problem: Problem) -> tuple[int, int]:
+def range_of(orders: Orders) -> tuple[int, int]:
     """Return the floor, and the smallest budget under which the step runs as it is."""
-    return _range(problem, Orders(problem))
+    plan = _within(UNLIMITED, orders)
+    return plan.floor_bytes, plan.in_core.peak_bytes + orders.problem.budget.overhead_bytes
 
 
-def _range(problem: Problem, orders: Orders) -> tuple[int, int]:
-    plan = make_plan(_under(problem, UNLIMITED), prove=False, orders=orders)
-    return plan.floor_bytes, plan.in_core.peak_bytes + problem.budget.overhead_bytes
-
-
-def curve(problem: Problem, budgets: Sequence[int], *, planner: str = "search") -> tuple[Point, ...]:
+def curve(orders: Orders, budgets: Sequence[int], *, planner: str = "search") -> tuple[Point, ...]:
     """Return a point for each budget, from the largest down; budgets below the floor have none."""
-    found, orders = list[Point](), Orders(problem)
+    found = list[Point]()
     for number, size_bytes in enumerate(sorted(budgets, reverse=True)):
-        problem.progress("plan", number / len(budgets))
+        orders.problem.progress("plan", number / len(budgets))
         try:
-            plan = make_plan(_under(problem, size_bytes), planner, prove=False, orders=orders)
+            plan = _within(size_bytes, orders, planner)
         except Infeasible:
             break
         found.append(Point(size_bytes, slowdown_of(plan)))
     return tuple(found)
 
 
-def smallest_budget(problem: Problem, slowdown: float, *, planner: str = "search", least_bytes: int = 0) -> Point:
+def smallest_budget(orders: Orders, slowdown: float, *, planner: str = "search", least_bytes: int = 0) -> Point:
     """Return the smallest budget whose plan is at most `slowdown` times as slow as the step in core.
 
     It is found to a hundredth of the peak in core, and is at least `least_bytes`.
     """
-    orders = Orders(problem)
-    floor, in_core = _range(problem, orders)
+    floor, in_core = range_of(orders)
     lowest, enough = max(floor, least_bytes), max(in_core, least_bytes)
 
     def tried(size_bytes: int) -> Point | None:
         try:
-            plan = make_plan(_under(problem, size_bytes), planner, prove=False, orders=orders)
+            plan = _within(size_bytes, orders, planner)
         except Infeasible:
             return None
         found = slowdown_of(plan)
@@ -87,5 +82,7 @@ def _halved(tried: Callable[[int], Point | None], lowest: int, enough: Point, cl
     return enough
 
 
-def _under(problem: Problem, size_bytes: int) -> Problem:
-    return replace(problem, budget=Budget(size_bytes, problem.budget.overhead_bytes))
+def _within(size_bytes: int, orders: Orders, planner: str = "search") -> Plan:
+    """Return a plan under a budget; raises `Infeasible`."""
+    budget = Budget(size_bytes, orders.problem.budget.overhead_bytes)
+    return make_plan(replace(orders.problem, budget=budget), planner, prove=False, orders=orders)

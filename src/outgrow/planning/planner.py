@@ -76,10 +76,11 @@ def planned(
     begin = time.perf_counter()
     notes: list[str] = []
     orders = Orders(problem) if orders is None else orders
-    problem, rewritten, free = _with_a_plan(replace(problem, remark=notes.append), orders, may_rest=planner == "search")
-    published, whole = None if planner == "search" else _PUBLISHED[planner], problem
-    if published is not None:  # in the papers, what outlives the step stays on the device
-        problem = replace(problem, fixed=frozenset(problem.graph.storages))
+    published = None if planner == "search" else _PUBLISHED[planner]
+    is_search = published is None
+    whole, rewritten, free = _with_a_plan(replace(problem, remark=notes.append), orders, may_rest=is_search)
+    # in the papers, what outlives the step stays on the device
+    problem = whole if is_search else replace(whole, fixed=frozenset(whole.graph.storages))
     own = fingerprint(problem.graph)
     if earlier is not None:
         stages = carried_out(problem.graph, _decisions_for(own, earlier))
@@ -91,10 +92,10 @@ def planned(
     if stages:
         simulated = replay(stages[-1].graph, problem.costs, problem.machine)
     planning_seconds = time.perf_counter() - begin
-    at_rest, finest = _at_rest(problem), _finest(problem, may_rest=published is None)
+    at_rest, finest = _at_rest(problem), _finest(problem, may_rest=is_search)
     if not at_rest.resting <= problem.resting:
         rewritten, _ = orders.freed(at_rest)
-    floor, culprit = _floor(finest, orders, rewritten, may_reorder=published is None)
+    floor, culprit = _floor(finest, orders, rewritten, may_reorder=is_search)
     plan = Plan(
         planner=planner,
         fingerprint=own,

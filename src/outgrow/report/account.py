@@ -10,9 +10,10 @@ from operator import attrgetter
 
 from outgrow.ir.graph import Graph, result_values
 from outgrow.plan import ByLayout, Move, Plan, Recompute, Reuse, Stow, Swap, TakeApart
-from outgrow.report.columns import aligned
+from outgrow.report.columns import aligned, counted
 from outgrow.rewriting.derive import carry_out
 from outgrow.rewriting.draft import Draft
+from outgrow.rewriting.rule import required_place
 from outgrow.units import format_bytes
 
 
@@ -107,10 +108,10 @@ class Account:
             _of_recomputed(self.recomputed),
             _of_reused(self.reused),
             _of_moved(self.moved),
-            _of_ops("In parts", _counted(self.apart, "op runs in parts", "ops run in parts"), self.apart),
+            _of_ops("In parts", counted(self.apart, "op runs in parts", "ops run in parts"), self.apart),
             _of_ops(
                 "Without an operand, by its layout",
-                _counted(self.by_layout, "op does without an operand", "ops do without an operand")
+                counted(self.by_layout, "op does without an operand", "ops do without an operand")
                 + " of which only the layout matters",
                 self.by_layout,
             ),
@@ -122,10 +123,6 @@ class Account:
         return "\n\n".join(map(str, self.sections)) or "Nothing is rewritten: the step fits as it is."
 
 
-def _counted(rows: Sequence[object], one: str, many: str) -> str:
-    return f"{len(rows)} {one if len(rows) == 1 else many}"
-
-
 def _of_swapped(rows: Sequence[Swapped]) -> Section:
     cells = [(*_storage(row), row.after, row.before, format_bytes(row.moved_bytes)) for row in rows]
     moved = format_bytes(sum(row.moved_bytes for row in rows))
@@ -133,7 +130,7 @@ def _of_swapped(rows: Sequence[Swapped]) -> Section:
         "Swapped",
         (*_STORAGE, "away from", "until", "moved"),
         cells,
-        f"{_counted(rows, 'gap is swapped', 'gaps are swapped')}, {moved} moved",
+        f"{counted(rows, 'gap is swapped', 'gaps are swapped')}, {moved} moved",
         [(*_storage(row), f"{row.after} .. {row.before}") for row in rows],
     )
 
@@ -145,7 +142,7 @@ def _of_stowed(rows: Sequence[Stowed]) -> Section:
         "Resting in the next tier between steps",
         (*_STORAGE, "first use", "last use", "moved"),
         cells,
-        f"{_counted(rows, 'storage rests', 'storages rest')} in the next tier between steps, {size}, {moved} moved; "
+        f"{counted(rows, 'storage rests', 'storages rest')} in the next tier between steps, {size}, {moved} moved; "
         "on the device from first to last use",
         [(*_storage(row), f"{row.first} .. {row.last}" if row.first else "not used") for row in rows],
     )
@@ -156,7 +153,7 @@ def _of_recomputed(rows: Sequence[Recomputed]) -> Section:
         "Recomputed",
         (*_STORAGE, "built again before"),
         [(*_storage(row), row.before) for row in rows],
-        _counted(rows, "storage is recomputed", "storages are recomputed"),
+        counted(rows, "storage is recomputed", "storages are recomputed"),
         [(*_storage(row), f"before {row.before}") for row in rows],
     )
 
@@ -166,7 +163,7 @@ def _of_reused(rows: Sequence[Reused]) -> Section:
         "Written in place",
         (*_STORAGE, "written over an operand by"),
         [(*_storage(row), row.op) for row in rows],
-        _counted(rows, "result is written over an operand", "results are written over operands"),
+        counted(rows, "result is written over an operand", "results are written over operands"),
         [(*_storage(row), f"by {row.op}") for row in rows],
     )
 
@@ -176,7 +173,7 @@ def _of_moved(rows: Sequence[Moved]) -> Section:
         "Run earlier",
         ("ops", "directly after"),
         [(", ".join(row.ops), row.after) for row in rows],
-        _counted(rows, "group of ops runs earlier", "groups of ops run earlier"),
+        counted(rows, "group of ops runs earlier", "groups of ops run earlier"),
         [(", ".join(row.ops), f"after {row.after}") for row in rows],
     )
 
@@ -248,8 +245,6 @@ def _swapped(draft: Draft, swap: Swap) -> Swapped:
 
 
 def _reused(draft: Draft, op: str) -> Reused:
-    place = draft.place_of(op)
-    assert place is not None, "a plan that was carried out names ops of its graph"
-    values = [draft.values[name] for name in result_values(draft.op(place))]
+    values = [draft.values[name] for name in result_values(draft.op(required_place(draft, op)))]
     storage = draft.storages[next(value.storage for value in values if value.version == 0)]
     return Reused(op, storage.name, storage.role.value, storage.size_bytes)

@@ -36,6 +36,15 @@ def seconds_or_none(seconds: float) -> str:
     return format_seconds(seconds) if seconds else "none"
 
 
+def counted(rows: Sequence[object], one: str, many: str) -> str:
+    """Return how many rows there are, with the words for one or for many.
+
+    >>> counted([1, 2], "plan", "plans")
+    '2 plans'
+    """
+    return f"{len(rows)} {one if len(rows) == 1 else many}"
+
+
 def format_shapes(shapes: Sequence[Sequence[int]]) -> str:
     """Return the shapes of some tensors in one cell.
 

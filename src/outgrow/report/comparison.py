@@ -4,7 +4,6 @@ planner   peak  step  x in core  moved  recomputed  planning  over bound
 olla      no plan below 4.00 GiB: it chooses the order alone (convolution_backward_3)
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +34,7 @@ class Row:
             needs = {"needs_bytes": found.floor_bytes, "culprit": found.culprit, "because": found.because}
             return {"planner": self.planner, "infeasible": str(found), **needs}
         return {
-            **json.loads(found.to_json()),
+            **found.to_data(),
             "speed": found.speed,
             "slowdown": found.slowdown,
             "distance": found.distance,

@@ -38,7 +38,7 @@ class Findings:
     def to_data(self) -> dict[str, object]:
         """Return the JSON object of the command line."""
         return {
-            **json.loads(self.summary.to_json()),
+            **self.summary.to_data(),
             "settings": without_nan(dict(self.settings)),
             "scores": None if self.scores is None else without_nan(dict(self.scores)),
             "plan": plan_to_data(self.plan),

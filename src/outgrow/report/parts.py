@@ -6,7 +6,7 @@ A part is planned with its forward and its backward pass, for each kind of input
 from dataclasses import dataclass
 
 from outgrow.plan import Estimate
-from outgrow.report.columns import aligned, bytes_or_none, format_shapes, seconds_or_none
+from outgrow.report.columns import aligned, bytes_or_none, counted, format_shapes, seconds_or_none
 from outgrow.units import format_bytes, format_seconds
 
 
@@ -40,7 +40,7 @@ class BudgetReport:
 
     def __str__(self) -> str:
         """The budget, then one line a part."""
-        count = "1 part" if len(self.parts) == 1 else f"{len(self.parts)} parts"
+        count = counted(self.parts, "part", "parts")
         budget, taken = format_bytes(self.budget_bytes), format_bytes(self.taken_bytes)
         title = f"{count} within {budget} on {self.machine}, of which at most {taken} were taken"
         return "\n".join((title, "", aligned([_HEADER, *map(_row, self.parts)], numbers_from=2)))

@@ -1,9 +1,8 @@
 """How many plans does a step have, and what did they cost? One for each kind of batch that it was called with."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outgrow.report.columns import aligned, format_shapes
+from outgrow.report.columns import aligned, counted, format_shapes
 from outgrow.units import format_seconds
 
 
@@ -46,10 +45,6 @@ class PlansReport:
         return "\n".join((aligned([header, *rows], numbers_from=1), "", self._sums()))
 
     def _sums(self) -> str:
-        count = _counted(self.plans)
+        count = counted(self.plans, "plan", "plans")
         forgotten = f"; {self.forgotten} forgotten, to be made again when they are needed" if self.forgotten else ""
         return f"{count}, made in {format_seconds(self.seconds)}{forgotten}"
-
-
-def _counted(plans: Sequence[PlanReport]) -> str:
-    return "1 plan" if len(plans) == 1 else f"{len(plans)} plans"

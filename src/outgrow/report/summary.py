@@ -107,9 +107,13 @@ class Summary:
         """Seconds of arithmetic done again, as a share of the step in core."""
         return self.seconds_recomputed / self.in_core_seconds if self.in_core_seconds else 0.0
 
+    def to_data(self) -> dict[str, object]:
+        """Return the object of the command line; a loss that is not a number is None."""
+        return {key: without_nan(value) for key, value in asdict(self).items()}
+
     def to_json(self) -> str:
         """Return the object as JSON text; a loss that is not a number is null."""
-        return json.dumps(without_nan(asdict(self)), indent=2, allow_nan=False)
+        return json.dumps(self.to_data(), indent=2, allow_nan=False)
 
     def __str__(self) -> str:
         """The table for people: predicted | simulated | measured, then the figures of the plan."""

@@ -40,26 +40,19 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
-    """One stage of a derivation: the decisions that were carried out, and the fingerprint of what came out."""
-
-    decisions: tuple[Decision, ...]
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
 class Derivation:
     """The captured graph's fingerprint, every stage of laws applied to it, and the graph at the end."""
 
     start: str
-    stages: tuple[Derived, ...]
+    stages: tuple[Stage, ...]
     graph: Graph
 
     def __str__(self) -> str:
         """One line a decision, the fingerprint at the end of each stage."""
         lines = [f"{self.start}  captured"]
         for stage in self.stages:
-            prints = [" " * len(stage.fingerprint)] * (len(stage.decisions) - 1) + [stage.fingerprint]
+            at_end = fingerprint(stage.graph)
+            prints = [" " * len(at_end)] * (len(stage.decisions) - 1) + [at_end]
             rows = zip(prints, stage.decisions, strict=True)
             lines += [f"{at}  {LAWS[type(decision)].name}  {decision}" for at, decision in rows]
         return "\n".join(lines)
@@ -117,5 +110,4 @@ def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Ma
     for stage in stages:
         held = capacity if stage is stages[-1] else None
         verify_derived(stage.graph, reference, capacity_bytes=held, workspace=workspace)
-    derived = tuple(Derived(stage.decisions, fingerprint(stage.graph)) for stage in stages)
-    return Derivation(plan.fingerprint, derived, stages[-1].graph if stages else captured)
+    return Derivation(plan.fingerprint, tuple(stages), stages[-1].graph if stages else captured)

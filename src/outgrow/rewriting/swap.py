@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
+from outgrow.ir.graph import Drop, SwapIn, SwapOut, Transfer, Wait
 from outgrow.plan import Piece, Swap
 from outgrow.rewriting.draft import Draft, Place
 from outgrow.rewriting.rule import outlives, require, required_place
@@ -108,15 +108,17 @@ def _last_out(draft: Draft, op: Place) -> Place:
 
 def _last_drop(draft: Draft, op: Place) -> Place:
     """The last drop, or copy out, in the run of transfers directly before the op at a place; else what precedes it."""
-    place = draft.preceding(op)
-    while isinstance(draft.item(place), Wait | SwapIn):
-        place = draft.preceding(place)
-    return place
+    return _behind_which(draft, op, (Wait, SwapIn))
 
 
 def _last_in(draft: Draft, op: Place) -> Place:
     """The last copy in, drop or copy out in the run of transfers directly before the op at a place."""
+    return _behind_which(draft, op, (Wait,))
+
+
+def _behind_which(draft: Draft, op: Place, skipped: tuple[type[Transfer], ...]) -> Place:
+    """What precedes the op at a place, if transfers of some kinds are skipped."""
     place = draft.preceding(op)
-    while isinstance(draft.item(place), Wait):
+    while isinstance(draft.item(place), skipped):
         place = draft.preceding(place)
     return place

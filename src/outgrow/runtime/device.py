@@ -53,7 +53,7 @@ class BesideHost(Protocol):
         ...
 
     def lock(self, address: int, size_bytes: int) -> Callable[[], None] | str:
-        """Lock pages of the host, as `pool.Lock` says."""
+        """Lock pages of the host, as `pool.LockPages` says."""
         ...
 
     def taken_bytes(self) -> int:

@@ -15,7 +15,7 @@ from time import perf_counter
 import torch
 
 from outgrow.analysis.cost import Cost
-from outgrow.analysis.timeline import Lane, Trace
+from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime.device_memory import DeviceMemory
@@ -39,11 +39,6 @@ class Outcome:
     recording: Recording
     observed: Mapping[str, Cost]
     high_water_bytes: int
-
-    @property
-    def trace(self) -> Trace:
-        """What happened; the host waits for the end of it."""
-        return self.recording.trace
 
 
 @dataclass

@@ -21,7 +21,7 @@ from outgrow.errors import TierFailure
 from outgrow.ir.machine import LinkRates
 from outgrow.runtime.links import measured_rates
 from outgrow.runtime.memory import bytes_on
-from outgrow.runtime.pool import HostPool, Lock
+from outgrow.runtime.pool import HostPool, LockPages
 from outgrow.runtime.streams import Mark, Streams
 from outgrow.units import MIB
 
@@ -113,7 +113,7 @@ class StreamLink:
 
 
 def measure_streams(
-    streams: Streams, device: torch.device, lock: Lock, size_bytes: int, repetitions: int = 3
+    streams: Streams, device: torch.device, lock: LockPages, size_bytes: int, repetitions: int = 3
 ) -> LinkRates:
     """Return what the link between a device and locked memory of the host does: medians of copies of `size_bytes`.
 

@@ -305,7 +305,7 @@ def measure_link(folder: Path, repetitions: int = 3) -> LinkRates:
 
 
 def _rates(link: Link, repetitions: int) -> LinkRates:
-    blocks = _filled_block(MEASURED_BYTES), _filled_block(MEASURED_BYTES)
+    blocks = _filled_block(), _filled_block()
 
     def seconds(*copies: tuple[Lane, int, int]) -> float:
         places = [(lane, number * MEASURED_BYTES, blocks[number].address, size) for lane, number, size in copies]
@@ -338,11 +338,11 @@ def _seconds(*tickets: Ticket) -> float:
     return max(ticket.end for ticket in tickets) - min(ticket.begin for ticket in tickets)
 
 
-def _filled_block(size_bytes: int) -> Block:
-    """Return a block of bytes that a disk cannot make smaller."""
-    block = Block(size_bytes)
-    block.commit(0, size_bytes)
-    noise, view = os.urandom(MIB), bytes_at(block.address, size_bytes)
-    for begin in range(0, size_bytes, MIB):
+def _filled_block() -> Block:
+    """Return a block of bytes to measure with, which a disk cannot make smaller."""
+    block = Block(MEASURED_BYTES)
+    block.commit(0, MEASURED_BYTES)
+    noise, view = os.urandom(MIB), bytes_at(block.address, MEASURED_BYTES)
+    for begin in range(0, MEASURED_BYTES, MIB):
         view[begin : begin + MIB] = noise
     return block

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-FUSED = ("adam_", "adamw_", "sgd_", "adagrad_")
+OPTIMIZERS = ("adam_", "adamw_", "sgd_", "adagrad_")
 """Fused optimizers, as the operators that take any rate are named."""
 _ASKED_AS_A_WHOLE = "aten::_foreach_"
-_ON_LISTS = (_ASKED_AS_A_WHOLE, "aten::_fused_", "aten::_amp_foreach_", *(f"outgrow::{name}" for name in FUSED))
+_ON_LISTS = (_ASKED_AS_A_WHOLE, "aten::_fused_", "aten::_amp_foreach_", *(f"outgrow::{name}" for name in OPTIMIZERS))
 """How the names of operators begin that do the same with each tensor of a list; a few others begin so, too."""
 _OF_ALL = "scalars"
 """A tensor of this name has a number for each tensor of the lists."""

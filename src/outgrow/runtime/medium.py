@@ -11,7 +11,7 @@ from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.runtime.below import FileBelow
 from outgrow.runtime.flights import Flight, StreamLink
 from outgrow.runtime.links import Link, Ticket
-from outgrow.runtime.pool import HostPool, Lock
+from outgrow.runtime.pool import HostPool, LockPages
 from outgrow.runtime.staged import Passing, StagedLink
 from outgrow.runtime.streams import Streams
 from outgrow.runtime.tiers import DiskTier
@@ -53,7 +53,7 @@ class InHost:
 
     device: torch.device
     streams: Streams = field(compare=False)
-    lock: Lock = field(compare=False)
+    lock: LockPages = field(compare=False)
 
     def tier(self) -> HostPool:
         return HostPool(self.device, self.lock)
@@ -71,7 +71,7 @@ class BelowHost:
     device: torch.device
     streams: Streams = field(compare=False)
     more: Callable[[], Streams] = field(compare=False)
-    lock: Lock = field(compare=False)
+    lock: LockPages = field(compare=False)
 
     def tier(self) -> FileBelow:
         return FileBelow(self.device, DiskTier(self.folder, ROOM_BYTES))

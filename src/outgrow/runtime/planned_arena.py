@@ -21,7 +21,7 @@ from outgrow.runtime.pages import Pages
 from outgrow.runtime.program import Geometry, Program
 from outgrow.runtime.recording import Moment
 from outgrow.runtime.resting import Extent, copied_out, rest
-from outgrow.runtime.results import compact, copied_to, is_loose
+from outgrow.runtime.results import compact, copied_to, is_oversized
 from outgrow.runtime.score import Score, scored
 
 _NOWHERE: Mapping[str, int] = {}
@@ -39,9 +39,9 @@ class Arena:
     directed: bool
     pages: Pages | None = None
     _room: torch.Tensor | None = None
-    _windows: dict[int, tuple[Program, int]] = field(default_factory=dict[int, tuple[Program, int]])
-    _directions: dict[int, tuple[Program, Directions]] = field(default_factory=dict[int, tuple[Program, Directions]])
-    _scores: dict[int, tuple[Program, Score]] = field(default_factory=dict[int, tuple[Program, Score]])
+    _windows: dict[Program, int] = field(default_factory=dict[Program, int])
+    _directions: dict[Program, Directions] = field(default_factory=dict[Program, Directions])
+    _scores: dict[Program, Score] = field(default_factory=dict[Program, Score])
 
     @property
     def page_bytes(self) -> int:
@@ -72,14 +72,13 @@ class Arena:
 
     def address(self, program: Program) -> int:
         """Where the arena begins, as a program sees it. Raises `DeviceFull`, where tables of a window find no room."""
-        assert program.addresses is not None, "a program that runs in an arena has addresses"
         if self.pages is None:
             assert self._room is not None, "the arena was reserved for the program"
             return self._room.data_ptr()
-        if id(program) not in self._windows:  # its value keeps the program, so that no other one has its identity
-            shown = partial(self.pages.show, program.addresses.pages)
-            self._windows[id(program)] = program, given_room(self.device, program.addresses.arena_bytes, shown)
-        return self._windows[id(program)][1]
+        if program not in self._windows:
+            shown = partial(self.pages.show, program.placed.pages)
+            self._windows[program] = given_room(self.device, program.placed.arena_bytes, shown)
+        return self._windows[program]
 
     def memory_of(self, program: Program, *, is_timed: bool) -> "PlannedMemory":
         """Return the memory of a run of a program whose addresses were planned."""
@@ -87,11 +86,11 @@ class Arena:
 
     def score(self, program: Program, there: Mapping[str, torch.UntypedStorage]) -> Score:
         """Return what is the same in every run of a program while the user's storages stay where they are."""
-        known = self._scores.get(id(program))
-        if known is None or known[1].there != {name: storage.data_ptr() for name, storage in there.items()}:
-            found = scored(program, self.address(program), self.device.torch_device, there)
-            known = self._scores[id(program)] = program, joined(found)
-        return known[1]
+        known = self._scores.get(program)
+        if known is None or known.there != {name: storage.data_ptr() for name, storage in there.items()}:
+            known = joined(scored(program, self.address(program), self.device.torch_device, there))
+            self._scores[program] = known
+        return known
 
     def holds(self, storage: torch.UntypedStorage) -> bool:
         """Whether a storage lies in the arena."""
@@ -102,11 +101,11 @@ class Arena:
 
     def forget(self, program: Program) -> None:
         """A program will not run again."""
-        self._directions.pop(id(program), None)
-        self._scores.pop(id(program), None)
-        window = self._windows.pop(id(program), None)
+        self._directions.pop(program, None)
+        self._scores.pop(program, None)
+        window = self._windows.pop(program, None)
         if window is not None and self.pages is not None:
-            self.pages.hide(window[1])
+            self.pages.hide(window)
 
     def close(self) -> None:
         """Give the bytes back, once the device has done with them."""
@@ -122,14 +121,12 @@ class Arena:
     def _directed(self, program: Program) -> Directions | None:
         if not self.directed:
             return None
-        if id(program) not in self._directions:
-            made = Directions(self.device.torch_device, self._sites(program))
-            self._directions[id(program)] = (program, made)
-        return self._directions[id(program)][1]
+        if program not in self._directions:
+            self._directions[program] = Directions(self.device.torch_device, self._sites(program))
+        return self._directions[program]
 
     def _sites(self, program: Program) -> list[Site | None]:
-        assert program.addresses is not None, "a program that runs in an arena has addresses"
-        base, addresses = self.address(program), program.addresses
+        base, addresses = self.address(program), program.placed
         sites: list[Site | None] = []
         for at in range(len(program.instructions)):
             offset, size = addresses.scratch.get(at, (0, 0))
@@ -159,8 +156,7 @@ class PlannedMemory:
     def __post_init__(self) -> None:
         """Keep at hand what is asked for at every result."""
         self._address, self._kind = self.arena.address(self.program), self.arena.device.torch_device.type
-        assert self.program.addresses is not None, "a program that runs in an arena has addresses"
-        self._stays = self.program.addresses.stays
+        self._stays = self.program.placed.stays
 
     @property
     def high_water_bytes(self) -> int:
@@ -205,7 +201,7 @@ class PlannedMemory:
         stays = self._stays.get(self._position)
         offset = None if stays is None else stays.get(storage)
         if offset is None or item.device.type != self._kind:
-            if is_loose(item, size_bytes):
+            if is_oversized(item, size_bytes):
                 self.after()  # the copy outlives the step, so it is no scratch
             return compact(item, geometry, size_bytes)
         address = self._address + offset

@@ -28,7 +28,7 @@ from outgrow.runtime.pages import reaches_locked
 from outgrow.runtime.process import available_bytes
 from outgrow.units import format_bytes, round_up
 
-Lock = Callable[[int, int], Callable[[], None] | str]
+LockPages = Callable[[int, int], Callable[[], None] | str]
 """Lock the pages of bytes, by address and size; returns what unlocks them, or why they could not be locked."""
 
 _PAGEABLE = (
@@ -47,7 +47,7 @@ class HostPool:
     budget_name = "host budget"
     place = "memory of the host"
 
-    def __init__(self, device: torch.device, lock: Lock) -> None:
+    def __init__(self, device: torch.device, lock: LockPages) -> None:
         self.device, self._lock = device, lock
         self.capacity_bytes = 0
         self._begins: list[int] = []

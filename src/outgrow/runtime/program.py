@@ -90,7 +90,7 @@ class Aim:
 Instruction = Call | SwapOut | SwapIn | Wait | Drop
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """Instructions in order, what dies after each, and how every value lies in its storage.
 
@@ -111,6 +111,12 @@ class Program:
     sunk: frozenset[str] = frozenset()
     addresses: Addresses | None = None
     aims: Mapping[int, tuple[Aim, ...]] = field(default_factory=dict)
+
+    @property
+    def placed(self) -> Addresses:
+        """The addresses of a program that runs in an arena."""
+        assert self.addresses is not None, "a program that runs in an arena has addresses"
+        return self.addresses
 
     @property
     def moves(self) -> bool:

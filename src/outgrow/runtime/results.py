@@ -11,13 +11,13 @@ from outgrow.runtime.program import Geometry
 
 def compact(item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:
     """Return a result that holds no more memory than was planned: a loss may keep all that it was summed from."""
-    if not is_loose(item, size_bytes):
+    if not is_oversized(item, size_bytes):
         return item
     room = torch.empty(size_bytes, dtype=torch.uint8, device=item.device)
     return copied_to(room.untyped_storage(), item, geometry)
 
 
-def is_loose(item: torch.Tensor, size_bytes: int) -> bool:
+def is_oversized(item: torch.Tensor, size_bytes: int) -> bool:
     """Whether a result holds more memory than was planned, which no plan counts."""
     return item.untyped_storage().nbytes() > size_bytes
 

@@ -104,9 +104,8 @@ class _Scoring:
     def __init__(
         self, program: Program, base: int, device: torch.device, there: Mapping[str, torch.UntypedStorage]
     ) -> None:
-        assert program.addresses is not None, "a program that runs in an arena has addresses"
         self._program, self._base, self._device = program, base, device
-        self._addresses = program.addresses
+        self._addresses = program.placed
         self._where = {name: (item.device, item.data_ptr()) for name, item in there.items()}
         self._made: dict[tuple[str, int], torch.Tensor] = {}
 

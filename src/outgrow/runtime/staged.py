@@ -20,7 +20,7 @@ from outgrow.analysis.timeline import Lane, Span
 from outgrow.errors import TierFailure
 from outgrow.runtime.links import Link, Ticket
 from outgrow.runtime.memory import bytes_on
-from outgrow.runtime.pool import HostPool, Lock
+from outgrow.runtime.pool import HostPool, LockPages
 from outgrow.runtime.streams import Mark, Streams
 from outgrow.runtime.tiers import DiskTier
 from outgrow.units import MIB
@@ -61,7 +61,7 @@ class StagedLink:
     """
 
     def __init__(
-        self, streams: Streams, own: tuple[Streams, Streams], device: torch.device, tier: DiskTier, lock: Lock
+        self, streams: Streams, own: tuple[Streams, Streams], device: torch.device, tier: DiskTier, lock: LockPages
     ) -> None:
         self._streams = streams
         self._stage = _Stage(own, device, tier, HostPool(device, lock))

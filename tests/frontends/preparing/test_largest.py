@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.largest import Trial, largest
+
+REFUSED = Infeasible("not planned", floor_bytes=0, culprit="")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ def test_the_largest_value_that_fits_is_found(limit: int, first: int) -> None:
 
     def trial(value: int) -> Limited:
         tried.append(value)
-        return Limited(value, None, limit=limit)
+        return Limited(value, REFUSED, limit=limit)
 
     found = largest(trial, first, 1.1, closeness=0)
     assert found is not None
@@ -38,11 +41,13 @@ def test_the_largest_value_that_fits_is_found(limit: int, first: int) -> None:
 def test_only_multiples_are_tried() -> None:
     """The largest of them that fits is found, from below and from above."""
     for first in (8, 800):
-        found = largest(lambda value: Limited(value, None, limit=100 + value % 8), first, 1.1, multiple=8, closeness=0)
+        found = largest(
+            lambda value: Limited(value, REFUSED, limit=100 + value % 8), first, 1.1, multiple=8, closeness=0
+        )
         assert found is not None
         assert found.value == 96
 
 
 def test_nothing_fits() -> None:
     """Where not even 1 fits there is no largest value."""
-    assert largest(lambda value: Limited(value, None, limit=0), 8, 1.1) is None
+    assert largest(lambda value: Limited(value, REFUSED, limit=0), 8, 1.1) is None

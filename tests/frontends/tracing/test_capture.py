@@ -19,7 +19,8 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.fake import generator
 from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.lowering.lower import lower
-from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import glance, signature
 from outgrow.frontends.user.state import BufferSlot, Training, state_tensors
 from outgrow.ir.graph import Role

@@ -11,7 +11,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.user.attributes import Settled
 
 

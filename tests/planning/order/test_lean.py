@@ -99,8 +99,8 @@ def test_the_floor_is_that_of_the_lean_order_under_any_budget() -> None:
     assert planned(problem).plan.is_empty
     assert floor <= 2 * LARGE
     assert planned(under(problem, floor)).plan.floor_bytes == floor
-    assert range_of(problem)[0] == floor
-    assert smallest_budget(problem, 1.0).budget_bytes == floor
+    assert range_of(Orders(problem))[0] == floor
+    assert smallest_budget(Orders(problem), 1.0).budget_bytes == floor
 
 
 def test_the_lean_order_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Piece, Swap
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.profile import Profile, profile_of
-from outgrow.planning.published.triggers import Schedule, latest_trigger, triggered
+from outgrow.planning.published.triggers import SwapSchedule, latest_trigger, triggered
 
 GRAPH = parse_graph(
     """
@@ -40,7 +40,7 @@ def profiled(link: LinkRates, capacity: int) -> tuple[Problem, Profile]:
     return problem, profile_of(problem, GRAPH)
 
 
-def found(link: LinkRates, capacity: int, ahead: int) -> Schedule | None:
+def found(link: LinkRates, capacity: int, ahead: int) -> SwapSchedule | None:
     """All gaps, each triggered this many ops ahead of its use."""
     problem, profile = profiled(link, capacity)
     return triggered(problem, profile, {gap: max(gap.begin + 1, gap.end - ahead) for gap in profile.gaps})

@@ -32,8 +32,7 @@ aten = torch.ops.aten
 _LARGEST = 1 << 24
 """Up to here whole numbers are exact in every type that optimizers count in."""
 _LOOK = aten._local_scalar_dense.default
-_ADD = (aten.add_.Tensor, aten.add_.Scalar)
-_ADD_TO_EACH = (aten._foreach_add_.Scalar, aten._foreach_add_.Tensor)
+_ADD = (aten.add_.Tensor, aten.add_.Scalar, aten._foreach_add_.Scalar, aten._foreach_add_.Tensor)
 Comparison: TypeAlias = Callable[[torch.SymFloat | float, float], object]
 _COMPARED: Mapping[object, Comparison] = {
     aten.eq.Scalar: operator.eq,
@@ -119,7 +118,7 @@ class Counters:
 
     def _grown(self, func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[int, _Held]]:
         """Yield the places of the counters that `func` adds a literal to, and what they are then."""
-        if func not in _ADD and func not in _ADD_TO_EACH:
+        if func not in _ADD:
             return
         targets = pytree.tree_leaves(args[0])
         addend, factor = args[1], kwargs.get("alpha", 1)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from outgrow.runtime.lists import FUSED, get_one_kernel, is_on_lists, lists_and_others, schema_of
+from outgrow.runtime.lists import OPTIMIZERS, get_one_kernel, is_on_lists, lists_and_others, schema_of
 
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _Given = tuple[tuple[object, ...], dict[str, object]]
@@ -83,8 +83,8 @@ def by_torch(operator: str) -> str:
     Where all numbers are known it does the same, without a way through Python.
     """
     namespace, _, rest = operator.partition(".")
-    return f"aten._fused_{rest}" if namespace == "outgrow" and rest.partition(".")[0] in FUSED else operator
+    return f"aten._fused_{rest}" if namespace == "outgrow" and rest.partition(".")[0] in OPTIMIZERS else operator
 
 
-RATED: Mapping[str, Callable[..., None]] = {f"_fused_{name}": _rated(name) for name in FUSED}
+RATED: Mapping[str, Callable[..., None]] = {f"_fused_{name}": _rated(name) for name in OPTIMIZERS}
 """What stands for functions of torch, by their names, while a step is traced."""

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from outgrow.analysis.cost import FUSED
+from outgrow.analysis.cost import COMPILED
 from outgrow.errors import Uncapturable
 from outgrow.frontends.lowering.fusing import Fusion, defining, fused, fusions
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
 from outgrow.ir.graph import Argument, Graph, Ref, Symbol, Value
 
@@ -47,7 +47,7 @@ def by_inductor(captured: Captured) -> Captured:
 
 def _operator(graph: Graph, fusion: Fusion, device: torch.device) -> str:
     """Return the name of the operator that a fusion becomes, which is compiled if it is new."""
-    full_name = f"{FUSED}{sha256(f'{device} {text(graph, fusion)}'.encode()).hexdigest()[:16]}"
+    full_name = f"{COMPILED}{sha256(f'{device} {text(graph, fusion)}'.encode()).hexdigest()[:16]}"
     if full_name not in _KNOWN:
         name = full_name.removeprefix("outgrow.")
         kernel = _compiled(graph, fusion, device)

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from outgrow.frontends.tracing.capture import Captured, GraphResult
-from outgrow.frontends.user.state import BatchSlot
+from outgrow.frontends.tracing.captured import Captured, GraphResult
 from outgrow.ir.graph import Graph, Op, SwapOut
 
 
@@ -39,8 +38,8 @@ class Between:
 
 def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
     """Return what must stay as it is while a run of a derived graph waits at its hole, if it has one."""
-    leaves = {item.storage: item.slot.leaf for item in captured.inputs if isinstance(item.slot, BatchSlot)}
-    written = {name for op in captured.graph.ops for name in captured.graph.written(op)} & leaves.keys()
+    leaves = captured.batch_leaves
+    written = set(captured.written) & leaves.keys()
     writes = tuple(sorted(leaves[name] for name in written))
     if hole is None:
         return Between(writes, (), (), ())
@@ -59,10 +58,8 @@ def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
 
 def _read_behind(graph: Graph, derived: Graph, hole: Op) -> tuple[frozenset[str], frozenset[str]]:
     """Return the storages that are read behind the hole, and those of them that repeated ops read."""
-    names = [op.name for op in graph.ops]
-    behind = set(names[names.index(hole.name) + 1 :])
-    at = next(at for at, item in enumerate(derived.instructions) if isinstance(item, Op) and item.name == hole.name)
-    rest = derived.instructions[at + 1 :]
+    behind = {op.name for op in _ops_behind(graph, hole)}
+    rest = derived.instructions[derived.op_positions[hole.name] + 1 :]
     read = {name for item in rest for name in derived.reads(item)}
     read |= {item.storage for item in rest if isinstance(item, SwapOut)}
     repeated = [item for item in rest if isinstance(item, Op) and item.captured not in behind]
@@ -91,12 +88,16 @@ def _dependence(graph: Graph, hole: Op) -> dict[str, frozenset[int]]:
     """Return, by storage, the results of the hole that it depends on, directly or not."""
     arriving = [name for name in hole.results if name is not None]
     found = {graph.values[name].storage: frozenset((at,)) for at, name in enumerate(arriving)}
-    names = [op.name for op in graph.ops]
-    for op in graph.ops[names.index(hole.name) + 1 :]:
+    for op in _ops_behind(graph, hole):
         read = frozenset(at for name in graph.reads(op) for at in found.get(name, ()))
         for name in graph.written(op) if read else ():
             found[name] = found.get(name, frozenset()) | read
     return found
+
+
+def _ops_behind(graph: Graph, hole: Op) -> tuple[Op, ...]:
+    """Return the ops of a captured graph behind its hole."""
+    return graph.ops[graph.ops.index(hole) + 1 :]
 
 
 def versions(tensors: Sequence[object], numbers: Sequence[int]) -> list[int]:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from outgrow.frontends.tracing.capture import Captured
-from outgrow.frontends.user.state import BatchSlot
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.remarks import remark
 
 _CAST = "aten._to_copy.default"
@@ -62,6 +61,6 @@ def _is_kept(arg: Tensor) -> bool:
 def cast_inputs(captured: Captured) -> tuple[int, ...]:
     """Return the numbers of the inputs of which a part makes a copy of another type."""
     graph = captured.graph
-    leaves = {item.storage: item.slot.leaf for item in captured.inputs if isinstance(item.slot, BatchSlot)}
+    leaves = captured.batch_leaves
     read = {name for op in graph.ops if op.operator == _CAST for name in graph.reads(op)}
     return tuple(leaves[name] for name in sorted(read & leaves.keys()))

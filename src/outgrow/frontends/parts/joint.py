@@ -28,7 +28,6 @@ from outgrow.frontends.fake.eager_ways import IN_PLACE_OF
 from outgrow.frontends.parts.addends import addends
 from outgrow.frontends.user.unseen import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
-from outgrow.runtime.program import Call, Program
 
 _STATE = re.compile("_(parameters|buffers)_")
 """What Dynamo's names of inputs that belong to a module have in common."""
@@ -211,14 +210,6 @@ def _place_of(node: fx.Node) -> str:
 def hole_of(graph: Graph) -> Op | None:
     """Return the hole of a captured joint function; None if nobody wants a gradient."""
     return next((op for op in graph.ops if op.operator == _ELSEWHERE), None)
-
-
-def position_of(hole: Op | None, program: Program) -> int | None:
-    """Return the number of the instruction that the hole became."""
-    if hole is None:
-        return None
-    found = (at for at, item in enumerate(program.instructions) if isinstance(item, Call) and item.name == hole.name)
-    return next(found)
 
 
 def open_results(hole: Op | None) -> tuple[int, ...]:

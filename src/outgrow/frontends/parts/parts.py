@@ -22,7 +22,8 @@ from outgrow.frontends.parts.joint import SameAs, as_traced, joint, origin_of, p
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
 from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outdated, may_stay, plain, planned, shown
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import signature
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.sharing import raise_versions

@@ -19,8 +19,7 @@ from outgrow.errors import TierFailure, Uncapturable
 from outgrow.frontends import calls
 from outgrow.frontends.parts.shared_budget import NOBODY, Pause, Ready, Shared, plain
 from outgrow.frontends.platforms.platform import Platform
-from outgrow.frontends.tracing.capture import GraphResult
-from outgrow.frontends.user.state import BatchSlot
+from outgrow.frontends.tracing.captured import GraphResult
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run, is_as_captured
 from outgrow.runtime.program import Result
@@ -107,8 +106,8 @@ class Waiting:
 
 def _staying(ready: Ready, args: Sequence[object], run: Running) -> dict[str, torch.UntypedStorage]:
     """Return the storages of a run that stay in place from run to run: those of parameters."""
-    slots = ((item.storage, item.slot) for item in ready.captured.inputs)
-    found = {name for name, slot in slots if isinstance(slot, BatchSlot) and isinstance(args[slot.leaf], nn.Parameter)}
+    leaves = ready.captured.batch_leaves
+    found = {name for name, leaf in leaves.items() if isinstance(args[leaf], nn.Parameter)}
     return {name: run.storages[name] for name in found & run.storages.keys()}
 
 

@@ -25,11 +25,11 @@ from outgrow.errors import Infeasible
 from outgrow.frontends.parts.arrivals import Arrival, normal
 from outgrow.frontends.parts.between import Between, between
 from outgrow.frontends.parts.casts import Casts, cast_inputs
-from outgrow.frontends.parts.joint import Origin, hole_of, open_results, position_of
+from outgrow.frontends.parts.joint import Origin, hole_of, open_results
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.machine import Machine
@@ -256,7 +256,8 @@ def planned(
     hole = hole_of(captured.graph)
     own = platform.needed_bytes(prepared, program)
     found = between(captured, prepared.derived, hole)
-    passes = position_of(hole, program), open_results(hole), found, tuple(map(len, found.sources))
+    waits_at = None if hole is None else prepared.derived.op_positions[hole.name]
+    passes = waits_at, open_results(hole), found, tuple(map(len, found.sources))
     number = next(shared.numbers) if before is None else before.number
     given = [args[at] for at in origin.inputs]
     shapes = tuple(tuple(item.shape) for item in given if isinstance(item, Tensor))

@@ -13,7 +13,7 @@ from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.preparing.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.preparing.prepare import Prepared, unseen_overhead_bytes
 from outgrow.frontends.preparing.settings import Settings, remark_beyond_memory
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.remarks import remark

@@ -29,7 +29,7 @@ from outgrow.frontends.preparing.measure import CostCache, machine_of, open_cost
 from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.user.devices import CPU
 from outgrow.ir.graph import Graph, Op, Role
 from outgrow.ir.machine import Machine
@@ -170,14 +170,14 @@ class OnDevice:
     def needed_bytes(self, prepared: Prepared, program: Program) -> int:
         """Scratch is in the arena where the allocator can be directed, and beside it otherwise."""
         scratch = [0 if self._rehearsal.directed else cost.workspace_bytes for cost in prepared.costs.values()]
-        addresses = _addresses(program)
+        addresses = program.placed
         return self._taken_by(addresses.arena_bytes, addresses) + max(scratch, default=0)
 
     def install(self) -> None:
         """The allocator is directed from the beginning."""
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:
-        addresses = _addresses(program)
+        addresses = program.placed
         spill, was_here = self._beside.ready(program, tensors, self._arena.close)
         if was_here:
             self._device.give_back()
@@ -227,7 +227,7 @@ class OnDevice:
     def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
         """The arena, with the holes between addresses, what lies beside it, and arenas of idle steps."""
         others = sum(other.resting_bytes() for other in self._idle_beside())
-        return self._taken_by(self._arena.size_bytes, _addresses(program)) + others
+        return self._taken_by(self._arena.size_bytes, program.placed) + others
 
     def resting_bytes(self) -> int:
         return self._arena.size_bytes
@@ -297,11 +297,6 @@ class OnDevice:
 def _is_one(device: BesideHost, other: BesideHost) -> bool:
     """Whether two are one device. What stands in for one on the host has memory of its own."""
     return device is other or (device.torch_device == other.torch_device != CPU)
-
-
-def _addresses(program: Program) -> Addresses:
-    assert program.addresses is not None, "a program that runs in an arena has addresses"
-    return program.addresses
 
 
 def _ops(graph: Graph) -> list[tuple[int, Op]]:

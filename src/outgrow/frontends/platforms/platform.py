@@ -14,7 +14,7 @@ from torch import Tensor
 from outgrow.analysis.cost import Cost
 from outgrow.frontends.preparing.measure import CostCache
 from outgrow.frontends.preparing.prepare import Prepared
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.runtime.device_memory import DeviceMemory

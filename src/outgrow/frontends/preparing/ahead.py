@@ -12,10 +12,11 @@ from typing import Any
 
 from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.prepare import KnownMachine, Prepared, plan_captured, problem_of
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.workloads.steps import capture_steps
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.planning.names import SOLVER_SECONDS
+from outgrow.planning.order.lean import Orders
 from outgrow.planning.pareto import range_of
 from outgrow.planning.problem import Problem, silent
 from outgrow.runtime.freeing import settled_bytes
@@ -63,7 +64,7 @@ class Ahead:
     def floor_bytes(self) -> int:
         """Return the smallest budget with which every step has a plan."""
         problems = (problem_of(step, self.target, self.taken_bytes) for step in self.steps)
-        return max(range_of(problem)[0] for problem in problems)
+        return max(range_of(Orders(problem))[0] for problem in problems)
 
     def _tried(self, step: Captured, budget_bytes: int, **how: Any) -> Prepared | Infeasible:
         try:

@@ -18,12 +18,11 @@ class Trial:
     """One value of the setting: what was planned for it, or why there is no plan."""
 
     value: int
-    prepared: Prepared | None
-    refusal: Infeasible | None = None
+    found: Prepared | Infeasible
 
     def fits(self, slowdown: float) -> bool:
         """Return whether there is a plan that is at most this much slower than in core."""
-        return self.prepared is not None and slowdown_of(self.prepared.plan) <= slowdown
+        return isinstance(self.found, Prepared) and slowdown_of(self.found.plan) <= slowdown
 
 
 def trial(ahead: Ahead, budget_bytes: int, planner: str, value: int) -> Trial:
@@ -31,7 +30,7 @@ def trial(ahead: Ahead, budget_bytes: int, planner: str, value: int) -> Trial:
     try:
         return Trial(value, ahead.planned(budget_bytes, planner=planner, prove=False))
     except Infeasible as refusal:
-        return Trial(value, None, refusal)
+        return Trial(value, refusal)
 
 
 def largest(

@@ -13,7 +13,7 @@ from outgrow.analysis.timeline import Lane, Trace
 from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.kept import planned_or_kept
 from outgrow.frontends.preparing.measure import open_cost_cache, this_machine
-from outgrow.frontends.tracing.capture import Captured
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.arithmetic import PRODUCTS, value_bytes

@@ -24,7 +24,7 @@ from statistics import median
 
 import torch
 
-from outgrow.analysis.cost import FUSED, NUMBER_SECONDS, OF_NUMBERS, Cost, cost_key, workspace_bound
+from outgrow.analysis.cost import COMPILED, NUMBER_SECONDS, OF_NUMBERS, Cost, cost_key, workspace_bound
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
 from outgrow.frontends.fake.lists import by_torch
@@ -130,7 +130,7 @@ class Rehearsal:
 
     def _tried(self, graph: Graph, op: Op, elsewhere: Collection[str]) -> Rehearsed:
         runs = by_torch(op.operator)
-        is_of_host = runs.partition(".")[0] in _OF_THE_HOST and not runs.startswith(FUSED)
+        is_of_host = runs.partition(".")[0] in _OF_THE_HOST and not runs.startswith(COMPILED)
         if is_of_host or _only_checks(graph, op):
             return Rehearsed(NUMBER_SECONDS)
         alone = _alone(graph, op)

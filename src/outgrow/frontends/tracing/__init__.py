@@ -1,8 +1,10 @@
 """How does a step, as the user wrote it, become a graph? It is run once on fakes, and what it did is converted.
 
-capture        the whole way, and what is captured
+capture        the whole way
 trace          what a step does to its tensors, as nodes on fakes
 convert        from nodes to ops on storages
+assembly       from a trace to a captured step
+captured       a captured step: graph, inputs, results
 found          how tensors lie that a step finds outside
 checks         calls that are there for nothing that they return
 names          calls of torch as plain data, and back

@@ -25,7 +25,7 @@ from torch._ops import OpOverload
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.literals import written_arguments
 from outgrow.frontends.tracing.checks import checks, checks_in_turn
-from outgrow.frontends.tracing.names import operator_name, symbol_name
+from outgrow.frontends.tracing.names import Named, operator_name, symbol_name
 from outgrow.frontends.user.sharing import address
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value
@@ -34,7 +34,6 @@ from outgrow.operators.effects import hidden_writes
 GENERATOR = "generator"
 _SCALAR_DTYPES = {torch.SymFloat: "float", torch.SymInt: "int", torch.SymBool: "bool"}
 _SCALAR_DTYPES |= {float: "float", int: "int", bool: "bool"}
-NAMED_LITERALS = (torch.dtype, torch.layout, torch.memory_format, torch.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ class Conversion:
         if isinstance(output, Tensor):
             if not self.has(output):
                 self._add_storage(name, self.born_roles.get(address(output), Role.ACTIVATION), output)
-            elif self._names[address(output)] not in written:
+            elif self.storage_of(output) not in written:
                 return None
             return self._value_at_present(self._geometry(name, output))
         if type(output) in _SCALAR_DTYPES:
@@ -192,7 +191,7 @@ class Conversion:
                 return tuple(self._argument(part) for part in item)
             case None | bool() | int() | float() | str():
                 return item
-            case _ if isinstance(item, NAMED_LITERALS):
+            case _ if isinstance(item, Named):
                 return Symbol(symbol_name(item))
             case _:
                 raise Uncapturable(

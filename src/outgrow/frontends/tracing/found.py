@@ -31,5 +31,6 @@ class Found:
 
 
 def _lying(tensor: Tensor) -> tuple[object, ...]:
-    (*lies, _), tensor = geometry(local(tensor)), local(tensor)
+    tensor = local(tensor)
+    *lies, _ = geometry(tensor)
     return (*lies, tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())

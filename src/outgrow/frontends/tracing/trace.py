@@ -68,7 +68,7 @@ from outgrow.frontends.user.state import (
     state_tensors,
 )
 from outgrow.frontends.user.taken import nothing_taken
-from outgrow.frontends.user.unseen import check_geometries, geometries, nothing_unseen
+from outgrow.frontends.user.unseen import check_geometries, geometry, nothing_unseen
 from outgrow.remarks import remark
 
 _one_at_a_time = RLock()
@@ -256,7 +256,7 @@ def _trace(
         for context in (_made_traceable(), intact, _quiet(), refusals(), mode, twins, one_thread):
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
-        lying = geometries(tensors)
+        lying = {slot: geometry(tensor) for slot, tensor in tensors.items()}
         stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
         module = tracer([*tensors.values(), *symbols])
         check_geometries(lying, tensors)

@@ -66,14 +66,13 @@ def asked(shape_env: ShapeEnv, seen: Mapping[sympy.Symbol, tuple[T, float]]) -> 
 def guards(shape_env: ShapeEnv, symbols: Sequence[sympy.Symbol], values: Sequence[float]) -> Guards:
     """Return what the trace assumed about `symbols`, which stood for `values`; those that are not finite must stay."""
     names = {symbol: f"hyper_{at}" for at, symbol in enumerate(symbols)}
+    renamed = {symbol: sympy.Symbol(name, **symbol.assumptions0) for symbol, name in names.items()}
     pairs = zip(symbols, values, strict=True)
     fixed = {symbol: value for symbol, value in pairs if symbol in shape_env.replacements or not math.isfinite(value)}
     conditions = [_is_the_same(names[symbol], value) for symbol, value in fixed.items()]
     assumed = [guard.expr for guard in shape_env.guards if guard.expr.free_symbols <= names.keys()]
     conditions += [
-        f"({_Printer().doprint(expr.xreplace(_symbols(names)))})"
-        for expr in assumed
-        if not expr.free_symbols <= fixed.keys()
+        f"({_Printer().doprint(expr.xreplace(renamed))})" for expr in assumed if not expr.free_symbols <= fixed.keys()
     ]
     return Guards(tuple(names.values()), " and ".join(dict.fromkeys(conditions)) or "True")
 
@@ -82,7 +81,3 @@ def _is_the_same(name: str, value: float) -> str:
     if math.isnan(value):
         return f"math.isnan({name})"
     return f"{name} == {'-' if value < 0 else ''}math.inf" if math.isinf(value) else f"{name} == {value!r}"
-
-
-def _symbols(names: dict[sympy.Symbol, str]) -> dict[sympy.Symbol, sympy.Symbol]:
-    return {symbol: sympy.Symbol(name, **symbol.assumptions0) for symbol, name in names.items()}

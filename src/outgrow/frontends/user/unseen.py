@@ -97,11 +97,6 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
         raise refused[0]
 
 
-def geometries(tensors: Mapping[Slot, Tensor]) -> dict[Slot, Geometry]:
-    """Return how tensors lie in which memory, and how large that is."""
-    return {slot: geometry(tensor) for slot, tensor in tensors.items()}
-
-
 def geometry(tensor: Tensor) -> Geometry:
     """Return how a tensor lies in which memory, and how large that is."""
     storage = tensor.untyped_storage()

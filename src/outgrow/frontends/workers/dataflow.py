@@ -13,8 +13,8 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from outgrow.frontends.tracing.arguments import completed
-from outgrow.frontends.tracing.convert import NAMED_LITERALS, written_nodes
-from outgrow.frontends.tracing.names import DETACHES, operator_name, symbol_name
+from outgrow.frontends.tracing.convert import written_nodes
+from outgrow.frontends.tracing.names import DETACHES, Named, operator_name, symbol_name
 from outgrow.frontends.tracing.trace import Leaf, Traced
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import BatchSlot, ParameterSlot, StateSlot, storage_name
@@ -61,10 +61,9 @@ class _Reading:
         placeholders = iter(self._traced.module.graph.find_nodes(op="placeholder"))
         for slot, tensor in self._traced.tensors.items():
             node = next(placeholders)
-            self._names[node] = storage_name(slot)
-            is_given, name = isinstance(slot, BatchSlot), storage_name(slot)
-            self._add(name, tensor, lasting=not is_given, whole=is_given)
-            self._tensors[name] = replace(self._tensors[name], trained=isinstance(slot, ParameterSlot))
+            self._names[node] = name = storage_name(slot)
+            is_given = isinstance(slot, BatchSlot)
+            self._add(name, tensor, lasting=not is_given, whole=is_given, trained=isinstance(slot, ParameterSlot))
         for node in self._traced.module.graph.nodes:
             if node.op == "get_attr":
                 tensor = getattr(self._traced.module, str(node.target))
@@ -146,7 +145,7 @@ class _Reading:
         self._add(name, found, lasting=False)
         return name
 
-    def _add(self, name: str, tensor: Tensor, *, lasting: bool, whole: bool = False) -> None:
+    def _add(self, name: str, tensor: Tensor, *, lasting: bool, whole: bool = False, trained: bool = False) -> None:
         viewed = self._owners.setdefault(address(tensor), name)
         self._tensors[name] = dataflow.Tensor(
             name,
@@ -155,6 +154,7 @@ class _Reading:
             viewed,
             lasting,
             whole,
+            trained=trained,
             dtype=str(tensor.dtype).removeprefix("torch."),
         )
 
@@ -170,7 +170,7 @@ class _Reading:
             case None | bool() | int() | float() | str():
                 return item
             case _:
-                return Symbol(symbol_name(item)) if isinstance(item, NAMED_LITERALS) else HOST
+                return Symbol(symbol_name(item)) if isinstance(item, Named) else HOST
 
 
 def _with_shared_memory_whole(step: Dataflow) -> Dataflow:

@@ -12,7 +12,8 @@ import torch
 import torch.utils._pytree as pytree
 
 from outgrow.analysis.cost import Cost, cost_key, costs_of
-from outgrow.frontends.tracing.capture import Captured, captured_from
+from outgrow.frontends.tracing.assembly import captured_from
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.workers.dataflow import divisible_dataflow, put_back
@@ -23,7 +24,7 @@ from outgrow.frontends.workloads.loading import blamed_on
 from outgrow.frontends.workloads.unallocated import build_unallocated
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.flight import ARRIVED, EXCHANGE
-from outgrow.ir.graph import Argument, Graph, Op
+from outgrow.ir.graph import Argument, Graph
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Dataflow
 from outgrow.planning.partition.shares import Shares
@@ -88,11 +89,6 @@ def exchange_costs(graph: Graph, machine: Machine, worker: int) -> dict[str, Cos
         else:
             now += costs[op.name].seconds
     return {key: Cost(mean(found)) for key, found in waits.items()}
-
-
-def is_wait(op: Op) -> bool:
-    """Whether an op waits for other workers."""
-    return op.operator == ARRIVED
 
 
 def _sizes(argument: Argument) -> tuple[int, ...]:

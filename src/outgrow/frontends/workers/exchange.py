@@ -266,10 +266,11 @@ def _are_addends(parts: Sequence[Part], wanted: Region | None) -> bool:
 
 def _are_stacked(parts: Sequence[Part], wanted: Region) -> bool:
     """Whether parts follow each other along the first dimension, in the order of their workers, and are all of it."""
-    ends = [wanted[0][0], *(part.box[0][1] for part in parts)] if wanted else []
+    if not wanted:
+        return False
+    ends = [wanted[0][0], *(part.box[0][1] for part in parts)]
     return (
-        bool(wanted)
-        and all(part.turn == 0 and part.box[1:] == wanted[1:] for part in parts)
+        all(part.turn == 0 and part.box[1:] == wanted[1:] for part in parts)
         and [part.box[0] for part in parts] == list(pairwise(ends))
         and ends[-1] == wanted[0][1]
         and [part.worker for part in parts] == sorted(part.worker for part in parts)

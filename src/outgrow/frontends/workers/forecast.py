@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from outgrow.analysis.cost import cost_key, costs_of
 from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured
-from outgrow.frontends.tracing.capture import Captured
-from outgrow.frontends.workers.divisible import Divisible, exchange_costs, is_wait
+from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.workers.divisible import Divisible, exchange_costs
+from outgrow.ir.flight import ARRIVED
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Dataflow
 from outgrow.plan import Estimate
@@ -49,7 +50,7 @@ def of_a_worker(
     own = job.of_worker(Shares(job.step, found), FIRST, machine)
     exchanges = exchange_costs(own.graph, machine, FIRST)
     planned = _planned(own, KnownMachine(machine.as_one_of(found.workers), exchanges), budget_bytes, progress)
-    seconds = sum(exchanges[cost_key(own.graph, op)].seconds for op in own.graph.ops if is_wait(op))
+    seconds = sum(exchanges[cost_key(own.graph, op)].seconds for op in own.graph.ops if op.operator == ARRIVED)
     return Worker(planned, seconds)
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch._guards import detect_fake_mode
 
-from outgrow.frontends.tracing.capture import Captured, capture
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.user.attributes import next_step
 from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.state import OptimizerSlot, Training, preserved, put, state_tensors

@@ -15,6 +15,7 @@ from outgrow.plan import Move
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.draft import Draft, Place
 from outgrow.rewriting.order import move
+from outgrow.rewriting.rule import required_place
 
 
 def early_updates(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Move, ...]]:
@@ -27,7 +28,7 @@ def early_updates(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Move, ..
     draft = Draft(graph)
     moves: list[Move] = []
     for component in (*([op] for op in scalars), *large):
-        obstacle = _obstacle(draft, [_place(draft, op) for op in component])
+        obstacle = _obstacle(draft, [required_place(draft, op.name) for op in component])
         if obstacle is None:
             continue
         decision = Move(tuple(op.name for op in component), obstacle)
@@ -47,12 +48,6 @@ def _obstacle(draft: Draft, component: list[Place]) -> str | None:
     inside = [place for place in conflicts if draft.precedes(first, place) and draft.precedes(place, component[-1])]
     obstacle = earlier[-1] if earlier else draft.first
     return None if inside or obstacle in (first, draft.preceding(first)) else draft.op(obstacle).name
-
-
-def _place(draft: Draft, op: Op) -> Place:
-    place = draft.place_of(op.name)
-    assert place is not None, "a draft has the ops of its graph"
-    return place
 
 
 def _scalars(graph: Graph, ops: Sequence[Op]) -> tuple[list[Op], list[Op]]:

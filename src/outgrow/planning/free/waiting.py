@@ -16,6 +16,7 @@ from outgrow.plan import Move
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.draft import Draft, Place
 from outgrow.rewriting.order import move
+from outgrow.rewriting.rule import required_place
 
 
 def waiting_weights(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Move, ...]]:
@@ -30,9 +31,7 @@ def waiting_weights(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Move, 
         if kept.is_persistent or kept.size_bytes < max(problem.minimum_bytes, gradient.size_bytes + 1):
             continue
         draft = draft or Draft(graph)
-        place = draft.place_of(op.name)
-        assert place is not None, "a draft has the ops of its graph"
-        decision = _wait(draft, place, kept.name)
+        decision = _wait(draft, required_place(draft, op.name), kept.name)
         if decision is not None:
             move(draft, decision)
             moves.append(decision)

@@ -117,17 +117,22 @@ def jobs_of(graph: Graph, workspace: Mapping[str, int], *, first_stays: bool = F
 
 def profile(jobs: Jobs, order: Sequence[int]) -> list[int]:
     """Return the bytes at each job of an order."""
-    left = list(jobs.uses)
-    held = jobs.start_bytes
+    held, left = jobs.start_bytes, list(jobs.uses)
     found: list[int] = []
     for job in order:
-        held += jobs.born_bytes[job]
-        found.append(held + jobs.workspace_bytes[job])
-        for storage in jobs.touches[job]:
-            left[storage] -= 1
-            if not left[storage]:
-                held -= jobs.sizes[storage]
+        found.append(held + jobs.born_bytes[job] + jobs.workspace_bytes[job])
+        held += _added(jobs, job, left)
     return found
+
+
+def _added(jobs: Jobs, job: int, left: list[int]) -> int:
+    """Return by how many bytes more is held after a job than before; counts off its touches of those `left`."""
+    added = jobs.born_bytes[job]
+    for storage in jobs.touches[job]:
+        left[storage] -= 1
+        if not left[storage]:
+            added -= jobs.sizes[storage]
+    return added
 
 
 def window(jobs: Jobs, order: Sequence[int], begin: int, end: int) -> Jobs:
@@ -139,13 +144,7 @@ def window(jobs: Jobs, order: Sequence[int], begin: int, end: int) -> Jobs:
     inside = order[begin:end]
     number = {job: at for at, job in enumerate(inside)}
     left = list(jobs.uses)
-    held = jobs.start_bytes
-    for job in order[:begin]:
-        held += jobs.born_bytes[job]
-        for storage in jobs.touches[job]:
-            left[storage] -= 1
-            if not left[storage]:
-                held -= jobs.sizes[storage]
+    held = jobs.start_bytes + sum(_added(jobs, job, left) for job in order[:begin])
     counts = _touches(jobs, inside)
     mortal = [storage for storage, count in counts.items() if count == left[storage]]
     renumbered = {storage: at for at, storage in enumerate(mortal)}

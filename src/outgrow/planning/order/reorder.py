@@ -15,7 +15,7 @@ much work again as led to the best order, and at least a quarter of all, has fou
 
 from dataclasses import dataclass
 
-from outgrow.planning.order.ideals import Packed, packed, search_ideals
+from outgrow.planning.order.ideals import Found, Packed, packed, search_ideals
 from outgrow.planning.order.jobs import Jobs, profile, segments, window
 from outgrow.planning.order.unavoidable import unavoidable_bytes
 
@@ -109,8 +109,7 @@ def _by_bisection(jobs: Jobs, effort: Effort) -> tuple[int, ...] | None:
     for width in dict.fromkeys(min(width, most) for width in _WIDTHS):
         low, limit = proved, peak - 1
         while low < peak and effort.left > 0:
-            found = search_ideals(arrays, limit, width, effort.left)
-            effort.spend(found.work, is_better=found.order is not None)
+            found = _asked(arrays, limit, width, effort)
             if found.order is None:
                 if found.is_exhaustive:
                     proved = max(proved, limit + 1)
@@ -130,7 +129,7 @@ def _by_windows(jobs: Jobs, order: list[int], effort: Effort) -> list[int]:
         at = bytes_at.index(peak)
         begin, end = max(0, at - sizes[0] // 2), min(len(order), at + sizes[0] // 2 + 1)
         inside = window(jobs, order, begin, end)
-        better = _below(packed(inside), peak - 1, effort)
+        better = _asked(packed(inside), peak - 1, _WINDOW_WIDTH, effort).order
         if better is None:
             sizes.pop(0)
             continue
@@ -138,7 +137,8 @@ def _by_windows(jobs: Jobs, order: list[int], effort: Effort) -> list[int]:
     return order
 
 
-def _below(arrays: Packed, limit: int, effort: Effort) -> tuple[int, ...] | None:
-    found = search_ideals(arrays, limit, _WINDOW_WIDTH, effort.left)
+def _asked(arrays: Packed, limit: int, width: int, effort: Effort) -> Found:
+    """Ask for an order below a limit, and note the effort."""
+    found = search_ideals(arrays, limit, width, effort.left)
     effort.spend(found.work, is_better=found.order is not None)
-    return found.order
+    return found

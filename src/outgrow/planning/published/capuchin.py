@@ -32,7 +32,7 @@ from outgrow.planning.published.lanes import Booking, Lanes
 from outgrow.planning.published.lineage import rebuild_all
 from outgrow.planning.published.profile import Profile, profile_of
 from outgrow.planning.published.regeneration import Regeneration
-from outgrow.planning.published.triggers import Schedule, latest_trigger, triggered
+from outgrow.planning.published.triggers import SwapSchedule, latest_trigger, triggered
 
 _RUNS = 50
 _EARLIER = 0.05
@@ -106,7 +106,7 @@ def _chosen_to_recompute(problem: Problem, profile: Profile) -> Regeneration:
     return regeneration
 
 
-def _swapped(problem: Problem, graph: Graph) -> Schedule | None:
+def _swapped(problem: Problem, graph: Graph) -> SwapSchedule | None:
     """Parts 1 to 3 without recomputation, on a graph with what is recomputed; None if the step does not fit."""
     profile = profile_of(problem, graph)
     ledger = _Ledger(problem, profile)
@@ -118,7 +118,7 @@ def _swapped(problem: Problem, graph: Graph) -> Schedule | None:
     return _learned(problem, profile, ledger.booked)
 
 
-def _learned(problem: Problem, profile: Profile, booked: dict[Gap, Booking]) -> Schedule:
+def _learned(problem: Problem, profile: Profile, booked: dict[Gap, Booking]) -> SwapSchedule:
     """The quickest of the runs, each with earlier triggers for what came back late in the run before."""
     begins = {gap: booking.back_begin for gap, booking in booked.items()}
     best = _run(problem, profile, begins)
@@ -134,7 +134,7 @@ def _learned(problem: Problem, profile: Profile, booked: dict[Gap, Booking]) -> 
     return best
 
 
-def _run(problem: Problem, profile: Profile, begins: dict[Gap, float]) -> Schedule:
+def _run(problem: Problem, profile: Profile, begins: dict[Gap, float]) -> SwapSchedule:
     triggers = {gap: latest_trigger(profile, gap, begin) for gap, begin in begins.items()}
     found = triggered(problem, profile, triggers)
     assert found is not None, "no op is over capacity"

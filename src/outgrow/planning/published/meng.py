@@ -22,7 +22,7 @@ from outgrow.planning.problem import Problem
 from outgrow.planning.published.phases import maps, turn_of
 from outgrow.planning.published.profile import Profile, profile_of
 from outgrow.planning.published.refusal import refusal
-from outgrow.planning.published.triggers import Schedule, latest_trigger, promised_bytes, triggered
+from outgrow.planning.published.triggers import SwapSchedule, latest_trigger, promised_bytes, triggered
 
 _THRESHOLDS = 12
 
@@ -38,7 +38,7 @@ def meng(problem: Problem) -> tuple[Decision, ...]:
     require_feasible(problem, problem.graph)
     feature_maps = list(maps(profile, problem.graph, turn_of(problem.graph)).values())
     fewest = _fewest_swapped(problem, profile, feature_maps)
-    best: Schedule | None = None
+    best: SwapSchedule | None = None
     for part in range(_THRESHOLDS):
         count = fewest + (len(feature_maps) - fewest) * part // _THRESHOLDS
         found = _schedule(problem, profile, feature_maps[:count])
@@ -64,7 +64,7 @@ def _fewest_swapped(problem: Problem, profile: Profile, feature_maps: Sequence[S
     return enough
 
 
-def _schedule(problem: Problem, profile: Profile, swapped: Sequence[Sequence[Gap]]) -> Schedule:
+def _schedule(problem: Problem, profile: Profile, swapped: Sequence[Sequence[Gap]]) -> SwapSchedule:
     link, elapsed = problem.machine.link, profile.elapsed
     triggers = {
         gap: latest_trigger(profile, gap, float(elapsed[gap.end]) - link.in_seconds(gap.size_bytes))

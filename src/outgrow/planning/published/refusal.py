@@ -12,7 +12,7 @@ from outgrow.errors import Infeasible
 from outgrow.ir.graph import Op
 from outgrow.planning.arrays import Integers
 from outgrow.planning.problem import Problem
-from outgrow.units import MIB, format_bytes
+from outgrow.units import format_bytes, round_up_to_mib
 
 
 def refusal(
@@ -24,7 +24,7 @@ def refusal(
     return Infeasible(
         f"{method} finds no plan within {format_bytes(problem.budget.limit_bytes)}: {limits}, and at its best "
         f"{ops[step].name} ({ops[step].operator}) is reached with {format_bytes(required)}. "
-        f"Raise the budget to {-(-required // MIB)}MiB, or choose the planner search.",
+        f"Raise the budget to {round_up_to_mib(required)}, or choose the planner search.",
         floor_bytes=required,
         culprit=ops[step].name,
         because=limits,

@@ -27,7 +27,7 @@ from outgrow.planning.problem import Problem
 from outgrow.planning.published.phases import maps, turn_of
 from outgrow.planning.published.profile import Profile, profile_of
 from outgrow.planning.published.refusal import refusal
-from outgrow.planning.published.triggers import Schedule, promised_bytes, triggered
+from outgrow.planning.published.triggers import SwapSchedule, promised_bytes, triggered
 
 
 def tflms_v1(problem: Problem) -> tuple[Decision, ...]:
@@ -80,9 +80,9 @@ def _fewest(profile: Profile, tensors: Sequence[Sequence[Gap]], capacity: int) -
     return enough
 
 
-def _with_best_lb(problem: Problem, profile: Profile, gaps: Sequence[Gap]) -> Schedule:
+def _with_best_lb(problem: Problem, profile: Profile, gaps: Sequence[Gap]) -> SwapSchedule:
     """The quickest schedule over lb = 1, 2, 4, ... up to the number of ops."""
-    best: Schedule | None = None
+    best: SwapSchedule | None = None
     lb = 1
     while lb <= len(profile.ops):
         found = triggered(problem, profile, {gap: max(gap.begin + 1, gap.end - lb) for gap in gaps})

@@ -33,7 +33,7 @@ from outgrow.planning.published.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class SwapSchedule:
     """The swaps, the seconds of the step, and the stall that each swapped gap causes."""
 
     swaps: tuple[Swap, ...]
@@ -55,7 +55,7 @@ def latest_trigger(profile: Profile, gap: Gap, seconds: float) -> int:
     return min(max(step, gap.begin + 1), gap.end)
 
 
-def triggered(problem: Problem, profile: Profile, triggers: Mapping[Gap, int]) -> Schedule | None:
+def triggered(problem: Problem, profile: Profile, triggers: Mapping[Gap, int]) -> SwapSchedule | None:
     """Return the swaps of these gaps in the order of their copies back, or None if the capacity does not hold.
 
     The copy back of a gap begins directly before the op at its trigger or later. `stalls` are the seconds for which the
@@ -104,7 +104,7 @@ class _Walk:
         for gap in profile.gaps:
             self.departures.setdefault(gap.begin, []).append(gap)
 
-    def run(self) -> Schedule:
+    def run(self) -> SwapSchedule:
         for step, op in enumerate(self.profile.ops):
             self._keep(step)
             self._drop(step, op.name)
@@ -123,7 +123,7 @@ class _Walk:
             )
             for trip in self.trips
         )
-        return Schedule(swaps, self.clock, tuple((trip.gap, trip.stall) for trip in self.trips))
+        return SwapSchedule(swaps, self.clock, tuple((trip.gap, trip.stall) for trip in self.trips))
 
     def _keep(self, step: int) -> None:
         for trip in sorted(self.held, key=lambda trip: trip.gap.end):

@@ -1,0 +1,212 @@
+"""How do the nodes of a trace become a captured step? In one pass: inputs, calls, results."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.distributed.tensor import DTensor
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.tracing.captured import Captured, GraphResult, Hyper, Input, Put, Returned
+from outgrow.frontends.tracing.convert import Conversion
+from outgrow.frontends.tracing.found import Found
+from outgrow.frontends.tracing.trace import Leaf, Traced
+from outgrow.frontends.user.devices import device_of, elsewhere_of
+from outgrow.frontends.user.guards import asked, guards
+from outgrow.frontends.user.refusals import NOT_HELD
+from outgrow.frontends.user.sharing import address
+from outgrow.frontends.user.state import (
+    BatchSlot,
+    BufferSlot,
+    ConstantSlot,
+    GradientSlot,
+    GroupSlot,
+    OptimizerSlot,
+    ParameterSlot,
+    Slot,
+    storage_name,
+    title,
+)
+from outgrow.ir.graph import Graph, Role
+
+_ROLES: Mapping[type[Slot], Role] = {
+    ParameterSlot: Role.PARAMETER,
+    BufferSlot: Role.BUFFER,
+    GradientSlot: Role.GRADIENT,
+    OptimizerSlot: Role.OPTIMIZER,
+    GroupSlot: Role.OPTIMIZER,
+    BatchSlot: Role.INPUT,
+    ConstantSlot: Role.INPUT,
+}
+
+
+def captured_from(traced: Traced, leaves: Sequence[object]) -> Captured:
+    """Return a traced step as a graph; `leaves` are those of the arguments with which it was traced."""
+    return _Assembly(traced, leaves).captured()
+
+
+class _Assembly:
+    """Goes through a trace once: inputs, calls, results."""
+
+    def __init__(self, traced: Traced, leaves: Sequence[object]) -> None:
+        self.traced = traced
+        self.leaves = leaves
+        self.conversion = Conversion(_born_roles(traced))
+        self.inputs: list[Input] = []
+        self.constants: list[Tensor] = []
+        self.found: list[Found] = []
+        self.outputs: tuple[object, ...] = ()
+
+    def captured(self) -> Captured:
+        """Convert every node and return the whole."""
+        placeholders = iter(self.traced.module.graph.find_nodes(op="placeholder"))
+        for slot, tensor in self.traced.tensors.items():
+            self._bind(next(placeholders), slot, tensor)
+        names = {slot: storage_name(slot) for slot in self.traced.hyper}
+        for name in names.values():
+            self.conversion.add_scalar_input(next(placeholders), name)
+        for node in self.traced.module.graph.nodes:
+            self._visit(node)
+        self._check_batch()
+        results, numbers = self._results()
+        values, puts = self.traced.hyper, self._puts(numbers)
+        counters = asked(self.traced.shape_env, self.traced.counters)
+        assumed = tuple(values.values()) + tuple(number for _, number in counters.values())
+        graph, stale = _without_stale(self.conversion.graph(results), self.inputs, puts)
+        device = device_of(device for name, device in self.conversion.devices.items() if name in self.conversion.inputs)
+        return Captured(
+            graph=graph,
+            inputs=tuple(item for item in self.inputs if item.storage in graph.storages),
+            hyper=tuple(Hyper(name, slot, values[slot]) for slot, name in names.items()),
+            puts=puts,
+            stale=stale,
+            returned=self._returned(numbers),
+            guards=guards(self.traced.shape_env, (*self.traced.symbols, *counters), assumed),
+            constants=tuple(self.constants),
+            found=tuple(self.found),
+            schedulers=self.traced.schedulers,
+            settled=self.traced.settled,
+            outside=self.traced.outside,
+            changed=self.traced.changed,
+            counters=tuple(counter for counter, _ in counters.values()),
+            questions=self.traced.questions,
+            device=device,
+            elsewhere=elsewhere_of(self.conversion.devices, device, graph),
+        )
+
+    def _bind(self, node: fx.Node, slot: Slot, tensor: Tensor) -> None:
+        name = storage_name(slot)
+        if not self.conversion.has(tensor):
+            self.conversion.add_input(name, _ROLES[type(slot)], tensor)
+            self.inputs.append(Input(name, slot))
+        self.conversion.bind(node, tensor, name)
+
+    def _visit(self, node: fx.Node) -> None:
+        match node.op:
+            case "get_attr":
+                self._bind_constant(node)
+            case "call_function":
+                if not (isinstance(node.target, OpOverload) and node.target.namespace == "profiler"):
+                    self.conversion.convert(node)
+            case "output":
+                (outputs,) = node.args
+                assert isinstance(outputs, Iterable), "the outputs of a trace are a list"
+                self.outputs = tuple(outputs)
+            case _:
+                assert node.op == "placeholder", f"make_fx leaves no {node.op} nodes"
+
+    def _bind_constant(self, node: fx.Node) -> None:
+        assert isinstance(node.target, str), "a constant has a name"
+        tensor = getattr(self.traced.module, node.target)
+        if not isinstance(tensor, Tensor):
+            raise Uncapturable(f"the step gives an operator a {type(tensor).__name__}, {NOT_HELD}")
+        slot = ConstantSlot(len(self.constants))
+        if not self.conversion.has(tensor):
+            self.constants.append(self.traced.originals.get(id(tensor), tensor))
+        self._bind(node, slot, tensor)
+        original = self.traced.originals.get(id(tensor))
+        if original is not None:
+            self.found.append(Found.of(original, self.conversion.storage_of(tensor)))
+
+    def _check_batch(self) -> None:
+        """Refuse a write to memory that an argument shares with something else: in the graph they are separate."""
+        owners = Counter(address(leaf) for leaf in self.leaves if isinstance(leaf, Tensor))
+        written = self._written_state()
+        for at, leaf in enumerate(self.leaves):
+            what = written.get(address(leaf)) if isinstance(leaf, Tensor) else None
+            if what is not None:
+                raise Uncapturable(
+                    f"argument number {at} of the step shares memory with {what}, which the step writes; clone it "
+                    "before the step"
+                )
+        for item in self.inputs:
+            if not (isinstance(item.slot, BatchSlot) and self.conversion.versions[item.storage]):
+                continue
+            leaf = self.leaves[item.slot.leaf]
+            if isinstance(leaf, Tensor) and owners[address(leaf)] > 1:
+                raise Uncapturable(
+                    f"the step writes to its argument number {item.slot.leaf}, which shares memory with another; "
+                    "clone it before the step"
+                )
+
+    def _written_state(self) -> dict[int, str]:
+        """Return by address what models and optimizers hold, or the step finds outside, and the step writes."""
+        found: dict[int, str] = {}
+        for item in self.inputs:
+            if isinstance(item.slot, BatchSlot) or not self.conversion.versions[item.storage]:
+                continue
+            if isinstance(item.slot, ConstantSlot):
+                found[address(self.constants[item.slot.index])] = "a tensor that it finds outside"
+                continue
+            real = self.traced.originals.get(id(self.traced.tensors[item.slot]))
+            if real is not None and not isinstance(real, DTensor):
+                found[address(real)] = title(item.slot)
+        return found
+
+    def _results(self) -> tuple[list[str], dict[int, int]]:
+        """Return the names of the graph's results, and the number of the result that each output is."""
+        numbers: dict[int, int] = {}
+        results: dict[str, int] = {}
+        for at, output in enumerate(self.outputs):
+            if isinstance(output, fx.Node):
+                numbers[at] = results.setdefault(self.conversion.read(output), len(results))
+        return list(results), numbers
+
+    def _puts(self, numbers: Mapping[int, int]) -> tuple[Put, ...]:
+        outputs = enumerate(self.traced.outputs)
+        begun = self.traced.begun
+        slots = [(at, slot) for at, slot in outputs if slot is not None and not isinstance(slot, Leaf)]
+        puts = [Put(slot, numbers[at], begun.get(slot)) for at, slot in slots]
+        return (*puts, *(Put(slot, None) for slot in self.traced.emptied))
+
+    def _returned(self, numbers: Mapping[int, int]) -> Returned:
+        leaves = list(self.traced.returned)
+        for at, output in enumerate(self.traced.outputs):
+            if isinstance(output, Leaf):
+                leaves[output.index] = GraphResult(numbers[at]) if at in numbers else self.outputs[at]
+        return Returned(self.traced.structure, tuple(leaves))
+
+
+def _without_stale(
+    graph: Graph, inputs: Sequence[Input], puts: Sequence[Put]
+) -> tuple[Graph, tuple[GradientSlot, ...]]:
+    """Return the graph without the gradients that it replaces unread, and their slots.
+
+    Those that it reads are results: somebody else may hold the tensors, so they stay to the end of the step.
+    """
+    replaced, needed = {put.slot for put in puts}, graph.used | graph.kept
+    slots = {item.storage: item.slot for item in inputs if isinstance(item.slot, GradientSlot)}
+    stale = {name: slot for name, slot in slots.items() if slot in replaced and name not in needed}
+    storages = {name: storage for name, storage in graph.storages.items() if name not in stale}
+    values = {name: value for name, value in graph.values.items() if value.storage not in stale}
+    last = {value.storage: value.name for value in sorted(values.values(), key=lambda value: value.version)}
+    held = [last[name] for name in slots if name not in stale and name not in graph.kept]
+    return replace(graph, storages=storages, values=values, results=(*graph.results, *held)), tuple(stale.values())
+
+
+def _born_roles(traced: Traced) -> dict[int, Role]:
+    """Return the role of storages that the step makes, by address; the others are activations."""
+    roles = {address(gradient): Role.GRADIENT for gradient in traced.gradients}
+    return roles | {address(tensor): _ROLES[type(slot)] for slot, tensor in traced.born.items()}

@@ -1,0 +1,220 @@
+"""What is a captured step? A graph, where its inputs come from, and where its results go.
+
+A `Captured` step is the graph together with the slots (`frontends.user.state`) from which each input storage is fetched
+at a call, the hyper-parameters that feed its host scalars, and the slots into which results are put. It serves every
+call with the same `frontends.tracing.signature` whose hyper-parameters keep the guards.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LRScheduler
+
+from outgrow.analysis.updates import written_before_updates
+from outgrow.frontends.fake.counters import Counted
+from outgrow.frontends.fake.questions import Question, first_changed
+from outgrow.frontends.tracing.found import Found
+from outgrow.frontends.user.attributes import Contents, Overwritten, Settled
+from outgrow.frontends.user.devices import CPU
+from outgrow.frontends.user.guards import Guards
+from outgrow.frontends.user.outside import Changed, Filled, Outside
+from outgrow.frontends.user.sharing import address
+from outgrow.frontends.user.state import (
+    BatchSlot,
+    BufferSlot,
+    ConstantSlot,
+    GradientSlot,
+    GroupSlot,
+    Slot,
+    Spread,
+    StateSlot,
+    Training,
+    local,
+    read,
+    state_tensors,
+)
+from outgrow.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The tensor in `slot` owns the storage.
+
+    Offsets of values count from the first byte of that tensor's storage; for a batch slot from the tensor's
+    own first byte, so that a batch may be a slice of something larger.
+    """
+
+    storage: str
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Hyper:
+    """The float in `slot` is the scalar `value` of the graph; it was `captured` when the step was traced."""
+
+    value: str
+    slot: GroupSlot
+    captured: float
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """After the step, result number `result` hangs in `slot`; if it is None, the slot is empty.
+
+    `number` is its content, if it is one number that is the same in every call: a counter that begins.
+    """
+
+    slot: StateSlot
+    result: int | None
+    number: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphResult:
+    """The result of the graph of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What the step returns: each leaf is a `GraphResult` or a constant."""
+
+    structure: pytree.TreeSpec
+    leaves: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A training step as a graph, and how it is fed and what becomes of its results.
+
+    Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step.
+    `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not inputs, and can go
+    when the step begins. `schedulers` make a step of their own after every call; what is `settled` is set in attributes
+    before, and what is `overwritten` there cannot be read from then on. It serves while what is `outside` is what it
+    was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is changed after every
+    call. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to `questions` about the
+    batch the answers must be the same. Tensors with `spreads` are spread over a mesh, and this process has its part of
+    them. The step runs on `device`; if that is not the host, storages `elsewhere` are small ones of the host, which
+    stay there.
+    """
+
+    graph: Graph
+    inputs: tuple[Input, ...]
+    hyper: tuple[Hyper, ...]
+    puts: tuple[Put, ...]
+    stale: tuple[GradientSlot, ...]
+    returned: Returned
+    guards: Guards
+    constants: tuple[Tensor, ...]
+    found: tuple[Found, ...] = ()
+    schedulers: tuple[LRScheduler, ...] = ()
+    settled: tuple[Settled | Contents, ...] = ()
+    overwritten: tuple[Overwritten, ...] = ()
+    outside: Outside = field(default_factory=Outside)
+    changed: tuple[Changed | Filled, ...] = ()
+    counters: tuple[Counted, ...] = ()
+    questions: tuple[Question, ...] = ()
+    spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
+    device: torch.device = CPU
+    elsewhere: frozenset[str] = frozenset()
+
+    @cached_property
+    def slots(self) -> dict[str, Slot]:
+        """The slot of the tensor that owns each input storage."""
+        return {item.storage: item.slot for item in self.inputs}
+
+    @cached_property
+    def batch_leaves(self) -> dict[str, int]:
+        """The number of the argument, among all leaves, of each input storage that is one's."""
+        return {name: slot.leaf for name, slot in self.slots.items() if isinstance(slot, BatchSlot)}
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The storages of inputs that the step writes."""
+        written = frozenset(name for names in self.graph.written_at for name in names)
+        return tuple(name for name in self.slots if name in written)
+
+    @cached_property
+    def written_forward(self) -> tuple[str, ...]:
+        """Those of buffers, and of tensors found outside, that it may write before an update: in its forward pass."""
+        early = written_before_updates(self.graph)
+        kinds = (BufferSlot, ConstantSlot)
+        return tuple(name for name in self.written if name in early and isinstance(self.slots[name], kinds))
+
+    @cached_property
+    def copied_bytes(self) -> int:
+        """What copies of `written_forward` take, to put them back if the step fails before an update."""
+        return sum(self.graph.storages[name].size_bytes for name in self.written_forward)
+
+    def guards_hold(self, training: Training) -> bool:
+        """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
+        if not self._is_in_place(training):
+            return False
+        seen = [counter.seen(number) for counter, number in self._counted(training)]
+        numbers = [number for number in seen if number is not None]
+        return len(numbers) == len(seen) and self.guards.hold([*self.hyper_values(training), *numbers])
+
+    def answered_otherwise(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Question | None:
+        """Return what the step has asked of its batch and would find otherwise in this one."""
+        if not self.questions:  # which most steps have none of
+            return None
+        return first_changed(self.questions, pytree.tree_leaves((tuple(args), dict(kwargs))))
+
+    @cached_property
+    def _written_outside(self) -> frozenset[int]:
+        """The memory of tensors found outside that the step writes, by address."""
+        slots = (self.slots[name] for name in self.written)
+        return frozenset(address(self.constants[slot.index]) for slot in slots if isinstance(slot, ConstantSlot))
+
+    def is_apart(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Whether no argument shares memory with a tensor found outside that the step writes."""
+        if not self._written_outside:
+            return True
+        given = (leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, Tensor))
+        return self._written_outside.isdisjoint(map(address, given))
+
+    def _is_in_place(self, training: Training) -> bool:
+        """Whether what hangs in slots is spread as it was when the step was captured."""
+        there = state_tensors(training) if self.spreads else {}
+        pairs = ((there.get(slot), spread) for slot, spread in self.spreads.items())
+        return all(Spread.of(tensor) == spread for tensor, spread in pairs if isinstance(tensor, DTensor))
+
+    def _counted(self, training: Training) -> Iterator[tuple[Counted, float]]:
+        """Yield the counters that the step looks at, and what they are now."""
+        for counter in self.counters:
+            tensor = read(counter.slot, training)
+            assert isinstance(tensor, Tensor), "the signature says that it is a tensor"
+            yield counter, float(tensor.item())
+
+    def hyper_values(self, training: Training) -> list[float]:
+        """Return the hyper-parameters as they are now, in the order of `hyper`."""
+        values = [read(hyper.slot, training) for hyper in self.hyper]
+        assert all(isinstance(value, float) for value in values), "the signature says that they are floats"
+        return [float(value) for value in values if value is not None]
+
+    def tensors(self, training: Training, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Tensor]:
+        """Return, for each input storage, the tensor that owns it at this call."""
+        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+        found: dict[str, Tensor] = {}
+        for item in self.inputs:
+            match item.slot:
+                case BatchSlot(leaf):
+                    tensor = leaves[leaf]
+                case ConstantSlot(index):
+                    tensor = self.constants[index]
+                case _:
+                    tensor = read(item.slot, training)
+            assert isinstance(tensor, Tensor), f"the signature says that {item.slot} holds a tensor"
+            found[item.storage] = local(tensor)
+        return found
+
+    def unflatten(self, results: Sequence[object]) -> object:
+        """Return what the step returns, made of the graph's results: tensors, and floats for host scalars."""
+        leaves = [results[leaf.number] if isinstance(leaf, GraphResult) else leaf for leaf in self.returned.leaves]
+        return pytree.tree_unflatten(leaves, self.returned.structure)
