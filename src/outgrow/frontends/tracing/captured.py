@@ -11,7 +11,7 @@ from functools import cached_property
 
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -179,8 +179,16 @@ class Captured:
         given = (leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, Tensor))
         return self._written_outside.isdisjoint(map(address, given))
 
+    @cached_property
+    def _owners(self) -> frozenset[int]:
+        """The modules in whose attributes the step leaves something, by identity."""
+        left = (item.owner for item in (*self.settled, *self.overwritten))
+        return frozenset(id(owner) for owner in left if isinstance(owner, nn.Module))
+
     def _is_in_place(self, training: Training) -> bool:
-        """Whether what hangs in slots is spread as it was when the step was captured."""
+        """Whether what hangs in slots is spread as it was at the capture, and modules with attributes are there."""
+        if self._owners and not self._owners <= {id(item) for model in training.models for item in model.modules()}:
+            return False
         there = state_tensors(training) if self.spreads else {}
         pairs = ((there.get(slot), spread) for slot, spread in self.spreads.items())
         return all(Spread.of(tensor) == spread for tensor, spread in pairs if isinstance(tensor, DTensor))

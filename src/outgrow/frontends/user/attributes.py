@@ -17,7 +17,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import torch.utils._pytree as pytree
 from torch import fx
@@ -42,6 +42,7 @@ _ONCE = (
 )
 
 Container = list[object] | dict[object, object] | set[object] | deque[object]
+_Way: TypeAlias = tuple[object, ...]
 
 
 class _Gone:
@@ -66,15 +67,28 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Settled contents of a container that hangs in attributes of an owner, as a step leaves them."""
+    """Settled contents of a container that hangs in attributes of an owner, as a step leaves them.
+
+    The user may put another container there, so it is found by the way to it: the attribute's name, then the keys and
+    places in containers before it.
+    """
 
     owner: object
-    container: Container
+    way: _Way
     contents: Container
+
+    def container(self) -> Container | None:
+        """Return what hangs there now, if it is a container of this kind."""
+        found: Any = vars(self.owner)
+        for key in self.way:
+            found = _inner(_entry(found, key))
+        return found if type(found) is type(self.contents) else None
 
     def leave(self) -> None:
         """Fill the container as the step does."""
-        refill(self.container, self.contents)
+        there = self.container()
+        if there is not None:
+            refill(there, self.contents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +167,7 @@ class Attributes:
 
     owners: tuple[object, ...]
     before: tuple[dict[str, object], ...]
-    containers: tuple[tuple[object, Container, Container], ...]
+    containers: tuple[tuple[object, _Way, Container, Container], ...]
     known: frozenset[int]
     opaque: tuple[tuple[str, object, dict[str, object]], ...]
 
@@ -162,12 +176,12 @@ class Attributes:
         """Note what is there."""
         each = tuple({id(owner): owner for owner in owners}.values())
         before = tuple(dict(vars(owner)) for owner in each)
-        found: dict[int, tuple[object, Container]] = {}
+        found: dict[int, tuple[object, _Way, Container]] = {}
         for owner, copy in zip(each, before, strict=True):
             for name, value in copy.items():
                 if name not in _held_elsewhere(owner):
-                    _find_containers(owner, value, found)
-        containers = tuple((owner, item, item.copy()) for owner, item in found.values())
+                    _find_containers(owner, (name,), value, found)
+        containers = tuple((owner, way, item, item.copy()) for owner, way, item in found.values())
         known = frozenset(id(leaf) for copy in before for leaf in _leaves(copy) if isinstance(leaf, FakeTensor))
         named = ((f"{type(owner).__name__}.{name}", value) for owner in each for name, value in vars(owner).items())
         inside = ((name, value) for name, value in named if is_opaque(value) and hasattr(value, "__dict__"))
@@ -176,7 +190,7 @@ class Attributes:
 
     def put_back(self) -> None:
         """Put back whatever has changed."""
-        found: list[tuple[Any, Any]] = [(container, copy) for _, container, copy in self.containers]
+        found: list[tuple[Any, Any]] = [(container, copy) for *_, container, copy in self.containers]
         found += [(vars(owner), copy) for owner, copy in zip(self.owners, self.before, strict=True)]
         for there, copy in found:
             if _differ(there, copy):
@@ -185,12 +199,12 @@ class Attributes:
     def settled(self) -> tuple[Settled | Contents, ...]:
         """Return what has changed and has content."""
         found: list[Settled | Contents] = []
-        for owner, container, copy in self.containers:
+        for owner, way, container, copy in reversed(self.containers):  # those inside first, by the ways as they were
             known = {id(item) for item in _entries(copy)}
             if _differ(container, copy) and all(
                 id(item) in known or self._is_full(item) for item in _entries(container)
             ):
-                found.append(Contents(owner, container, container.copy()))
+                found.append(Contents(owner, way, container.copy()))
         for owner, copy in zip(self.owners, self.before, strict=True):
             elsewhere = _held_elsewhere(owner)
             there = {name: value for name, value in vars(owner).items() if name not in elsewhere}
@@ -273,7 +287,7 @@ def next_step(
     def check_unmoved(found: Sequence[Settled | Contents]) -> None:
         for item in found:
             values = item.contents if isinstance(item, Contents) else item.value
-            stays = isinstance(item, Contents) and id(item.container) in own
+            stays = isinstance(item, Contents) and id(item.container()) in own
             for leaf in () if stays else _leaves(values):
                 if isinstance(leaf, _Refusing):
                     leaf.refuse()
@@ -333,14 +347,30 @@ def _all_refusing(there: Container, refusing: _Refusing, count: int) -> Containe
     return found
 
 
-def _find_containers(owner: object, value: object, found: dict[int, tuple[object, Container]]) -> None:
-    """Find the containers and the attributes of configurations in a value, each once."""
-    inner: Any = vars(value) if is_configuration(value) else value
+def _find_containers(owner: object, way: _Way, value: object, found: dict[int, tuple[object, _Way, Container]]) -> None:
+    """Find the containers and the attributes of configurations in a value, each once, and the way to each."""
+    inner = _inner(value)
     if not is_container(inner) or id(inner) in found:
         return
-    found[id(inner)] = (owner, inner)
-    for item in inner.values() if isinstance(inner, dict) else inner:
-        _find_containers(owner, item, found)
+    found[id(inner)] = (owner, way, inner)
+    for key, item in inner.items() if isinstance(inner, dict) else enumerate(inner):
+        _find_containers(owner, (*way, key), item, found)
+
+
+def _inner(value: object) -> object:
+    """Return the attributes of a configuration, and anything else itself."""
+    return vars(value) if is_configuration(value) else value
+
+
+def _entry(container: object, key: Any) -> object:
+    """Return an entry of a container by its key or place; None if there is none. What is in a set has none."""
+    match container:
+        case dict():
+            return container.get(key)
+        case list() | deque():
+            return container[key] if key < len(container) else None
+        case _:
+            return None
 
 
 def _held_elsewhere(owner: object) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """What in the attributes of a module or an optimizer tells its Python what to do? All that looks like configuration.
 
     numbers, words      by their type and value: `True`, `1` and `1.0` may lead to different steps
-    tensors, functions, by which one it is; likewise types, dtypes, devices, members of enumerations, modules
+    tensors, functions, by which one it is; likewise types, dtypes, devices, members of enumerations, modules,
+                        optimizers, schedulers and gradient scalers
     containers          by their entries, in order, but of a great many entries by some, and which container it is
     configurations      data classes, namespaces, and objects of a type called ...Config: by their own attributes
     anything else       by its type: it may be a trainer, or a logger, that changes with every step
@@ -11,19 +12,21 @@ So an attribute that is set to another number, or a configuration that is change
 
 import weakref
 from argparse import Namespace
-from collections import deque
+from collections import ChainMap, UserDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from itertools import islice
-from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
+from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MappingProxyType, MethodType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.frontends.user import hooks
 from outgrow.frontends.user.drawn import wraps
@@ -35,7 +38,7 @@ _Describe: TypeAlias = Callable[[Any, Known], Hashable]
 _OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
 _OF_OPTIMIZERS = frozenset(
     (
-        *("state", "param_groups", "defaults", "step", "_opt_called"),
+        *("state", "param_groups", "step", "_opt_called"),
         *("_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured"),
         *(f"_optimizer_{table}_hooks" for table in ("step_pre", "step_post", "state_dict_pre", "state_dict_post")),
         *("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks"),
@@ -52,6 +55,10 @@ _SINGLE = (
     *(nn.Module, type, Enum, torch.dtype, torch.device, torch.layout, torch.memory_format),
     *(FunctionType, BuiltinFunctionType, BuiltinMethodType, MethodType, partial),
 )
+
+
+_TOLD_APART = (Optimizer, LRScheduler, GradScaler)
+_TABLES = (dict, UserDict, ChainMap, MappingProxyType)
 
 
 def of_module(module: nn.Module, known: Known) -> Hashable:
@@ -119,8 +126,8 @@ def is_configuration(value: object) -> bool:
 
 
 def is_opaque(value: object) -> bool:
-    """Whether an object is described by its type alone."""
-    return _way(type(value)) is None
+    """Whether an object is described by nothing that is in it: by its type, or by which one it is."""
+    return _way(type(value)) in (None, _which_one)
 
 
 def is_settled(value: object, depth: int = 6) -> bool:
@@ -128,10 +135,10 @@ def is_settled(value: object, depth: int = 6) -> bool:
     way = _way(type(value))
     if way is _itself:
         return True
-    if depth == 0 or way in (None, _which):
+    if depth == 0 or way in (None, _which, _which_one):
         return False
     if way is _entries:
-        return isinstance(value, dict) and all(is_settled(item, depth - 1) for item in value.values())
+        return isinstance(value, Mapping) and all(is_settled(item, depth - 1) for item in value.values())
     if way is _items:
         return isinstance(value, Iterable) and all(is_settled(item, depth - 1) for item in value)
     if way is _configuration:
@@ -152,7 +159,9 @@ def _way(kind: type) -> _Describe | None:
         return _array
     if issubclass(kind, slice | range):
         return _range
-    if issubclass(kind, dict):
+    if issubclass(kind, _TOLD_APART):
+        return _which_one
+    if issubclass(kind, _TABLES):
         return _entries
     if issubclass(kind, list | tuple | deque | set | frozenset):
         return _items
@@ -170,11 +179,11 @@ def _scalar(value: np.generic, _known: Known) -> Hashable:
 
 
 class _Which:
-    """One tensor, or module, which another one at its address is not."""
+    """One tensor, module or other object, which another one at its address is not."""
 
     __slots__ = ("_hash", "_item")
 
-    def __init__(self, item: Tensor | nn.Module) -> None:
+    def __init__(self, item: object) -> None:
         self._item, self._hash = weakref.ref(item), id(item)
 
     def __eq__(self, other: object) -> bool:
@@ -189,6 +198,10 @@ def _which(value: Tensor, _known: Known) -> Hashable:
     return _Which(value)
 
 
+def _which_one(value: Optimizer | LRScheduler | GradScaler, _known: Known) -> Hashable:
+    return _Which(value)
+
+
 def _array(value: Any, _known: Known) -> Hashable:
     if value.nbytes <= _MOST_BYTES:
         return (value.shape, value.dtype.str, value.tobytes())
@@ -199,7 +212,7 @@ def _range(value: slice | range, _known: Known) -> Hashable:
     return (value.start, value.stop, value.step)
 
 
-def _entries(value: dict[Hashable, object], known: Known) -> Hashable:
+def _entries(value: Mapping[Hashable, object], known: Known) -> Hashable:
     if id(value) in known:
         return known[id(value)]
     if _is_large(value, known):

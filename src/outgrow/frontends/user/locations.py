@@ -5,6 +5,7 @@ but no code of the user's runs for it: a property is no value. Modules and class
 """
 
 import sys
+from collections import ChainMap, UserDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -79,7 +80,7 @@ class Location:
         """Whether signatures describe it, since it hangs in one of the modules or optimizers of these identities."""
         found, is_signed = self._variable(), False
         for name in self.path[1:]:
-            is_apart = is_opaque(found) or isinstance(found, nn.Module | FunctionType | type)
+            is_apart = is_opaque(found) or isinstance(found, nn.Module | FunctionType | type | UserDict | ChainMap)
             is_signed = (is_signed and not is_apart) or id(found) in signed
             is_signed = is_signed and _own_part(found, name) is not MISSING
             found = _part(found, name)

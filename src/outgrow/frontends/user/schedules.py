@@ -13,15 +13,25 @@ from threading import get_ident
 from unittest.mock import patch
 
 import torch.utils._pytree as pytree
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import ChainedScheduler, CyclicLR, LRScheduler, OneCycleLR, SequentialLR
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.unreadable import Unreadable
 
-_COUNTS = ("last_epoch", "_step_count", "_last_lr")
-"""What a scheduler keeps of its own steps."""
-_EARLY = "the step asks for what scheduler.step() changes, the learning rate or the count, after it; ask after the step"
+_RATES = ("_last_lr",)
+"""What a scheduler keeps of its own steps, beside numbers."""
+_OF_THE_RATE_ALONE = frozenset(
+    kind
+    for kind in vars(lr_scheduler).values()
+    if isinstance(kind, type) and kind not in (CyclicLR, OneCycleLR, SequentialLR, ChainedScheduler)
+)
+"""Torch's own schedulers that change nothing but rates."""
+_EARLY = (
+    "the step asks after scheduler.step() for what that changes: the learning rate, the momentum, or the count; ask "
+    "after the step"
+)
 
 
 class _Early(Unreadable):
@@ -56,10 +66,13 @@ class Schedulers:
                 "call it after the step"
             )
         self.waiting.append(scheduler)
-        tables = [(vars(scheduler), key) for key in _COUNTS]
-        tables += [(group, "lr") for group in scheduler.optimizer.param_groups]
+        own = vars(scheduler)
+        tables = [(own, key) for key, value in own.items() if type(value) in (int, float) or key in _RATES]
+        for group in scheduler.optimizer.param_groups:
+            keys = ("lr",) if type(scheduler) in _OF_THE_RATE_ALONE else group.keys() - {"params"}
+            tables += [(group, key) for key in keys if key in group]
         for table, key in tables:
-            if key in table and not isinstance(table[key], _Early):
+            if not isinstance(table[key], _Early):
                 self.withheld.append((table, key, table[key]))
                 table[key] = _Early()
 
