@@ -7,7 +7,10 @@ alignments  what a loss keeps whose targets have lengths
 reserves    what libraries keep for the backward pass
 eager_ways  the way that torch goes where nothing is traced
 products    gradients of products, as eager has them
+extremes    gradients of the largest element of all and its like, as eager has them
 fills       gradients of numbers that fill a mask, as eager has them
+smoothing   smoothed cross entropies of weighted classes, as eager has them
+twice       gradients that may not be differentiated again
 generator   operators that save and restore the generator's state
 lists       calls on lists of tensors, which become a call for each
 noted       what is noted of tensors until they are written

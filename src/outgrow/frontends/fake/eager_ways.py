@@ -5,7 +5,10 @@
     attention     in evaluation mode fused kernels are avoided where a tensor has functions of its own, as every tensor
                   seems to have while Python modes are active
     products      a gradient is found without a look at the factors (`frontends.fake.products`)
+    extremes      a gradient is multiplied by a mask of where the element is (`frontends.fake.extremes`)
     fills         the gradient of a number is summed with zeros around it (`frontends.fake.fills`)
+    weights       of the targets that count are summed with zeros between them (`frontends.fake.smoothing`)
+    twice         determinants, and cumulative products, have other second derivatives (`frontends.fake.twice`)
     lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
     clipping      takes gradients on a GPU all at once, whose norms are summed otherwise than those of one by one
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
@@ -19,7 +22,7 @@ While the step itself is traced, torch is told what it would find in eager.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -34,11 +37,22 @@ from torch.utils import checkpoint
 from torch.utils._foreach_utils import _has_foreach_support
 
 from outgrow.frontends.fake.alignments import ctc_loss
+from outgrow.frontends.fake.extremes import EXTREMES
 from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.fills import filled, filled_in_place
 from outgrow.frontends.fake.products import product
+from outgrow.frontends.fake.smoothing import OPERATORS, cross_entropy, cross_entropy_loss
+from outgrow.frontends.fake.twice import once
 
-IN_PLACE_OF: Mapping[Callable[..., Any], Callable[..., Any]] = {torch.prod: product, torch.masked_fill: filled}
+_ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"prod": product, "masked_fill": filled, **EXTREMES, **_ONCE}
+METHODS: Mapping[str, Callable[..., Any]] = {**_FUNCTIONS, "masked_fill_": filled_in_place}
+"""What is called in the place of methods of tensors, by their names."""
+IN_PLACE_OF: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    **{getattr(torch, name): ours for name, ours in _FUNCTIONS.items()},
+    torch.linalg.det: _ONCE["det"],
+    torch.nn.functional.cross_entropy: cross_entropy,
+}
 """Functions of torch, and what is called in their place."""
 _NONE = torch._C._disabled_torch_function_impl
 _decided = Tensor.__bool__
@@ -57,15 +71,14 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
     torch.set_autocast_cache_enabled(caches_casts)
     try:
         with (
+            _called_in_place(torch, _FUNCTIONS),
+            _called_in_place(Tensor, METHODS),
+            patch.object(torch.linalg, "det", _ONCE["det"]),
+            patch.object(OPERATORS, "cross_entropy_loss", cross_entropy_loss),
             patch.object(torch.overrides, "has_torch_function", _has_own_functions),
             patch.object(activation, "_is_make_fx_tracing", lambda: False),
-            patch.object(torch, "prod", product),
             patch.object(torch, "ctc_loss", ctc_loss),
             patch.object(Tensor, "__bool__", decided, create=True),
-            patch.object(Tensor, "prod", product, create=True),
-            patch.object(torch, "masked_fill", filled),
-            patch.object(Tensor, "masked_fill", filled),
-            patch.object(Tensor, "masked_fill_", filled_in_place),
             patch.object(clip_grad, "_has_foreach_support", _takes_lists),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             patch.object(torch.SymFloat, "__eq__", _equal),
@@ -75,6 +88,14 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
             yield
     finally:
         torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def _called_in_place(owner: object, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for name, ours in functions.items():
+            stack.enter_context(patch.object(owner, name, ours, create=True))
+        yield
 
 
 def _takes_lists(tensors: Sequence[Tensor | None], device: torch.device) -> bool:

@@ -141,7 +141,8 @@ class FakeMode(FakeTensorMode):
 
 def _is_of_unknown_size(tensor: Tensor) -> bool:
     """Whether a number that is not known says how a tensor lies."""
-    return any(isinstance(size, torch.SymInt) for size in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    return any(isinstance(size, torch.SymInt) for size in (*tensor.shape, *strides, tensor.storage_offset()))
 
 
 @contextmanager

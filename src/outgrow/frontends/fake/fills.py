@@ -70,7 +70,12 @@ class _Filled(torch.autograd.Function):
         (mask,) = ctx.saved_tensors
         (gradient,) = gradients
         others = gradient.masked_fill(mask, 0) if ctx.needs_input_grad[1] else None
-        return None, others, None, _PickedSum.apply(gradient, mask)
+        return None, others, None, sum_of_picked(gradient, mask)
+
+
+def sum_of_picked(tensor: Tensor, mask: Tensor) -> Tensor:
+    """Return the sum of what a mask picks out of a tensor, with a gradient."""
+    return _PickedSum.apply(tensor, mask)
 
 
 class _PickedSum(torch.autograd.Function):

@@ -2,11 +2,12 @@
 
     none            gradient * result / factor
     one and more    gradient * the product of all other factors, from products of those before and of those behind
-    more, of all    zeros, where all elements of a tensor are multiplied
+    more, of all    zeros, where all elements of a tensor are multiplied, and the gradient is not itself differentiated
 
 Torch looks at the factors to know; while it is traced it cannot, and takes the second way always, which rounds
 otherwise. So `product` takes the place of `torch.prod` then: its gradient is computed both ways, and the one that
-eager has is chosen by a tensor. Under transforms of `torch.func` it is torch's own.
+eager has is chosen by a tensor. Both may be differentiated again, so neither divides by zero: what is not chosen would
+make NaN of that. Under transforms of `torch.func` it is torch's own.
 """
 
 from typing import Any
@@ -29,9 +30,13 @@ def product(*args: Any, **options: Any) -> Tensor:
 
 def is_differentiated(argument: object) -> bool:
     """Whether autograd gives an argument a gradient, with no transform of `torch.func` around it."""
-    is_transformed = torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]
     is_wanted = isinstance(argument, Tensor) and argument.requires_grad and torch.is_grad_enabled()
-    return is_wanted and not is_transformed
+    return is_wanted and not is_transformed()
+
+
+def is_transformed() -> bool:
+    """Whether there is a transform of `torch.func` around."""
+    return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _arguments(
@@ -71,14 +76,16 @@ class _Product(torch.autograd.Function):
         else:
             flat = factors.contiguous().view(-1)
             others = (gradient * _of_all_others(flat, 0)).view_as(factors)
-            others = torch.where((flat == 0).sum() > 1, torch.zeros_like(factors), others)
-        found = torch.where((factors != 0).all(), gradient * (result / factors).conj(), others)
+            if not torch.is_grad_enabled():
+                others = torch.where((flat == 0).sum() > 1, torch.zeros_like(factors), others)
+        divisors = torch.where(factors == 0, 1, factors)
+        found = torch.where((factors != 0).all(), gradient * (result / divisors).conj(), others)
         return found.to(tensor.dtype), None, None, None
 
 
 def _of_all_others(factors: Tensor, dim: int) -> Tensor:
     """Return for each factor the conjugate product of all others along a dimension."""
-    if factors.shape[dim] == 1:
+    if factors.shape[dim] <= 1:
         return torch.ones_like(factors)
     ones = torch.ones_like(factors.narrow(dim, 0, 1))
     count = factors.shape[dim] - 1

@@ -24,7 +24,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.eager_ways import IN_PLACE_OF
+from outgrow.frontends.fake.eager_ways import IN_PLACE_OF, METHODS
 from outgrow.frontends.parts.addends import addends
 from outgrow.frontends.user.unseen import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
@@ -236,6 +236,9 @@ def as_traced(module: fx.GraphModule) -> fx.GraphModule:
             for function, ours in IN_PLACE_OF.items():
                 for node in inner.graph.find_nodes(op="call_function", target=function):
                     node.target = ours
+            for name, ours in METHODS.items():
+                for node in inner.graph.find_nodes(op="call_method", target=name):
+                    node.op, node.target = "call_function", ours
             inner.recompile()
     return module
 

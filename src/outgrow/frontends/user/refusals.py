@@ -54,6 +54,7 @@ _FORWARD = (
     "plans hold no derivatives in forward mode (jvp, jacfwd, hessian); leave this to eager mode, outside of the step"
 )
 _OPERATOR = "this operator cannot say what it returns without running; do it outside of the step"
+_UNDESCRIBED = "this operator does not say what it returns without running; say so with register_fake, or do it outside of the step"
 _COMPILED = (
     "this calls what torch.compile made, whose kernels are not those of eager; "
     "call the model itself (model._orig_mod) inside of the step"
@@ -76,6 +77,7 @@ _UNTRACEABLE = "torch cannot trace this; write it otherwise, or do it outside of
 _CONTENT_MESSAGES = (
     "is not supported for tensor subclasses",
     "Cannot access data pointer of Tensor",
+    "its data is not allocated yet",
     "passed to FakeTensor",
     "passed to SymFloat",
     "passed to SymInt",
@@ -135,6 +137,8 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return _SHAPE
         case UnsupportedOperatorException():
             return _OPERATOR
+        case RuntimeError() if "no fake impl registered" in str(error):
+            return _UNDESCRIBED
         case RuntimeError() | TypeError() if any(part in str(error) for part in _CONTENT_MESSAGES):
             return _CONTENT
         case RuntimeError() if "dynamo-optimized function" in str(error):

@@ -1,0 +1,49 @@
+"""Which gradients may be differentiated again? Not that of a determinant, nor that of cumulative products.
+
+In eager mode torch looks at the matrix, or for zeros among the factors, and takes a way that it takes back as well.
+While a step is traced it cannot look, and goes another way, with other bits, or with NaN where eager has none. Where
+the gradient is not differentiated again, both ways are one.
+"""
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.products import is_transformed
+from outgrow.frontends.user.refusals import DROP_IN, present_line
+
+_REFUSED = (
+    "the gradient of {} is itself differentiated (create_graph=True), where eager mode looks at what is in the tensor "
+    "to choose a way; {}"
+)
+_OTHERWISE = {
+    "cumprod": "multiply by exp() of a cumsum() of logarithms, or detach what needs no second derivative",
+    "det": "take torch.linalg.slogdet, or detach what needs no second derivative",
+}
+
+
+def once(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of torch of this name whose gradient is refused, with the user's line, where it is one again.
+
+    >>> once("det", torch.linalg.det)(torch.eye(2))
+    tensor(1.)
+    """
+
+    @wraps(own)
+    def called(*args: Any, **options: Any) -> Any:
+        found = own(*args, **options)
+        if isinstance(found, Tensor) and found.grad_fn is not None and not is_transformed():
+            found.grad_fn.register_prehook(partial(_check, name))
+        return found
+
+    return called
+
+
+def _check(name: str, _arriving: object) -> None:
+    if torch.is_grad_enabled():
+        what = _REFUSED.format(f"torch.{name}", _OTHERWISE[name])
+        raise Uncapturable(f"{present_line()}: {what}{DROP_IN}")

@@ -1,0 +1,149 @@
+"""Where torch takes another way while it is traced, a captured step has the bits of eager, or is refused."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.extremes import EXTREMES
+from outgrow.frontends.fake.smoothing import cross_entropy
+from outgrow.frontends.parts.joint import as_traced
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.user.state import Training
+from tests.frontends.bits import same_bits
+from tests.frontends.replay import replay
+
+Way = Callable[[Tensor], Tensor]
+EXTREME: tuple[Way, ...] = (
+    lambda x: x.max(),
+    lambda x: torch.min(input=x),
+    lambda x: x.median() * -3,
+    lambda x: torch.nanmedian(x.bfloat16()),
+    lambda x: x.max() * math.inf,
+    lambda x: (x - x.detach()).max(),
+    lambda x: torch.where(x > 1, math.nan, x).min(),
+    lambda x: torch.max(x, 2 * x).sum() + x.max(1).values.sum() + x.median(0)[0].sum(),
+)
+
+
+def left(way: Way, x: Tensor, *, times: int, captured: bool) -> list[Tensor]:
+    """The result, and the gradient of the weight: of the result, or of the squares of the gradients of that."""
+    weight = nn.ParameterList([x.clone()])
+
+    def step() -> Tensor:
+        result = way(weight[0] * 1.0)
+        if times == 1:
+            result.sum().backward()
+        else:
+            (gradient,) = torch.autograd.grad(result.sum(), [weight[0]], create_graph=True)
+            gradient.square().sum().backward()
+        return result.detach()
+
+    if captured:
+        found: Any = replay(capture(step, (weight,), ()), Training((weight,), ()), (), {})
+    else:
+        found = step()
+    gradient = weight[0].grad
+    assert gradient is not None
+    return [found, gradient]
+
+
+def check(way: Way, x: Tensor, times: int = 1) -> None:
+    """Compare to the last bit, the signs of zeros included."""
+    expected, found = (left(way, x, times=times, captured=captured) for captured in (False, True))
+    assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("way", range(len(EXTREME)))
+def test_one_of_all_elements(way: int) -> None:
+    """The largest, the least, the median: also where an infinite gradient arrives, of ties, and of NaN."""
+    check(EXTREME[way], torch.randn(5, 7))
+
+
+def test_its_gradient_is_differentiated_again() -> None:
+    """It goes where the element is."""
+    check(lambda x: x.square().max() + x.square().min(), torch.randn(5, 7), times=2)
+
+
+@pytest.mark.parametrize("ignored", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(200, 11), (4, 11, 9, 5), (11,)])
+def test_smoothed_cross_entropies_of_weighted_classes(shape: tuple[int, ...], ignored: float) -> None:
+    """Of many pictures and of one, some of whose pixels do not count; under autocast, too."""
+    weight = torch.rand(11) + 0.1
+    target = torch.randint(0, 11, shape[:1] + shape[2:] if len(shape) > 1 else ())
+    target = torch.where(torch.rand(target.shape) < ignored, 255, target)
+
+    def loss(x: Tensor) -> Tensor:
+        return functional.cross_entropy(x, target, weight, ignore_index=255, label_smoothing=0.1)
+
+    def loss_of_halves(x: Tensor) -> Tensor:
+        with torch.autocast("cpu"):
+            return loss(x.bfloat16())
+
+    for way in (loss, loss_of_halves):
+        check(way, torch.randn(shape))
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+@pytest.mark.parametrize("way", [lambda x: x.prod(), lambda x: x.prod(-1)])
+def test_a_product_is_differentiated_twice(way: Way, zeros: int) -> None:
+    """Nothing is divided by zero on the way that is not taken."""
+    x = torch.rand(3, 4) + 0.5
+    x.view(-1)[:zeros] = 0
+    check(way, x, times=2)
+
+
+def test_a_product_of_nothing() -> None:
+    """Nothing has a gradient."""
+    check(lambda x: x[:0].prod() + x.sum(), torch.randn(2, 2))
+
+
+ONCE: tuple[Way, ...] = (
+    lambda x: x.cumprod(0),
+    lambda x: torch.cumprod(x, -1),
+    lambda x: torch.det(2 * x),
+    lambda x: torch.linalg.det(x) + x.det(),
+)
+
+
+@pytest.mark.parametrize("way", ONCE)
+def test_a_gradient_that_may_not_be_differentiated_again(way: Way) -> None:
+    """It is refused, in the user's line; once it has the bits of eager."""
+    x = torch.rand(4, 4) + 0.5
+    check(way, x)
+    with pytest.raises(Uncapturable, match=r"test_eager_ways.py:\d+: .*is itself differentiated"):
+        left(way, x, times=2, captured=True)
+
+
+def test_parts_go_these_ways_too() -> None:
+    """Functions and methods that Dynamo has found are exchanged."""
+    module = as_traced(fx.symbolic_trace(lambda x: torch.max(x) + x.max() + functional.cross_entropy(x, x)))
+    for ours, count in ((EXTREMES["max"], 2), (cross_entropy, 1)):
+        assert len(module.graph.find_nodes(op="call_function", target=ours)) == count
+    assert module(torch.eye(2)) == 2 + functional.cross_entropy(torch.eye(2), torch.eye(2))
+
+
+@torch.library.custom_op("outgrow_tests::undescribed", mutates_args=())
+def undescribed(x: Tensor) -> Tensor:
+    """An operator that says nothing of its result."""
+    return 2 * x
+
+
+REFUSED: tuple[tuple[Way, str], ...] = (
+    (lambda x: x + undescribed(x.detach()), "register_fake"),
+    (lambda x: x.tensor_split(torch.tensor([1, 3]))[1], "needs the content of a tensor"),
+    (lambda x, sparse=torch.eye(4).to_sparse_csr(): sparse @ x, "dense tensors only"),
+)
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_no_fake_tensor_goes_through(number: int) -> None:
+    """It is refused with what to do, not with an error of torch."""
+    way, said = REFUSED[number]
+    with pytest.raises(Uncapturable, match=said):
+        left(way, torch.randn(4, 4), times=1, captured=True)
