@@ -45,8 +45,8 @@ from outgrow.frontends.fake.literals import LIFTS, Literals
 from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
 from outgrow.frontends.fake.questions import Asking
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
-from outgrow.frontends.user.refusals import check_nothing_caught
-from outgrow.frontends.user.sharing import address
+from outgrow.frontends.user.refusals import check_nothing_caught, present_line
+from outgrow.frontends.user.sharing import ZEROS, address
 from outgrow.frontends.user.state import BatchSlot, Slot
 from outgrow.frontends.user.unseen import OBSERVING, with_room
 
@@ -119,6 +119,8 @@ class FakeMode(FakeTensorMode):
         return nullcontext() if self.asking is None else self.asking.deciding()
 
     def _as_kernels_would(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
+        if func is torch.ops.aten._efficientzerotensor.default:
+            raise Uncapturable(f"{present_line()}: this {ZEROS}")
         taken = args
         if func in RETYPED:
             with self:

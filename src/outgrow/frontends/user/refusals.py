@@ -54,7 +54,10 @@ _FORWARD = (
     "plans hold no derivatives in forward mode (jvp, jacfwd, hessian); leave this to eager mode, outside of the step"
 )
 _OPERATOR = "this operator cannot say what it returns without running; do it outside of the step"
-_UNDESCRIBED = "this operator does not say what it returns without running; say so with register_fake, or do it outside of the step"
+_UNDESCRIBED = (
+    "this operator does not say what it returns without running; say so with register_fake, or do it outside of the "
+    "step"
+)
 _COMPILED = (
     "this calls what torch.compile made, whose kernels are not those of eager; "
     "call the model itself (model._orig_mod) inside of the step"
@@ -74,6 +77,11 @@ RECURRENT = (
     "torch.backends.cudnn.enabled = False, or call the step under torch.backends.cudnn.flags(enabled=False)"
 )
 _UNTRACEABLE = "torch cannot trace this; write it otherwise, or do it outside of the step"
+_SAYING: Mapping[str, str] = {
+    "dynamo-optimized function": _COMPILED,
+    "NestedTensor": _NESTED,
+    "no fake impl registered": _UNDESCRIBED,
+}
 _CONTENT_MESSAGES = (
     "is not supported for tensor subclasses",
     "Cannot access data pointer of Tensor",
@@ -137,14 +145,10 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return _SHAPE
         case UnsupportedOperatorException():
             return _OPERATOR
-        case RuntimeError() if "no fake impl registered" in str(error):
-            return _UNDESCRIBED
         case RuntimeError() | TypeError() if any(part in str(error) for part in _CONTENT_MESSAGES):
             return _CONTENT
-        case RuntimeError() if "dynamo-optimized function" in str(error):
-            return _COMPILED
-        case RuntimeError() if "NestedTensor" in str(error):
-            return _NESTED
+        case RuntimeError() if why := next((_SAYING[part] for part in _SAYING if part in str(error)), None):
+            return why
         case NotImplementedError() if "torch._C.Generator" in str(error):  # later than 2.11, torch traces it
             return _GENERATOR
         case NotImplementedError() if "UntypedStorage" in str(error) and _is_below(error.__traceback__, _RECURRENT):

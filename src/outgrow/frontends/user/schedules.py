@@ -29,7 +29,7 @@ _OF_THE_RATE_ALONE = frozenset(
 )
 """Torch's own schedulers that change nothing but rates."""
 _EARLY = (
-    "the step asks after scheduler.step() for what that changes: the learning rate, the momentum, or the count; ask "
+    "the step asks for what scheduler.step() changes, the learning rate or the count, or a momentum, after it; ask "
     "after the step"
 )
 

@@ -10,6 +10,12 @@ from torch import Tensor
 
 from outgrow.errors import Uncapturable
 
+ZEROS = (
+    "makes zeros without memory, as a second derivative of abs() does, and derivatives in forward mode (jvp); plans "
+    "hold tensors with memory only. Write x.abs() as x * x.detach().sign(), or leave this to eager mode, outside of "
+    "the step"
+)
+
 
 def address(tensor: Tensor) -> int:
     """Return what tensors of one storage have in common.
@@ -17,10 +23,7 @@ def address(tensor: Tensor) -> int:
     Raises `Uncapturable` for a tensor that is not plain memory.
     """
     if tensor._is_zerotensor():
-        raise Uncapturable(
-            "the step makes zeros without memory, as derivatives in forward mode do (jvp); plans hold tensors with "
-            "memory only. Leave this to eager mode, outside of the step"
-        )
+        raise Uncapturable(f"the step {ZEROS}")
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
         raise Uncapturable(
             f"the step has a sparse, quantized or lazily conjugated tensor of shape {tuple(tensor.shape)}; "
