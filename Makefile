@@ -17,8 +17,9 @@ help: ## say what can be made
 
 install: $(INSTALLED) ## make .venv with the outgrow command in it
 
+# Python compiles what it imports; to compile all that is installed would take a minute.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,examples,integrations]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev,examples,integrations]'
 	@touch $@
 
 # Debian keeps the venv module's pip in a package of its own; virtualenv, where it is, does as well.
