@@ -3,5 +3,5 @@
 run           program, execute, recording; from a score: score, lists, joined, repeated
 the CPU       heap, results, arena, memory, freeing, over_operands, process, native
 a device      device, device_memory, planned_arena, directed, pages, streams, flights
-the next tier medium, tiers, pool, spill, resting, links; below it: below, staged
+the next tier medium, tiers, pool, spill, resting, exported, links; below it: below, staged
 """

@@ -57,7 +57,8 @@ def extent_of(storage: torch.UntypedStorage) -> Extent | None:
 def is_exchangeable(storage: torch.UntypedStorage) -> bool:
     """Whether a storage may lie elsewhere from one moment to the next: nobody but torch has its address.
 
-    Torch makes a storage unresizable when it hands its address to others (NumPy, DLPack), or has it from others.
+    Torch makes a storage unresizable when it hands its address to NumPy, or has it from others; `runtime.exported` does
+    so for DLPack.
     """
     is_own = storage.device.type == "cuda" or not storage.is_shared()  # torch calls all memory of a GPU shared
     return storage.resizable() and is_own and arena.is_available()

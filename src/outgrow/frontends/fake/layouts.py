@@ -26,16 +26,30 @@ _CONTIGUOUS = (
     torch.ops.aten._log_softmax_backward_data.default,
     torch.ops.aten.native_layer_norm_backward.default,
     torch.ops.aten.pow.Scalar,
+    torch.ops.aten.glu_backward.default,
 )
 _LIKE_FIRST = (
     torch.ops.aten.div.Tensor_mode,
     torch.ops.aten.floor_divide.default,
     torch.ops.aten.copysign.Tensor,
-    torch.ops.aten.log_sigmoid_backward.default,
     torch.ops.aten.xlogy.Tensor,
+    torch.ops.aten.hardtanh_backward.default,
+    torch.ops.aten.elu_backward.default,
+    torch.ops.aten.hardswish_backward.default,
+    torch.ops.aten.hardsigmoid_backward.default,
+    torch.ops.aten.softplus_backward.default,
+    torch.ops.aten.logit_backward.default,
 )
-"""Operators whose result lies like the first operand, if the others are numbers or lie like it."""
+"""Operators whose result lies like the first operand, if that repeats nothing, and others are as large or numbers."""
+_MADE_LIKE = {
+    torch.ops.aten.log_sigmoid_backward.default: 0,
+    torch.ops.aten.binary_cross_entropy.default: 0,
+    torch.ops.aten.binary_cross_entropy_backward.default: 1,
+}
+"""Operators whose result is an `empty_like` of this operand, if that is as large."""
 _FORMED_ON_A_CPU = {
+    torch.ops.aten.channel_shuffle.default: 0,
+    torch.ops.aten.roll.default: 0,
     torch.ops.aten.max_unpool2d.default: 0,
     torch.ops.aten.native_group_norm.default: 0,
     torch.ops.aten.native_group_norm_backward.default: 1,
@@ -54,7 +68,7 @@ _FORMED_ON_A_GPU = {
 }
 """Operators whose result has the memory format of this operand there; on the other, torch knows better."""
 _BATCH_NORM_BACKWARD, _IS_TRAINING = torch.ops.aten.native_batch_norm_backward.default, 7
-"""Where the operator is told whether it is one of training: if not, a GPU's result is contiguous."""
+"""Where it is told whether it is one of training: if not, a GPU's result is contiguous; a CPU's is like the input."""
 _BY_FORMAT = (torch.ops.aten.native_batch_norm.default, _BATCH_NORM_BACKWARD)
 _AS_TORCH_SAYS_ON_A_GPU = (torch.ops.aten.log_sigmoid_forward.default, torch.ops.aten.native_batch_norm.default)
 """Operators of which a GPU's kernel keeps the operand's permutation."""
@@ -63,7 +77,9 @@ _SCATTERED = (
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.diagonal_scatter.default,
 )
-LAID_OUT = frozenset((*_CONTIGUOUS, *_LIKE_FIRST, *_FORMED_ON_A_CPU, *_FORMED_ON_A_GPU, *_BY_FORMAT, *_SCATTERED))
+LAID_OUT = frozenset(
+    (*_CONTIGUOUS, *_LIKE_FIRST, *_MADE_LIKE, *_FORMED_ON_A_CPU, *_FORMED_ON_A_GPU, *_BY_FORMAT, *_SCATTERED)
+)
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -86,13 +102,20 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
     is_on_cpu = first.device.type == "cpu"
     if func in _LIKE_FIRST:
         return _like_the_first(args, first)
+    if func in _MADE_LIKE:
+        operand = args[_MADE_LIKE[func]]
+        if isinstance(operand, Tensor) and operand.shape == first.shape:
+            return torch.empty_like(operand, dtype=first.dtype)
+        return returned
     if func in _FORMED_ON_A_CPU or func in _FORMED_ON_A_GPU:
         position = (_FORMED_ON_A_CPU if is_on_cpu else _FORMED_ON_A_GPU).get(func)
         formed = first if position is None else _formed(args[position], first)
         return (formed, *others) if isinstance(returned, Sequence) else formed
     if func in _AS_TORCH_SAYS_ON_A_GPU and not is_on_cpu:
         return returned
-    if func is _BATCH_NORM_BACKWARD and not is_on_cpu and not args[_IS_TRAINING]:
+    if func is _BATCH_NORM_BACKWARD and is_on_cpu:
+        return (_formed(args[1], _contiguous(first)), *others)
+    if func is _BATCH_NORM_BACKWARD and not args[_IS_TRAINING]:
         return (_contiguous(first), *others)
     if func is torch.ops.aten.log_sigmoid_forward.default:
         return tuple(map(_contiguous, (first, *others)))
@@ -111,7 +134,7 @@ def _contiguous(fake: Tensor) -> Tensor:
 def _like_the_first(args: Sequence[object], returned: Tensor) -> Tensor:
     first, *others = (arg for arg in args if isinstance(arg, Tensor))
     is_alone = all(other.dim() == 0 or other.shape == first.shape for other in others)
-    if not is_alone or first.dim() == 0:
+    if not is_alone or first.dim() == 0 or first.shape != returned.shape or _repeats(first):
         return returned
     return torch.empty_like(first, dtype=returned.dtype)
 

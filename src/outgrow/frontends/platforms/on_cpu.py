@@ -18,6 +18,7 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.remarks import remark
 from outgrow.runtime import arena, freeing, process
+from outgrow.runtime.exported import note_exports
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import give_back_mapped
@@ -45,6 +46,7 @@ class OnCpu:
     def __init__(self, settings: Settings) -> None:
         settings.require_disk()
         remark_beyond_memory(settings.budget_bytes)
+        note_exports()
         self.cache: CostCache = open_cost_cache()
         self._folder = settings.folder
         self._spill = Spill(OnDisk(settings.folder), settings.disk)

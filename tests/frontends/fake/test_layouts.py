@@ -1,0 +1,58 @@
+"""Gradients that arrive in another layout than that of the input: abstract results lie as those of kernels."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from outgrow.frontends.fake.fakes import fake_mode
+
+Way = Callable[[Tensor], Tensor]
+WAYS: dict[str, Way] = {
+    **{name: getattr(F, name) for name in ("relu", "relu6", "elu", "selu", "celu", "hardswish", "hardsigmoid")},
+    **{name: getattr(F, name) for name in ("softplus", "silu", "mish", "gelu", "leaky_relu", "logsigmoid", "tanh")},
+    "glu": lambda x: F.glu(x, 1),
+    "logit": lambda x: torch.logit(x.sigmoid()),
+    "roll": lambda x: x.roll((1, 2), (1, 2)),
+    "channel shuffle": lambda x: F.channel_shuffle(x, 2),
+    "pixel shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "batch norm, evaluated": lambda x: F.batch_norm(x, x.new_zeros(4), x.new_ones(4)),
+    "group norm": lambda x: F.group_norm(x, 2),
+    "cross entropies": lambda x: F.binary_cross_entropy(x.sigmoid(), torch.zeros_like(x), reduction="none"),
+    "pooled": lambda x: F.adaptive_avg_pool2d(x, 2),
+    "padded": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+    "convolved": lambda x: F.conv2d(x, x.new_ones(4, 4, 3, 3), padding=1),
+}
+
+
+def layouts(shape: torch.Size) -> Iterator[Tensor]:
+    """Tensors of a shape: contiguous, channels-last, of two dimensions exchanged, every other one, and one repeated."""
+    yield torch.randn(shape)
+    yield torch.randn(shape).contiguous(memory_format=torch.channels_last)
+    yield torch.randn(shape).mT.contiguous().mT
+    yield torch.randn(*shape[:-1], 2 * shape[-1])[..., ::2]
+    yield torch.ones(()).expand(shape)
+
+
+def strides(way: Way, x: Tensor, arriving: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Those of the result, and of the gradient."""
+    x = x.detach().requires_grad_()
+    result = way(x)
+    (gradient,) = torch.autograd.grad(result, x, arriving)
+    return result.stride(), gradient.stride()
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_results_and_gradients_lie_as_kernels_lay_them(name: str) -> None:
+    """Whatever the layout of the input, and that of the gradient that arrives."""
+    way = WAYS[name]
+    for x in list(layouts(torch.Size((2, 4, 6, 6))))[:4]:
+        for arriving in layouts(way(x).shape):
+            with fake_mode(()) as mode:
+                fakes = [mode.from_tensor(item, static_shapes=True) for item in (x, arriving)]
+                with mode:
+                    said = strides(way, *fakes)
+            assert said == strides(way, x, arriving), (x.stride(), arriving.stride())
