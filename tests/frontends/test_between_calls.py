@@ -174,6 +174,28 @@ def test_a_plan_that_exceeds_the_budget_is_made_again(monkeypatch: pytest.Monkey
     assert step.plan.overhead_bytes >= 2 * took
 
 
+def test_room_that_another_step_takes_is_no_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In ample room attributes are not looked at; one that makes the step exceed the budget leaves it its plans."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 16))
+    depth, batch = {"now": 1}, torch.randn(2048, 512)
+
+    def whole(x: Tensor) -> Tensor:
+        for _ in range(depth["now"]):
+            x = torch.nn.functional.gelu(model[0](x))
+        loss = model[1](x).square().mean()
+        loss.backward()
+        model.zero_grad()
+        return loss.detach()
+
+    step = outgrow.compile(whole, model=model, memory_budget="120MiB")
+    for now in (1, 1, 1, 40, 40, 1):
+        depth["now"] = now
+        losses = [step(batch)]
+        losses.append(whole(batch))
+        assert torch.equal(*losses)
+
+
 def _reporting(note: Callable[..., None], process_bytes: int) -> Callable[..., None]:
     """A `note` that is told of a run in which the process took `process_bytes`."""
 

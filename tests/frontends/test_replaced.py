@@ -167,6 +167,44 @@ def test_an_optimizer_that_was_not_named_is_refused() -> None:
         step(torch.ones(2, 4))
 
 
+def test_a_rate_is_not_set_after_its_scheduler() -> None:
+    """The scheduler makes its step after all else, and would be the last to set it."""
+    model, optimizer = made()
+    scheduler = ExponentialLR(optimizer, 0.5)
+
+    def whole(x: Tensor) -> Tensor:
+        loss = trained(model, optimizer, x)
+        scheduler.step()
+        optimizer.param_groups[0]["lr"] = 0.07
+        return loss
+
+    with pytest.raises(Uncapturable, match=r"sets 'lr' after scheduler.step\(\)"):
+        compiled(whole, model, optimizer)(torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
+    "reading", [lambda rate: rate // 0.01, lambda rate: 1 // rate, lambda rate: divmod(rate, 0.01)]
+)
+def test_a_rate_is_divided_as_in_eager_mode(reading: Callable[[float], object]) -> None:
+    """Python's quotient is not that of a symbol; another rate makes another step."""
+    model, optimizer = made()
+    group = optimizer.param_groups[0]
+    step = compiled(lambda x: (trained(model, optimizer, x), reading(group["lr"])), model, optimizer)
+    for rate in (0.03, 0.1, 0.1):
+        group["lr"] = rate
+        assert step(torch.ones(2, 4))[1] == reading(rate)
+
+
+@pytest.mark.parametrize("reading", [str, repr, "{}".format])
+def test_the_text_of_a_rate_is_refused(reading: Callable[[float], str]) -> None:
+    """It would be that of a symbol."""
+    model, optimizer = made()
+    group = optimizer.param_groups[0]
+    step = compiled(lambda x: (trained(model, optimizer, x), reading(group["lr"])), model, optimizer)
+    with pytest.raises(Uncapturable, match="do it after the step"):
+        step(torch.ones(2, 4))
+
+
 @pytest.mark.parametrize("make", [OneCycleLR, CyclicLR])
 def test_a_momentum_is_not_read_after_its_scheduler(make: Callable[..., LRScheduler]) -> None:
     """It will be another one in each call."""

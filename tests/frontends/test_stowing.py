@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adam
+from torch.utils import dlpack
 
 import outgrow
 from outgrow.analysis.timeline import memory_over_time
@@ -276,14 +278,23 @@ def test_what_was_loaded_and_others_see_stays(compiled: Compile) -> None:
     assert resting(job) > 0
 
 
-def test_a_weight_that_others_begin_to_see_stays_from_then_on(compiled: Compile) -> None:
-    """The address of a weight is given to NumPy between two steps: the next step is planned anew without moving it."""
+WAYS_TO_SEE: dict[str, Callable[[torch.Tensor], object]] = {
+    "numpy": lambda weight: weight.numpy(),
+    "numpy by DLPack": np.from_dlpack,
+    "DLPack": torch.from_dlpack,
+    "a capsule of DLPack": lambda weight: torch.from_dlpack(vars(dlpack)["to_dlpack"](weight)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_SEE)
+def test_a_weight_that_others_begin_to_see_stays_from_then_on(way: str, compiled: Compile) -> None:
+    """The address of a weight is given away between two steps: the next step is planned anew without moving it."""
 
     def shown(job: Job, step: Step) -> list[object]:
         returned = [step(*job.batches[0]), step(*job.batches[1])]
-        arrays = [parameter.detach().numpy() for parameter in job.model.parameters()]
+        arrays = [WAYS_TO_SEE[way](parameter.detach()) for parameter in job.model.parameters()]
         returned += [step(*job.batches[2]), step(*job.batches[3])]
-        seen = [torch.from_numpy(array) for array in arrays]
+        seen = list(map(torch.as_tensor, arrays))
         assert all(torch.equal(one, other) for one, other in zip(seen, job.model.parameters(), strict=True))
         return returned
 

@@ -128,7 +128,7 @@ class Step(Generic[P, R]):
         end = self._platform.moment()
         self.process_bytes = self._platform.high_water_bytes() - self._baseline_bytes
         self._recording = Recording(begin, perf_counter(), end, memory=[(begin, max(0, self.process_bytes), 0)])
-        self._entries.note_as_written(entry, self.process_bytes)
+        self._entries.note_as_written(entry, args, kwargs, self.process_bytes)
         return returned
 
     def _run_program(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> object:

@@ -364,9 +364,19 @@ class Entries:
         """Learn from a run of an entry's program, in which the process took these bytes at most."""
         self.guided.note(entry.captured, entry.planned, entry.runs, outcome, process_bytes)
 
-    def note_as_written(self, entry: Entry, process_bytes: int) -> None:
+    def note_as_written(
+        self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object], process_bytes: int
+    ) -> None:
         """Learn from a run of the user's own function, in which the process took these bytes at most."""
-        entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes)
+        known = None
+        if process_bytes > self._settings.budget_bytes and self._is_as_captured(entry, args, kwargs):
+            known = entry.planned.prepared.in_core.peak_bytes
+        entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes, known)
+
+    def _is_as_captured(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Whether a call is still that of an entry: a `glance`, as in ample room, sees no attributes."""
+        alike = self._by_signature.get(self._signature(args, kwargs), ())
+        return entry in alike and entry.captured.outside.still_hold()
 
     def close(self) -> None:
         """Give the disk space back, and memory that rests; entries take both anew when they run."""

@@ -14,6 +14,7 @@
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
     decisions     by what is in a tensor, which are told from numbers (`frontends.fake.questions`)
     numbers       that a tensor holds equal themselves; in eager one that is none (NaN) does not
+    rates         and other numbers of parameter groups have other quotients (//), and a text with a name in it
     transformers  does not look at a fake tensor, such as a mask or the positions of tokens, to see whether a mask can
                   be left out; where it can look at it, it may
 
@@ -43,6 +44,7 @@ from outgrow.frontends.fake.fills import filled, filled_in_place
 from outgrow.frontends.fake.products import product
 from outgrow.frontends.fake.smoothing import OPERATORS, cross_entropy, cross_entropy_loss
 from outgrow.frontends.fake.twice import once
+from outgrow.frontends.user.refusals import is_of_a_library
 
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"prod": product, "masked_fill": filled, **EXTREMES, **_ONCE}
@@ -56,7 +58,7 @@ IN_PLACE_OF: Mapping[Callable[..., Any], Callable[..., Any]] = {
 """Functions of torch, and what is called in their place."""
 _NONE = torch._C._disabled_torch_function_impl
 _decided = Tensor.__bool__
-_equals, _differs = torch.SymFloat.__eq__, torch.SymFloat.__ne__
+_equals, _differs, _own_text = torch.SymFloat.__eq__, torch.SymFloat.__ne__, torch.SymFloat.__repr__
 
 
 @contextmanager
@@ -83,6 +85,7 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             patch.object(torch.SymFloat, "__eq__", _equal),
             patch.object(torch.SymFloat, "__ne__", _unequal),
+            _called_in_place(torch.SymFloat, _OF_NUMBERS),
             _seen_by_transformers(mode),
         ):
             yield
@@ -127,6 +130,34 @@ def _equal(self: torch.SymFloat, other: object) -> Any:
 def _unequal(self: torch.SymFloat, other: object) -> Any:
     _refuse_itself(self, other)
     return _differs(self, other)
+
+
+def _floor_divided(self: torch.SymFloat, other: Any) -> float:
+    return float(self) // other
+
+
+def _floor_dividing(self: torch.SymFloat, other: Any) -> float:
+    return other // float(self)
+
+
+def _divided(self: torch.SymFloat, other: Any) -> tuple[float, float]:
+    return divmod(float(self), other)
+
+
+def _text(self: torch.SymFloat) -> str:
+    """Refuse the user's code, which would have the name of a symbol; others may ask."""
+    if not is_of_a_library(sys._getframe(1).f_code.co_filename):
+        raise TypeError("a text of it was passed to SymFloat")
+    return _own_text(self)
+
+
+_OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
+    "__floordiv__": _floor_divided,
+    "__rfloordiv__": _floor_dividing,
+    "__divmod__": _divided,
+    "__str__": _text,
+    "__repr__": _text,
+}
 
 
 def _refuse_itself(number: torch.SymFloat, other: object) -> None:

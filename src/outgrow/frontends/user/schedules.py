@@ -78,7 +78,13 @@ class Schedulers:
 
     def ended(self, returned: object) -> None:
         """Put back what was withheld, now that the step has ended and `returned` something."""
+        written = [key for table, key, _ in self.withheld if not isinstance(table.get(key), _Early)]
         self.put_back()
+        if written:
+            raise Uncapturable(
+                f"the step sets {written[0]!r} after scheduler.step(), which comes after all else in a captured step; "
+                "set it after the step"
+            )
         if any(isinstance(leaf, _Early) for leaf in pytree.tree_leaves(returned)):
             raise Uncapturable(_EARLY)
 
