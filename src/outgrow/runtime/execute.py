@@ -53,7 +53,8 @@ class Run:
     """The tables of one run of a program; `extents` are those of lasting storages.
 
     `values` are those that were computed or looked at already, and `made_of` their names by storage; `resting` are the
-    bytes of the next tier by storage.
+    bytes of the next tier by storage. Where a kernel gave a dimension of size 1 another stride than was captured, the
+    value has its `strides` also when it comes back: operators read the memory format off them.
 
     An op counts from the time when the thread was free for it (`free_since`): what Python does between two ops, such as
     beginning transfers, is part of what the next one costs.
@@ -72,6 +73,7 @@ class Run:
     in_flight: dict[str, list[Copy]] = field(default_factory=dict[str, list[Copy]])
     values: dict[str, Item] = field(default_factory=dict[str, Item])
     made_of: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     resting: dict[str, int] = field(default_factory=dict[str, int])
     observed: dict[str, Cost] = field(default_factory=dict[str, Cost])
     recording: Recording = field(default_factory=lambda: Recording(0.0, 0.0))
@@ -194,7 +196,8 @@ class Run:
         geometry = self.program.geometry[name]
         assert geometry.dtype is not None, f"scalar {name} is read before it is computed"
         storage = self.storages[geometry.storage]
-        found = view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset)
+        strides = self.strides.get(name, geometry.strides)
+        found = view(storage, geometry.dtype, geometry.shape, strides, geometry.offset)
         self._keep(name, geometry.storage, found)
         return found
 
@@ -285,7 +288,9 @@ class Run:
             self.scalars[result.value] = item
             return 0
         geometry = result.geometry
-        require_as_captured(call, item, geometry)
+        if not is_as_captured(item, geometry):
+            require_as_captured(call, item, geometry)
+            self.strides[result.value] = item.stride()
         born = 0
         if result.born is not None:
             item = self.memory.born(result.born, item, geometry, result.size_bytes)

@@ -8,6 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outgrow.frontends.fake.fakes import fake_mode
+from outgrow.frontends.lowering.lower import lower
+from outgrow.frontends.tracing.capture import capture
+from outgrow.runtime.execute import Run
 
 Way = Callable[[Tensor], Tensor]
 WAYS: dict[str, Way] = {
@@ -56,3 +59,17 @@ def test_results_and_gradients_lie_as_kernels_lay_them(name: str) -> None:
                 with mode:
                     said = strides(way, *fakes)
             assert said == strides(way, x, arriving), (x.stride(), arriving.stride())
+
+
+def test_strides_of_size_1_come_back() -> None:
+    """A value that is looked at anew, as after a swap, lies as its kernel laid it: operators read formats off that."""
+    x = torch.randn(8).as_strided((2, 4, 1, 1), (4, 1, 4, 4))
+    graph = capture(lambda x: (x * torch.full_like(x, 2.0)).exp(), [], [], (x,)).graph
+    assert graph.values["mul"].strides != (x * torch.full_like(x, 2.0)).stride()
+    run = Run(lower(graph), {}, None, {"batch.0": x.untyped_storage()}, {}, 1 << 20)
+    run.start()
+    run.advance(2)
+    run.forget("mul")
+    found = run.lookup("mul")
+    assert isinstance(found, Tensor)
+    assert found.stride() == (x * torch.full_like(x, 2.0)).stride()
