@@ -150,6 +150,19 @@ def test_what_an_optimizer_may_look_at_is_signed() -> None:
     assert len(set(found)) == len(found)
 
 
+def test_numbers_within_entries_of_a_group_are_signed() -> None:
+    """What lies in a dictionary, or deeper than the entries of a tuple, is no input of a graph, so its value counts."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    for info, nested in (({"k": 1.0}, ((0.1,), 0.2)), ({"k": 2.0}, ((0.1,), 0.2)), ({"k": 2.0}, ((0.3,), 0.2))):
+        optimizer.param_groups[0] |= {"info": info, "nested": nested}
+        seen.append(signature(model, [model], [optimizer], (), {}))
+    assert len(set(seen)) == 3
+    optimizer.param_groups[0]["nested"] = ((0.3,), 0.4)
+    assert signature(model, [model], [optimizer], (), {}) == seen[2]
+
+
 def test_an_argument_over_memory_of_the_state_is_signed() -> None:
     """What is written early would be read late; two parts of one batch are as far apart as they were."""
     model, batch = model_with_a_number(), torch.ones(8, 4)

@@ -1,8 +1,8 @@
 """What is the gradient of the largest element of a tensor? All of what arrives, in equal shares, where that element is.
 
 On a CPU eager mode writes the share at these places into zeros. While a tensor is traced torch multiplies the share by
-a mask of them, which makes NaN of an infinite share elsewhere, and may turn the sign of a zero. So `largest` and its
-like take the place of `torch.max`, `min`, `median` and `nanmedian` of all elements, with the gradient of eager.
+a mask of them, which makes NaN of an infinite share elsewhere, and may turn the sign of a zero. So `EXTREMES` take the
+place of `torch.max`, `min`, `median` and `nanmedian` of all elements, with the gradient of eager.
 
 On a GPU eager mode multiplies by the mask, and under transforms of `torch.func` it is torch's own, too.
 """
@@ -16,17 +16,13 @@ from torch import Tensor
 
 from outgrow.frontends.fake.products import is_differentiated
 
-NAMES = ("max", "min", "median", "nanmedian")
-_OWN: dict[str, Any] = {name: getattr(torch, name) for name in NAMES}
 
+def _of_all(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that returns what one of torch does; of all elements its gradient has the bits of eager.
 
-def _of_all(name: str) -> Callable[..., Any]:
-    """Return a function that returns what torch's of a name does; of all elements its gradient has the bits of eager.
-
-    >>> _of_all("max")(torch.tensor([1.0, 3.0, 2.0]))
+    >>> _of_all(torch.max)(torch.tensor([1.0, 3.0, 2.0]))
     tensor(3.)
     """
-    own = _OWN[name]
 
     @wraps(own)
     def called(*args: Any, **options: Any) -> Any:
@@ -38,7 +34,7 @@ def _of_all(name: str) -> Callable[..., Any]:
     return called
 
 
-EXTREMES = {name: _of_all(name) for name in NAMES}
+EXTREMES = {name: _of_all(getattr(torch, name)) for name in ("max", "min", "median", "nanmedian")}
 """What is called in the place of functions of torch, by their names."""
 
 
