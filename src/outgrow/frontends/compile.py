@@ -114,13 +114,13 @@ class Step(Generic[P, R]):
         self._progress("step", 0.0)
         self._ran_as_written = entry.planned.runs_as_written
         if self._ran_as_written:
-            returned = self._run_as_written(entry, *args, **kwargs)
+            returned = self._run_as_written(served, *args, **kwargs)
         else:
             returned = cast("R", self._run_program(served, args, kwargs))
         self._losses += _losses(returned)
         return returned
 
-    def _run_as_written(self, entry: Entry, *args: P.args, **kwargs: P.kwargs) -> R:
+    def _run_as_written(self, served: Served, *args: P.args, **kwargs: P.kwargs) -> R:
         self._entries.come_home()
         self._platform.reset_high_water()
         begin = self._platform.moment()
@@ -128,7 +128,7 @@ class Step(Generic[P, R]):
         end = self._platform.moment()
         self.process_bytes = self._platform.high_water_bytes() - self._baseline_bytes
         self._recording = Recording(begin, perf_counter(), end, memory=[(begin, max(0, self.process_bytes), 0)])
-        self._entries.note_as_written(entry, args, kwargs, self.process_bytes)
+        self._entries.note_as_written(served, args, kwargs, self.process_bytes)
         return returned
 
     def _run_program(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> object:

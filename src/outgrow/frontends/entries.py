@@ -107,10 +107,14 @@ class Ample:
 
 @dataclass(frozen=True)
 class Served:
-    """The entry that is right for a call, and the tensors of the call by input storage, if they were looked for."""
+    """The entry that is right for a call, and the tensors of the call by input storage, if they were looked for.
+
+    It `is_known` to be that of this call, unless there was but a `glance`, as in ample room, or numbers outside differ.
+    """
 
     entry: Entry
     tensors: Mapping[str, Tensor] | None = None
+    is_known: bool = True
 
 
 class Entries:
@@ -147,7 +151,7 @@ class Entries:
         ):
             self._calls += 1
             ample.entry.last_call = self._calls
-            return Served(ample.entry)
+            return Served(ample.entry, is_known=False)
         served, self._ample = self._examined(args, kwargs), None
         entry = served.entry
         if entry.planned.runs_as_written and entry.runs.settled:
@@ -325,7 +329,7 @@ class Entries:
         if captured.answered_otherwise(args, kwargs) is not None:
             return None
         if as_written:
-            return Served(entry)
+            return Served(entry, is_known=captured.outside.still_hold())
         if not captured.is_apart(args, kwargs):
             return None
         tensors = captured.tensors(self._training, args, kwargs)
@@ -365,18 +369,20 @@ class Entries:
         self.guided.note(entry.captured, entry.planned, entry.runs, outcome, process_bytes)
 
     def note_as_written(
-        self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object], process_bytes: int
+        self, served: Served, args: Sequence[object], kwargs: Mapping[str, object], process_bytes: int
     ) -> None:
         """Learn from a run of the user's own function, in which the process took these bytes at most."""
-        known = None
-        if process_bytes > self._settings.budget_bytes and self._is_as_captured(entry, args, kwargs):
+        entry, known = served.entry, None
+        if process_bytes > self._settings.budget_bytes and self._is_as_captured(served, args, kwargs):
             known = entry.planned.prepared.in_core.peak_bytes
         entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes, known)
 
-    def _is_as_captured(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-        """Whether a call is still that of an entry: a `glance`, as in ample room, sees no attributes."""
+    def _is_as_captured(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Whether a call that was carried out as it is written was that of its entry."""
+        if served.is_known:
+            return True
         alike = self._by_signature.get(self._signature(args, kwargs), ())
-        return entry in alike and entry.captured.outside.still_hold()
+        return served.entry in alike and served.entry.captured.outside.still_hold()
 
     def close(self) -> None:
         """Give the disk space back, and memory that rests; entries take both anew when they run."""
