@@ -53,10 +53,10 @@ def measured(item: Batch) -> Row:
 
     def with_batch(value: int) -> Trial:
         first = capture_workload(function_of(cell), {**cell.settings, "batch": value})
-        found = trial(Ahead((first,), _target(cell)), budget, OURS, value)
-        plan = None if isinstance(found.found, Infeasible) else found.found.plan
+        one = trial(Ahead((first,), _target(cell)), budget, OURS, value)
+        plan = None if isinstance(one.found, Infeasible) else one.found.plan
         tried[value] = plan.in_core.seconds / plan.predicted.seconds if plan else None
-        return found
+        return one
 
     found = largest(with_batch, batch, 1 / HARDLY_SLOWER)
     return {
