@@ -93,7 +93,7 @@ def serve(mode: str, size: int, budget_bytes: int | None) -> None:
         }
         del loss
         if compiled is not None:
-            row |= {"process_bytes": compiled.process_bytes, "summary": json.loads(compiled.plan.to_json())}
+            row |= {"process_bytes": compiled.process_bytes, "summary": compiled.plan.to_data()}
         row["threads"] = torch.get_num_threads()
         answer(row)
     if compiled is not None:

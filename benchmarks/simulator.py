@@ -107,7 +107,7 @@ def serve(request: Row) -> None:
     steps: list[Row] = []
     for _ in range(WARM_STEPS + TIMED_STEPS):
         step(*batch)
-        steps.append(json.loads(step.plan.to_json()))
+        steps.append(step.plan.to_data())
     step.close()
     sys.stdout.write(json.dumps({"steps": steps}))
 

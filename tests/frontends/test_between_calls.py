@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,13 +14,7 @@ from outgrow.runtime.execute import Run
 from tests.frontends.training import Job, wide
 
 AMPLE = "10TiB"
-
-
-@pytest.fixture(autouse=True)
-def planned(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No room is ample."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
+pytestmark = pytest.mark.usefixtures("no_room_is_ample")
 
 
 def trained(job: Job) -> outgrow.Step[..., Tensor]:

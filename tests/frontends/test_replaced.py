@@ -12,16 +12,10 @@ from torch.optim.lr_scheduler import CyclicLR, ExponentialLR, LRScheduler, OneCy
 
 import outgrow
 from outgrow.errors import Uncapturable
-from outgrow.frontends import guided
 
 Wrap = Callable[[Callable[[Tensor], Any], nn.Module, torch.optim.Optimizer], Callable[[Tensor], Any]]
 CALLS = 4
-
-
-@pytest.fixture(autouse=True)
-def planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small steps are planned, too."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+pytestmark = pytest.mark.usefixtures("no_room_is_ample")
 
 
 def compiled(step: Callable[[Tensor], Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:

@@ -372,10 +372,10 @@ class Entries:
         self, served: Served, args: Sequence[object], kwargs: Mapping[str, object], process_bytes: int
     ) -> None:
         """Learn from a run of the user's own function, in which the process took these bytes at most."""
-        entry, known = served.entry, None
+        entry, peak = served.entry, None
         if process_bytes > self._settings.budget_bytes and self._is_as_captured(served, args, kwargs):
-            known = entry.planned.prepared.in_core.peak_bytes
-        entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes, known)
+            peak = entry.planned.prepared.in_core.peak_bytes
+        entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes, peak)
 
     def _is_as_captured(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether a call that was carried out as it is written was that of its entry."""

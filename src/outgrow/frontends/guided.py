@@ -213,20 +213,18 @@ class GuidedPlanning:
         if is_more or runs.overhead_bytes > planned.prepared.plan.budget.overhead_bytes:
             runs.settled = runs.settled and process_bytes <= self._settings.budget_bytes
 
-    def note_as_written(
-        self, planned: Runnable, runs: Runs, process_bytes: int, known_bytes: int | None = None
-    ) -> Runnable:
+    def note_as_written(self, planned: Runnable, runs: Runs, process_bytes: int, peak_bytes: int | None) -> Runnable:
         """Learn from a run of the user's own function; once it takes more than the budget, planned steps replace it.
 
-        If the peak of its tensors is `known_bytes`, the rest is overhead.
+        What it took beyond the peak of its tensors, where that is known, is overhead.
         """
         runs.count += 1
         runs.process_bytes = process_bytes
         runs.settled = process_bytes <= self._settings.budget_bytes
         if runs.settled:
             return planned
-        if known_bytes is not None:
-            self._has_shown(max(0, process_bytes - known_bytes))
+        if peak_bytes is not None:
+            self._has_shown(max(0, process_bytes - peak_bytes))
         runs.has_exceeded = True
         return replace(planned, runs_as_written=False)
 

@@ -6,23 +6,21 @@ C, by `__dlpack_c_exchange_api__`, go by unseen.
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import dlpack
 
-_NOTING = "_outgrow_notes"
 _WAYS = ((Tensor, "__dlpack__"), (torch, "to_dlpack"), (dlpack, "to_dlpack"))
 
 
+@cache
 def note_exports() -> None:
     """From now on mark the memory of tensors on the CPU that are exported by DLPack."""
     for owner, name in _WAYS:
-        export = vars(owner)[name]
-        if not hasattr(export, _NOTING):
-            setattr(owner, name, _noting(export))
+        setattr(owner, name, _noting(vars(owner)[name]))
 
 
 def _noting(export: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,5 +31,4 @@ def _noting(export: Callable[..., Any]) -> Callable[..., Any]:
             torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()  # which gives the mark
         return exported
 
-    setattr(noted, _NOTING, True)
     return noted

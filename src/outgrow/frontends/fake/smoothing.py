@@ -44,7 +44,7 @@ def cross_entropy_loss(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return what torch's operator of this name returns; traced, with the bits of eager."""
-    is_picked = weight is not None and label_smoothing > 0.0 and reduction == _MEAN and not target.is_floating_point()
+    is_picked = label_smoothing > 0.0 and reduction == _MEAN and not target.is_floating_point()
     if weight is None or not is_picked or input.device.type != "cpu" or is_transformed():
         return _loss(input, target, weight, reduction, ignore_index, label_smoothing)
     rounds = torch.is_autocast_enabled("cpu") and torch._C._dispatch_has_kernel_for_dispatch_key(

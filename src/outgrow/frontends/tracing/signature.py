@@ -34,7 +34,6 @@ from outgrow.frontends.user.state import check_python
 from outgrow.runtime.device import library_settings
 
 _PLAIN = (bool, int, float, str)
-_NESTED = (tuple, list, dict)
 Memory: TypeAlias = dict[int, tuple[int, int]]
 """For each storage its number, and the offset, in elements, of the first tensor met in it."""
 
@@ -233,11 +232,11 @@ def _plain(value: object, memory: Memory) -> Hashable:
         case float():
             return float if isfinite(value) else repr(float(value))  # in which one that is no number is equal
         case tuple() | list():  # of whose entries floats are inputs of the graph, but none that lie deeper
-            return tuple([content(item) if type(item) in _NESTED else _plain(item, memory) for item in value])
+            return tuple([content(item) if isinstance(item, tuple | list) else _plain(item, memory) for item in value])
         case Tensor():
             return (_tensor(value), _layout(value, memory))
         case dict():
-            return (dict, content(value))
+            return (type(value), content(value))
         case _:
             return _exactly(value)
 

@@ -127,7 +127,7 @@ def is_configuration(value: object) -> bool:
 
 def is_opaque(value: object) -> bool:
     """Whether an object is described by nothing that is in it: by its type, or by which one it is."""
-    return _way(type(value)) in (None, _which_one)
+    return _way(type(value)) is None or isinstance(value, _TOLD_APART)
 
 
 def is_settled(value: object, depth: int = 6) -> bool:
@@ -135,7 +135,7 @@ def is_settled(value: object, depth: int = 6) -> bool:
     way = _way(type(value))
     if way is _itself:
         return True
-    if depth == 0 or way in (None, _which, _which_one):
+    if depth == 0 or way in (None, _which):
         return False
     if way is _entries:
         return isinstance(value, Mapping) and all(is_settled(item, depth - 1) for item in value.values())
@@ -153,14 +153,12 @@ def _way(kind: type) -> _Describe | None:
         return _scalar
     if issubclass(kind, (*NUMBERS, *_SINGLE)):
         return _itself
-    if issubclass(kind, Tensor):
+    if issubclass(kind, (Tensor, *_TOLD_APART)):
         return _which
     if issubclass(kind, np.ndarray):
         return _array
     if issubclass(kind, slice | range):
         return _range
-    if issubclass(kind, _TOLD_APART):
-        return _which_one
     if issubclass(kind, _TABLES):
         return _entries
     if issubclass(kind, list | tuple | deque | set | frozenset):
@@ -194,11 +192,7 @@ class _Which:
         return self._hash
 
 
-def _which(value: Tensor, _known: Known) -> Hashable:
-    return _Which(value)
-
-
-def _which_one(value: Optimizer | LRScheduler | GradScaler, _known: Known) -> Hashable:
+def _which(value: object, _known: Known) -> Hashable:
     return _Which(value)
 
 
