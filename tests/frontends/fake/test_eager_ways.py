@@ -11,9 +11,6 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.extremes import EXTREMES
-from outgrow.frontends.fake.smoothing import cross_entropy
-from outgrow.frontends.parts.joint import as_traced
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.state import Training
 from tests.frontends.bits import same_bits
@@ -121,12 +118,25 @@ def test_a_gradient_that_may_not_be_differentiated_again(way: Way) -> None:
         left(way, x, times=2, captured=True)
 
 
-def test_parts_go_these_ways_too() -> None:
-    """Functions and methods that Dynamo has found are exchanged."""
-    module = as_traced(fx.symbolic_trace(lambda x: torch.max(x) + x.max() + functional.cross_entropy(x, x)))
-    for ours, count in ((EXTREMES["max"], 2), (cross_entropy, 1)):
-        assert len(module.graph.find_nodes(op="call_function", target=ours)) == count
-    assert module(torch.eye(2)) == 2 + functional.cross_entropy(torch.eye(2), torch.eye(2))
+LARGEST, PRODUCT, DETERMINANT, LOSS = torch.max, Tensor.prod, torch.linalg.det, torch._C._nn.cross_entropy_loss  # pyright: ignore[reportAttributeAccessIssue]
+HELD: tuple[Way, ...] = (
+    lambda x: LARGEST(x) * math.inf,
+    lambda x: PRODUCT(x, 1),
+    lambda x: LOSS(x, torch.tensor([1, 2, 3, 1, 0]), torch.arange(1.0, 8.0), 1, 3, 0.1),
+    fx.symbolic_trace(lambda x: torch.max(x) * math.inf + x.min() * math.inf + torch.prod(x, 1).sum()),
+)
+
+
+@pytest.mark.parametrize("number", range(len(HELD)))
+def test_functions_that_were_looked_up_before(number: int) -> None:
+    """By an import, by a module when it was made, or by whoever traced the model."""
+    check(HELD[number], torch.randn(5, 7).round(decimals=1))
+
+
+def test_a_refused_function_that_was_looked_up_before() -> None:
+    """It is refused like any other."""
+    with pytest.raises(Uncapturable, match="is itself differentiated"):
+        left(DETERMINANT, torch.eye(4), times=2, captured=True)
 
 
 @torch.library.custom_op("outgrow_tests::undescribed", mutates_args=())

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.optim import SGD
 
 from outgrow.frontends.fake.products import product
-from outgrow.frontends.parts.joint import as_traced
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
 from tests.frontends.steps import Job
@@ -74,10 +73,3 @@ def test_a_captured_step_multiplies_as_eager_does(disk_folder: Path) -> None:
         assert differences(left_by(boxes, Within(1.0, spill)), left_by(boxes, eager)) == []
     finally:
         spill.close()
-
-
-def test_a_part_multiplies_so_too() -> None:
-    """What Dynamo has found calls torch's function by itself, not by its name."""
-    module = as_traced(fx.symbolic_trace(lambda x: torch.prod(x, 0)))
-    assert len(module.graph.find_nodes(op="call_function", target=product)) == 1
-    assert module(torch.full((3,), 2.0)).item() == 2.0**3

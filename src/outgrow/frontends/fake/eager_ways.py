@@ -18,7 +18,8 @@
     transformers  does not look at a fake tensor, such as a mask or the positions of tokens, to see whether a mask can
                   be left out; where it can look at it, it may
 
-While the step itself is traced, torch is told what it would find in eager.
+While the step itself is traced, torch is told what it would find in eager. Functions are exchanged where they are
+looked up, and where they are called: somebody may have looked them up before.
 """
 
 import sys
@@ -34,6 +35,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules import activation
 from torch.nn.utils import clip_grad
+from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils._foreach_utils import _has_foreach_support
 
@@ -42,18 +44,19 @@ from outgrow.frontends.fake.extremes import EXTREMES
 from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.fills import filled, filled_in_place
 from outgrow.frontends.fake.products import product
-from outgrow.frontends.fake.smoothing import OPERATORS, cross_entropy, cross_entropy_loss
+from outgrow.frontends.fake.smoothing import OPERATORS, cross_entropy_loss
 from outgrow.frontends.fake.twice import once
 from outgrow.frontends.user.refusals import is_of_a_library
 
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"prod": product, "masked_fill": filled, **EXTREMES, **_ONCE}
-METHODS: Mapping[str, Callable[..., Any]] = {**_FUNCTIONS, "masked_fill_": filled_in_place}
-"""What is called in the place of methods of tensors, by their names."""
-IN_PLACE_OF: Mapping[Callable[..., Any], Callable[..., Any]] = {
+_METHODS: Mapping[str, Callable[..., Any]] = {**_FUNCTIONS, "masked_fill_": filled_in_place}
+_EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     **{getattr(torch, name): ours for name, ours in _FUNCTIONS.items()},
+    **{getattr(Tensor, name): ours for name, ours in _METHODS.items()},
     torch.linalg.det: _ONCE["det"],
-    torch.nn.functional.cross_entropy: cross_entropy,
+    torch.ctc_loss: ctc_loss,
+    OPERATORS.cross_entropy_loss: cross_entropy_loss,
 }
 """Functions of torch, and what is called in their place."""
 _NONE = torch._C._disabled_torch_function_impl
@@ -73,8 +76,9 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
     torch.set_autocast_cache_enabled(caches_casts)
     try:
         with (
+            _Exchanged(),
             _called_in_place(torch, _FUNCTIONS),
-            _called_in_place(Tensor, METHODS),
+            _called_in_place(Tensor, _METHODS),
             patch.object(torch.linalg, "det", _ONCE["det"]),
             patch.object(OPERATORS, "cross_entropy_loss", cross_entropy_loss),
             patch.object(torch.overrides, "has_torch_function", _has_own_functions),
@@ -91,6 +95,15 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
             yield
     finally:
         torch.set_autocast_cache_enabled(before)
+
+
+class _Exchanged(TorchFunctionMode):
+    """Calls ours in the place of functions of torch, whoever holds them."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return _EXCHANGED.get(func, func)(*args, **(kwargs or {}))
 
 
 @contextmanager

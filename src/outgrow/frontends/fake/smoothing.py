@@ -12,11 +12,9 @@ It is for means of classes by their numbers, with weights; all else, what is on 
 """
 
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from outgrow.frontends.fake.fills import sum_of_picked
 from outgrow.frontends.fake.products import is_transformed
@@ -24,15 +22,8 @@ from outgrow.frontends.fake.products import is_transformed
 OPERATORS: Any = vars(torch._C)["_nn"]
 """Where torch looks up `cross_entropy_loss`."""
 _loss: Any = OPERATORS.cross_entropy_loss
-_cross_entropy: Any = functional.cross_entropy
 _MEAN = 1
 _AUTOCAST = "AutocastCPU"
-
-
-def cross_entropy(*args: Any, **options: Any) -> Tensor:
-    """Return what `torch.nn.functional.cross_entropy` returns, called as that is."""
-    with patch.object(OPERATORS, "cross_entropy_loss", cross_entropy_loss):
-        return _cross_entropy(*args, **options)
 
 
 def cross_entropy_loss(

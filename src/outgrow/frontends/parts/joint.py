@@ -24,7 +24,6 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.eager_ways import IN_PLACE_OF, METHODS
 from outgrow.frontends.parts.addends import addends
 from outgrow.frontends.user.unseen import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
@@ -220,10 +219,7 @@ def open_results(hole: Op | None) -> tuple[int, ...]:
 
 
 def as_traced(module: fx.GraphModule) -> fx.GraphModule:
-    """Let a module that Dynamo has made call what goes the ways of eager when it is traced.
-
-    Regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager.
-    """
+    """Let regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager."""
     for node in module.graph.find_nodes(op="call_function", target=tag_activation_checkpoint):
         own = ()
         if node.kwargs.get("use_reentrant") is not False:
@@ -231,15 +227,7 @@ def as_traced(module: fx.GraphModule) -> fx.GraphModule:
             own = tuple(at for at, item in enumerate(read) if item.op == "placeholder" and _STATE.search(item.name))
         place = _place_of(node)
         node.target, node.kwargs = _checkpointed, {"own": own, "place": place}
-    for inner in module.modules():
-        if isinstance(inner, fx.GraphModule):
-            for function, ours in IN_PLACE_OF.items():
-                for node in inner.graph.find_nodes(op="call_function", target=function):
-                    node.target = ours
-            for name, ours in METHODS.items():
-                for node in inner.graph.find_nodes(op="call_method", target=name):
-                    node.op, node.target = "call_function", ours
-            inner.recompile()
+    module.recompile()
     return module
 
 
