@@ -9,14 +9,14 @@
 # LEAST_HOST_BYTES is what is left to the host, or a turn is ended. PYTHON is the interpreter. With --smoke all of it runs
 # on a machine without a GPU.
 #
-# Where time is short, in three goes, each with OUT=FOLDER COMMIT=$(git rev-parse HEAD):
+# Where time is short, in three goes, each with OUT=FOLDER COMMIT=HASH:
 #
 #     bash benchmarks/gpu.sh --only checks
 #     TEST_SECONDS=0 bash benchmarks/gpu.sh --resume
-#     the same again
+#     TEST_SECONDS=0 MOST_SECONDS=what is left bash benchmarks/gpu.sh --resume
 #
 # A go does not repeat what benchmarks/results has from this commit and card. Where each goes to another copy, copy the
-# file of results from FOLDER to benchmarks/results before the next one.
+# file of results from FOLDER to benchmarks/results before the next one. What a go has compiled is in the cache folder.
 set -u
 cd "$(dirname "$0")/.."
 
@@ -24,8 +24,13 @@ python=${PYTHON:-$(command -v python3 || command -v python)}
 export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8
 export PYTHONFAULTHANDLER=1
 
+# What changes torch's allocator, or the kernels, is not measured here.
+unset PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_NVML_BASED_CUDA_CHECK
+unset CUDA_LAUNCH_BLOCKING NVIDIA_TF32_OVERRIDE TORCH_ALLOW_TF32_CUBLAS_OVERRIDE
+env | grep -E '^(CUDA|CUBLAS|CUDNN|NVIDIA|PYTORCH|TORCH)' || true
+
 # Caches on a disk: memory that poses as a folder is refused.
-for folder in "${XDG_CACHE_HOME:-}" "$HOME/.cache" /var/tmp/outgrow "$PWD/.cache"; do
+for folder in "${XDG_CACHE_HOME:-}" "${HOME:-/root}/.cache" /var/tmp/outgrow "$PWD/.cache"; do
     if [ -n "$folder" ] && mkdir -p "$folder" 2>/dev/null && [ "$(stat -f -c %T "$folder")" != tmpfs ]; then
         export XDG_CACHE_HOME=$folder
         break
@@ -34,7 +39,7 @@ done
 
 nvidia-smi || echo "no nvidia-smi"
 head -n 3 /proc/meminfo
-echo "locked memory: $(ulimit -l) KiB; cache: $(df -hT "$XDG_CACHE_HOME" | tail -n 1)"
+echo "locked memory: $(ulimit -l) KiB; cache: $(df -hT "${XDG_CACHE_HOME:-/}" | tail -n 1)"
 "$python" - <<'END' || exit 1
 import importlib.metadata as metadata
 import platform
@@ -64,16 +69,46 @@ if lacking:
     sys.exit(f"This needs what is not there: python -m pip install {' '.join(map(repr, lacking))}")
 END
 
-# What is compiled once is compiled now, and not within the time limit of whoever comes first.
-timeout -s INT -k 10 120 "$python" - <<'END'
+# Some machines get their memory as it is used. It is used once, so that what is free can be asked for.
+timeout 60 "$python" - "${HOST_GIB:-110}" <<'END'
+import mmap
+import sys
 import time
 
+
+def told(name):
+    with open("/proc/meminfo") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+
+begin, total = time.monotonic(), told("MemTotal:")
+grown, used = begin, []
+while told("MemTotal:") < int(sys.argv[1]) << 30 and time.monotonic() - grown < 4:
+    if told("MemTotal:") > total:
+        grown, total = time.monotonic(), told("MemTotal:")
+    if told("MemAvailable:") > 1 << 30:
+        used.append(mmap.mmap(-1, 128 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
+    else:
+        time.sleep(0.05)
+print(f"{told('MemTotal:') / 2**30:.0f} GiB of the host after {time.monotonic() - begin:.0f} s")
+END
+
+# What is compiled once is compiled now, and not within the time limit of whoever comes first; what does not work at all
+# ends this at once.
+timeout -s INT -k 10 240 "$python" - "$*" <<'END' || exit 1
+import sys
+import time
+
+import hypothesis  # noqa: F401 - that it can be imported is asked
+import pytest  # noqa: F401
 import torch
 
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.runtime import arena, directed
 
 begin = time.perf_counter()
+if "--smoke" not in sys.argv[1]:
+    print("the GPU gives", torch.ones(2, device="cuda").sum().item())
 warm_up()
 kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 print("arena", arena.is_available(), *(f"{kind} is directed: {directed.install(torch.device(kind))}" for kind in kinds))

@@ -16,8 +16,8 @@
     below        what `resting` asks of a file that is mapped, where the device reads memory that is not locked
 
 One that fails has its error in its place. Those that are told by a GPU alone come before steps are rehearsed and run,
-which takes long; but a process in which a device fails at `below` may never do anything again, so that comes last. One
-that fails at `resting` can do nothing more with its device: then what follows has errors too.
+which takes long; but a process in which a device fails at `below` may never do anything again, so that comes last.
+Where the device does nothing more, or a process does not end, another process goes on with what comes next.
 """
 
 import math
@@ -26,7 +26,7 @@ import subprocess
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from statistics import median
@@ -68,8 +68,8 @@ SAMPLES: Mapping[str, Asked] = {
 SMALL_SAMPLES: Mapping[str, Asked] = {"mlp": Asked("mlp", {"layers": 2}, OVER)}
 
 
-def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
-    """Tell every fact, or what went wrong."""
+def checked(ground: Ground, tell: Tell, told: Collection[str] = (), *, is_smoke: bool) -> None:
+    """Tell every fact that is not `told`, or what went wrong. Raises `SystemExit` if the device does nothing more."""
     samples = SMALL_SAMPLES if is_smoke else SAMPLES
     facts: dict[str, Callable[[], object]] = {
         "context": lambda: context(ground),
@@ -82,14 +82,25 @@ def checked(ground: Ground, tell: Tell, *, is_smoke: bool) -> None:
         **{f"run: {name}": lambda asked=asked: run(ground, asked) for name, asked in samples.items()},
         "below": lambda: below(ground),
     }
-    for name, fact in facts.items():
+    for name in [name for name in facts if name not in told]:
+        tell(**{name: {"error": "the process ended"}})
         be_deterministic(samples[name.partition(": ")[2]].deterministic if ": " in name else "error")
         begin = time.perf_counter()
         try:
-            found = fact()
+            found = facts[name]()
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is the fact
             found = {"error": f"{type(error).__name__}: {error}"[:500]}
+            tell(**{name: found})
+            _require(ground)
         tell(**{name: found, f"{name}, seconds": time.perf_counter() - begin})
+
+
+def _require(ground: Ground) -> None:
+    """Raise `SystemExit` if the device does nothing more, as after an access to memory that is not there."""
+    try:
+        ground.wait()
+    except RuntimeError as error:
+        raise SystemExit(f"the device does nothing more: {error}") from error
 
 
 def context(ground: Ground) -> dict[str, int | None]:

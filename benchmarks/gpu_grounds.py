@@ -71,8 +71,7 @@ class Gpu:
     def limit(self, budget_bytes: int | None) -> int:
         gc.collect()
         self.wait()
-        torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - there is no other way
-        torch.cuda.empty_cache()
+        self.beside().give_back_all()
         total = torch.cuda.mem_get_info(self.device)[1]
         in_vain = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         share = 1.0 if budget_bytes is None else min(1.0, (in_vain + budget_bytes) / total)

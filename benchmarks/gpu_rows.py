@@ -35,7 +35,7 @@ WARM, TIMED = 2, 5
 """Steps before those that are timed, and these."""
 PLANNING = 4
 """Steps of outgrow before the timed ones: the first plans, the next ones may plan again, and the last makes a score."""
-TRIES = 5
+TRIES = 9
 """So often is a budget raised to the floor that is named, or a limit left out."""
 ABOVE_FLOOR = 1.02
 

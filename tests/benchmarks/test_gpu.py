@@ -114,6 +114,21 @@ def test_checks_that_are_alone_have_all_the_time(alone: bool, tmp_path: Path, mo
     assert (limits[0] > gpu.MOST_SECONDS["checks"]) == alone
 
 
+def test_checks_go_on_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that breaks the device is not begun again."""
+    facts = iter([({"context": {}, "pages": {"error": "it ended"}}, "exit status 1"), ({"overlap": {}}, "")])
+    asked: list[object] = []
+
+    def told(_turn: object, request: object, *_about: object, **_how: object) -> object:
+        asked.append(request)
+        return next(facts)
+
+    monkeypatch.setattr(gpu, "told_by_a_process", told)
+    found, failure = gpu.checks(gpu_turns.CHECKS, 100.0, tmp_path / "log", is_smoke=False)
+    assert asked == [{"told": []}, {"told": ["context", "pages"]}]
+    assert (list(found), failure) == (["context", "pages", "overlap"], "")
+
+
 def test_a_table_is_continued(tmp_path: Path) -> None:
     """Rows of this commit are known again; a rival keeps its seconds where the budget is the same."""
     ours = gpu_turns.Turn("mlp", 2.0)

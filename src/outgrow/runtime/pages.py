@@ -327,4 +327,5 @@ def _driver() -> dict[str, Callable[..., int]]:
         function = getattr(library, name)
         function.argtypes, function.restype = types, ctypes.c_int
         found[name] = function
+    library.cuInit(0)  # unless torch has; who fails here fails again where the driver is asked
     return found
