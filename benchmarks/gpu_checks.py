@@ -2,9 +2,9 @@
 
     context      bytes of the device that are gone once there is a context, and after a matrix product and a convolution
     directed     whether torch's allocator can be directed there, and what was said if not
-    pages        seconds to take and to show 1 GiB of them, and those of a sum and a product in pages that are shown in
-                 any order, over those in one tensor; whether copies to one half of a page leave alone what kernels do
-                 with the other, which they see at another address
+    pages        seconds to take and to show 1 GiB of them, and those of a sum, a product and copies in pages that are
+                 shown in any order, over those in one tensor; whether copies to one half of a page leave alone what
+                 kernels do with the other, which they see at another address
     machine      what copies and arithmetic do
     resting      whether kernels, copies and the host agree on what is in locked memory of the host, and how fast a
                  kernel reads it
@@ -147,7 +147,7 @@ def directed(ground: Ground) -> dict[str, object]:
 
 
 def pages(ground: Ground) -> dict[str, float | bool]:
-    """Return whether the driver maps pages, how long that takes, and how much slower kernels are in them."""
+    """Return whether the driver maps pages, how long that takes, and how much slower kernels and copies are in them."""
     device = ground.beside()
     found = device.pages()
     if found is None:
@@ -172,10 +172,22 @@ def pages(ground: Ground) -> dict[str, float | bool]:
     def add(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.add_(1)
 
+    pool, moved = HostPool(device.torch_device, device.lock), min(size, _MAPPED_BYTES)
+    pool.grow(pool.seam_bytes + moved)
+    there = pool.bytes(pool.seam_bytes, moved)
+
+    def copy_out(tensor: torch.Tensor) -> None:
+        device.streams.copy(Lane.OUT, there, tensor.view(torch.uint8)[:moved])
+        device.streams.settle()
+
+    def copy_in(tensor: torch.Tensor) -> None:
+        device.streams.copy(Lane.IN, tensor.view(torch.uint8)[:moved], there)
+        device.streams.settle()
+
     def slower(work: Callable[[torch.Tensor], object]) -> float:
         return _seconds(ground, lambda: work(stitched)) / _seconds(ground, lambda: work(whole))
 
-    found_slower = {work.__name__: slower(work) for work in (add, product)}
+    found_slower = {work.__name__: slower(work) for work in (add, product, copy_out, copy_in)}
     told = {"take_seconds": taken - begin, "show_seconds": shown - taken, "halves": _halves(ground, device, found)}
     found.close()
     return {"works": True, **told, **found_slower}
