@@ -254,10 +254,5 @@ def _speed(outcome: Row) -> str:
     return f"{outcome['speed']:.3f}" if outcome["speed"] else f"none ({outcome['refusal'][:60]})"
 
 
-def main() -> None:
-    """Plan what the command line asks for."""
-    write_rows("claims", CLAIMS, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("claims", CLAIMS, measured, told)

@@ -7,8 +7,6 @@ digest of parameters, buffers and optimizer state are compared with those of the
 Memory is the high water of the process above its baseline.
 """
 
-import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -62,7 +60,7 @@ def measured(item: Training) -> Row:
 
 def ended(item: Training, budget: int, kernels: str = "eager") -> dict[str, Any]:
     """Train in a process of its own, within a budget (0: the plain loop), by some kernels; return what it says."""
-    request = (item.workload, json.dumps(dict(item.settings)), str(budget), kernels)
+    request = (item.workload, item.settings, budget, kernels)
     return told_by_a_process(__file__, *request, limit_seconds=LIMIT_SECONDS)
 
 
@@ -113,14 +111,5 @@ def told(row: Row) -> str:
     )
 
 
-def main() -> None:
-    """Train what the command line asks for."""
-    if sys.argv[1:2] == ["--serve"]:
-        workload, settings, budget, kernels = sys.argv[2:]
-        print(json.dumps(served(workload, json.loads(settings), int(budget), kernels)))
-    else:
-        write_rows("deep", DEEP, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("deep", DEEP, measured, told, served=served)

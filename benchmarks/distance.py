@@ -145,10 +145,5 @@ def told(row: Row) -> str:
     )
 
 
-def main() -> None:
-    """Plan what the command line asks for."""
-    write_rows("distance", SQUEEZES, measured, told, again)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("distance", SQUEEZES, measured, told, again)

@@ -130,10 +130,5 @@ def told(row: Row) -> str:
     )
 
 
-def main() -> None:
-    """Place what the command line asks for."""
-    write_rows("fragmentation", STEPS, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("fragmentation", STEPS, measured, told)

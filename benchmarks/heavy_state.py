@@ -14,7 +14,6 @@ first one, which makes the averages, among them; and a quarter of the share for 
 Goals: losses and every bit of weights and averages as in core, and a peak within the budget.
 """
 
-import json
 import sys
 import tempfile
 import time
@@ -49,10 +48,10 @@ SQUEEZED = tuple(Squeezed(size, share) for size in ("small", "medium") for share
 
 def measured(item: Squeezed) -> Row:
     """Return what the process of a row tells."""
-    return {"size": item.size, "share": item.share, **told_by_a_process(__file__, item.size, str(item.share))}
+    return {"size": item.size, "share": item.share, **told_by_a_process(__file__, item.size, item.share)}
 
 
-def serve(size: str, share: int) -> Row:
+def served(size: str, share: int) -> Row:
     """Make the model, train it, save it, and tell."""
     sys.path.insert(0, str(ROOT / "benchmarks" / "workloads"))
     import torch
@@ -133,13 +132,5 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
     ]
 
 
-def main() -> None:
-    """Run the benchmark, or serve one row of it."""
-    if sys.argv[1:2] == ["--serve"]:
-        print(json.dumps(serve(sys.argv[2], int(sys.argv[3]))))
-    else:
-        write_rows("heavy_state", SQUEEZED, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("heavy_state", SQUEEZED, measured, told, served=served)

@@ -82,10 +82,5 @@ def told(row: Row) -> str:
     return f"batch {row['largest']} (paper: {row['paper']}), {len(row['tried'])} tried"
 
 
-def main() -> None:
-    """Search for what the command line asks for."""
-    write_rows("largest", BATCHES, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("largest", BATCHES, measured, told)

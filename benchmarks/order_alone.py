@@ -190,10 +190,5 @@ def _spelled(share: float | None) -> str:
     return "none" if share is None else f"{share:.1%}"
 
 
-def main() -> None:
-    """Order what the command line asks for."""
-    write_rows("order_alone", GRAPHS, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("order_alone", GRAPHS, measured, told)

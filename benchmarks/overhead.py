@@ -10,8 +10,6 @@ by itself and under a budget that is never reached; the two take turns, each fir
     eager       seconds of an eager step, the median over the rounds
 """
 
-import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -92,13 +90,5 @@ def told(row: Row) -> str:
     return f"overhead {row['overhead']:.2%}, first call {first:.1f} s, eager {eager:.3f} s"
 
 
-def main() -> None:
-    """Time what the command line asks for."""
-    if sys.argv[1:2] == ["--serve"]:
-        print(json.dumps(served(sys.argv[2])))
-    else:
-        write_rows("overhead", tuple(ARCHITECTURES.values()), measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("overhead", tuple(ARCHITECTURES.values()), measured, told, served=served)

@@ -10,8 +10,6 @@ nothing remembered of earlier ones.
     with room       the bytes received where each worker may hold what one of data parallel has to
 """
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -60,11 +58,8 @@ DIVIDED = (
 
 def measured(item: Divided) -> Row:
     """Divide in a process of its own."""
-    settings = json.dumps(dict(item.settings))
-    return {
-        "most_seconds": item.most_seconds,
-        **told_by_a_process(__file__, item.workload, settings, str(item.workers)),
-    }
+    found = told_by_a_process(__file__, item.workload, item.settings, item.workers)
+    return {"most_seconds": item.most_seconds, **found}
 
 
 def served(workload: str, settings: Mapping[str, object], workers: int) -> Row:
@@ -149,14 +144,5 @@ def told(row: Row) -> str:
     return f"{row['ops']} calls, {row['search_seconds']:.1f} s, {exact}, share {row['share']:.3f}, {received}"
 
 
-def main() -> None:
-    """Divide what the command line asks for."""
-    if sys.argv[1:2] == ["--serve"]:
-        workload, settings, workers = sys.argv[2:]
-        print(json.dumps(served(workload, json.loads(settings), int(workers))))
-    else:
-        write_rows("partition", DIVIDED, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("partition", DIVIDED, measured, told, served=served)

@@ -66,11 +66,17 @@ def write_rows(
     measured: Callable[[I], Row],
     told: Callable[[Row], str],
     again: Callable[[I, Row], Row] | None = None,
+    served: Callable[..., object] | None = None,
 ) -> None:
     """Make the rows that the command line asks for and write them to the table's file, one after the other.
 
-    `told` is what is printed of a row; `again` makes one that keeps what an older one says of others.
+    `told` is what is printed of a row; `again` makes one that keeps what an older one says of others. A process that
+    `told_by_a_process` has begun answers with what `served` returns.
     """
+    if sys.argv[1:2] == ["--serve"]:
+        assert served is not None, "the file has something to serve"
+        print(json.dumps(served(*json.loads(sys.argv[2]))))
+        return
     options = _options(table)
     shared = setting(f"python benchmarks/{table}.py")
     known = {row["name"]: row for row in read_rows(options.out)}
@@ -94,13 +100,13 @@ class Failed(Exception):
 
 
 def told_by_a_process(
-    file: str, *request: str, limit_seconds: float | None = None, environment: Mapping[str, str] | None = None
+    file: str, *request: object, limit_seconds: float | None = None, environment: Mapping[str, str] | None = None
 ) -> Any:
     """Run a benchmark's file with `--serve` and a request in a process of its own; return what its last line says.
 
     Raises `Failed` with the last line of its errors if it does not end well, or in time.
     """
-    command = [sys.executable, file, "--serve", *request]
+    command = [sys.executable, file, "--serve", json.dumps(request)]
     try:
         ended = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=limit_seconds, env=environment

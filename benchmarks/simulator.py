@@ -13,9 +13,7 @@ Goal: simulated / measured between 0.95 and 1.05, as a median over the steps of 
 the speed of the machine drifts.
 """
 
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,12 +56,11 @@ TRIALS = (
 
 def measured(trial: Trial) -> Row:
     """Return the seconds of a trial, from a process that runs it."""
-    request = json.dumps({"workload": trial.workload, "settings": trial.settings, "share": trial.share})
     cache = Path.home() / ".cache"
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": "1", "XDG_CACHE_HOME": folder}
-        steps = told_by_a_process(__file__, request, environment=environment)["steps"]
+        steps = told_by_a_process(__file__, trial.workload, trial.settings, trial.share, environment=environment)
     timed = steps[WARM_STEPS:]
     ratios = {kind: [_seconds(step, kind) / _seconds(step, "measured") for step in timed] for kind in KINDS}
     return {
@@ -87,8 +84,8 @@ def _seconds(step: Row, kind: str) -> float:
     return step[kind]["seconds"]
 
 
-def serve(request: Row) -> None:
-    """Run the steps of one trial and print their summaries."""
+def served(workload: str, settings: Mapping[str, object], share: float) -> list[Row]:
+    """Run the steps of one trial and return their summaries."""
     from outgrow.frontends.compile import compile_workload
     from outgrow.frontends.preparing.prepare import known_machine, problem_of
     from outgrow.frontends.preparing.warmup import warm_up
@@ -97,19 +94,19 @@ def serve(request: Row) -> None:
     from outgrow.planning.order.lean import Orders
     from outgrow.planning.pareto import range_of
 
-    function = load_workload_function(str(ROOT / request["workload"]))
+    function = load_workload_function(str(ROOT / workload))
     baseline = warm_up()
-    floor, in_core = range_of(Orders(problem_of(capture_workload(function, request["settings"]), known_machine())))
-    budget = max(int(request["share"] * in_core), floor)
-    workload = built(function, request["settings"])
-    batch = tuple(workload.batches[0])
-    step = compile_workload(workload, memory_budget=budget, baseline_bytes=baseline)
+    floor, in_core = range_of(Orders(problem_of(capture_workload(function, settings), known_machine())))
+    budget = max(int(share * in_core), floor)
+    made = built(function, settings)
+    batch = tuple(made.batches[0])
+    step = compile_workload(made, memory_budget=budget, baseline_bytes=baseline)
     steps: list[Row] = []
     for _ in range(WARM_STEPS + TIMED_STEPS):
         step(*batch)
         steps.append(step.plan.to_data())
     step.close()
-    sys.stdout.write(json.dumps({"steps": steps}))
+    return steps
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
@@ -130,13 +127,5 @@ def told(row: Row) -> str:
     )
 
 
-def main() -> None:
-    """Run what the command line asks for, or serve one row of it."""
-    if sys.argv[1:2] == ["--serve"]:
-        serve(json.loads(sys.argv[2]))
-    else:
-        write_rows("simulator", TRIALS, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("simulator", TRIALS, measured, told, served=served)

@@ -13,8 +13,6 @@ Source: M. Wang, C. Huang, J. Li, "Supporting Very Large Models using Automatic 
 2019, section 7.2, figures of samples/s.
 """
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,10 +66,10 @@ CELLS = (
 
 def measured(cell: Cell) -> Row:
     """Try batches in processes of their own, largest first; one that fits without swaps is the best."""
-    ideal = told_by_a_process(__file__, "ideal", cell.workload, json.dumps({**cell.settings, "batch": cell.batches[0]}))
+    ideal = told_by_a_process(__file__, "ideal", cell.workload, {**cell.settings, "batch": cell.batches[0]})
     best: Row = {}
     for batch in cell.batches:
-        found = told_by_a_process(__file__, "divided", cell.workload, json.dumps({**cell.settings, "batch": batch}))
+        found = told_by_a_process(__file__, "divided", cell.workload, {**cell.settings, "batch": batch})
         if found["samples_per_second"] > best.get("samples_per_second", 0.0):
             best = {"batch": batch, **found}
         if found["fits_in_core"]:
@@ -126,6 +124,11 @@ def divided(workload: str, settings: Mapping[str, int]) -> Row:
     }
 
 
+def served(kind: str, workload: str, settings: Mapping[str, int]) -> Row:
+    """Simulate the devices together, or what would be ideal."""
+    return (ideal if kind == "ideal" else divided)(workload, settings)
+
+
 def goals(rows: Sequence[Row]) -> list[Goal]:
     """Return what is asked of all rows."""
     worst = min(row["share"] for row in rows)
@@ -144,14 +147,5 @@ def told(row: Row) -> str:
     return f"{figures}, {row['exchange_share']:.3f} of it waiting, peak {row['peak_bytes'] / 1e9:.1f} GB"
 
 
-def main() -> None:
-    """Simulate what the command line asks for."""
-    if sys.argv[1:2] == ["--serve"]:
-        kind, workload, settings = sys.argv[2:]
-        print(json.dumps((ideal if kind == "ideal" else divided)(workload, json.loads(settings))))
-    else:
-        write_rows("tofu", CELLS, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("tofu", CELLS, measured, told, served=served)

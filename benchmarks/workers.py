@@ -15,7 +15,6 @@ what the process with most took. The losses of the two are compared to the last 
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,12 +60,11 @@ SHARED = (
 
 def measured(item: Shared) -> Row:
     """Train in processes, and compare."""
-    flags = (str(int(item.is_halved)), str(int(item.has_room and not item.is_halved)))
-    request = (item.workload, json.dumps(dict(item.settings)), str(item.workers), *flags)
+    request = (item.workload, dict(item.settings), item.workers, item.is_halved, item.has_room)
     return told_by_a_process(__file__, *request, limit_seconds=LIMIT_SECONDS)
 
 
-def served(workload: str, settings: dict[str, Any], workers: int, *, is_halved: bool, has_room: bool) -> Row:
+def served(workload: str, settings: dict[str, Any], workers: int, is_halved: bool, has_room: bool) -> Row:
     """Start the processes of a row, once or twice, and return what they found."""
     from torch.multiprocessing.spawn import ProcessRaisedException
 
@@ -194,15 +192,5 @@ def told(row: Row) -> str:
     return f"{errors}, received {row['received_bytes']:,} of {row['predicted_bytes']:,} bytes"
 
 
-def main() -> None:
-    """Train what the command line asks for."""
-    if sys.argv[1:2] == ["--serve"]:
-        workload, settings, workers, is_halved, has_room = sys.argv[2:]
-        flags = {"is_halved": is_halved == "1", "has_room": has_room == "1"}
-        print(json.dumps(served(workload, json.loads(settings), int(workers), **flags)))
-    else:
-        write_rows("workers", SHARED, measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("workers", SHARED, measured, told, served=served)

@@ -12,8 +12,6 @@ eager itself leaves other bits when it is repeated, all trainings are made with 
     peak       high water of the process above its baseline, the largest of all steps
 """
 
-import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -94,9 +92,9 @@ def _ended(name: str, how: str, is_deterministic: bool, budget: int) -> dict[str
     step, and parts of a step that were not reached yet have floors of their own.
     """
     for _ in range(TRIES):
-        request = json.dumps([name, how, is_deterministic, budget])
+        request = (name, how, is_deterministic, budget)
         try:
-            told = told_by_a_process(__file__, request, limit_seconds=LIMIT_SECONDS)
+            told = told_by_a_process(__file__, *request, limit_seconds=LIMIT_SECONDS)
         except Failed as failure:
             raise Failed(f"{how} at {budget}: {failure}") from None
         if "floor_bytes" not in told:
@@ -218,13 +216,5 @@ def told(row: Row) -> str:
     return f"{row['how']} bitwise {bits} within {kept} {row['reason'][:150]}"
 
 
-def main() -> None:
-    """Train what the command line asks for."""
-    if sys.argv[1:2] == ["--serve"]:
-        print(json.dumps(served(*json.loads(sys.argv[2]))))
-    else:
-        write_rows("zoo", tuple(ARCHITECTURES.values()), measured, told)
-
-
 if __name__ == "__main__":
-    main()
+    write_rows("zoo", tuple(ARCHITECTURES.values()), measured, told, served=served)
