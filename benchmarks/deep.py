@@ -26,7 +26,6 @@ class Training:
 
     workload: str
     settings: Mapping[str, object]
-    is_large: bool = False
 
     @property
     def name(self) -> str:

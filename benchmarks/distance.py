@@ -39,7 +39,6 @@ class Squeeze:
 
     cell: Cell
     share: int
-    is_large: bool = False
 
     @property
     def name(self) -> str:
@@ -47,10 +46,8 @@ class Squeeze:
         return f"{self.cell.title}, 1/{self.share}"
 
 
-SQUEEZES = (
-    *(Squeeze(cell, share) for cell in TYPICAL for share in SHARES),
-    *(Squeeze(cell, share, is_large=True) for cell in LARGE_TEXTS for share in SHARES),
-)
+LARGE = tuple(Squeeze(cell, share) for cell in LARGE_TEXTS for share in SHARES)
+SQUEEZES = (*(Squeeze(cell, share) for cell in TYPICAL for share in SHARES), *LARGE)
 
 
 def measured(squeeze: Squeeze) -> Row:
@@ -146,4 +143,4 @@ def told(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    write_rows("distance", SQUEEZES, measured, told, again)
+    write_rows("distance", SQUEEZES, measured, told, again, large=LARGE)

@@ -47,7 +47,6 @@ class Placed:
 
     cell: Cell
     share: int
-    is_large: bool = False
 
     @property
     def name(self) -> str:
@@ -55,10 +54,8 @@ class Placed:
         return f"{self.cell.title}, {'in core' if self.share == 1 else f'1/{self.share}'}"
 
 
-STEPS = (
-    *(Placed(cell, share) for cell in TYPICAL for share in (1, 2)),
-    *(Placed(cell, share, is_large=True) for cell in LARGE_TEXTS for share in (1, 2)),
-)
+LARGE = tuple(Placed(cell, share) for cell in LARGE_TEXTS for share in (1, 2))
+STEPS = (*(Placed(cell, share) for cell in TYPICAL for share in (1, 2)), *LARGE)
 
 
 def measured(step: Placed) -> Row:
@@ -131,4 +128,4 @@ def told(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    write_rows("fragmentation", STEPS, measured, told)
+    write_rows("fragmentation", STEPS, measured, told, large=LARGE)

@@ -35,7 +35,6 @@ class Squeezed:
 
     size: str
     share: int
-    is_large: bool = False
 
     @property
     def name(self) -> str:

@@ -7,9 +7,7 @@ paper's batch, the search doubles or halves until it has the largest that is at 
 in core (`frontends.preparing.largest`), to 2 %.
 """
 
-from dataclasses import dataclass
-
-from cells import OURS, Cell, function_of, machine_of
+from cells import OURS, function_of, machine_of
 from claims import CAPUCHIN, CLAIMS, HARDLY_SLOWER, MENG, TFLMS, Claim
 from rows import Row, write_rows
 
@@ -20,48 +18,33 @@ from outgrow.frontends.preparing.prepare import KnownMachine
 from outgrow.frontends.workloads.steps import capture_workload
 
 CHEAP = ("resnet.py:resnet50", "vgg.py:vgg16", "inception.py:inception_v3", "pix2pixhd.py:pix2pixhd")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A claim about a batch."""
-
-    claim: Claim
-    is_large: bool = False
-
-    @property
-    def name(self) -> str:
-        """The claim's workload, machine and budget, with the paper's batch."""
-        return self.claim.name
-
-
 _CLAIMED = {
     (claim.cell.workload, claim.source): claim
     for claim in CLAIMS
     if claim.source in {MENG, CAPUCHIN, TFLMS} and claim.cell.workload in CHEAP
 }
-BATCHES = tuple(map(Batch, _CLAIMED.values()))
+BATCHES = tuple(_CLAIMED.values())
 """One for each workload of a paper: of several batches, the last, which is the largest."""
 
 
-def measured(item: Batch) -> Row:
+def measured(claim: Claim) -> Row:
     """Return the largest batch, and the slowdown of each one that was tried."""
-    cell, budget = item.claim.cell, item.claim.budget_bytes
+    cell, budget = claim.cell, claim.budget_bytes
     batch = cell.settings["batch"]
     assert isinstance(batch, int), "a batch is a number of pictures"
     tried: dict[int, float | None] = {}
 
     def with_batch(value: int) -> Trial:
         first = capture_workload(function_of(cell), {**cell.settings, "batch": value})
-        one = trial(Ahead((first,), _target(cell)), budget, OURS, value)
+        one = trial(Ahead((first,), KnownMachine(machine_of(cell))), budget, OURS, value)
         plan = None if isinstance(one.found, Infeasible) else one.found.plan
         tried[value] = plan.in_core.seconds / plan.predicted.seconds if plan else None
         return one
 
     found = largest(with_batch, batch, 1 / HARDLY_SLOWER)
     return {
-        "source": item.claim.source,
-        "figure": item.claim.figure,
+        "source": claim.source,
+        "figure": claim.figure,
         "workload": cell.workload,
         "settings": dict(cell.settings),
         "machine": cell.machine,
@@ -71,10 +54,6 @@ def measured(item: Batch) -> Row:
         "speed": tried[found.value] if found else None,
         "tried": tried,
     }
-
-
-def _target(cell: Cell) -> KnownMachine:
-    return KnownMachine(machine_of(cell))
 
 
 def told(row: Row) -> str:

@@ -48,7 +48,6 @@ class Ordered:
 
     cell: Cell
     family: str
-    is_large: bool = False
 
     @property
     def name(self) -> str:

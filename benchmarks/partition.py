@@ -32,7 +32,6 @@ class Divided:
     settings: Mapping[str, object]
     workers: int
     most_seconds: float | None = None
-    is_large: bool = False
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -51,11 +51,6 @@ class Item(Protocol):
         """What the row is called; no two of a table have the same."""
         ...
 
-    @property
-    def is_large(self) -> bool:
-        """Whether the row is made only if that is asked for."""
-        ...
-
 
 I = TypeVar("I", bound=Item)  # noqa: E741
 
@@ -67,11 +62,13 @@ def write_rows(
     told: Callable[[Row], str],
     again: Callable[[I, Row], Row] | None = None,
     served: Callable[..., object] | None = None,
+    large: Collection[I] = (),
 ) -> None:
     """Make the rows that the command line asks for and write them to the table's file, one after the other.
 
-    `told` is what is printed of a row; `again` makes one that keeps what an older one says of others. A process that
-    `told_by_a_process` has begun answers with what `served` returns.
+    `told` is what is printed of a row; `again` makes one that keeps what an older one says of others. The rows of
+    `large` items come last, and only if they are asked for. A process that `told_by_a_process` has begun answers with
+    what `served` returns.
     """
     if sys.argv[1:2] == ["--serve"]:
         assert served is not None, "the file has something to serve"
@@ -80,10 +77,10 @@ def write_rows(
     options = _options(table)
     shared = setting(f"python benchmarks/{table}.py")
     known = {row["name"]: row for row in read_rows(options.out)}
-    ordered = [*(item for item in items if not item.is_large), *(item for item in items if item.is_large)]
+    ordered = sorted(items, key=large.__contains__)
     for item in ordered:
         is_done = options.resume and known.get(item.name, {}).get("commit") == shared["commit"]
-        if options.only not in item.name or is_done or (item.is_large and not options.large):
+        if options.only not in item.name or is_done or (item in large and not options.large):
             continue
         begin = time.perf_counter()
         older = known.get(item.name) if options.ours else None

@@ -34,7 +34,6 @@ class Trial:
     workload: str
     settings: Mapping[str, object]
     share: float
-    is_large: bool = False
 
     @property
     def name(self) -> str:

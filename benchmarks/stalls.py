@@ -28,7 +28,6 @@ class Normalisation:
     channels: int
     groups: int
     size: int
-    is_large: bool = False
 
     @property
     def name(self) -> str:

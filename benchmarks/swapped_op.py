@@ -57,7 +57,6 @@ class Chain:
     layers: int
     width: int
     rows: int
-    is_large: bool = False
 
     @property
     def name(self) -> str:

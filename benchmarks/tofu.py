@@ -32,7 +32,6 @@ class Cell:
     batches: tuple[int, ...]
     paper_ideal: float
     paper_tofu: float
-    is_large: bool = False
 
     @property
     def name(self) -> str:

@@ -39,7 +39,6 @@ class Shared:
     settings: tuple[tuple[str, object], ...] = ()
     is_halved: bool = False
     has_room: bool = True
-    is_large: bool = False
 
     @property
     def name(self) -> str:

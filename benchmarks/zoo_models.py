@@ -25,7 +25,6 @@ class Entry:
     name: str
     family: str
     make: Callable[[], Training]
-    is_large: bool = False
 
 
 ARCHITECTURES: dict[str, Entry] = {}

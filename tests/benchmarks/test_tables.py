@@ -30,7 +30,6 @@ CELLS = (
 @dataclass(frozen=True)
 class Item:
     name: str
-    is_large: bool = False
 
 
 def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: str, commit: str = "a") -> list[str]:
@@ -43,8 +42,8 @@ def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: str, commit: str
 
     monkeypatch.setattr(rows, "setting", lambda command: {"command": command, "commit": commit})
     monkeypatch.setattr("sys.argv", ["table.py", "--out", str(out), *arguments])
-    items = (Item("large", is_large=True), Item("one"), Item("two"))
-    rows.write_rows("table", items, measured, str)
+    items = (Item("large"), Item("one"), Item("two"))
+    rows.write_rows("table", items, measured, str, large=items[:1])
     return made
 
 
