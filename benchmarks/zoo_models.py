@@ -72,19 +72,18 @@ def seeded() -> Any:
 
 
 def of_transformers(
-    name: str, family: str, kind: str, config: str, options: dict[str, Any], batch: Callable[[Any], dict[str, Any]]
+    name: str, family: str, kind: str, options: dict[str, Any], batch: Callable[[Any], dict[str, Any]]
 ) -> None:
     """A model of transformers that returns its own loss."""
 
+    @entry(name, family)
     def make() -> Training:
         import transformers
 
         torch = seeded()
-        built = getattr(transformers, config)(**options)
-        model = getattr(transformers, kind)(built)
+        network = getattr(transformers, kind)
+        model = network(network.config_class(**options))
         return trained(model, lambda found, given: found(**given).loss, lambda: batch(torch))
-
-    ARCHITECTURES[name] = Entry(name, family, make)
 
 
 def text(torch: Any, rows: int = 8, length: int = 128) -> dict[str, Any]:
@@ -118,21 +117,19 @@ for title, kind in (
 ):
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     heads = {"head_dim": 32} if title in ("qwen3", "gemma", "mistral") else {}
-    of_transformers(title, "text", f"{kind}ForCausalLM", f"{kind}Config", {**LLAMA, **special, **heads}, text)
+    of_transformers(title, "text", f"{kind}ForCausalLM", {**LLAMA, **special, **heads}, text)
 of_transformers(
     "gpt2",
     "text",
     "GPT2LMHeadModel",
-    "GPT2Config",
     {"vocab_size": 1000, "n_positions": 256, "n_embd": 128, "n_layer": 4, "n_head": 4},
     text,
 )
-of_transformers("gpt_neox", "text", "GPTNeoXForCausalLM", "GPTNeoXConfig", {**TEXT, **SMALL}, text)
+of_transformers("gpt_neox", "text", "GPTNeoXForCausalLM", {**TEXT, **SMALL}, text)
 of_transformers(
     "opt",
     "text",
     "OPTForCausalLM",
-    "OPTConfig",
     {
         **TEXT,
         "hidden_size": 128,
@@ -147,16 +144,14 @@ of_transformers(
     "bloom",
     "text",
     "BloomForCausalLM",
-    "BloomConfig",
     {"vocab_size": 1000, "hidden_size": 128, "n_layer": 4, "n_head": 4},
     text,
 )
-of_transformers("bert", "text", "BertForMaskedLM", "BertConfig", {**TEXT, **SMALL}, text)
+of_transformers("bert", "text", "BertForMaskedLM", {**TEXT, **SMALL}, text)
 of_transformers(
     "roberta",
     "text",
     "RobertaForSequenceClassification",
-    "RobertaConfig",
     {**TEXT, **SMALL, "max_position_embeddings": 300},
     labelled_text,
 )
@@ -164,27 +159,22 @@ of_transformers(
     "electra",
     "text",
     "ElectraForSequenceClassification",
-    "ElectraConfig",
     {**TEXT, **SMALL, "embedding_size": 64},
     labelled_text,
 )
-of_transformers("albert", "text", "AlbertForMaskedLM", "AlbertConfig", {**TEXT, **SMALL, "embedding_size": 64}, text)
+of_transformers("albert", "text", "AlbertForMaskedLM", {**TEXT, **SMALL, "embedding_size": 64}, text)
 of_transformers(
     "distilbert",
     "text",
     "DistilBertForSequenceClassification",
-    "DistilBertConfig",
     {"vocab_size": 1000, "dim": 128, "n_layers": 4, "n_heads": 4, "hidden_dim": 512},
     labelled_text,
 )
-of_transformers(
-    "deberta_v2", "text", "DebertaV2ForSequenceClassification", "DebertaV2Config", {**TEXT, **SMALL}, labelled_text
-)
+of_transformers("deberta_v2", "text", "DebertaV2ForSequenceClassification", {**TEXT, **SMALL}, labelled_text)
 of_transformers(
     "t5",
     "text",
     "T5ForConditionalGeneration",
-    "T5Config",
     {
         "vocab_size": 1000,
         "d_model": 128,
@@ -200,7 +190,6 @@ of_transformers(
     "bart",
     "text",
     "BartForConditionalGeneration",
-    "BartConfig",
     {
         **TEXT,
         "d_model": 128,
@@ -217,7 +206,6 @@ of_transformers(
     "mixtral",
     "mixture of experts",
     "MixtralForCausalLM",
-    "MixtralConfig",
     {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
     text,
 )
@@ -225,24 +213,16 @@ of_transformers(
     "mamba",
     "state space",
     "MambaForCausalLM",
-    "MambaConfig",
     {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
     lambda torch: text(torch, 8, 32),
 )
-of_transformers(
-    "vit", "vision", "ViTForImageClassification", "ViTConfig", {**SMALL, "image_size": 64, "patch_size": 8}, pictures
-)
-of_transformers(
-    "deit", "vision", "DeiTForImageClassification", "DeiTConfig", {**SMALL, "image_size": 64, "patch_size": 8}, pictures
-)
-of_transformers(
-    "beit", "vision", "BeitForImageClassification", "BeitConfig", {**SMALL, "image_size": 64, "patch_size": 8}, pictures
-)
+of_transformers("vit", "vision", "ViTForImageClassification", {**SMALL, "image_size": 64, "patch_size": 8}, pictures)
+of_transformers("deit", "vision", "DeiTForImageClassification", {**SMALL, "image_size": 64, "patch_size": 8}, pictures)
+of_transformers("beit", "vision", "BeitForImageClassification", {**SMALL, "image_size": 64, "patch_size": 8}, pictures)
 of_transformers(
     "swin",
     "vision",
     "SwinForImageClassification",
-    "SwinConfig",
     {"image_size": 64, "patch_size": 4, "embed_dim": 48, "depths": [2, 2], "num_heads": [3, 6], "window_size": 4},
     pictures,
 )
@@ -250,7 +230,6 @@ of_transformers(
     "convnext",
     "vision",
     "ConvNextForImageClassification",
-    "ConvNextConfig",
     {"hidden_sizes": [32, 64, 96, 128], "depths": [2, 2, 2, 2], "drop_path_rate": 0.1},
     pictures,
 )
@@ -258,16 +237,14 @@ of_transformers(
     "resnet",
     "vision",
     "ResNetForImageClassification",
-    "ResNetConfig",
     {"embedding_size": 32, "hidden_sizes": [64, 96, 128, 160], "depths": [2, 2, 2, 2]},
     pictures,
 )
-of_transformers("mobilenet_v2", "vision", "MobileNetV2ForImageClassification", "MobileNetV2Config", {}, pictures)
+of_transformers("mobilenet_v2", "vision", "MobileNetV2ForImageClassification", {}, pictures)
 of_transformers(
     "segformer",
     "vision",
     "SegformerForSemanticSegmentation",
-    "SegformerConfig",
     {"hidden_sizes": [32, 64, 96, 128], "depths": [1, 1, 1, 1], "decoder_hidden_size": 64},
     lambda torch: {"pixel_values": torch.randn(4, 3, 128, 128), "labels": torch.randint(0, 2, (4, 128, 128))},
 )
@@ -275,7 +252,6 @@ of_transformers(
     "wav2vec2",
     "speech",
     "Wav2Vec2ForSequenceClassification",
-    "Wav2Vec2Config",
     {
         **SMALL,
         "conv_dim": [64, 64],
@@ -290,7 +266,6 @@ of_transformers(
     "whisper",
     "speech",
     "WhisperForConditionalGeneration",
-    "WhisperConfig",
     {
         "vocab_size": 1000,
         "d_model": 128,
@@ -312,7 +287,6 @@ of_transformers(
     "patchtst",
     "time series",
     "PatchTSTForPrediction",
-    "PatchTSTConfig",
     {
         "num_input_channels": 4,
         "context_length": 256,
@@ -338,6 +312,7 @@ def monai_network(name: str) -> Callable[..., Any]:
 def of_monai(name: str, options: dict[str, Any], size: int = 32, *, channels: int = 1, first: bool = False) -> None:
     """A network of monai that says what each voxel is."""
 
+    @entry(f"monai {name}", "3D")
     def make() -> Training:
         network = monai_network(name)
         torch = seeded()
@@ -352,8 +327,6 @@ def of_monai(name: str, options: dict[str, Any], size: int = 32, *, channels: in
             return torch.randn(2, channels, size, size, size), torch.randint(0, 2, (2, size, size, size))
 
         return trained(model, loss, batch)
-
-    ARCHITECTURES[f"monai {name}"] = Entry(f"monai {name}", "3D", make)
 
 
 PLANES = {"spatial_dims": 3, "in_channels": 1, "out_channels": 2}
