@@ -23,7 +23,7 @@ from outgrow.frontends.tracing.capture import capture, captured_by
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import glance, signature
 from outgrow.frontends.tracing.trace import Traced, trace
-from outgrow.frontends.user.attributes import Overwritten, withheld
+from outgrow.frontends.user.attributes import Left, withheld
 from outgrow.frontends.user.devices import device_of, home_of
 from outgrow.frontends.user.state import Training, held_tensors, local
 from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
@@ -137,7 +137,7 @@ class Entries:
         self._step, self._training, self._settings, self._platform = step, training, settings, platform
         self._progress = progress
         self._by_signature: dict[Hashable, list[Entry]] = {}
-        self._overwritten: dict[Overwritten, None] = {}
+        self._overwritten: dict[Left, None] = {}
         self._calls = self._made = self._dropped = 0
         self._ample: Ample | None = None
 

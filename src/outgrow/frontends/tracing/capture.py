@@ -19,7 +19,7 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import Traced, trace
-from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, next_step, overwritten_by
+from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, next_step
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
 from outgrow.frontends.user.state import Training
@@ -97,4 +97,4 @@ def _captured_by(
             trace_next(captured.settled, state)
         except Read as refusal:
             raise Uncapturable(str(refusal)) from refusal
-    return replace(captured, overwritten=overwritten_by(left))
+    return replace(captured, overwritten=tuple(item for item in state if item.count))

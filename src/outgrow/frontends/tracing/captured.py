@@ -19,7 +19,7 @@ from outgrow.analysis.updates import written_before_updates
 from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.fake.questions import Question, first_changed
 from outgrow.frontends.tracing.found import Found
-from outgrow.frontends.user.attributes import Contents, Overwritten, Settled
+from outgrow.frontends.user.attributes import Contents, Left, Settled
 from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Changed, Filled, Outside
@@ -115,7 +115,7 @@ class Captured:
     found: tuple[Found, ...] = ()
     schedulers: tuple[LRScheduler, ...] = ()
     settled: tuple[Settled | Contents, ...] = ()
-    overwritten: tuple[Overwritten, ...] = ()
+    overwritten: tuple[Left, ...] = ()
     outside: Outside = field(default_factory=Outside)
     changed: tuple[Changed | Filled, ...] = ()
     counters: tuple[Counted, ...] = ()

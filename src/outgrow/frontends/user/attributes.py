@@ -28,6 +28,7 @@ from torch.types import py_sym_types
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_settled
 from outgrow.frontends.user.dependence import dependent
+from outgrow.frontends.user.locations import MISSING
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.unreadable import Unreadable
 from outgrow.remarks import remark
@@ -45,13 +46,9 @@ Container = list[object] | dict[object, object] | set[object] | deque[object]
 _Way: TypeAlias = tuple[object, ...]
 
 
-class _Gone:
-    """Stands for an attribute that a step deletes."""
-
-
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A settled value in an attribute of a module or an optimizer, as a step leaves it there."""
+    """A settled value that a step leaves in an attribute of a module or an optimizer; `MISSING` where it deletes it."""
 
     owner: object
     name: str
@@ -59,7 +56,7 @@ class Settled:
 
     def leave(self) -> None:
         """Set it as the step does."""
-        if isinstance(self.value, _Gone):
+        if self.value is MISSING:
             vars(self.owner).pop(self.name, None)
         else:
             vars(self.owner)[self.name] = self.value
@@ -114,19 +111,10 @@ class Left:
     count: int
     depend: bool
 
-
-@dataclass(frozen=True, slots=True)
-class Overwritten:
-    """An attribute in which a step leaves `count` values without having read what was there."""
-
-    owner: object
-    name: str
-    count: int
-
     def withhold(self) -> None:
         """Let whoever reads it be refused; of a container, whoever reads what is in it."""
         table = vars(self.owner)
-        there, refusing = table.get(self.name), _Refusing.of(self.owner, self.name)
+        there, refusing = table.get(self.name), _Refusing(self.owner, self.name)
         if is_container(there):
             refill(there, _with_refusing(there, refusing, self.count))
         else:
@@ -134,24 +122,19 @@ class Overwritten:
 
 
 @contextmanager
-def withheld(items: Iterable[Overwritten]) -> Iterator[None]:
+def withheld(items: Iterable[Left]) -> Iterator[None]:
     """Within this context the attributes are the same, whatever is in them; they have it again at the end."""
-    before = [(item, vars(item.owner).get(item.name, _Gone)) for item in items]
+    before = [(item, vars(item.owner).get(item.name, MISSING)) for item in items]
     for item, _ in before:
-        vars(item.owner)[item.name] = _Refusing.of(item.owner, item.name)
+        vars(item.owner)[item.name] = _Refusing(item.owner, item.name)
     try:
         yield
     finally:
         for item, value in before:
-            if value is _Gone:
+            if value is MISSING:
                 del vars(item.owner)[item.name]
             else:
                 vars(item.owner)[item.name] = value
-
-
-def overwritten_by(left: Iterable[Left]) -> tuple[Overwritten, ...]:
-    """Return the attributes in which a step leaves values that the next one does not read."""
-    return tuple(Overwritten(item.owner, item.name, item.count) for item in left if item.depend and item.count)
 
 
 class Read(Uncapturable):
@@ -211,7 +194,7 @@ class Attributes:
             new = [(name, value) for name, value in there.items() if name not in copy or copy[name] is not value]
             found += [Settled(owner, name, value) for name, value in new if self._is_full(value)]
             gone = [name for name in copy if name not in there and name not in elsewhere]
-            found += [Settled(owner, name, _Gone()) for name in gone]
+            found += [Settled(owner, name, MISSING) for name in gone]
         return tuple(found)
 
     def exchanged(self) -> tuple[Left, ...]:
@@ -279,7 +262,7 @@ def next_step(
     for item in settled:
         item.leave()
     for item in left:
-        table, refusing = vars(item.owner), _Refusing.of(item.owner, item.name)
+        table, refusing = vars(item.owner), _Refusing(item.owner, item.name)
         there = table.get(item.name)
         table[item.name] = _all_refusing(there, refusing, item.count) if is_container(there) else refusing
     own = {id(vars(item.owner)[item.name]) for item in left}
@@ -301,13 +284,8 @@ def next_step(
 class _Refusing(Unreadable):
     """Stands for a value of an earlier step in an attribute, which has a name."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    @staticmethod
-    def of(owner: object, name: str) -> "_Refusing":
-        """Stand for an attribute of an object."""
-        return _Refusing(f"{type(owner).__name__}.{name}")
+    def __init__(self, owner: object, name: str) -> None:
+        self._name = f"{type(owner).__name__}.{name}"
 
     def error(self) -> Read:
         """Return the refusal."""
