@@ -82,6 +82,7 @@ def measured(chain: Chain) -> Row:
         loss.backward()
         return loss
 
+    training = Training((model,), ())
     captured = capture(step, [model], [], (x,))
     program, costs, swaps = _program(captured)
     with TemporaryDirectory(dir=Path.home()) as folder, _noted() as spent:
@@ -90,7 +91,7 @@ def measured(chain: Chain) -> Row:
         overheads: list[float] = []
         for _ in range(ROUNDS):
             spent.clear()
-            call = calls.bind(captured, program, Training((model,), ()), (x,), {})
+            call = calls.bind(captured, program, training, captured.tensors(training, (x,)))
             calls.carried_out(call, calls.made_ready(call, costs, spill, Heap(), AMPLE, Progress(), observe=False))
             overheads.append(sum(spent) / swaps)
         spill.close()

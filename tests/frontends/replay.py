@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 
 from outgrow.frontends.fake.reserves import keeping_reserve
@@ -18,7 +19,7 @@ def replay(captured: Captured, training: Training, args: Sequence[object], kwarg
     scalars: dict[str, object] = dict(
         zip((hyper.value for hyper in captured.hyper), captured.hyper_values(training), strict=True)
     )
-    tensors = captured.tensors(training, args, kwargs)
+    tensors = captured.tensors(training, pytree.tree_leaves((args, kwargs)))
     storages = {name: tensor.untyped_storage() for name, tensor in tensors.items()}
     starts = {
         item.storage: tensors[item.storage].storage_offset() * tensors[item.storage].element_size()

@@ -119,7 +119,8 @@ class Within:
             captured = self._captured(key, job, batch)
             ready = self.ready[key] = Ready(captured, *planned_within(captured.graph, self.share))
         program, plan = lower(ready.derived), ready.planned.plan
-        call = calls.bind(ready.captured, program, training, batch, {})
+        tensors = ready.captured.tensors(training, pytree.tree_leaves(batch))
+        call = calls.bind(ready.captured, program, training, tensors)
         self.spill.reserve(program.scratch_bytes, 0)
         capacity = plan.budget.capacity_bytes
         run = calls.made_ready(call, ready.costs, self.spill, Heap(), capacity, Progress(), observe=False)

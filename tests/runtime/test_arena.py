@@ -152,7 +152,7 @@ batch = torch.ones(16 << 20), torch.ones(32 << 10)
 captured = capture(step, [], [], batch)
 capacity = max(live_bytes(captured.graph, {}))
 run = calls.made_ready(
-    calls.bind(captured, lower(captured.graph), Training((), ()), batch, {}),
+    calls.bind(captured, lower(captured.graph), Training((), ()), captured.tensors(Training((), ()), batch)),
     {}, None, Heap(), capacity, Progress(), observe=False,
 )
 record, most = Run._record, []
@@ -191,7 +191,7 @@ def step(x, y):
 batch = torch.ones(16 << 20), torch.ones(1 << 20)
 captured = capture(step, [], [], batch)
 run = calls.made_ready(
-    calls.bind(captured, lower(captured.graph), Training((), ()), batch, {}),
+    calls.bind(captured, lower(captured.graph), Training((), ()), captured.tensors(Training((), ()), batch)),
     {"add": Cost(0.0, 48 << 20, int(sys.argv[1]) << 20)}, None, Heap(), max(live_bytes(captured.graph, {})),
     Progress(), observe=False,
 )
@@ -322,7 +322,7 @@ def noted(self, storage, begin, end):
     seen.append(round((size - process_bytes()) / (1 << 20)))
 
 Run._drop = noted
-call = calls.bind(captured, program, Training((), ()), (x,), {})
+call = calls.bind(captured, program, Training((), ()), captured.tensors(Training((), ()), (x,)))
 outcome = calls.made_ready(call, {}, spill, Heap(), 1 << 40, Progress(), observe=False).execute()
 assert all(torch.equal(one, other) for one, other in zip(outcome.results, expected, strict=True))
 spill.close()

@@ -1,6 +1,6 @@
 """How is one call of a captured step fed, and what becomes of its results?
 
-    bind        the tensors of this call (parameters, state, batch) by input storage, and hyper-parameters by value
+    bind        hyper-parameters by value, beside the tensors of this call (parameters, state, batch) by input storage
     made_ready  what is to rest on the disk goes there, and a `Run` knows where everything is
     carried_out `runtime.execute`
     settle      results go where the captured step left them: new optimizer state, gradients, the return value
@@ -11,7 +11,7 @@ replaces unread are gone, as after `zero_grad`; to gradients that it adds to, so
 that it writes to may have been written, as in eager mode. A failure after the first update leaves the state torn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -45,15 +45,12 @@ def bind(
     captured: Captured,
     program: Program,
     training: Training,
-    args: Sequence[object],
-    kwargs: Mapping[str, object],
-    tensors: Mapping[str, Tensor] | None = None,
+    tensors: Mapping[str, Tensor],
 ) -> Bound:
-    """Find the tensors, unless they are known, and hyper-parameters of this call."""
+    """Find the hyper-parameters of a call with these tensors."""
     values = captured.hyper_values(training)
     hyper = {item.value: value for item, value in zip(captured.hyper, values, strict=True)}
-    found = captured.tensors(training, args, kwargs) if tensors is None else tensors
-    return Bound(captured, program, training, found, hyper)
+    return Bound(captured, program, training, tensors, hyper)
 
 
 def made_ready(

@@ -19,6 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -134,7 +135,10 @@ class Step(Generic[P, R]):
     def _run_program(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         entry = served.entry
         prepared, program, runs = entry.planned.prepared, entry.planned.program, entry.runs
-        call = calls.bind(entry.captured, program, self._training, args, kwargs, served.tensors)
+        tensors = served.tensors
+        if tensors is None:  # of a new entry, or of one that ran as it is written
+            tensors = entry.captured.tensors(self._training, pytree.tree_leaves((args, kwargs)))
+        call = calls.bind(entry.captured, program, self._training, tensors)
         capacity = prepared.plan.budget.capacity_bytes
         spill = self._platform.make_ready(program, call.tensors, capacity)
         memory = self._platform.memory(program, is_timed=self._entries.guided.looks_at(runs))

@@ -147,7 +147,7 @@ class Entries:
         if (
             ample is not None
             and ample.still_holds(self._glance(args, kwargs), self._platform.process_bytes())
-            and ample.entry.captured.answered_otherwise(args, kwargs) is None
+            and ample.entry.captured.answered_otherwise(pytree.tree_leaves((args, kwargs))) is None
         ):
             self._calls += 1
             ample.entry.last_call = self._calls
@@ -164,11 +164,12 @@ class Entries:
 
     def _examined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
         key = self._signature(args, kwargs)
+        leaves = pytree.tree_leaves((args, kwargs))  # by now those of its dataclasses are among them
         candidates = self._by_signature.get(key, [])
         self._calls += 1
-        found = self._serving(candidates, args, kwargs)
+        found = self._serving(candidates, leaves)
         if found is None and _own_what_was_loaded(self._training):
-            found = self._serving(candidates, args, kwargs)
+            found = self._serving(candidates, leaves)
         if self.workers is not None and not self.workers.agree_on(-1 if found is None else found.entry.number):
             found = None
         if found is None:
@@ -179,12 +180,12 @@ class Entries:
             tensors = found.tensors
             grown = 0 if tensors is None else self.guided.grown_bytes(entry.captured, tensors, entry.runs)
             if grown or not entry.runs.settled:
-                self._plan_again(entry, args, kwargs, grown)
+                self._plan_again(entry, leaves, grown)
         return found
 
     def _new(self, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Capture and plan a call, and keep the entry under its signature."""
-        begin = perf_counter()
+        begin, leaves = perf_counter(), pytree.tree_leaves((args, kwargs))
         self._progress("capture", 0.0)
         captured = self._captured(args, kwargs)
         self._check_home(captured)
@@ -194,13 +195,13 @@ class Entries:
         _remark_untrained(captured.graph, self._training)
         self._platform.trim()
         runs = Runs(has_exceeded=any(other.runs.has_exceeded for other in self._by_signature.get(key, ())))
-        planned = self.guided.planned(captured, captured.tensors(self._training, args, kwargs), runs, is_new=True)
+        planned = self.guided.planned(captured, captured.tensors(self._training, leaves), runs, is_new=True)
         entry = Entry(
             number=self._made,
             captured=captured,
             planned=planned,
             runs=runs,
-            shapes=tuple(tuple(x.shape) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)),
+            shapes=tuple(tuple(x.shape) for x in leaves if isinstance(x, Tensor)),
             new_floor_bytes=planned.prepared.plan.floor_bytes + self._platform.slack_bytes,
             seconds=perf_counter() - begin,
             last_call=self._calls,
@@ -211,7 +212,7 @@ class Entries:
             key = self._signature(args, kwargs)
         self._warn_of_changed(entry)
         self._by_signature.setdefault(key, []).append(entry)
-        self._warn_of_many(entry, args, kwargs)
+        self._warn_of_many(entry, leaves)
         self._drop_oldest()
         return entry
 
@@ -239,7 +240,7 @@ class Entries:
         if [other for other in changing if not other.planned.runs_as_written] == [entry]:
             remark(_COUNTED.format(entry.captured.changed[0].location.name))
 
-    def _warn_of_many(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def _warn_of_many(self, entry: Entry, leaves: Sequence[object]) -> None:
         """Say, once, if a step is captured over and over for batches of the same shapes.
 
         It is captured for each of the ways in which gradients and state may be there, as a step of accumulation finds
@@ -250,7 +251,7 @@ class Entries:
         alike = [other.captured for other in others if other.captured.slots.keys() == given]
         if len(alike) != _MANY or entry.captured.changed:  # of what it changes itself it has been told
             return
-        asked = next((found for item in alike if (found := item.answered_otherwise(args, kwargs)) is not None), None)
+        asked = next((found for item in alike if (found := item.answered_otherwise(leaves)) is not None), None)
         if asked is not None:
             remark(_ASKED.format(asked.line or "in a library"))
             return
@@ -261,7 +262,7 @@ class Entries:
         """Return the step as a graph: all of it, or the part of this worker."""
         if self.workers is None:
             return capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
-        workers, training, leaves = self.workers, self._training, pytree.tree_leaves((tuple(args), dict(kwargs)))
+        workers, training, leaves = self.workers, self._training, pytree.tree_leaves((args, kwargs))
         check_replaceable(training)
 
         def traced_anew(living: Sequence[object]) -> Traced:
@@ -312,13 +313,11 @@ class Entries:
             if self._dropped == 1:
                 remark(_FORGOTTEN.format(_MOST_ENTRIES))
 
-    def _serving(
-        self, candidates: Sequence[Entry], args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> Served | None:
+    def _serving(self, candidates: Sequence[Entry], leaves: Sequence[object]) -> Served | None:
         """Return the first of the entries that is right for this call."""
-        return next((found for entry in candidates if (found := self._served(entry, args, kwargs)) is not None), None)
+        return next((found for entry in candidates if (found := self._served(entry, leaves)) is not None), None)
 
-    def _served(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> Served | None:
+    def _served(self, entry: Entry, leaves: Sequence[object]) -> Served | None:
         """Return an entry of the same signature if it is right for this call, and can move what it wants to move.
 
         The user's own function is right for all calls: hyper-parameters change what it takes by little beside its room.
@@ -326,13 +325,13 @@ class Entries:
         captured, as_written = entry.captured, entry.planned.runs_as_written
         if not as_written and not (captured.outside.still_hold() and captured.guards_hold(self._training)):
             return None
-        if captured.answered_otherwise(args, kwargs) is not None:
+        if captured.answered_otherwise(leaves) is not None:
             return None
         if as_written:
             return Served(entry, is_known=captured.outside.still_hold())
-        if not captured.is_apart(args, kwargs):
+        if not captured.is_apart(leaves):
             return None
-        tensors = captured.tensors(self._training, args, kwargs)
+        tensors = captured.tensors(self._training, leaves)
         if not all(item.still_lies(tensors) for item in captured.found):
             return None
         platform, lasting = self._platform, entry.planned.program.lasting
@@ -344,13 +343,13 @@ class Entries:
         held = (local(tensor).untyped_storage() for tensor in held_tensors(self._training))
         self._platform.come_home(held, is_own=is_own)
 
-    def _plan_again(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object], grown_bytes: int) -> None:
+    def _plan_again(self, entry: Entry, leaves: Sequence[object], grown_bytes: int) -> None:
         """Plan from observed costs, with room for what is held beside the step by now.
 
         If there is no such plan, the old one stays if it kept the budget.
         """
         begin, runs = perf_counter(), entry.runs
-        tensors = entry.captured.tensors(self._training, args, kwargs)
+        tensors = entry.captured.tensors(self._training, leaves)
         self.guided.excuse(entry.captured, tensors, runs)
         try:
             planned = self.guided.planned(entry.captured, tensors, runs, is_new=False, grown_bytes=grown_bytes)

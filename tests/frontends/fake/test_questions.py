@@ -145,8 +145,8 @@ def test_only_numbers_that_matter_are_told() -> None:
     """What is calculated with stays a scalar where another number is a length."""
     model, x = nn.Linear(WIDTH, WIDTH), torch.randn(ROWS, LENGTH, WIDTH)
     captured = capture(partial(cut_and_averaged, model), (model,), (), (x, mask_of(6, 2)))
-    assert captured.answered_otherwise((x, mask_of(6, 3)), {}) is None
-    assert captured.answered_otherwise((x, mask_of(5, 3)), {}) is not None
+    assert captured.answered_otherwise((x, mask_of(6, 3))) is None
+    assert captured.answered_otherwise((x, mask_of(5, 3))) is not None
 
 
 def test_a_list_of_numbers_is_asked_for_at_once() -> None:
@@ -168,8 +168,8 @@ def test_an_argument_that_is_written_outside_is_refused() -> None:
     with pytest.raises(Uncapturable, match=r"number 0 .* shares memory with a tensor that it finds outside"):
         capture(step, (model,), (), (shared[1:],))
     captured = capture(step, (model,), (), (torch.ones(1, WIDTH),))
-    assert captured.is_apart((torch.ones(1, WIDTH),), {})
-    assert not captured.is_apart((shared[1:],), {})
+    assert captured.is_apart((torch.ones(1, WIDTH),))
+    assert not captured.is_apart((shared[1:],))
 
 
 def test_a_conjugated_argument_is_asked() -> None:
@@ -180,8 +180,8 @@ def test_a_conjugated_argument_is_asked() -> None:
 
     x = torch.tensor([1 - 2j])
     captured = capture(step, (nn.Linear(1, 1),), (), (x,))
-    assert captured.answered_otherwise((x,), {}) is None
-    assert captured.answered_otherwise((x.conj(),), {}) is not None
+    assert captured.answered_otherwise((x,)) is None
+    assert captured.answered_otherwise((x.conj(),)) is not None
 
 
 def test_a_question_is_asked_beside_the_graph() -> None:
@@ -193,8 +193,8 @@ def test_a_question_is_asked_beside_the_graph() -> None:
     x = torch.full((3,), 2.0)
     captured = capture(step, (nn.Linear(1, 1),), (), (x, x))
     assert [op.operator for op in captured.graph.ops] == ["aten.mul.Tensor"]
-    assert captured.answered_otherwise((x, x), {}) is None
-    asked = captured.answered_otherwise((-x, x + 1), {})
+    assert captured.answered_otherwise((x, x)) is None
+    asked = captured.answered_otherwise((-x, x + 1))
     assert asked is not None
     assert asked.line is not None
     assert "if torch.equal(x.abs(), y)" in asked.line

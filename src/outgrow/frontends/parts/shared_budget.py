@@ -241,7 +241,7 @@ def planned(
     for pause in shared.waiting:
         pause.clean = False
     platform = shared.platform
-    tensors = captured.tensors(NOBODY, [plain(arg) for arg in args], {})
+    tensors = captured.tensors(NOBODY, [plain(arg) for arg in args])
     platform.make_room(captured, tensors)
     rooms = _rooms(shared, captured, others, before)
     for room in rooms:

@@ -160,11 +160,9 @@ class Captured:
         numbers = [number for number in seen if number is not None]
         return len(numbers) == len(seen) and self.guards.hold([*self.hyper_values(training), *numbers])
 
-    def answered_otherwise(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Question | None:
-        """Return what the step has asked of its batch and would find otherwise in this one."""
-        if not self.questions:  # which most steps have none of
-            return None
-        return first_changed(self.questions, pytree.tree_leaves((tuple(args), dict(kwargs))))
+    def answered_otherwise(self, leaves: Sequence[object]) -> Question | None:
+        """Return what the step has asked of its batch and would find otherwise in these leaves of the arguments."""
+        return first_changed(self.questions, leaves)
 
     @cached_property
     def _written_outside(self) -> frozenset[int]:
@@ -172,12 +170,11 @@ class Captured:
         slots = (self.slots[name] for name in self.written)
         return frozenset(address(self.constants[slot.index]) for slot in slots if isinstance(slot, ConstantSlot))
 
-    def is_apart(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-        """Whether no argument shares memory with a tensor found outside that the step writes."""
+    def is_apart(self, leaves: Sequence[object]) -> bool:
+        """Whether no leaf of the arguments shares memory with a tensor found outside that the step writes."""
         if not self._written_outside:
             return True
-        given = (leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, Tensor))
-        return self._written_outside.isdisjoint(map(address, given))
+        return self._written_outside.isdisjoint(address(leaf) for leaf in leaves if isinstance(leaf, Tensor))
 
     @cached_property
     def _owners(self) -> frozenset[int]:
@@ -206,9 +203,8 @@ class Captured:
         assert all(isinstance(value, float) for value in values), "the signature says that they are floats"
         return [float(value) for value in values if value is not None]
 
-    def tensors(self, training: Training, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Tensor]:
-        """Return, for each input storage, the tensor that owns it at this call."""
-        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+    def tensors(self, training: Training, leaves: Sequence[object]) -> dict[str, Tensor]:
+        """Return, for each input storage, the tensor that owns it at a call with these leaves of the arguments."""
         found: dict[str, Tensor] = {}
         for item in self.inputs:
             match item.slot:
