@@ -14,16 +14,14 @@ fitted to.
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
+
+from rows import workload_function
 
 from outgrow.analysis.cost import costs_of
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.workloads.loading import load_workload_function
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.simulation import replay
-
-WORKLOAD = f"{Path(__file__).parent / 'workloads' / 'resnet.py'}:resnet50"
 
 _TENSORFLOW = "TensorFlow's benchmarks, 2017, synthetic data (tensorflow.org/performance/benchmarks)"
 _MXNET = "MXNet documentation, 2017, cuDNN 5.1 (apache/mxnet, docs/how_to/perf.md)"
@@ -68,7 +66,7 @@ def modelled(figure: Figure) -> float:
 
 @functools.cache
 def _captured(batch: int) -> Captured:
-    return capture_workload(load_workload_function(WORKLOAD), {"batch": batch})
+    return capture_workload(workload_function("resnet.py:resnet50"), {"batch": batch})
 
 
 def main() -> None:

@@ -6,13 +6,12 @@ published planners `RIVAL_SECONDS` each.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from patience import within
 from rows import GB, spelled, workload_function
 
-from outgrow import Workload
 from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.preparing.prepare import KnownMachine, problem_of
@@ -78,11 +77,6 @@ def machine_of(cell: Cell) -> Machine:
     return MACHINES.get(cell.machine) or described_machine(cell.machine)
 
 
-def function_of(cell: Cell) -> Callable[..., Workload]:
-    """Return the function that builds a cell's workload."""
-    return workload_function(cell.workload)
-
-
 def problem_for(cell: Cell, budget_bytes: int = UNLIMITED) -> Problem:
     """Capture the workload of a cell and return its problem under a budget."""
     return replace(_captured(cell), budget=Budget(budget_bytes))
@@ -91,7 +85,7 @@ def problem_for(cell: Cell, budget_bytes: int = UNLIMITED) -> Problem:
 @functools.lru_cache(maxsize=1)
 def _captured(cell: Cell) -> Problem:
     """Neighbours in a table are often one step under several budgets."""
-    return problem_of(capture_workload(function_of(cell), cell.settings), KnownMachine(machine_of(cell)))
+    return problem_of(capture_workload(workload_function(cell.workload), cell.settings), KnownMachine(machine_of(cell)))
 
 
 def ours(problem: Problem) -> Outcome:

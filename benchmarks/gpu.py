@@ -37,8 +37,8 @@ from typing import Any
 from gpu_table import Table, free_host_bytes, graphics_card, head
 from gpu_turns import NETWORKS, SMOKE_NETWORKS, Network, Turn, turns
 from main_job import ROOT
+from rows import RESULTS
 
-RESULTS = ROOT / "benchmarks" / "results"
 LEAST_SECONDS = {"checks": 15, "ours": 90, "rival": 30}
 MOST_SECONDS = {"checks": 240, "ours": 300, "rival": 150}
 COMPILE_SECONDS = 240

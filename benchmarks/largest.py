@@ -7,9 +7,9 @@ paper's batch, the search doubles or halves until it has the largest that is at 
 in core (`frontends.preparing.largest`), to 2 %.
 """
 
-from cells import OURS, function_of, machine_of
+from cells import OURS, machine_of
 from claims import CAPUCHIN, CLAIMS, HARDLY_SLOWER, MENG, TFLMS, Claim
-from rows import Row, write_rows
+from rows import Row, workload_function, write_rows
 
 from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.ahead import Ahead
@@ -35,7 +35,7 @@ def measured(claim: Claim) -> Row:
     tried: dict[int, float | None] = {}
 
     def with_batch(value: int) -> Trial:
-        first = capture_workload(function_of(cell), {**cell.settings, "batch": value})
+        first = capture_workload(workload_function(cell.workload), {**cell.settings, "batch": value})
         one = trial(Ahead((first,), KnownMachine(machine_of(cell))), budget, OURS, value)
         plan = None if isinstance(one.found, Infeasible) else one.found.plan
         tried[value] = plan.in_core.seconds / plan.predicted.seconds if plan else None

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from main_job import ROOT, setting
-from rows import told_by_a_process, workload_function
+from main_job import setting
+from rows import RESULTS, told_by_a_process, workload_function
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def goals(row: Mapping[str, float]) -> dict[str, dict[str, object]]:
 def main() -> None:
     """Measure every cell in a process of its own and write the table; or measure one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "planning_time.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "planning_time.json")
     parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:

@@ -38,8 +38,3 @@ IRREGULAR = (
 
 TRAINING_STEPS = (*PICTURES, *VOLUMES, *TEXTS)
 TYPICAL = (*TRAINING_STEPS, *IRREGULAR)
-
-
-def single(cell: Cell) -> Cell:
-    """Return the cell with a batch of one, where its weights weigh most."""
-    return Cell(cell.workload, {**cell.settings, "batch": 1}, cell.machine)

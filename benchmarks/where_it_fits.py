@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median, quantiles
 
-from main_job import ROOT, WORKLOAD, setting
+from main_job import WORKLOAD, setting
+from rows import RESULTS
 
 from outgrow.frontends.compile import compile_workload
 from outgrow.frontends.preparing.warmup import warm_up
@@ -56,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--size", type=int, default=192)
     parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "where_it_fits.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "where_it_fits.json")
     options = parser.parse_args()
     found = run(options.size, options.pairs)
     command = f"python benchmarks/where_it_fits.py --size {options.size} --pairs {options.pairs}"
