@@ -11,6 +11,7 @@ call.
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch.utils._pytree as pytree
 from torch import nn
@@ -154,17 +155,14 @@ class Outside:
 
     def still_hold(self) -> bool:
         """Whether all of it is what it was, to the last bit."""
-        return next(self._other(), None) is None
-
-    def _other(self) -> Iterator[str]:
-        """Yield the names of what is something else now."""
-        yield from (item.location.name for item in (*self.numbers, *self.things) if not item.still_holds())
-        met = Met()
-        yield from ("a module or a scaler that it runs" for item in self.helpers if not item.still_holds(met))
+        return self.other() is None
 
     def other(self) -> str | None:
         """Return the name of something that is something else now."""
-        return next(self._other(), None)
+        met = Met()
+        named = (item.location.name for item in (*self.numbers, *self.things) if not item.still_holds())
+        run = ("a module or a scaler that it runs" for item in self.helpers if not item.still_holds(met))
+        return next(chain(named, run), None)
 
     def let_go(self) -> "Outside":
         """Return this without what is held for the capture alone."""
