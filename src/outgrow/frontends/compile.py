@@ -135,14 +135,15 @@ class Step(Generic[P, R]):
     def _run_program(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         entry = served.entry
         prepared, program, runs = entry.planned.prepared, entry.planned.program, entry.runs
+        guided = self._entries.guided
         tensors = served.tensors
         if tensors is None:  # of a new entry, or of one that ran as it is written
             tensors = entry.captured.tensors(self._training, pytree.tree_leaves((args, kwargs)))
         call = calls.bind(entry.captured, program, self._training, tensors)
         capacity = prepared.plan.budget.capacity_bytes
         spill = self._platform.make_ready(program, call.tensors, capacity)
-        memory = self._platform.memory(program, is_timed=self._entries.guided.looks_at(runs))
-        self._entries.guided.begins(entry.captured, call.tensors, runs)
+        memory = self._platform.memory(program, is_timed=guided.looks_at(runs))
+        guided.begins(entry.captured, call.tensors, runs)
         progress = Progress()
         completed = False
         try:
@@ -157,7 +158,7 @@ class Step(Generic[P, R]):
                 self._whole.tear()
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
         self._recording = outcome.recording
-        self._entries.note(entry, outcome, self.process_bytes)
+        guided.note(entry.captured, entry.planned, runs, outcome, self.process_bytes)
         return returned
 
     @property

@@ -31,7 +31,6 @@ from outgrow.ir.graph import Graph, Role
 from outgrow.remarks import remark
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
-from outgrow.runtime.execute import Outcome
 from outgrow.runtime.resting import is_loaded
 
 _MOST_ENTRIES = 32
@@ -362,10 +361,6 @@ class Entries:
             entry.seconds += perf_counter() - begin
         self._platform.forget(entry.planned.program)
         entry.planned, runs.settled, runs.noted = planned, True, None
-
-    def note(self, entry: Entry, outcome: Outcome, process_bytes: int) -> None:
-        """Learn from a run of an entry's program, in which the process took these bytes at most."""
-        self.guided.note(entry.captured, entry.planned, entry.runs, outcome, process_bytes)
 
     def note_as_written(
         self, served: Served, args: Sequence[object], kwargs: Mapping[str, object], process_bytes: int
