@@ -5,7 +5,6 @@ trace          what a step does to its tensors, as nodes on fakes
 convert        from nodes to ops on storages
 assembly       from a trace to a captured step
 captured       a captured step: graph, inputs, results
-found          how tensors lie that a step finds outside
 checks         calls that are there for nothing that they return
 names          calls of torch as plain data, and back
 arguments      all the arguments that the schema of an operator has a place for

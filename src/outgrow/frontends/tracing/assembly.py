@@ -9,9 +9,8 @@ from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.tracing.captured import Captured, GraphResult, Hyper, Input, Put, Returned
+from outgrow.frontends.tracing.captured import Captured, Found, GraphResult, Hyper, Input, Put, Returned
 from outgrow.frontends.tracing.convert import Conversion
-from outgrow.frontends.tracing.found import Found
 from outgrow.frontends.tracing.trace import Leaf, Traced
 from outgrow.frontends.user.devices import device_of, elsewhere_of
 from outgrow.frontends.user.guards import asked, guards

@@ -18,12 +18,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from outgrow.analysis.updates import written_before_updates
 from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.fake.questions import Question, first_changed
-from outgrow.frontends.tracing.found import Found
 from outgrow.frontends.user.attributes import Contents, Left, Settled
 from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Changed, Filled, Outside
-from outgrow.frontends.user.sharing import address
+from outgrow.frontends.user.sharing import address, place
 from outgrow.frontends.user.state import (
     BatchSlot,
     BufferSlot,
@@ -38,6 +37,7 @@ from outgrow.frontends.user.state import (
     read,
     state_tensors,
 )
+from outgrow.frontends.user.unseen import geometry
 from outgrow.ir.graph import Graph
 
 
@@ -87,6 +87,35 @@ class Returned:
 
     structure: pytree.TreeSpec
     leaves: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A tensor that the step found outside, the storage that is its memory, and shape, strides and offset in it.
+
+    The step is captured for that, and right only while it lies so.
+    """
+
+    tensor: Tensor
+    storage: str
+    geometry: tuple[object, ...]
+
+    @staticmethod
+    def of(tensor: Tensor, storage: str) -> "Found":
+        """Return a tensor as it is now."""
+        return Found(tensor, storage, _lying(tensor))
+
+    def still_lies(self, owners: Mapping[str, Tensor]) -> bool:
+        """Whether it lies as it did in what are the tensors that own the storages now."""
+        owner = owners.get(self.storage)
+        is_there = owner is None or owner is self.tensor or place(owner) == place(local(self.tensor))
+        return is_there and _lying(self.tensor) == self.geometry
+
+
+def _lying(tensor: Tensor) -> tuple[object, ...]:
+    tensor = local(tensor)
+    *lies, _ = geometry(tensor)
+    return (*lies, tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
 
 
 @dataclass(frozen=True)
