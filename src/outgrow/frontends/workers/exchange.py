@@ -173,8 +173,12 @@ class Wire:
             earlier.here()
         is_stacked = wanted is not None and len(mine) > 1 and _are_stacked(mine, wanted)
         are_addends = by is Reducer.SUM and len(mine) > 1 and _are_addends(mine, wanted)
-        with_own = is_stacked or are_addends
-        packed, found = self._sent(tensor, box, moves, with_own=with_own)
+        if not (is_stacked or are_addends):  # then its own part is not copied to where those of others arrive
+            moves = tuple(tuple(part for part in parts if part.worker != to) for to, parts in enumerate(moves))
+        received = [0] * len(moves)
+        for part in moves[self._worker]:
+            received[part.worker] += volume(part.box)
+        packed, found = self._sent(tensor, box, moves, received)
 
         def finish() -> Tensor:
             arrived = torch.ops.outgrow.arrived(found, packed).view(tensor.dtype)
@@ -185,7 +189,7 @@ class Wire:
                 return arrived.view(shape)
             if are_addends:
                 return arrived.view([len(mine), *shape]).sum(0, dtype=tensor.dtype)
-            pieces = self._pieces(tensor, box, mine, arrived.split(self._received(moves, with_own=with_own)))
+            pieces = self._pieces(tensor, box, mine, arrived.split(received))
             return _whole(tensor, wanted, mine, pieces, by, fill)
 
         coming = Coming(tensor, finish)
@@ -194,29 +198,15 @@ class Wire:
         self._under_way.append(coming)
         return coming
 
-    def _sent(self, tensor: Tensor, box: Region, moves: Moves, *, with_own: bool) -> tuple[Tensor, Tensor]:
-        """Begin an exchange; return what is sent, and the memory in which others' bytes arrive, worker by worker.
-
-        With `with_own`, what this worker itself has of the box is copied there too.
-        """
-        sent = self._sending(moves, with_own=with_own)
+    def _sent(self, tensor: Tensor, box: Region, moves: Moves, received: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Begin an exchange; return what is sent, and the memory in which others' bytes arrive, worker by worker."""
+        sent = [[part for part in parts if part.worker == self._worker] for parts in moves]
         row, begins = _packed(tensor, [[_slice(tensor, box, part.box) for part in parts] for parts in sent])
-        counted = map(_size, sent), self._received(moves, with_own=with_own), begins
+        counted = map(_size, sent), received, begins
         in_bytes = [[tensor.element_size() * number for number in numbers] for numbers in counted]
         packed = row.view(torch.uint8)
         found = torch.ops.outgrow.exchange(packed, self._counts, *in_bytes, self._worker, self._group)
         return packed, found
-
-    def _sending(self, moves: Moves, *, with_own: bool) -> list[list[Part]]:
-        """Return the parts that this worker sends to each."""
-        there = [parts if with_own or worker != self._worker else () for worker, parts in enumerate(moves)]
-        return [[part for part in parts if part.worker == self._worker] for parts in there]
-
-    def _received(self, moves: Moves, *, with_own: bool) -> list[int]:
-        """Return how many elements come from each worker."""
-        mine = moves[self._worker]
-        counts = [_size([part for part in mine if part.worker == worker]) for worker in range(len(moves))]
-        return [size if with_own or worker != self._worker else 0 for worker, size in enumerate(counts)]
 
     def _pieces(self, tensor: Tensor, box: Region, mine: Sequence[Part], arrived: Sequence[Tensor]) -> list[Tensor]:
         """Return the parts that are wanted: from this worker's own box, and of what arrived from each other."""
