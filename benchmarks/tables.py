@@ -7,7 +7,7 @@ table; rows that are not there yet are left out.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -48,11 +48,11 @@ def section(results: Path) -> str:
     parts: list[str] = []
     for heading, tables in PARTS.items():
         parts += [heading]
-        for name, title, part in tables:
+        for name, title, goals, part in tables:
             rows = read_rows(results / f"{name}.json")
             if rows:
                 command = f"`benchmarks/results/{name}.json`, {_commits(rows)}:\n\n    python benchmarks/{name}.py"
-                parts += [f"### {title}", command, *part(rows)]
+                parts += [f"### {title}", command, *([goal_table(goals(rows))] if goals else ()), *part(rows)]
     return "\n\n".join(parts)
 
 
@@ -64,78 +64,72 @@ def _commits(rows: Sequence[Row]) -> str:
 # The parts ----------------------------------------------------------------------------------------------------------
 
 
-def _claims(rows: Sequence[Row]) -> list[str]:
+def _claims(rows: Sequence[Row]) -> Iterator[str]:
     met = sum(row["met"] for row in rows)
-    return [
-        table(
-            "source, figure | workload | machine | budget | in core there | its planner here | **ours** | no plan beats"
-            " | goal | met",
+    yield table(
+        "source, figure | workload | machine | budget | in core there | its planner here | **ours** | no plan beats"
+        " | goal | met",
+        (
             (
-                (
-                    f"{row['source']}: {row['figure']}",
-                    _title(row),
-                    row["machine"],
-                    _size(row["budget_bytes"]),
-                    _in_core_there(row["in_core_there"]),
-                    f"{_outcome(row['paper'], row)} ({row['paper_planner']})",
-                    f"**{_outcome(row['ours'], row)}**",
-                    _figure(row["bound_speed"]),
-                    f"{row['goal']:.3f}{' (its planner)' if row['goal_is_paper'] else ''}",
-                    _yes(row["met"]),
-                )
-                for row in rows
-            ),
+                f"{row['source']}: {row['figure']}",
+                _title(row),
+                row["machine"],
+                _size(row["budget_bytes"]),
+                _in_core_there(row["in_core_there"]),
+                f"{_outcome(row['paper'], row)} ({row['paper_planner']})",
+                f"**{_outcome(row['ours'], row)}**",
+                _figure(row["bound_speed"]),
+                f"{row['goal']:.3f}{' (its planner)' if row['goal_is_paper'] else ''}",
+                _yes(row["met"]),
+            )
+            for row in rows
         ),
-        f"{met} of {len(rows)} goals are met.",
-        "*in core there*: what our step takes at the size that the paper trained in core, to compare with the budget.",
-    ]
+    )
+    yield f"{met} of {len(rows)} goals are met."
+    yield "*in core there*: what our step takes at the size that the paper trained in core, to compare with the budget."
 
 
-def _largest(rows: Sequence[Row]) -> list[str]:
-    return [
-        table(
-            "source | workload | machine | budget | paper's batch | **ours** | met",
+def _largest(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "source | workload | machine | budget | paper's batch | **ours** | met",
+        (
             (
-                (
-                    row["source"],
-                    _title(row),
-                    row["machine"],
-                    _size(row["budget_bytes"]),
-                    f"{row['paper']}",
-                    f"**{row['largest']}**",
-                    _yes(row["largest"] >= row["paper"]),
-                )
-                for row in rows
-            ),
+                row["source"],
+                _title(row),
+                row["machine"],
+                _size(row["budget_bytes"]),
+                f"{row['paper']}",
+                f"**{row['largest']}**",
+                _yes(row["largest"] >= row["paper"]),
+            )
+            for row in rows
         ),
-        "*ours*: the largest batch that is at most 1.1 times as slow as the same step in core, to 2 %.",
-    ]
+    )
+    yield "*ours*: the largest batch that is at most 1.1 times as slow as the same step in core, to 2 %."
 
 
-def _distance(rows: Sequence[Row]) -> list[str]:
+def _distance(rows: Sequence[Row]) -> Iterator[str]:
     feasible = [row for row in rows if row["feasible"]]
     without = [f"{row['name']} ({_size(row['floor_bytes'])})" for row in rows if not row["feasible"]]
-    found = [
-        goal_table(distance.goals(rows)),
-        table(
-            "workload | ops | budget | best published planner | **ours** | no plan beats | distance | met",
+    yield table(
+        "workload | ops | budget | best published planner | **ours** | no plan beats | distance | met",
+        (
             (
-                (
-                    row["name"],
-                    f"{row['ops']}",
-                    _size(row["budget_bytes"]),
-                    f"{_figure(row['best_speed'])} ({row['best']})" if row["best"] else "-",
-                    f"**{_outcome(row['ours'], row)}**",
-                    _figure(row["bound_speed"]),
-                    _distance_figure(row),
-                    _yes(_is_close(row) and not row["beaten"]),
-                )
-                for row in feasible
-            ),
+                row["name"],
+                f"{row['ops']}",
+                _size(row["budget_bytes"]),
+                f"{_figure(row['best_speed'])} ({row['best']})" if row["best"] else "-",
+                f"**{_outcome(row['ours'], row)}**",
+                _figure(row["bound_speed"]),
+                _distance_figure(row),
+                _yes(_is_close(row) and not row["beaten"]),
+            )
+            for row in feasible
         ),
-        "*crowded*: one op needs more than half of the budget for itself.",
-    ]
-    return [*found, f"Below the floor: {'; '.join(without)}."] if without else found
+    )
+    yield "*crowded*: one op needs more than half of the budget for itself."
+    if without:
+        yield f"Below the floor: {'; '.join(without)}."
 
 
 def _is_close(row: Row) -> bool:
@@ -147,212 +141,183 @@ def _distance_figure(row: Row) -> str:
     return f"{_percent(row['distance'])}{', crowded' if row['crowded'] else ''}"
 
 
-def _order(rows: Sequence[Row]) -> list[str]:
-    return [
-        goal_table(order_alone.goals(rows)),
-        table(
-            "workload | ops | peak as captured | OLLA: less, s | SERENITY: less, s | **ours: less, s** | at most"
-            " | placed, less than PyTorch",
+def _order(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "workload | ops | peak as captured | OLLA: less, s | SERENITY: less, s | **ours: less, s** | at most"
+        " | placed, less than PyTorch",
+        (
             (
-                (
-                    row["name"],
-                    f"{row['ops']}",
-                    _size(row["captured_peak_bytes"]),
-                    _less(row, "olla"),
-                    _less(row, "serenity"),
-                    f"**{_less(row, 'ours')}**",
-                    _percent(1 - row["unavoidable_bytes"] / row["captured_peak_bytes"]),
-                    _percent(order_alone.less_placed(row)),
-                )
-                for row in rows
-            ),
+                row["name"],
+                f"{row['ops']}",
+                _size(row["captured_peak_bytes"]),
+                _less(row, "olla"),
+                _less(row, "serenity"),
+                f"**{_less(row, 'ours')}**",
+                _percent(1 - row["unavoidable_bytes"] / row["captured_peak_bytes"]),
+                _percent(order_alone.less_placed(row)),
+            )
+            for row in rows
         ),
-    ]
+    )
 
 
 def _less(row: Row, method: str) -> str:
     return f"{_percent(order_alone.less(row, method))}, {row['orders'][method]['seconds']:.1f}"
 
 
-def _fragmentation(rows: Sequence[Row]) -> list[str]:
+def _fragmentation(rows: Sequence[Row]) -> Iterator[str]:
     placed = [row for row in rows if not row["refusal"]]
-    return [
-        goal_table(fragmentation.goals(rows)),
-        table(
-            "workload | live at once | PyTorch's allocator | chunks of 20 MB | of 2 MB | **ours** | s | **pages** | s"
-            " | met",
+    yield table(
+        "workload | live at once | PyTorch's allocator | chunks of 20 MB | of 2 MB | **ours** | s | **pages** | s"
+        " | met",
+        (
             (
-                (
-                    row["name"],
-                    _size(row["live_bytes"]),
-                    *(_percent(row[key]) for key in ("caching", "virtual", "virtual_small")),
-                    f"**{row['ours']:.2%}**",
-                    f"{row['placing_seconds']:.1f}",
-                    f"**{row['pages']:.2%}**",
-                    f"{row['stitching_seconds']:.1f}",
-                    _yes(max(row["ours"], row["pages"]) <= fragmentation.GOAL),
-                )
-                for row in placed
-            ),
+                row["name"],
+                _size(row["live_bytes"]),
+                *(_percent(row[key]) for key in ("caching", "virtual", "virtual_small")),
+                f"**{row['ours']:.2%}**",
+                f"{row['placing_seconds']:.1f}",
+                f"**{row['pages']:.2%}**",
+                f"{row['stitching_seconds']:.1f}",
+                _yes(max(row["ours"], row["pages"]) <= fragmentation.GOAL),
+            )
+            for row in placed
         ),
-    ]
+    )
 
 
-def _simulator(rows: Sequence[Row]) -> list[str]:
-    return [
-        goal_table(simulator.goals(rows)),
-        table(
-            "step | budget | predicted s | simulated s | measured s | predicted / measured | **simulated / measured**"
-            " | met",
+def _simulator(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "step | budget | predicted s | simulated s | measured s | predicted / measured | **simulated / measured**"
+        " | met",
+        (
             (
-                (
-                    row["name"],
-                    _size(row["budget_bytes"]),
-                    *(f"{row[f'{kind}_seconds']:.3f}" for kind in ("predicted", "simulated", "measured")),
-                    f"{row['predicted_over_measured']:.3f}",
-                    f"**{row['simulated_over_measured']:.3f}**",
-                    _yes(simulator.LEAST <= row["simulated_over_measured"] <= simulator.MOST),
-                )
-                for row in rows
-            ),
+                row["name"],
+                _size(row["budget_bytes"]),
+                *(f"{row[f'{kind}_seconds']:.3f}" for kind in ("predicted", "simulated", "measured")),
+                f"{row['predicted_over_measured']:.3f}",
+                f"**{row['simulated_over_measured']:.3f}**",
+                _yes(simulator.LEAST <= row["simulated_over_measured"] <= simulator.MOST),
+            )
+            for row in rows
         ),
-    ]
+    )
 
 
-def _heavy_state(rows: Sequence[Row]) -> list[str]:
-    return [
-        goal_table(heavy_state.goals(rows)),
-        table(
-            "training | state | budget | peak | s a step | written a step | to make the model | while saving",
+def _heavy_state(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "training | state | budget | peak | s a step | written a step | to make the model | while saving",
+        (
             (
-                (
-                    row["name"],
-                    _size(row["state_bytes"]),
-                    _size(row["budget_bytes"]) if row["budget_bytes"] else "-",
-                    _size(row["peak_bytes"]),
-                    f"{median(row['step_seconds'][heavy_state.WARM :]):.2f}",
-                    _size(row["written_bytes"]) if row["written_bytes"] else "-",
-                    _size(row["build_bytes"]),
-                    _size(row["saving_bytes"]),
-                )
-                for row in rows
-            ),
+                row["name"],
+                _size(row["state_bytes"]),
+                _size(row["budget_bytes"]) if row["budget_bytes"] else "-",
+                _size(row["peak_bytes"]),
+                f"{median(row['step_seconds'][heavy_state.WARM :]):.2f}",
+                _size(row["written_bytes"]) if row["written_bytes"] else "-",
+                _size(row["build_bytes"]),
+                _size(row["saving_bytes"]),
+            )
+            for row in rows
         ),
-    ]
+    )
 
 
-def _overhead(rows: Sequence[Row]) -> list[str]:
-    return [
-        goal_table(overhead.goals(rows)),
-        table(
-            "architecture | overhead | eager step | first call",
+def _overhead(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "architecture | overhead | eager step | first call",
+        (
             (
-                (
-                    row["name"],
-                    _percent(row["overhead"]),
-                    f"{row['eager_seconds']:.3f} s",
-                    f"{row['first_call_seconds']:.1f} s",
-                )
-                for row in rows
-                if "overhead" in row
-            ),
+                row["name"],
+                _percent(row["overhead"]),
+                f"{row['eager_seconds']:.3f} s",
+                f"{row['first_call_seconds']:.1f} s",
+            )
+            for row in rows
+            if "overhead" in row
         ),
-        *(f"{row['name']} is not captured whole: {row['reason']}" for row in rows if "reason" in row),
-    ]
+    )
+    yield from (f"{row['name']} is not captured whole: {row['reason']}" for row in rows if "reason" in row)
 
 
-def _swapped_op(rows: Sequence[Row]) -> list[str]:
-    return [
-        goal_table(swapped_op.goals(rows)),
-        table(
-            "chain | swapped in a step | overhead of each",
-            ((row["name"], str(row["swapped"]), f"{row['overhead_seconds'] * 1e6:.0f} us") for row in rows),
-        ),
-    ]
+def _swapped_op(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "chain | swapped in a step | overhead of each",
+        ((row["name"], str(row["swapped"]), f"{row['overhead_seconds'] * 1e6:.0f} us") for row in rows),
+    )
 
 
-def _stalls(rows: Sequence[Row]) -> list[str]:
-    return [
-        "Times as long as with the result elsewhere. Plans count 1.6 and 1.4 for fewer than 8 channels a group.",
-        table(
-            "normalisation | channels a group | elsewhere | over the gradient | over the input",
+def _stalls(rows: Sequence[Row]) -> Iterator[str]:
+    yield "Times as long as with the result elsewhere. Plans count 1.6 and 1.4 for fewer than 8 channels a group."
+    yield table(
+        "normalisation | channels a group | elsewhere | over the gradient | over the input",
+        (
             (
-                (
-                    row["name"],
-                    str(row["channels_a_group"]),
-                    f"{row['elsewhere_seconds'] * 1e3:.1f} ms",
-                    f"{row['over_gradient']:.2f}",
-                    f"{row['over_source']:.2f}",
-                )
-                for row in rows
-            ),
+                row["name"],
+                str(row["channels_a_group"]),
+                f"{row['elsewhere_seconds'] * 1e3:.1f} ms",
+                f"{row['over_gradient']:.2f}",
+                f"{row['over_source']:.2f}",
+            )
+            for row in rows
         ),
-    ]
+    )
 
 
-def _deep(rows: Sequence[Row]) -> list[str]:
-    return [
-        goal_table(deep.goals(rows)),
-        table(
-            "training | ops | in core | budget | peak | seconds over eager's | first call",
+def _deep(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "training | ops | in core | budget | peak | seconds over eager's | first call",
+        (
             (
-                (
-                    row["name"],
-                    f"{row['ops']:,}",
-                    _size(row["in_core_bytes"]),
-                    _size(row["budget_bytes"]),
-                    _size(row["process_bytes"]),
-                    f"{row['step_seconds'] / row['eager_seconds']:.2f}",
-                    f"{row['first_call_seconds']:.0f} s",
-                )
-                for row in rows
-            ),
+                row["name"],
+                f"{row['ops']:,}",
+                _size(row["in_core_bytes"]),
+                _size(row["budget_bytes"]),
+                _size(row["process_bytes"]),
+                f"{row['step_seconds'] / row['eager_seconds']:.2f}",
+                f"{row['first_call_seconds']:.0f} s",
+            )
+            for row in rows
         ),
-    ]
+    )
 
 
-def _kernels(rows: Sequence[Row]) -> list[str]:
-    return [
-        goal_table(kernels.goals(rows)),
-        table(
-            "training | kernels | peak | first call | step",
+def _kernels(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "training | kernels | peak | first call | step",
+        (
             (
-                (
-                    row["name"],
-                    title,
-                    _size(row[f"{who}_process_bytes"]),
-                    f"{row[f'{who}_first_seconds']:.1f} s",
-                    f"{row[f'{who}_step_seconds']:.2f} s",
-                )
-                for row in rows
-                for who, title in kernels.TRAININGS.items()
-            ),
+                row["name"],
+                title,
+                _size(row[f"{who}_process_bytes"]),
+                f"{row[f'{who}_first_seconds']:.1f} s",
+                f"{row[f'{who}_step_seconds']:.2f} s",
+            )
+            for row in rows
+            for who, title in kernels.TRAININGS.items()
         ),
-    ]
+    )
 
 
-def _partition(rows: Sequence[Row]) -> list[str]:
-    return [
-        goal_table(partition.goals(rows)),
-        table(
-            "step | calls | search | exact | a worker's peak | of an equal share | received by all"
-            " | in the memory of data parallel | data parallel",
+def _partition(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "step | calls | search | exact | a worker's peak | of an equal share | received by all"
+        " | in the memory of data parallel | data parallel",
+        (
             (
-                (
-                    row["name"],
-                    f"{row['ops']:,}",
-                    f"{row['search_seconds']:.1f} s",
-                    _yes(row["is_exact"]),
-                    _size(row["peak_bytes_per_worker"]),
-                    f"{row['share']:.3f}",
-                    _size(row["communicated_bytes"]),
-                    _size(row["communicated_bytes_with_room"]),
-                    "none" if row["data_parallel_bytes"] is None else _size(row["data_parallel_bytes"]),
-                )
-                for row in rows
-            ),
+                row["name"],
+                f"{row['ops']:,}",
+                f"{row['search_seconds']:.1f} s",
+                _yes(row["is_exact"]),
+                _size(row["peak_bytes_per_worker"]),
+                f"{row['share']:.3f}",
+                _size(row["communicated_bytes"]),
+                _size(row["communicated_bytes_with_room"]),
+                "none" if row["data_parallel_bytes"] is None else _size(row["data_parallel_bytes"]),
+            )
+            for row in rows
         ),
-    ]
+    )
 
 
 TOFU = """\
@@ -360,92 +325,86 @@ Ours are simulated on eight K80 of 12 GB; Tofu's are the samples/s that its pape
 of its own ideal, which has all memory and exchanges nothing, so samples/s of the two are not comparable."""
 
 
-def _tofu(rows: Sequence[Row]) -> list[str]:
-    return [
-        goal_table(tofu.goals(rows)),
-        table(
-            "network | batch | samples/s | ideal | **share** | waits | Tofu | its ideal | **share** | met",
+def _tofu(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "network | batch | samples/s | ideal | **share** | waits | Tofu | its ideal | **share** | met",
+        (
             (
-                (
-                    row["name"],
-                    f"{row['batch']}",
-                    f"{row['samples_per_second']:.1f}",
-                    f"{row['ideal_samples_per_second']:.1f}",
-                    f"**{row['share']:.3f}**",
-                    _percent(row["exchange_share"]),
-                    f"{row['paper_samples_per_second']:g}",
-                    f"{row['paper_ideal_samples_per_second']:g}",
-                    f"**{row['paper_share']:.3f}**",
-                    _yes(row["share"] >= row["paper_share"]),
-                )
-                for row in rows
-            ),
+                row["name"],
+                f"{row['batch']}",
+                f"{row['samples_per_second']:.1f}",
+                f"{row['ideal_samples_per_second']:.1f}",
+                f"**{row['share']:.3f}**",
+                _percent(row["exchange_share"]),
+                f"{row['paper_samples_per_second']:g}",
+                f"{row['paper_ideal_samples_per_second']:g}",
+                f"**{row['paper_share']:.3f}**",
+                _yes(row["share"] >= row["paper_share"]),
+            )
+            for row in rows
         ),
-        TOFU,
-    ]
+    )
+    yield TOFU
 
 
-def _workers(rows: Sequence[Row]) -> list[str]:
+def _workers(rows: Sequence[Row]) -> Iterator[str]:
     compared = [row for row in rows if "losses_error" in row]
     halved = [row for row in rows if "bitwise" in row]
-    return [
-        goal_table(workers.goals(rows)),
-        table(
-            "training | losses | parameters | received in 3 steps | predicted",
+    yield table(
+        "training | losses | parameters | received in 3 steps | predicted",
+        (
             (
-                (
-                    row["name"],
-                    f"{row['losses_error']:.0e}",
-                    f"{row['parameters_error']:.0e}",
-                    f"{row['received_bytes']:,}",
-                    f"{row['predicted_bytes']:,}",
-                )
-                for row in compared
-            ),
+                row["name"],
+                f"{row['losses_error']:.0e}",
+                f"{row['parameters_error']:.0e}",
+                f"{row['received_bytes']:,}",
+                f"{row['predicted_bytes']:,}",
+            )
+            for row in compared
         ),
-        table(
-            "training in half of the memory | losses bit for bit | budget | a process took | seconds of ample memory",
+    )
+    yield table(
+        "training in half of the memory | losses bit for bit | budget | a process took | seconds of ample memory",
+        (
             (
-                (
-                    row["name"],
-                    _yes(row["bitwise"]),
-                    _mebibytes(row["budget_bytes"]),
-                    _mebibytes(row["process_bytes"]) if "process_bytes" in row else "no plan",
-                    f"{row['step_seconds'] / row['ample_step_seconds']:.2f} x" if "step_seconds" in row else "",
-                )
-                for row in halved
-            ),
+                row["name"],
+                _yes(row["bitwise"]),
+                _mebibytes(row["budget_bytes"]),
+                _mebibytes(row["process_bytes"]) if "process_bytes" in row else "no plan",
+                f"{row['step_seconds'] / row['ample_step_seconds']:.2f} x" if "step_seconds" in row else "",
+            )
+            for row in halved
         ),
-    ]
+    )
 
 
 def _mebibytes(size: int) -> str:
     return f"{size / (1 << 20):.0f} MiB"
 
 
-Table = tuple[str, str, Callable[[Sequence[Row]], list[str]]]
+Table = tuple[str, str, Callable[[Sequence[Row]], list[Goal]] | None, Callable[[Sequence[Row]], Iterator[str]]]
 PARTS: Mapping[str, Sequence[Table]] = {
     SIMULATED: (
-        ("claims", "What papers claim", _claims),
-        ("largest", "The largest batch", _largest),
-        ("distance", "The distance from the bound", _distance),
-        ("order_alone", "The order alone", _order),
-        ("fragmentation", "Fragmentation", _fragmentation),
-        ("partition", "A step divided among workers", _partition),
-        ("tofu", "The networks of Tofu on eight devices", _tofu),
+        ("claims", "What papers claim", None, _claims),
+        ("largest", "The largest batch", None, _largest),
+        ("distance", "The distance from the bound", distance.goals, _distance),
+        ("order_alone", "The order alone", order_alone.goals, _order),
+        ("fragmentation", "Fragmentation", fragmentation.goals, _fragmentation),
+        ("partition", "A step divided among workers", partition.goals, _partition),
+        ("tofu", "The networks of Tofu on eight devices", tofu.goals, _tofu),
     ),
     MEASURED: (
-        ("simulator", "The simulator against this machine", _simulator),
-        ("heavy_state", "Weights and optimizer state that do not fit", _heavy_state),
-        ("deep", "The deepest steps, in a quarter of their memory", _deep),
-        ("kernels", "Compiled kernels", _kernels),
-        ("overhead", "50 models where they fit", _overhead),
-        ("swapped_op", "A swapped op", _swapped_op),
-        ("stalls", "Writing over an operand that stalls", _stalls),
-        ("workers", "A step on several processes", _workers),
+        ("simulator", "The simulator against this machine", simulator.goals, _simulator),
+        ("heavy_state", "Weights and optimizer state that do not fit", heavy_state.goals, _heavy_state),
+        ("deep", "The deepest steps, in a quarter of their memory", deep.goals, _deep),
+        ("kernels", "Compiled kernels", kernels.goals, _kernels),
+        ("overhead", "50 models where they fit", overhead.goals, _overhead),
+        ("swapped_op", "A swapped op", swapped_op.goals, _swapped_op),
+        ("stalls", "Writing over an operand that stalls", None, _stalls),
+        ("workers", "A step on several processes", workers.goals, _workers),
     ),
 }
-"""What tables stand under which heading: the name of the file and of the benchmark, a title, the text."""
+"""What stands under which heading: the name of the file and of the benchmark, a title, goals if it has any, tables."""
 
 
 ZOO = """\
