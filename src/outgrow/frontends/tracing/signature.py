@@ -212,7 +212,7 @@ def _hooks(module: nn.Module) -> Hashable:
 
 def _optimizer(optimizer: Optimizer, order: dict[int, int], memory: Memory) -> Hashable:
     tables = tuple([tuple(table) for table in hooks.of_optimizer(optimizer)])
-    groups: list[Hashable] = [type(optimizer), of_optimizer(optimizer, {}), tables]
+    groups: list[Hashable] = [type(optimizer), of_optimizer(optimizer), tables]
     for group in optimizer.param_groups:
         groups.append(tuple([order.get(id(parameter), -1) for parameter in group["params"]]))
         groups.append(tuple([(key, _plain(value, memory)) for key, value in group.items() if key != "params"]))

@@ -84,9 +84,9 @@ def of_helper(module: nn.Module, met: dict[int, Hashable]) -> Hashable:
     return (tuple(found), tuple(items), tuple(called))
 
 
-def of_optimizer(optimizer: Optimizer, known: Known) -> Hashable:
+def of_optimizer(optimizer: Optimizer) -> Hashable:
     """Describe what an optimizer has of its own, beside groups and state."""
-    return (_described(vars(optimizer), known, _OF_OPTIMIZERS), _own_step(optimizer))
+    return (_described(vars(optimizer), {}, _OF_OPTIMIZERS), _own_step(optimizer))
 
 
 def _own_step(optimizer: Optimizer) -> object:

@@ -101,7 +101,8 @@ def surroundings(step: object) -> list[object]:
             return [step.args, step.keywords, *surroundings(step.func)]
         case FunctionType():
             *around, innermost = wrapped_by(step)
-            named = [value for item in (*around, innermost) if isinstance(item, FunctionType) for value in _named(item)]
+            functions = [item for item in (*around, innermost) if isinstance(item, FunctionType)]
+            named = [value for item in functions for value in names_of(item).values()]
             return named if isinstance(innermost, FunctionType) else [*named, *surroundings(innermost)]
         case _:
             return [step]
@@ -120,10 +121,6 @@ def wraps(function: object, methods: Iterable[object]) -> bool:
     """Whether a function is one of some methods, or wraps one, as a scheduler does with the `step` of an optimizer."""
     around = wrapped_by(function)
     return any(item is method for method in methods for item in around)
-
-
-def _named(function: FunctionType) -> list[object]:
-    return list(names_of(function).values())
 
 
 def names_of(function: FunctionType) -> dict[str, object]:
