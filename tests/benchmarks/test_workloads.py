@@ -54,7 +54,7 @@ def test_each_workload_is_planned(name: str) -> None:
     assert plan.predicted == plan.in_core
     storages = captured.graph.storages.values()
     assert plan.in_core.peak_bytes > sum(storage.size_bytes for storage in storages if storage.is_persistent)
-    given = {item.storage for item in captured.inputs}
+    given = captured.slots.keys()
     kept = (Role.PARAMETER, Role.OPTIMIZER)
     held = {storage.name for storage in storages if storage.role in kept}
     assert held <= given

@@ -16,15 +16,13 @@ from outgrow.ir.graph import Argument, Ref, Role, Symbol
 def replay(captured: Captured, training: Training, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """Run the graph on the present state, put its results back, and return what the step returns."""
     graph = captured.graph
-    scalars: dict[str, object] = dict(
-        zip((hyper.value for hyper in captured.hyper), captured.hyper_values(training), strict=True)
-    )
+    scalars: dict[str, object] = dict(zip(captured.hyper, captured.hyper_values(training), strict=True))
     tensors = captured.tensors(training, pytree.tree_leaves((args, kwargs)))
     storages = {name: tensor.untyped_storage() for name, tensor in tensors.items()}
     starts = {
-        item.storage: tensors[item.storage].storage_offset() * tensors[item.storage].element_size()
-        for item in captured.inputs
-        if isinstance(item.slot, BatchSlot)
+        name: tensors[name].storage_offset() * tensors[name].element_size()
+        for name, slot in captured.slots.items()
+        if isinstance(slot, BatchSlot)
     }
 
     def look_up(name: str) -> object:

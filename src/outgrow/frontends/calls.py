@@ -48,8 +48,7 @@ def bind(
     tensors: Mapping[str, Tensor],
 ) -> Bound:
     """Find the hyper-parameters of a call with these tensors."""
-    values = captured.hyper_values(training)
-    hyper = {item.value: value for item, value in zip(captured.hyper, values, strict=True)}
+    hyper = dict(zip(captured.hyper, captured.hyper_values(training), strict=True))
     return Bound(captured, program, training, tensors, hyper)
 
 

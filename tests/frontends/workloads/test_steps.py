@@ -56,7 +56,7 @@ def test_the_second_step_finds_what_the_first_made(name: str) -> None:
         workload.step(*workload.batches[0])
     first, second = capture_steps(normalised, {"make": WITH_STATE[name]})
     assert [print_graph(first.graph), print_graph(second.graph)] == real
-    assert any(isinstance(item.slot, OptimizerSlot) for item in second.inputs)
+    assert any(isinstance(slot, OptimizerSlot) for slot in second.slots.values())
 
 
 def test_without_state_there_is_one_step() -> None:

@@ -326,7 +326,7 @@ def _fitted(
         planner=shared.settings.planner,
         captured=captured,
         known=known,
-        fixed=platform.fixed(captured, tensors) | {item.storage for item in captured.inputs},
+        fixed=platform.fixed(captured, tensors).union(captured.slots),
         resting=frozenset(),
         overhead_within=overhead_within,
         progress=silent,

@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.tracing.captured import Captured, Found, GraphResult, Hyper, Input, Put, Returned
+from outgrow.frontends.tracing.captured import Captured, Found, GraphResult, Put, Returned
 from outgrow.frontends.tracing.convert import Conversion
 from outgrow.frontends.tracing.trace import Leaf, Traced
 from outgrow.frontends.user.devices import device_of, elsewhere_of
@@ -53,7 +53,7 @@ class _Assembly:
         self.traced = traced
         self.leaves = leaves
         self.conversion = Conversion(_born_roles(traced))
-        self.inputs: list[Input] = []
+        self.slots: dict[str, Slot] = {}
         self.constants: list[Tensor] = []
         self.found: list[Found] = []
         self.outputs: tuple[object, ...] = ()
@@ -63,22 +63,22 @@ class _Assembly:
         placeholders = iter(self.traced.module.graph.find_nodes(op="placeholder"))
         for slot, tensor in self.traced.tensors.items():
             self._bind(next(placeholders), slot, tensor)
-        names = {slot: storage_name(slot) for slot in self.traced.hyper}
-        for name in names.values():
+        hyper = {storage_name(slot): slot for slot in self.traced.hyper}
+        for name in hyper:
             self.conversion.add_scalar_input(next(placeholders), name)
         for node in self.traced.module.graph.nodes:
             self._visit(node)
         self._check_batch()
         results, numbers = self._results()
-        values, puts = self.traced.hyper, self._puts(numbers)
+        puts = self._puts(numbers)
         counters = asked(self.traced.shape_env, self.traced.counters)
-        assumed = tuple(values.values()) + tuple(number for _, number in counters.values())
-        graph, stale = _without_stale(self.conversion.graph(results), self.inputs, puts)
+        assumed = (*self.traced.hyper.values(), *(number for _, number in counters.values()))
+        graph, stale = _without_stale(self.conversion.graph(results), self.slots, puts)
         device = device_of(device for name, device in self.conversion.devices.items() if name in self.conversion.inputs)
         return Captured(
             graph=graph,
-            inputs=tuple(item for item in self.inputs if item.storage in graph.storages),
-            hyper=tuple(Hyper(name, slot, values[slot]) for slot, name in names.items()),
+            slots={name: slot for name, slot in self.slots.items() if name in graph.storages},
+            hyper=hyper,
             puts=puts,
             stale=stale,
             returned=self._returned(numbers),
@@ -99,7 +99,7 @@ class _Assembly:
         name = storage_name(slot)
         if not self.conversion.has(tensor):
             self.conversion.add_input(name, _ROLES[type(slot)], tensor)
-            self.inputs.append(Input(name, slot))
+            self.slots[name] = slot
         self.conversion.bind(node, tensor, name)
 
     def _visit(self, node: fx.Node) -> None:
@@ -140,28 +140,28 @@ class _Assembly:
                     f"argument number {at} of the step shares memory with {what}, which the step writes; clone it "
                     "before the step"
                 )
-        for item in self.inputs:
-            if not (isinstance(item.slot, BatchSlot) and self.conversion.versions[item.storage]):
+        for name, slot in self.slots.items():
+            if not (isinstance(slot, BatchSlot) and self.conversion.versions[name]):
                 continue
-            leaf = self.leaves[item.slot.leaf]
+            leaf = self.leaves[slot.leaf]
             if isinstance(leaf, Tensor) and owners[address(leaf)] > 1:
                 raise Uncapturable(
-                    f"the step writes to its argument number {item.slot.leaf}, which shares memory with another; "
+                    f"the step writes to its argument number {slot.leaf}, which shares memory with another; "
                     "clone it before the step"
                 )
 
     def _written_state(self) -> dict[int, str]:
         """Return by address what models and optimizers hold, or the step finds outside, and the step writes."""
         found: dict[int, str] = {}
-        for item in self.inputs:
-            if isinstance(item.slot, BatchSlot) or not self.conversion.versions[item.storage]:
+        for name, slot in self.slots.items():
+            if isinstance(slot, BatchSlot) or not self.conversion.versions[name]:
                 continue
-            if isinstance(item.slot, ConstantSlot):
-                found[address(self.constants[item.slot.index])] = "a tensor that it finds outside"
+            if isinstance(slot, ConstantSlot):
+                found[address(self.constants[slot.index])] = "a tensor that it finds outside"
                 continue
-            real = self.traced.originals.get(id(self.traced.tensors[item.slot]))
+            real = self.traced.originals.get(id(self.traced.tensors[slot]))
             if real is not None and not isinstance(real, DTensor):
-                found[address(real)] = title(item.slot)
+                found[address(real)] = title(slot)
         return found
 
     def _results(self) -> tuple[list[str], dict[int, int]]:
@@ -189,14 +189,14 @@ class _Assembly:
 
 
 def _without_stale(
-    graph: Graph, inputs: Sequence[Input], puts: Sequence[Put]
+    graph: Graph, inputs: Mapping[str, Slot], puts: Sequence[Put]
 ) -> tuple[Graph, tuple[GradientSlot, ...]]:
     """Return the graph without the gradients that it replaces unread, and their slots.
 
     Those that it reads are results: somebody else may hold the tensors, so they stay to the end of the step.
     """
     replaced, needed = {put.slot for put in puts}, graph.used | graph.kept
-    slots = {item.storage: item.slot for item in inputs if isinstance(item.slot, GradientSlot)}
+    slots = {name: slot for name, slot in inputs.items() if isinstance(slot, GradientSlot)}
     stale = {name: slot for name, slot in slots.items() if slot in replaced and name not in needed}
     storages = {name: storage for name, storage in graph.storages.items() if name not in stale}
     values = {name: value for name, value in graph.values.items() if value.storage not in stale}

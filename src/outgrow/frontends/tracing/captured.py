@@ -42,27 +42,6 @@ from outgrow.ir.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
-    """The tensor in `slot` owns the storage.
-
-    Offsets of values count from the first byte of that tensor's storage; for a batch slot from the tensor's
-    own first byte, so that a batch may be a slice of something larger.
-    """
-
-    storage: str
-    slot: Slot
-
-
-@dataclass(frozen=True, slots=True)
-class Hyper:
-    """The float in `slot` is the scalar `value` of the graph; it was `captured` when the step was traced."""
-
-    value: str
-    slot: GroupSlot
-    captured: float
-
-
-@dataclass(frozen=True, slots=True)
 class Put:
     """After the step, result number `result` hangs in `slot`; if it is None, the slot is empty.
 
@@ -122,6 +101,10 @@ def _lying(tensor: Tensor) -> tuple[object, ...]:
 class Captured:
     """A training step as a graph, and how it is fed and what becomes of its results.
 
+    Each input storage is that of the tensor in its slot (`slots`). Offsets of values count from the first byte of that
+    storage; for a batch slot from the tensor's own first byte, so that a batch may be a slice of something larger.
+    `hyper` are the slots of floats that are scalars of the graph, by the names of these.
+
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step.
     `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not inputs, and can go
     when the step begins. `schedulers` make a step of their own after every call; what is `settled` is set in attributes
@@ -134,8 +117,8 @@ class Captured:
     """
 
     graph: Graph
-    inputs: tuple[Input, ...]
-    hyper: tuple[Hyper, ...]
+    slots: Mapping[str, Slot]
+    hyper: Mapping[str, GroupSlot]
     puts: tuple[Put, ...]
     stale: tuple[GradientSlot, ...]
     returned: Returned
@@ -152,11 +135,6 @@ class Captured:
     spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
     device: torch.device = CPU
     elsewhere: frozenset[str] = frozenset()
-
-    @cached_property
-    def slots(self) -> dict[str, Slot]:
-        """The slot of the tensor that owns each input storage."""
-        return {item.storage: item.slot for item in self.inputs}
 
     @cached_property
     def batch_leaves(self) -> dict[str, int]:
@@ -228,23 +206,23 @@ class Captured:
 
     def hyper_values(self, training: Training) -> list[float]:
         """Return the hyper-parameters as they are now, in the order of `hyper`."""
-        values = [read(hyper.slot, training) for hyper in self.hyper]
+        values = [read(slot, training) for slot in self.hyper.values()]
         assert all(isinstance(value, float) for value in values), "the signature says that they are floats"
         return [float(value) for value in values if value is not None]
 
     def tensors(self, training: Training, leaves: Sequence[object]) -> dict[str, Tensor]:
         """Return, for each input storage, the tensor that owns it at a call with these leaves of the arguments."""
         found: dict[str, Tensor] = {}
-        for item in self.inputs:
-            match item.slot:
+        for name, slot in self.slots.items():
+            match slot:
                 case BatchSlot(leaf):
                     tensor = leaves[leaf]
                 case ConstantSlot(index):
                     tensor = self.constants[index]
                 case _:
-                    tensor = read(item.slot, training)
-            assert isinstance(tensor, Tensor), f"the signature says that {item.slot} holds a tensor"
-            found[item.storage] = local(tensor)
+                    tensor = read(slot, training)
+            assert isinstance(tensor, Tensor), f"the signature says that {slot} holds a tensor"
+            found[name] = local(tensor)
         return found
 
     def unflatten(self, results: Sequence[object]) -> object:
