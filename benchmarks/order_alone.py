@@ -55,14 +55,6 @@ class Ordered:
         return self.cell.title
 
 
-@dataclass(frozen=True)
-class Peak:
-    """The peak of an order and the seconds that it took to find, or, without a peak, that it took too long."""
-
-    peak_bytes: int | None
-    seconds: float
-
-
 def _with_batch(cell: Cell, batch: int) -> Cell:
     """Return the cell with another batch; in one of 1 its weights weigh most."""
     return Cell(cell.workload, {**cell.settings, "batch": batch}, cell.machine)
@@ -82,7 +74,7 @@ def measured(item: Ordered) -> Row:
     jobs = jobs_of(problem.graph, problem.workspace)
     captured = max(profile(jobs, range(len(jobs))))
     placed = within(RIVAL_SECONDS, _ours_placed, problem)
-    found = {name: asdict(_timed(order, problem)) for name, order in ORDERS.items()}
+    found = {name: _timed(order, problem) for name, order in ORDERS.items()}
     return {
         **asdict(item.cell),
         "family": item.family,
@@ -95,11 +87,11 @@ def measured(item: Ordered) -> Row:
     }
 
 
-def _timed(order: Callable[[Problem], int], problem: Problem) -> Peak:
-    """Return the peak that a method finds, with the seconds, the start of its process among them."""
+def _timed(order: Callable[[Problem], int], problem: Problem) -> Row:
+    """Return the peak that a method finds, none if it takes too long, and the seconds, its process's start included."""
     begin = time.perf_counter()
     peak = within(RIVAL_SECONDS, order, problem)
-    return Peak(peak, time.perf_counter() - begin)
+    return {"peak_bytes": peak, "seconds": time.perf_counter() - begin}
 
 
 def reordered(problem: Problem) -> Graph:
