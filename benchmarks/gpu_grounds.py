@@ -53,12 +53,6 @@ class Ground(Protocol):
         """Return the device as the runtime knows it."""
         ...
 
-    def outgrown(
-        self, training: Training, budget_bytes: int, kernels: str = "eager", progress: Progress = silent
-    ) -> Step[..., Tensor]:
-        """Return the step of a training within a budget."""
-        ...
-
 
 class Gpu:
     """The first GPU."""
@@ -92,11 +86,6 @@ class Gpu:
     def beside(self) -> BesideHost:
         return Cuda(self.device)
 
-    def outgrown(
-        self, training: Training, budget_bytes: int, kernels: str = "eager", progress: Progress = silent
-    ) -> Step[..., Tensor]:
-        return outgrown_on(None, training, budget_bytes, kernels, progress)
-
 
 class Beside:
     """The stand-in of the tests, whose memory is the host's: for the benchmark's own test, quick and without care."""
@@ -126,7 +115,7 @@ class Beside:
         return 0, 0
 
     def in_core_bytes(self, training: Training, most_bytes: int) -> int:  # noqa: ARG002
-        step = self.outgrown(training, 1 << 40)
+        step = outgrown_on(self, training, 1 << 40)
         step(*training.batch)
         return step.plan.in_core_peak_bytes
 
@@ -135,20 +124,15 @@ class Beside:
 
         return StandIn()
 
-    def outgrown(
-        self, training: Training, budget_bytes: int, kernels: str = "eager", progress: Progress = silent
-    ) -> Step[..., Tensor]:
-        return outgrown_on(self.beside(), training, budget_bytes, kernels, progress)
-
 
 def outgrown_on(
-    device: BesideHost | None, training: Training, budget_bytes: int, kernels: str, progress: Progress
+    ground: Ground, training: Training, budget_bytes: int, kernels: str = "eager", progress: Progress = silent
 ) -> Step[..., Tensor]:
-    """Return the step of a training within a budget, on a device that is given, or on the one where the model is."""
+    """Return the step of a training within a budget."""
     step = step_of(training.loss, training.optimizer)
     trained = Trained((training.model,), (training.optimizer,))
     settings = Settings.of(budget_bytes, kernels=kernels)
-    return Step(step, trained, settings, name="step", device=device, progress=progress)
+    return Step(step, trained, settings, name="step", device=ground.beside(), progress=progress)
 
 
 @contextmanager

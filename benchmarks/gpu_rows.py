@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from gpu_grounds import Ground
+from gpu_grounds import Ground, outgrown_on
 from gpu_trainings import TRAININGS, Training, step_of
 from torch import Tensor
 
@@ -250,7 +250,7 @@ def within(ground: Ground, asked: Asked, budget_bytes: int, *, is_limited: bool)
     baseline = ground.limit(budget_bytes if is_limited else None)
     phases, device = Phases(), ground.beside()
     refused = device.refusals()
-    with closing(ground.outgrown(training, budget_bytes, progress=phases)) as step:
+    with closing(outgrown_on(ground, training, budget_bytes, progress=phases)) as step:
         taken = take(ground, step, on(ground.device, training.batch), PLANNING + TIMED)
         summary = json.loads(step.plan.to_json())
         elsewhere = misplaced(step)
