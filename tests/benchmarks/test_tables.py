@@ -17,9 +17,6 @@ from cells import machine_of
 from claims import CLAIMS
 from patience import within
 
-from outgrow.frontends.workloads.loading import load_workload_function
-
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "workloads"
 CELLS = (
     *(claim.cell for claim in CLAIMS),
     *(squeeze.cell for squeeze in distance.SQUEEZES),
@@ -78,8 +75,7 @@ def test_rows_are_told_apart_by_their_names(items: tuple[rows.Item, ...]) -> Non
 def test_every_cell_names_what_exists() -> None:
     """Workload files, functions and machines of all cells are there."""
     for cell in CELLS:
-        file, _, function = cell.workload.partition(":")
-        assert callable(load_workload_function(f"{FOLDER / file}:{function}"))
+        assert callable(rows.workload_function(cell.workload))
         assert machine_of(cell).device.flops_per_second > 0
 
 

@@ -1,20 +1,16 @@
 """Are the workloads of the benchmarks what they are called, and can each be captured and planned?"""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
+from rows import workload_function
 
-from outgrow import Workload
 from outgrow.errors import InvalidWorkload
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured
-from outgrow.frontends.workloads.loading import built, load_workload_function
+from outgrow.frontends.workloads.loading import built
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.graph import Role
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "workloads"
 V100 = KnownMachine(described_machine("v100-pcie3"))
 AMPLE = 1 << 40
 
@@ -39,17 +35,13 @@ TINY: dict[str, dict[str, object]] = {
 LIGHT = [name for name in TINY if name.startswith(("unet3d", "isensee", "lstm", "nmt", "irregular"))]
 
 
-def function_of(name: str) -> Callable[..., Workload]:
-    return load_workload_function(f"{FOLDER}/{name}")
-
-
 @pytest.mark.parametrize("name", TINY)
 def test_each_workload_is_planned(name: str) -> None:
     """Where all of it fits nothing is rewritten, and the plan predicts what the step takes in core.
 
     The captured step is the one that repeats: the state of the optimizer is there from the start.
     """
-    captured = capture_workload(function_of(name), TINY[name])
+    captured = capture_workload(workload_function(name), TINY[name])
     plan = plan_captured(captured, V100, AMPLE).plan
     assert plan.predicted == plan.in_core
     storages = captured.graph.storages.values()
@@ -65,7 +57,7 @@ def test_each_workload_is_planned(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_light_workloads_train(name: str, dtype: str) -> None:
     """With real tensors a step gives a finite loss and changes the parameters."""
-    workload = built(function_of(name), {**TINY[name], "dtype": dtype})
+    workload = built(workload_function(name), {**TINY[name], "dtype": dtype})
     before = [parameter.clone() for parameter in workload.model.parameters()]
     loss = workload.step(*workload.batches[0])
     assert loss.isfinite()
@@ -76,7 +68,7 @@ def test_light_workloads_train(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_mixed_precision_halves_the_activations(dtype: str) -> None:
     """Under autocast the weights stay as they are and the results of convolutions have half the bytes."""
-    graph = capture_workload(function_of("resnet.py:resnet50"), {"batch": 2, "size": 32, "dtype": dtype}).graph
+    graph = capture_workload(workload_function("resnet.py:resnet50"), {"batch": 2, "size": 32, "dtype": dtype}).graph
     convolutions = [op for op in graph.ops if op.operator == "aten.convolution.default"]
     dtypes = {graph.values[name].dtype for op in convolutions for name in op.results if name is not None}
     assert dtypes == {dtype}
@@ -107,7 +99,7 @@ def test_models_have_the_published_number_of_parameters(
     name: str, settings: dict[str, object], millions: float
 ) -> None:
     """The number of parameters is that of the paper, or of its authors' program, to a thousandth."""
-    function = function_of(name)
+    function = workload_function(name)
     with torch.device("meta"):
         workload = built(function, settings)
     count = sum(parameter.numel() for parameter in workload.model.parameters())
@@ -118,7 +110,7 @@ def test_models_have_the_published_number_of_parameters(
 def test_a_residual_network_has_as_many_layers_as_it_says(depth: int) -> None:
     """Three convolutions a block, the first convolution and the linear layer make up the depth."""
     with torch.device("meta"):
-        model = built(function_of("resnet.py:resnet"), {"depth": depth}).model
+        model = built(workload_function("resnet.py:resnet"), {"depth": depth}).model
     names = [name for name, _ in model.named_parameters() if name.endswith("weight") and "residual" in name]
     convolutions = [name for name in names if model.get_parameter(name).dim() == 4]
     assert len(convolutions) == depth - 2
@@ -126,7 +118,7 @@ def test_a_residual_network_has_as_many_layers_as_it_says(depth: int) -> None:
 
 def test_drawn_wiring_depends_on_the_seed_alone() -> None:
     """One seed gives one graph, another seed another."""
-    function = function_of("irregular.py:randwire")
+    function = workload_function("irregular.py:randwire")
 
     def operators(seed: int) -> list[str]:
         graph = capture_workload(function, {**TINY["irregular.py:randwire"], "nodes": 16, "seed": seed}).graph
@@ -150,13 +142,14 @@ def test_both_forms_of_a_loss_are_one_loss() -> None:
 
 
 def first_loss(name: str, settings: dict[str, object]) -> float:
-    workload = built(function_of(name), settings)
+    workload = built(workload_function(name), settings)
     return workload.step(*workload.batches[0]).item()
 
 
 def test_inference_has_the_forward_pass_alone() -> None:
     """The step of a cell in inference changes no parameter and has no operator of a backward pass."""
-    graph = capture_workload(function_of("irregular.py:darts"), {**TINY["irregular.py:darts"], "inference": True}).graph
+    settings = {**TINY["irregular.py:darts"], "inference": True}
+    graph = capture_workload(workload_function("irregular.py:darts"), settings).graph
     assert not [op for op in graph.ops if "backward" in op.operator]
     persistent = [value for value in graph.values.values() if graph.storages[value.storage].is_persistent]
     assert {value.version for value in persistent} == {0}
@@ -182,4 +175,4 @@ def test_inference_has_the_forward_pass_alone() -> None:
 def test_settings_out_of_range_are_refused(name: str, settings: dict[str, object], reason: str) -> None:
     """A setting that makes no network is named, with what would do."""
     with pytest.raises(InvalidWorkload, match=reason):
-        built(function_of(name), settings)
+        built(workload_function(name), settings)
