@@ -4,9 +4,8 @@ There the trace is given a call of `outgrow::gathered`, whose result is its oper
 otherwise than the parameter, or leave it whole: then all uses share what is received once (`planning.partition`).
 """
 
-from collections.abc import Iterator
-
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
 from outgrow.frontends.tracing.convert import written_nodes
@@ -53,9 +52,5 @@ def _gathering(uses: list[fx.Node], parameter: Tensor) -> list[fx.Node]:
 
 def _is_like(node: fx.Node, parameter: Tensor) -> bool:
     """Whether all results of a call have the shape of a parameter, and none its memory."""
-    return all(item.shape == parameter.shape and address(item) != address(parameter) for item in _results(node))
-
-
-def _results(node: fx.Node) -> Iterator[Tensor]:
-    found = node.meta.get("val")
-    yield from (item for item in (found if isinstance(found, tuple | list) else (found,)) if isinstance(item, Tensor))
+    results = [item for item in pytree.tree_leaves(node.meta.get("val")) if isinstance(item, Tensor)]
+    return all(item.shape == parameter.shape and address(item) != address(parameter) for item in results)
