@@ -16,6 +16,7 @@ Devices have the memory on their data sheets in units of 10^9 bytes: that leaves
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from cells import Cell, bound_speed, gigabytes, ours, problem_for, theirs
 from rows import Row, write_rows
@@ -132,7 +133,7 @@ def _meng() -> list[Claim]:
     word by word: of 1,100 sentences of 50 words at once, three times in a softmax's backward pass, they are 21 GB.
     """
     words = {"loss": "word by word"}
-    batches: tuple[tuple[str, Mapping[str, object], int, int], ...] = (
+    batches: tuple[tuple[str, Mapping[str, Any], int, int], ...] = (
         ("resnet.py:resnet50", {}, 144, 664),
         ("inception.py:inception_v3", {}, 208, 548),
         ("pix2pixhd.py:pix2pixhd", {"size": 256}, 24, 48),
@@ -154,7 +155,7 @@ def _meng() -> list[Claim]:
             Cell(workload, {**settings, "batch": batch}, "m40-pcie3"),
             gigabytes(12),
             HARDLY_SLOWER,
-            is_large=_count(settings, "steps") > 0 or _count(settings, "layers") > 4,
+            is_large="steps" in settings or settings.get("layers", 0) > 4,
             in_core={"batch": base},
         )
         for workload, settings, base, batch in batches
@@ -165,12 +166,6 @@ def _meng() -> list[Claim]:
         in_core = {"batch": 32} if depth <= 200 else {}
         found.append(Claim(MENG, figure, "meng", cell, gigabytes(size), HARDLY_SLOWER, depth > 200, in_core))
     return found
-
-
-def _count(settings: Mapping[str, object], key: str) -> int:
-    value = settings.get(key, 0)
-    assert isinstance(value, int), "steps and layers are counted"
-    return value
 
 
 def _capuchin() -> list[Claim]:
