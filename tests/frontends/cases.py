@@ -9,8 +9,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 import outgrow.frontends.workers.batch_norms  # noqa: F401  # its operators are cases
-from outgrow.frontends.tracing.arguments import completed
-from outgrow.frontends.tracing.names import resolve_operator, symbol_name
+from outgrow.frontends.tracing.names import completed, resolve_operator, symbol_name
 from outgrow.ir.graph import Symbol
 from outgrow.operators.tdl import Argument, Call, Operand
 

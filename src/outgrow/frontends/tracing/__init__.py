@@ -7,6 +7,5 @@ assembly       from a trace to a captured step
 captured       a captured step: graph, inputs, results
 checks         calls that are there for nothing that they return
 names          calls of torch as plain data, and back
-arguments      all the arguments that the schema of an operator has a place for
 signature      for which calls a captured step is right
 """

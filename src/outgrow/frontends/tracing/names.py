@@ -5,16 +5,18 @@
     Symbol("torch.float32")    a dtype, a layout or a memory format
     Symbol("device.cuda.0")    a device
 
-`resolve_operator` and `resolve_symbol` are the inverses of `operator_name` and `symbol_name`.
+`resolve_operator` and `resolve_symbol` are the inverses of `operator_name` and `symbol_name`. `completed` gives a call
+all arguments that the schema of its operator has a place for.
 """
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TypeAlias
 
 import torch
+from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
 
@@ -33,7 +35,7 @@ def operator_name(function: Callable[..., object]) -> str:
     >>> operator_name(torch.ops.aten.add.Tensor), operator_name(operator.truediv)
     ('aten.add.Tensor', 'operator.truediv')
     """
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         return str(function)
     for module_name, module in _SCALAR_MODULES.items():
         if vars(module).get(function.__name__) is function:
@@ -70,3 +72,16 @@ def resolve_symbol(name: str) -> Named:
     """Return the literal that `symbol_name` wrote as `name`."""
     kind, _, rest = name.partition(".")
     return torch.device(rest.replace(".", ":")) if kind == "device" else vars(torch)[rest]
+
+
+def completed(
+    function: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[list[object], dict[str, object]]:
+    """Return the arguments of a call, defaults included, and those that can only be given by keyword.
+
+    >>> completed(torch.ops.aten.sum.dim_IntList, [1.0], {"dim": [0], "dtype": None})
+    ([1.0, [0], False], {'dtype': None})
+    """
+    left = dict(kwargs)
+    missing = (argument for argument in function._schema.arguments[len(args) :] if not argument.kwarg_only)
+    return [*args, *(left.pop(argument.name, argument.default_value) for argument in missing)], left

@@ -12,9 +12,8 @@ from dataclasses import replace
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from outgrow.frontends.tracing.arguments import completed
 from outgrow.frontends.tracing.convert import written_nodes
-from outgrow.frontends.tracing.names import DETACHES, Named, operator_name, symbol_name
+from outgrow.frontends.tracing.names import DETACHES, Named, completed, operator_name, symbol_name
 from outgrow.frontends.tracing.trace import Leaf, Traced
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import BatchSlot, ParameterSlot, StateSlot, storage_name

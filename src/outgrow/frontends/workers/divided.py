@@ -19,8 +19,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from outgrow.frontends.fake.fakes import FakeMode, fake_mode
-from outgrow.frontends.tracing.arguments import completed
-from outgrow.frontends.tracing.names import resolve_operator
+from outgrow.frontends.tracing.names import completed, resolve_operator
 from outgrow.frontends.tracing.trace import Leaf, Traced
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.sharing import address
