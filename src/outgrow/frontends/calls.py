@@ -85,9 +85,11 @@ def made_ready(
 def repeating(call: Bound, run: Run, noted: Held) -> Running:
     """Return the run of a call, which has not begun, as one that repeats an earlier one, if it can.
 
-    The earlier one has `noted` what it held.
+    The earlier one has `noted` what it held. What is not stowed stays in memory between steps, except the batch.
     """
-    return again(run, noted, {name: run.storages[name] for name in _staying(call)})
+    slots, stowed = call.captured.slots, call.program.stowed
+    staying = (name for name in call.tensors if name not in stowed and not isinstance(slots[name], BatchSlot))
+    return again(run, noted, {name: run.storages[name] for name in staying})
 
 
 def carried_out(call: Bound, run: Running) -> Outcome:
@@ -137,12 +139,6 @@ def settle(call: Bound, outcome: Outcome) -> object:
     for scheduler in call.captured.schedulers:
         scheduler.step()
     return call.captured.unflatten(outcome.results)
-
-
-def _staying(call: Bound) -> list[str]:
-    """The storages that stay in memory of the device, or the host, between steps, except the batch."""
-    slots, stowed = call.captured.slots, call.program.stowed
-    return [name for name in call.tensors if name not in stowed and not isinstance(slots[name], BatchSlot)]
 
 
 def _storage(call: Bound, name: str, tensor: Tensor) -> torch.UntypedStorage:
