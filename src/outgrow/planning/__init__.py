@@ -15,7 +15,6 @@ published/   how others decide
 pareto       what memory buys
 arrays       what arrays hold
 compiled     functions on arrays as machine code
-uncollected  a search without the garbage collector
 
 Folders import each other in one direction, which a contract of import-linter lays down. Beside them stands what all of
 them ask (problem, leaving, floor, and what helps to compute), and what stands on top of all (planner, pareto).

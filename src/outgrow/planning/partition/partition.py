@@ -15,7 +15,9 @@ EuroSys 2019, section 5). Instead of its dynamic programme over a coarsened chai
 is, and a region counts what of it is remote, halos included.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import gc
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -29,7 +31,6 @@ from outgrow.planning.partition.lacking import WHOLE
 from outgrow.planning.partition.level import Level, divided_once
 from outgrow.planning.partition.options import Terms, used_by_nodes
 from outgrow.planning.partition.room import ADDED, ADDENDS, NO_ROOM, Room, room_of
-from outgrow.planning.uncollected import uncollected
 
 FINENESS = 16
 """How many of the things that may be held fit is found to 1/16 of their number."""
@@ -82,8 +83,7 @@ def partition(
         raise ValueError(f"{workers} workers: give one at least")
 
     def divided(room: Room) -> Partition:
-        with uncollected():
-            return _divided(step, workers, fixed or {}, room, machine)
+        return _divided(step, workers, fixed or {}, room, machine)
 
     if memory_bytes is None:
         return divided(NO_ROOM)
@@ -102,6 +102,19 @@ def partition(
     return replace(best, memory_bytes=memory_bytes)
 
 
+@contextmanager
+def _uncollected() -> Generator[None]:
+    """Switch the garbage collector off, if it is on: what a search makes lives until its end."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
+
+
+@_uncollected()
 def _divided(
     step: Dataflow, workers: int, fixed: Mapping[str, Sequence[int]], room: Room, machine: Machine | None
 ) -> Partition:
