@@ -13,12 +13,12 @@ import numpy as np
 
 from outgrow.plan import Decision, Piece, Recompute, Reuse, Stow, Swap
 from outgrow.planning.arrays import Integers
-from outgrow.planning.search.annealing import Trial
+from outgrow.planning.search.annealing import Trial, conditions_of
 from outgrow.planning.search.choice import choose
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.sequence import OpSequence, sequence_of
 from outgrow.planning.search.space import Space
-from outgrow.planning.search.transfers import Gaps, Transfers, transfers
+from outgrow.planning.search.transfers import Gaps, Transfers, walk
 from outgrow.rewriting.recompute import unused_suffix
 
 
@@ -26,13 +26,12 @@ def decisions_of(space: Space, trial: Trial) -> tuple[Decision, ...]:
     """Return the decisions that a trial means: the same schedule once more, with the names of what it moves."""
     sequence = sequence_of(space.tables, trial.policy)
     seconds, live, gaps, over = residence_of(space.tables, sequence, trial.policy)
-    capacity, link = space.problem.budget.capacity_bytes, space.problem.machine.link
-    moved = choose(live, seconds, gaps, capacity, trial.headroom, trial.rule, space.problem.part_bytes)
-    lead = trial.lead * float(seconds.sum())
-    schedule = transfers(seconds, live, gaps, moved, capacity, link, lead, space.problem.piece_bytes)
+    given, lead = conditions_of(space), trial.lead * float(seconds.sum())
+    moved = choose(live, seconds, gaps, given.capacity_bytes, trial.headroom, trial.rule, given.part_bytes)
+    found = walk(seconds, live, gaps, moved, given.capacity_bytes, given.rates, lead, given.piece_bytes)
     names = named(space, sequence, over)
     storages = [names.instances[int(instance)] for instance in gaps.instance]
-    return (*names.decisions, *_transferred(names.ops, storages, gaps, schedule))
+    return (*names.decisions, *_transferred(names.ops, storages, gaps, Transfers(*found)))
 
 
 @dataclass(frozen=True)

@@ -79,20 +79,6 @@ class Transfers(NamedTuple):
     piece_before: Integers
 
 
-def transfers(
-    seconds: Reals,
-    live: Integers,
-    gaps: Gaps,
-    moved: Integers,
-    capacity_bytes: int,
-    link: LinkRates,
-    lead_seconds: float,
-    piece_bytes: int,
-) -> Transfers:
-    """Return the transfers in time that move `moved` bytes of each gap, for ops of these seconds and live bytes."""
-    return Transfers(*walk(seconds, live, gaps, moved, capacity_bytes, rates(link), lead_seconds, piece_bytes))
-
-
 def rates(link: LinkRates) -> Rates:
     """Return what a link does."""
     return Rates(1 / link.out_bytes_per_second, 1 / link.in_bytes_per_second, link.latency_seconds, link.half_duplex)
@@ -103,7 +89,9 @@ def walk(  # noqa: C901, PLR0912, PLR0915
     seconds: Reals, live: Integers, gaps: Gaps, moved: Integers, capacity: int, link: Rates, lead: float,
     piece_bytes: int,
 ) -> tuple[float, int, Integers, Flags, Integers, Integers, Integers, Integers]:  # fmt: skip
-    """The walk of the module's docstring; returns the fields of `Transfers`.
+    """The walk of the module's docstring, for ops of these seconds and live bytes, of whose gaps `moved` bytes move.
+
+    Returns the fields of `Transfers`.
 
     One function, since its steps share a dozen arrays: passing these on would count references at every op, which takes
     ten times as long as all the rest. Were the steps functions that numba writes in place, the walk would be as quick,
