@@ -52,49 +52,34 @@ def named(space: Space, sequence: OpSequence, over: Integers) -> Named:
     for at in np.flatnonzero(sequence.rebuilding >= 0):
         places[int(sequence.rebuilding[at])].append(int(at))
     made = _made(space, sequence)
+    names = [space.names[int(storage)] for storage in sequence.instance_storage]
     used_ops, used_storages = set(captured), set(space.names)
     decisions: list[Recompute | Reuse] = []
-    suffixes = [""] * len(places)
     for number in sorted(range(len(places)), key=lambda number: places[number][-1], reverse=True):
         chain = [original[at] for at in places[number]]
-        storages = [space.names[storage] for storage in made[number]]
+        storages = [names[instance] for instance in made[number]]
         suffix = unused_suffix(chain, storages, used_ops.__contains__, used_storages.__contains__)
-        suffixes[number] = suffix
         for at, name in zip(places[number], chain, strict=True):
             ops[at] = name + suffix
         used_ops.update(name + suffix for name in chain)
         used_storages.update(name + suffix for name in storages)
+        for instance in made[number]:
+            names[instance] += suffix
         decisions.append(Recompute(space.names[int(sequence.rebuilt[number])], ops[places[number][-1] + 1]))
-    names = _instances(space, sequence, suffixes)
     reuses = _reuses(space, sequence, ops, over)
     return Named((*decisions, *reuses), tuple(ops), _homes(space, sequence, names, over))
 
 
-def _births(sequence: OpSequence) -> dict[int, int]:
-    """The place in the sequence at which each instance is used first."""
+def _made(space: Space, sequence: OpSequence) -> list[list[int]]:
+    """Return the instances that each rebuilding brings into being."""
+    made: list[list[int]] = [[] for _ in sequence.rebuilt]
     first = np.full(len(sequence.instance_storage), -1, dtype=np.int64)
     first[sequence.use_instance[::-1]] = sequence.use_at[::-1]
-    return {instance: int(at) for instance, at in enumerate(first) if at >= 0}
-
-
-def _made(space: Space, sequence: OpSequence) -> list[list[int]]:
-    """The storages that each rebuilding brings into being."""
-    made: list[list[int]] = [[] for _ in sequence.rebuilt]
-    for instance, at in _births(sequence).items():
-        storage = int(sequence.instance_storage[instance])
-        own = int(sequence.rebuilding[at])
-        if own >= 0 and space.tables.birth[storage] == sequence.op[at]:
-            made[own].append(storage)
+    for instance, at in enumerate(first):
+        is_born = at >= 0 and space.tables.birth[sequence.instance_storage[instance]] == sequence.op[at]
+        if is_born and sequence.rebuilding[at] >= 0:
+            made[int(sequence.rebuilding[at])].append(instance)
     return made
-
-
-def _instances(space: Space, sequence: OpSequence, suffixes: Sequence[str]) -> tuple[str, ...]:
-    names = [space.names[int(storage)] for storage in sequence.instance_storage]
-    for instance, at in _births(sequence).items():
-        own = int(sequence.rebuilding[at])
-        if own >= 0 and space.tables.birth[sequence.instance_storage[instance]] == sequence.op[at]:
-            names[instance] += suffixes[own]
-    return tuple(names)
 
 
 def _reuses(space: Space, sequence: OpSequence, names: Sequence[str], over: Integers) -> Iterator[Reuse]:
