@@ -20,6 +20,7 @@ that `lends`, what it touches is in flight (`ir.flight`): it stays until the op 
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -85,10 +86,12 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     writes, touch_use = _counts(touched, written, number, use_start)
     storages = list(graph.storages.values())
     stays = [name in graph.outliving or not uses[number[name]] for name in names]
-    limit = _limits(graph, writes, use_start)
+    limits = chain_limits(graph)
+    limit = np.array(_as_of_uses([(-1, *limits.get(name, ())) for name in names], writes, use_start), dtype=np.int64)
     limit[np.repeat(stays, np.diff(use_start))] = -1
     limit[_in_flight(graph, use_start, uses, number)] = -1
     seconds = np.array([problem.seconds_of(op) * slowdown(graph.values, op) for op in ops])
+    spent = [tuple(accumulate((seconds[at] for at in steps), initial=0.0)) for steps in writers]
     workspace = problem.workspace
     return Tables(
         op_seconds=seconds,
@@ -112,7 +115,7 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
         limit=limit,
         write_start=write_start,
         write_at=np.array([at for steps in writers for at in steps], dtype=np.int64),
-        chain_seconds=_chain_seconds(seconds, writers, writes, use_start),
+        chain_seconds=np.array(_as_of_uses(spent, writes, use_start), dtype=np.float64),
         over=_overs(problem, graph, number, may_leave, may_stow),
         lends=np.array([lends(op) for op in ops], dtype=np.int64),
     )
@@ -178,20 +181,10 @@ def _counts(
     return writes, touch_use
 
 
-def _limits(graph: Graph, writes: list[int], use_start: Integers) -> Integers:
-    """The last op before which the chain of each use may be repeated."""
-    limit, limits = np.full(int(use_start[-1]), -1, dtype=np.int64), chain_limits(graph)
-    for storage, name in enumerate(graph.storages):
-        of_chain = (-1, *limits.get(name, ()))
-        for use in range(int(use_start[storage]), int(use_start[storage + 1])):
-            limit[use] = of_chain[writes[use]]
-    return limit
-
-
-def _chain_seconds(seconds: Reals, writers: list[list[int]], writes: list[int], use_start: Integers) -> Reals:
-    found = np.zeros(int(use_start[-1]))
-    for storage, steps in enumerate(writers):
-        spent = np.concatenate(([0.0], np.cumsum(seconds[steps]))) if steps else np.zeros(1)
-        for use in range(int(use_start[storage]), int(use_start[storage + 1])):
-            found[use] = spent[writes[use]]
-    return found
+def _as_of_uses(rows: Sequence[Sequence[float]], writes: Sequence[int], use_start: Integers) -> list[float]:
+    """Return, for each use, what the row of its storage says for as often as that was written up to then."""
+    return [
+        row[writes[use]]
+        for storage, row in enumerate(rows)
+        for use in range(use_start[storage], use_start[storage + 1])
+    ]
