@@ -20,7 +20,7 @@ from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import make_plan
 from outgrow.planning.problem import Problem
 from outgrow.planning.search import search as search_module
-from outgrow.planning.search.boards import board_of
+from outgrow.planning.search.boards import Board
 from outgrow.planning.search.choice import FARTHEST, PARTLY
 from outgrow.planning.search.decisions import decisions_of
 from outgrow.planning.search.residence import residence_of
@@ -131,7 +131,7 @@ def test_a_plan_is_as_quick_as_the_trial_that_it_comes_from(
     machine = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1000.0, 800.0, half_duplex=half_duplex))
     problem = problem_of(graph, capacity, machine, minimum_bytes=4)
     rewritten, free = free_rewrites(problem)
-    board = board_of(problem, rewritten, free, Event())
+    board = Board(space_of(problem, rewritten), free, Event())
     board.is_wanted.set()
     count = len(board.space.start)
     choices = data.draw(st.lists(st.sampled_from((KEEP, REBUILD, DISCARD)), min_size=count, max_size=count))
@@ -165,7 +165,7 @@ def test_what_is_used_first_comes_back_first() -> None:
     )
     machine = Machine("slow in", Device("toy", 1e9, 1e9), LinkRates(1e6, 100.0))
     problem = Problem(graph, {op.name: Cost(2.0) for op in graph.ops}, machine, Budget(620), minimum_bytes=4)
-    board = board_of(problem, graph, (), Event())
+    board = Board(space_of(problem, graph), (), Event())
     board.is_wanted.set()
     trial = board.tried(board.space.start, lead=0.5)
     decisions = decisions_of(board.space, trial)

@@ -99,7 +99,7 @@ def boards(
         rewritten, made = orders.freed(own) if moves else (graph, free)
         floors.append((floor_of(own, rewritten)[0], rewritten))
         if floors[-1][0] <= problem.budget.capacity_bytes:
-            board = board_of(own, rewritten, (*moves, *made), is_wanted)
+            board = Board(space_of(own, rewritten), (*moves, *made), is_wanted)
             yield [board, *_unstalled(own, orders, rewritten, moves, is_wanted)]
     least, lowest = min(floors, key=itemgetter(0))
     if least > problem.budget.capacity_bytes:
@@ -115,9 +115,4 @@ def _unstalled(
     without = replace(problem, stalls=False)
     rewritten, made = orders.freed(without)
     if floor_of(without, rewritten)[0] <= problem.budget.capacity_bytes:
-        yield board_of(without, rewritten, (*moves, *made), is_wanted)
-
-
-def board_of(problem: Problem, graph: Graph, free: tuple[Decision, ...], is_wanted: Event) -> Board:
-    """Return the board of a graph that the decisions `free` have made of the captured one."""
-    return Board(space_of(problem, graph), free, is_wanted)
+        yield Board(space_of(without, rewritten), (*moves, *made), is_wanted)
