@@ -5,7 +5,7 @@ so the smallest budget is found by halving the range between the floor and the p
 which take time to find, serve every budget.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from outgrow.errors import Infeasible
@@ -55,7 +55,8 @@ def smallest_budget(orders: Orders, slowdown: float, *, planner: str = "search",
     It is found to a hundredth of the peak in core, and is at least `least_bytes`.
     """
     floor, in_core = range_of(orders)
-    lowest, enough = max(floor, least_bytes), max(in_core, least_bytes)
+    lowest, enough = max(floor, least_bytes), Point(max(in_core, least_bytes), 1.0)
+    close = _CLOSE * enough.budget_bytes
 
     def tried(size_bytes: int) -> Point | None:
         try:
@@ -65,10 +66,6 @@ def smallest_budget(orders: Orders, slowdown: float, *, planner: str = "search",
         found = slowdown_of(plan)
         return Point(size_bytes, found) if found <= slowdown else None
 
-    return _halved(tried, lowest, Point(enough, 1.0), _CLOSE * enough)
-
-
-def _halved(tried: Callable[[int], Point | None], lowest: int, enough: Point, close: float) -> Point:
     at_floor = tried(lowest)
     if at_floor is not None:
         return at_floor
