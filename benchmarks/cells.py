@@ -20,7 +20,7 @@ from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.plan import UNLIMITED, Budget, Plan
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.order.lean import Orders, least_seconds
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 
 VARIABLES = 40_000
@@ -104,7 +104,7 @@ def _too_long(seconds: float) -> Outcome:
 
 def _planned(problem: Problem, planner: str) -> Outcome:
     try:
-        plan = make_plan(problem, planner, prove=False)
+        plan = planned(problem, planner, prove=False).plan
     except Infeasible as refusal:
         return Outcome(refusal=str(refusal))
     return Outcome(speed_of(plan), plan.predicted.peak_bytes, plan.planning_seconds)

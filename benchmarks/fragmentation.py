@@ -31,7 +31,7 @@ from outgrow.plan import Budget
 from outgrow.planning.addresses.addresses import in_pages, overlap
 from outgrow.planning.addresses.blocks import blocks_of
 from outgrow.planning.addresses.placement import place
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws
 from outgrow.simulation import replay
@@ -70,7 +70,7 @@ def measured(step: Placed) -> Row:
 
 def _placed(problem: Problem) -> Row:
     try:
-        graph = apply_laws(problem.graph, make_plan(problem, prove=False).decisions)
+        graph = apply_laws(problem.graph, planned(problem, prove=False).plan.decisions)
     except Infeasible as refusal:
         return {"refusal": str(refusal)}
     blocks = blocks_of(graph, problem.workspace)

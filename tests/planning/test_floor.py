@@ -14,7 +14,7 @@ from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Reuse
 from outgrow.planning.floor import floor_of, needs
 from outgrow.planning.free.free import free_rewrites
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from tests.graphs import graphs
 
@@ -32,9 +32,9 @@ def test_a_step_without_ops_needs_what_it_is_given() -> None:
     """The one graph whose floor no op sets; no planner gets below it."""
     problem = problem_of("storage p parameter 8", {})
     assert floor_of(problem, problem.graph) == (8, None)
-    assert make_plan(replace(problem, budget=Budget(8))).floor_bytes == 8
+    assert planned(replace(problem, budget=Budget(8))).plan.floor_bytes == 8
     with pytest.raises(Infeasible, match="needs 8 B: 8 B for what the step is given"):
-        make_plan(replace(problem, budget=Budget(7)))
+        planned(replace(problem, budget=Budget(7)))
 
 
 def test_a_smaller_batch_is_advised_where_tensors_take_most() -> None:
@@ -42,7 +42,7 @@ def test_a_smaller_batch_is_advised_where_tensors_take_most() -> None:
     problem = problem_of("storage x input 8\nvalue %x: x@0 f32[2]\nstorage a 8\n%a: a@0 f32[2] = my.one(%x)", {})
     for overhead, advice in ((8, "Raise the budget to 1MiB, or make the batch smaller."), (64, "the budget to 1MiB.")):
         with pytest.raises(Infeasible) as caught:
-            make_plan(replace(problem, budget=Budget(1, overhead)))
+            planned(replace(problem, budget=Budget(1, overhead)))
         needed = f"needs {16 + overhead} B: 16 B while one runs and {overhead} B that the process takes beside tensors."
         assert needed in str(caught.value)
         assert str(caught.value).endswith(advice)

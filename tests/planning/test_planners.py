@@ -20,7 +20,7 @@ from outgrow.planning.addresses.blocks import blocks_of, live_peak_bytes
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.names import PLANNER_NAMES
-from outgrow.planning.planner import make_plan, planned
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws, verified, verify_derived
 from outgrow.simulation import replay
@@ -61,14 +61,14 @@ def test_small_storages_move_where_there_is_no_plan_otherwise() -> None:
     """The floor that is named is that of a plan that moves them; with more room, they stay."""
     problem = replace(problem_of(chain(6), 1 << 40, minimum_bytes=512), least_bytes=64)
     enough = replay(problem.graph, problem.costs, MACHINE).peak_bytes
-    floor = make_plan(problem).floor_bytes
+    floor = planned(problem).plan.floor_bytes
     assert floor < floor_of(problem, free_rewrites(problem)[0])[0] <= enough
-    tight = make_plan(replace(problem, budget=Budget(floor)))
+    tight = planned(replace(problem, budget=Budget(floor))).plan
     assert any(isinstance(decision, Swap) for decision in tight.decisions)
     assert tight.predicted.peak_bytes <= floor == tight.floor_bytes
-    assert make_plan(replace(problem, budget=Budget(enough))).is_empty
+    assert planned(replace(problem, budget=Budget(enough))).plan.is_empty
     with pytest.raises(Infeasible):
-        make_plan(replace(problem, budget=Budget(floor - 1)))
+        planned(replace(problem, budget=Budget(floor - 1)))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -79,8 +79,8 @@ def test_the_floor_that_is_named_has_a_plan(graph: Graph, minimum_bytes: int, an
     """Whatever small storages ask for; on an anchored device with what lies beside the arena, all through the step."""
     problem = problem_of(graph, 1 << 40, minimum_bytes=minimum_bytes)
     problem = replace(problem, least_bytes=4, anchored=anchored, quick=quick)
-    floor = max(1, make_plan(problem).floor_bytes)
-    plan = make_plan(replace(problem, budget=Budget(floor)))
+    floor = max(1, planned(problem).plan.floor_bytes)
+    plan = planned(replace(problem, budget=Budget(floor))).plan
     assert plan.predicted.peak_bytes <= floor
     if anchored:
         derived = apply_laws(graph, plan.decisions)
@@ -119,7 +119,7 @@ def test_a_step_that_fits_is_left_alone(planner: str) -> None:
     """Where the captured step fits, the plan is empty and predicts what the step in core takes."""
     graph = chain(6)
     problem = problem_of(graph, 1 << 20)
-    plan = make_plan(problem, planner)
+    plan = planned(problem, planner).plan
     assert plan.is_empty
     assert plan.predicted == plan.in_core
 
@@ -130,9 +130,9 @@ def test_below_the_floor_the_refusal_names_floor_and_op(planner: str) -> None:
     graph = chain(6)
     floor, op = floor_of(problem_of(graph, 1), graph)
     assert isinstance(op, Op)
-    assert make_plan(problem_of(graph, floor), planner).predicted.peak_bytes <= floor
+    assert planned(problem_of(graph, floor), planner).plan.predicted.peak_bytes <= floor
     with pytest.raises(Infeasible, match=op.name) as refusal:
-        make_plan(problem_of(graph, floor - 1), planner)
+        planned(problem_of(graph, floor - 1), planner)
     assert refusal.value.floor_bytes == floor
 
 
@@ -143,7 +143,7 @@ def test_the_search_is_never_slower_than_the_window() -> None:
     in_core = replay(graph, problem_of(graph, 1).costs, MACHINE).peak_bytes
     for capacity in range(floor, in_core, 128):
         problem = problem_of(graph, capacity)
-        search, window = make_plan(problem, "search"), make_plan(problem, "nnabla_window")
+        search, window = planned(problem, "search").plan, planned(problem, "nnabla_window").plan
         assert search.predicted.seconds <= window.predicted.seconds * (1 + 1e-9)
 
 
@@ -152,7 +152,7 @@ def test_recomputation_replaces_a_transfer_that_cannot_hide() -> None:
     graph = chain(8)
     slow = Machine("slow", Device("toy", 1e9, 1e9), LinkRates(2.0, 2.0))
     floor, _ = floor_of(problem_of(graph, 1), graph)
-    plan = make_plan(problem_of(graph, floor + 512, slow), "search")
+    plan = planned(problem_of(graph, floor + 512, slow), "search").plan
     kinds = {type(decision).__name__ for decision in plan.decisions}
     assert "Recompute" in kinds
 
@@ -161,21 +161,21 @@ def test_recomputation_replaces_a_transfer_that_cannot_hide() -> None:
 def test_every_planner_that_is_named_can_be_asked(planner: str) -> None:
     """The names are told without importing the planners; one that is not told is none."""
     problem = problem_of(chain(4), 1 << 20)
-    assert make_plan(problem, planner).planner == planner
+    assert planned(problem, planner).plan.planner == planner
     with pytest.raises(KeyError, match=f"not_{planner}"):
-        make_plan(problem, f"not_{planner}")
+        planned(problem, f"not_{planner}")
 
 
 def test_planning_is_deterministic() -> None:
     """The same problem gives the same plan."""
     problem = problem_of(chain(9), 1500)
-    assert make_plan(problem).decisions == make_plan(problem).decisions
+    assert planned(problem).plan.decisions == planned(problem).plan.decisions
 
 
 def test_an_earlier_plan_is_carried_out_for_its_own_graph_alone() -> None:
     """Its decisions are taken as they are; the names in it mean nothing in another graph, so the refusal names both."""
     problem, other = problem_of(chain(9), 1500), problem_of(chain(8), 1500)
-    plan = make_plan(problem)
+    plan = planned(problem).plan
     again = planned(problem, earlier=replace(plan, decisions=()))
     assert again.plan.is_empty
     with pytest.raises(InvalidPlan, match=f"made for graph {plan.fingerprint}, but this graph is .*Plan again"):
@@ -185,7 +185,7 @@ def test_an_earlier_plan_is_carried_out_for_its_own_graph_alone() -> None:
 def test_a_verifier_that_knows_nothing_of_the_planner_agrees_on_memory() -> None:
     """The capacity invariant holds for the derived graph and fails one byte below its peak."""
     problem = problem_of(chain(9), 1500)
-    plan = make_plan(problem)
+    plan = planned(problem).plan
     graph = apply_laws(problem.graph, plan.decisions)
     peak = plan.predicted.peak_bytes
     verify_derived(graph, problem.graph, capacity_bytes=peak, workspace=problem.workspace)
@@ -240,7 +240,7 @@ def test_state_that_has_no_room_in_the_next_tier_stays() -> None:
     alone = replace(problem_of(graph, 20_600, quick), minimum_bytes=4, anchored=True)
     for machine, rests in ((quick, 2), (replace(quick, tier_bytes=4096, below=LinkRates(1e9, 1e9)), 1)):
         problem = replace(alone, machine=machine)
-        derived = apply_laws(graph, make_plan(problem).decisions)
+        derived = apply_laws(graph, planned(problem).plan.decisions)
         assert len(lasting(derived)) <= rests
         assert not homeless(derived, machine)
 
@@ -250,7 +250,7 @@ def test_a_plan_through_a_slow_tier_is_no_worse_than_one_that_does_not_know_of_i
     graph = chain(12)
     alone = problem_of(graph, 1600, replace(MACHINE, link=LinkRates(2000.0, 2000.0)))
     machine = replace(alone.machine, tier_bytes=4096, below=LinkRates(100.0, 100.0))
-    unaware, aware = make_plan(alone), make_plan(replace(alone, machine=machine))
+    unaware, aware = planned(alone).plan, planned(replace(alone, machine=machine)).plan
     derived = apply_laws(graph, unaware.decisions)
     assert sunk(derived, machine)
     as_it_would_run = replay(derived, alone.costs, machine).seconds

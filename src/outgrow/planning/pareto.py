@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from outgrow.errors import Infeasible
 from outgrow.plan import UNLIMITED, Budget, Plan
 from outgrow.planning.order.lean import Orders
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 
 _CLOSE = 0.01
 """Two budgets that differ by less than this share of the peak in core count as the same."""
@@ -82,4 +82,4 @@ def smallest_budget(orders: Orders, slowdown: float, *, planner: str = "search",
 def _within(size_bytes: int, orders: Orders, planner: str = "search") -> Plan:
     """Return a plan under a budget; raises `Infeasible`."""
     budget = Budget(size_bytes, orders.problem.budget.overhead_bytes)
-    return make_plan(replace(orders.problem, budget=budget), planner, prove=False, orders=orders)
+    return planned(replace(orders.problem, budget=budget), planner, prove=False, orders=orders).plan

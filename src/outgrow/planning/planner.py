@@ -50,16 +50,6 @@ class Planned:
     simulated: Trace
 
 
-def make_plan(problem: Problem, planner: str = "search", *, prove: bool = True, orders: Orders | None = None) -> Plan:
-    """Return the plan of the named planner, with the bound of `planning.order.lean`; without `prove`, the arithmetic.
-
-    The time that floor and bound take is not counted as planning: no planner needs them. Plans of one graph and its
-    costs may share `orders`, which then are looked for once.
-    Raises `Infeasible` if the budget is below the floor, `KeyError` for an unknown planner.
-    """
-    return planned(problem, planner, prove=prove, orders=orders).plan
-
-
 def planned(
     problem: Problem,
     planner: str = "search",
@@ -68,10 +58,12 @@ def planned(
     earlier: Plan | None = None,
     orders: Orders | None = None,
 ) -> Planned:
-    """Return what `make_plan` returns, with the graphs and the simulation that it rests on.
+    """Return the plan of the named planner, with the bound of `planning.order.lean`; without `prove`, the arithmetic.
 
-    The decisions are those of an `earlier` plan, if there is one: raises `InvalidPlan` for a plan of another graph, and
-    `NotApplicable` where a law's condition fails.
+    The time that floor and bound take is not counted as planning: no planner needs them. Plans of one graph and its
+    costs may share `orders`, which then are looked for once. The decisions are those of an `earlier` plan, if one
+    is given. Raises `Infeasible` if the budget is below the floor, `KeyError` for an unknown planner, `InvalidPlan` for
+    an earlier plan of another graph, and `NotApplicable` where a law's condition fails.
     """
     begin = time.perf_counter()
     notes: list[str] = []

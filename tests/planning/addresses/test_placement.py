@@ -11,7 +11,7 @@ from outgrow.analysis.liveness import live_bytes
 from outgrow.ir.graph import Graph
 from outgrow.planning.addresses.blocks import Block, Part, blocks_of, live_peak_bytes
 from outgrow.planning.addresses.placement import Placement, place
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.rewriting.derive import apply_laws
 from outgrow.simulation import replay
 from tests.graphs import graphs, swapped
@@ -59,7 +59,7 @@ def test_blocks_hold_what_is_live(graph: Graph) -> None:
 def test_a_storage_that_comes_back_in_pieces_holds_what_the_simulation_says() -> None:
     """The blocks of a swapped graph hold as much as its replay, and are placed within a twentieth more."""
     problem = problem_of(chain(10), 1600)
-    graph = apply_laws(problem.graph, make_plan(problem).decisions)
+    graph = apply_laws(problem.graph, planned(problem).plan.decisions)
     blocks = blocks_of(graph, problem.workspace)
     placement = place(blocks, alignment_bytes=4)
     require_apart(blocks, placement)

@@ -28,7 +28,7 @@ from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.free.reuse import reuses
 from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.names import PLANNER_NAMES
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws, verify_derived
 from outgrow.simulation import replay
@@ -202,7 +202,7 @@ def test_no_planner_beats_the_bound_on_any_graph(
 def _assert_planned_no_quicker(problem: Problem, planner: str) -> None:
     """A published planner may find no plan where there is one."""
     try:
-        plan = make_plan(problem, planner)
+        plan = planned(problem, planner).plan
     except Infeasible:
         return
     assert plan.predicted.seconds >= plan.bound_seconds * ROUNDING

@@ -9,7 +9,7 @@ from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, Move, TakeApart
 from outgrow.planning.bound.bound import bound_seconds
 from outgrow.planning.free.free import free_rewrites
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws, verify_derived
 from outgrow.simulation import replay
@@ -78,7 +78,7 @@ def test_no_plan_beats_the_bound_by_waiting() -> None:
     in_core = replay(graph, problem.costs, MACHINE)
     for part in range(5):
         budget = replace(problem, budget=Budget(1600 + (in_core.peak_bytes - 1600) * part // 4))
-        plan = make_plan(budget)
+        plan = planned(budget).plan
         assert plan.bound_seconds <= plan.predicted.seconds * (1 + 1e-9)
         assert replay(apply_laws(problem.graph, plan.decisions), problem.costs, MACHINE).peak_bytes <= (
             budget.budget.limit_bytes

@@ -13,7 +13,7 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.verify import verify
 from outgrow.plan import Budget
 from outgrow.planning.order.jobs import jobs_of, profile
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.planning.published import olla as olla_module
 from outgrow.planning.published import orders as orders_module
 from outgrow.planning.published import serenity as serenity_module
@@ -131,8 +131,8 @@ def test_what_a_method_could_not_do_is_said(
         monkeypatch.setattr(orders_module, "_BEAM_WIDTH", 1)  # so that the programme is asked
     problem = replace(problem_of(irregular(seed=1, ops=80), 1), solver_seconds=1e-3)
     with pytest.raises(Infeasible, match=rf"the order alone \({shortfall}\)") as refusal:
-        make_plan(problem, planner)
-    plan = make_plan(replace(problem, budget=Budget(refusal.value.floor_bytes)), planner)
+        planned(problem, planner)
+    plan = planned(replace(problem, budget=Budget(refusal.value.floor_bytes)), planner).plan
     assert plan.predicted.peak_bytes <= refusal.value.floor_bytes < plan.in_core.peak_bytes
     (note,) = plan.notes
     assert re.fullmatch(f"{planner.upper()}: {shortfall}", note)

@@ -17,7 +17,7 @@ from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Budget, Piece, Reuse, Stow, Swap
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.order.lean import Orders
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.planning.search import search as search_module
 from outgrow.planning.search.boards import Board
@@ -70,7 +70,7 @@ def test_of_a_storage_leaves_what_there_is_no_room_for() -> None:
     graph = crowded(is_rebuilt=False)
     machine = Machine("slow", Device("toy", 1e9, 1e9), LinkRates(10.0, 20.0))
     costs = {op.name: Cost(1.0) for op in graph.ops}
-    plan = make_plan(Problem(graph, costs, machine, Budget(262), minimum_bytes=4, piece_bytes=64))
+    plan = planned(Problem(graph, costs, machine, Budget(262), minimum_bytes=4, piece_bytes=64)).plan
     assert plan.decisions == (Swap("p", "one", "fill0", (Piece(0, 64, "last"),), "last"),)
     assert plan.predicted.peak_bytes == 262 - 14
     assert plan.predicted.seconds == pytest.approx(6 + 6.4 + 3.2)
@@ -110,7 +110,7 @@ def test_what_the_laws_refuse_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(search_module, "decisions_of", lambda space, trial: next(wrong, None) or right(space, trial))
     graph = crowded(is_rebuilt=False)
     problem = Problem(graph, {op.name: Cost(1.0) for op in graph.ops}, MACHINE, Budget(262), minimum_bytes=4)
-    plan = make_plan(problem)
+    plan = planned(problem).plan
     assert [type(decision) for decision in plan.decisions] == [Swap]
     assert "reuse does not apply" in plan.notes[0]
 

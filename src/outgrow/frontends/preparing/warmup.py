@@ -21,7 +21,7 @@ from outgrow.plan import Budget
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.order.lean import Orders
-from outgrow.planning.planner import make_plan
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.runtime import arena
 from outgrow.runtime.freeing import clear_away
@@ -63,7 +63,7 @@ def _toy_plan(graph: Graph) -> None:
     """Plan at the floor, so that every part of the search has been compiled."""
     problem = _toy_problem(graph)
     floor, _ = floor_of(problem, free_rewrites(problem)[0])
-    make_plan(replace(problem, budget=Budget(floor)), prove=False)
+    planned(replace(problem, budget=Budget(floor)), prove=False)
     _ = Orders(_toy_problem(_CROSSING)).lean
 
 
