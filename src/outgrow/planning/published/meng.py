@@ -14,6 +14,7 @@ back for which there is no room at its trigger begins later. The fused operators
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 from outgrow.analysis.liveness import Gap
 from outgrow.plan import Decision
@@ -22,7 +23,7 @@ from outgrow.planning.problem import Problem
 from outgrow.planning.published.phases import maps, turn_of
 from outgrow.planning.published.profile import Profile, profile_of
 from outgrow.planning.published.refusal import refusal
-from outgrow.planning.published.triggers import SwapSchedule, latest_trigger, promised_bytes, triggered
+from outgrow.planning.published.triggers import SwapSchedule, fewest_away, latest_trigger, promised_bytes, triggered
 
 _THRESHOLDS = 12
 
@@ -37,43 +38,22 @@ def meng(problem: Problem) -> tuple[Decision, ...]:
         return ()
     require_feasible(problem, problem.graph)
     feature_maps = list(maps(profile, problem.graph, turn_of(problem.graph)).values())
-    fewest = _fewest_swapped(problem, profile, feature_maps)
-    best: SwapSchedule | None = None
-    for part in range(_THRESHOLDS):
-        count = fewest + (len(feature_maps) - fewest) * part // _THRESHOLDS
-        found = _schedule(problem, profile, feature_maps[:count])
-        if best is None or found.seconds < best.seconds:
-            best = found
-    assert best is not None, "at least the largest threshold was tried"
-    return best.swaps
-
-
-def _fewest_swapped(problem: Problem, profile: Profile, feature_maps: Sequence[Sequence[Gap]]) -> int:
-    """How many maps, from the input on, lie beyond the largest threshold: without them the step fits."""
-    promised = promised_bytes(profile, _gaps(feature_maps))
-    capacity = problem.budget.capacity_bytes
-    if int(promised.max()) > capacity:
+    promised = promised_bytes(profile, chain.from_iterable(feature_maps))
+    if int(promised.max()) > problem.budget.capacity_bytes:
         raise refusal(problem, "meng", "it swaps forward results only, for the backward pass", promised, profile.ops)
-    too_few, enough = 0, len(feature_maps)
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        if int(promised_bytes(profile, _gaps(feature_maps[:middle])).max()) <= capacity:
-            enough = middle
-        else:
-            too_few = middle
-    return enough
+    fewest = fewest_away(profile, feature_maps, problem.budget.capacity_bytes)
+    left = len(feature_maps) - fewest
+    counts = [fewest + left * part // _THRESHOLDS for part in range(_THRESHOLDS)]
+    schedules = (_schedule(problem, profile, feature_maps[:count]) for count in counts)
+    return min(schedules, key=lambda found: found.seconds).swaps
 
 
 def _schedule(problem: Problem, profile: Profile, swapped: Sequence[Sequence[Gap]]) -> SwapSchedule:
     link, elapsed = problem.machine.link, profile.elapsed
     triggers = {
         gap: latest_trigger(profile, gap, float(elapsed[gap.end]) - link.in_seconds(gap.size_bytes))
-        for gap in _gaps(swapped)
+        for gap in chain.from_iterable(swapped)
     }
     found = triggered(problem, profile, triggers)
     assert found is not None, "the threshold was chosen so that the step fits"
     return found
-
-
-def _gaps(swapped: Sequence[Sequence[Gap]]) -> tuple[Gap, ...]:
-    return tuple(gap for gaps in swapped for gap in gaps)

@@ -19,6 +19,7 @@ halves; a copy back that finds no room begins later instead of failing.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 from outgrow.analysis.liveness import Gap
 from outgrow.plan import Decision
@@ -27,7 +28,7 @@ from outgrow.planning.problem import Problem
 from outgrow.planning.published.phases import maps, turn_of
 from outgrow.planning.published.profile import Profile, profile_of
 from outgrow.planning.published.refusal import refusal
-from outgrow.planning.published.triggers import SwapSchedule, promised_bytes, triggered
+from outgrow.planning.published.triggers import SwapSchedule, fewest_away, promised_bytes, triggered
 
 
 def tflms_v1(problem: Problem) -> tuple[Decision, ...]:
@@ -41,8 +42,9 @@ def tflms_v1(problem: Problem) -> tuple[Decision, ...]:
         return ()
     require_feasible(problem, problem.graph)
     tensors = _tensors(problem, profile)
-    count = _fewest(profile, tensors, capacity)
-    return _with_best_lb(problem, profile, _first(tensors, count)).swaps
+    swapped = tuple(chain.from_iterable(tensors[: fewest_away(profile, tensors, capacity)]))
+    schedules = (_with_lb(problem, profile, swapped, 1 << power) for power in range(len(profile.ops).bit_length()))
+    return min(schedules, key=lambda found: found.seconds).swaps
 
 
 def _tensors(problem: Problem, profile: Profile) -> Sequence[Sequence[Gap]]:
@@ -56,7 +58,7 @@ def _tensors(problem: Problem, profile: Profile) -> Sequence[Sequence[Gap]]:
             if gap.storage in crossing and gap.end < turn and gap.end - gap.begin > threshold:
                 branches[gap.storage].append(gap)
         tensors = [(*branches[name], *gaps) for name, gaps in crossing.items()]
-        promised = promised_bytes(profile, _first(tensors, len(tensors)))
+        promised = promised_bytes(profile, chain.from_iterable(tensors))
         if int(promised.max()) <= problem.budget.capacity_bytes:
             return tensors
         if threshold <= 1:
@@ -64,31 +66,7 @@ def _tensors(problem: Problem, profile: Profile) -> Sequence[Sequence[Gap]]:
         threshold //= 2
 
 
-def _first(tensors: Sequence[Sequence[Gap]], count: int) -> tuple[Gap, ...]:
-    return tuple(gap for gaps in tensors[:count] for gap in gaps)
-
-
-def _fewest(profile: Profile, tensors: Sequence[Sequence[Gap]], capacity: int) -> int:
-    """The smallest n_tensors with which the step fits, by bisection: all of them fit."""
-    too_few, enough = 0, len(tensors)
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        if int(promised_bytes(profile, _first(tensors, middle)).max()) <= capacity:
-            enough = middle
-        else:
-            too_few = middle
-    return enough
-
-
-def _with_best_lb(problem: Problem, profile: Profile, gaps: Sequence[Gap]) -> SwapSchedule:
-    """The quickest schedule over lb = 1, 2, 4, ... up to the number of ops."""
-    best: SwapSchedule | None = None
-    lb = 1
-    while lb <= len(profile.ops):
-        found = triggered(problem, profile, {gap: max(gap.begin + 1, gap.end - lb) for gap in gaps})
-        assert found is not None, "the chosen maps keep the capacity"
-        if best is None or found.seconds < best.seconds:
-            best = found
-        lb *= 2
-    assert best is not None, "a step that does not fit has an op"
-    return best
+def _with_lb(problem: Problem, profile: Profile, gaps: Sequence[Gap], lb: int) -> SwapSchedule:
+    found = triggered(problem, profile, {gap: max(gap.begin + 1, gap.end - lb) for gap in gaps})
+    assert found is not None, "the chosen maps keep the capacity"
+    return found

@@ -20,8 +20,9 @@ of the link, first in, first out, and the memory.
 Whole storages move, as in the papers. A method never fails for lack of room while it prefetches: that is in its favour.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -41,12 +42,24 @@ class SwapSchedule:
     stalls: tuple[tuple[Gap, float], ...]
 
 
-def promised_bytes(profile: Profile, away: Sequence[Gap]) -> Integers:
+def promised_bytes(profile: Profile, away: Iterable[Gap]) -> Integers:
     """Return the live bytes at each op while the storages of these gaps are away."""
     promised = profile.live.copy()
     for gap in away:
         promised[gap.begin + 1 : gap.end] -= gap.size_bytes
     return promised
+
+
+def fewest_away(profile: Profile, maps: Sequence[Sequence[Gap]], capacity: int) -> int:
+    """Return how many maps, the first of these, have to be away so that the step fits, by bisection: all are enough."""
+    too_few, enough = 0, len(maps)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if int(promised_bytes(profile, chain.from_iterable(maps[:middle])).max()) <= capacity:
+            enough = middle
+        else:
+            too_few = middle
+    return enough
 
 
 def latest_trigger(profile: Profile, gap: Gap, seconds: float) -> int:
