@@ -17,7 +17,8 @@ import torch
 from outgrow.analysis.cost import Cost, costs_of
 from outgrow.errors import Infeasible
 from outgrow.frontends.platforms.platform import Platform
-from outgrow.frontends.preparing.prepare import Prepared, prepare, within
+from outgrow.frontends.preparing.kept import planned_or_kept
+from outgrow.frontends.preparing.prepare import Prepared, within
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.machine import Machine
 from outgrow.plan import UNLIMITED, Budget
@@ -176,9 +177,10 @@ def _program(demand: Demand, limit_bytes: int, prepared: Prepared) -> tuple[Prog
 
 def _prepared(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bool) -> Prepared:
     """Return the plan for what the overhead leaves of the budget, less `less_bytes`."""
-
-    def planned(budget: Budget) -> Prepared:
-        problem = replace(demand.problem, budget=budget, quick=is_quick)
-        return prepare(problem, demand.planner, prove=False, keep=not is_quick, verify=False, orders=demand.orders)
-
-    return within(limit_bytes, lambda limit: demand.overhead_within(limit) + less_bytes, planned)
+    problem = replace(demand.problem, quick=is_quick)
+    found = within(
+        limit_bytes,
+        lambda limit: demand.overhead_within(limit) + less_bytes,
+        lambda budget: planned_or_kept(replace(problem, budget=budget), demand.planner, demand.orders),
+    )
+    return Prepared.of(problem, found)

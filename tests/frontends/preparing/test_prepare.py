@@ -8,13 +8,14 @@ import torch
 from outgrow.analysis.cost import Cost
 from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends.preparing.machines import described_machine, machine_names
-from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured, prepare
+from outgrow.frontends.preparing.prepare import KnownMachine, Prepared, plan_captured
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.workloads.loading import built, load_workload_function
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import print_graph
 from outgrow.plan import Budget
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from tests.planning.normalised import normalised
 from tests.workloads import DEEP, written
@@ -105,7 +106,8 @@ def test_an_op_that_stalls_tells_what_it_takes_as_captured() -> None:
     graph = normalised()
     costs = {op.name: Cost(1.0) for op in graph.ops}
     machine = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1e6, 1e6))
-    prepared = prepare(Problem(graph, costs, machine, Budget(200), minimum_bytes=4), "search")
+    problem = Problem(graph, costs, machine, Budget(200), minimum_bytes=4)
+    prepared = Prepared.of(problem, planned(problem))
     assert prepared.simulated.seconds == pytest.approx(7.4, abs=0.01)
     seen = prepared.costs_in(prepared.simulated)
     assert {name: cost.seconds for name, cost in seen.items()} == pytest.approx(dict.fromkeys(costs, 1.0))

@@ -27,17 +27,22 @@ _MORE_ROOM, _OTHER_SECONDS = 0.03, 0.05
 _MOST_OF_A_GRAPH, _MOST_FILES = 8, 256
 
 
-def planned_or_kept(problem: Problem, planner: str, *, prove: bool, orders: Orders | None = None) -> Planned:
-    """Return a plan that was kept if one serves; else make one and keep it. Raises `Infeasible` below the floor."""
+def planned_or_kept(problem: Problem, planner: str, orders: Orders | None = None) -> Planned:
+    """Return a plan that was kept if one serves; else make one and keep it. One that shall be quick is made anew.
+
+    Its bound is the arithmetic alone. Raises `Infeasible` below the floor.
+    """
+    orders = Orders(problem) if orders is None else orders
+    if problem.quick:
+        return planned(problem, planner, prove=False, orders=orders)
     file = _file(problem, planner)
     known = _read(file)
-    orders = Orders(problem) if orders is None else orders
     for plan in known:
-        found = _again(plan, problem, orders, prove=prove) if serves(plan, problem) else None
+        found = _again(plan, problem, orders) if serves(plan, problem) else None
         if found is not None:
             return found
-    found = planned(problem, planner, prove=prove, orders=orders)
-    if not (problem.quick or found.plan.is_empty):
+    found = planned(problem, planner, prove=False, orders=orders)
+    if not found.plan.is_empty:
         newest = [found.plan, *known][:_MOST_OF_A_GRAPH]
         write_to_cache(file, "".join(f"{json.dumps(plan_to_data(plan))}\n" for plan in newest))
         _forget_the_oldest(file.parent)
@@ -54,10 +59,10 @@ def _is_about(one: int, other: int) -> bool:
     return max(one, other) <= min(one, other) * (1 + _MORE_ROOM)
 
 
-def _again(plan: Plan, problem: Problem, orders: Orders, *, prove: bool) -> Planned | None:
+def _again(plan: Plan, problem: Problem, orders: Orders) -> Planned | None:
     """Return what the decisions of a plan make of a problem; None if they do not fit, or peak or seconds changed."""
     try:
-        found = planned(problem, plan.planner, prove=prove, earlier=plan, orders=orders)
+        found = planned(problem, plan.planner, prove=False, earlier=plan, orders=orders)
     except (InvalidPlan, NotApplicable):
         return None
     before, now = plan.predicted.seconds, found.plan.predicted

@@ -11,7 +11,6 @@ from outgrow.analysis.liveness import peak_bytes
 from outgrow.analysis.sinking import sunk
 from outgrow.analysis.timeline import Lane, Trace
 from outgrow.errors import Infeasible
-from outgrow.frontends.preparing.kept import planned_or_kept
 from outgrow.frontends.preparing.measure import open_cost_cache, this_machine
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.graph import Graph
@@ -20,8 +19,7 @@ from outgrow.operators.arithmetic import PRODUCTS, value_bytes
 from outgrow.operators.stalls import slowdown
 from outgrow.plan import UNLIMITED, Budget, Estimate, Plan
 from outgrow.planning.names import SOLVER_SECONDS
-from outgrow.planning.order.lean import Orders
-from outgrow.planning.planner import planned
+from outgrow.planning.planner import Planned, planned
 from outgrow.planning.problem import Problem, silent
 from outgrow.report.summary import Measured, Summary
 from outgrow.rewriting.derive import Derivation, Stage, verified
@@ -47,6 +45,13 @@ class Prepared:
     stages: tuple[Stage, ...]
     in_core: Trace
     simulated: Trace
+
+    @staticmethod
+    def of(problem: Problem, found: Planned) -> "Prepared":
+        """Return what was planned for a problem, which is still to be verified before it runs (`require_verified`)."""
+        return Prepared(
+            problem.graph, problem.costs, problem.machine, found.plan, found.stages, found.in_core, found.simulated
+        )
 
     @property
     def derived(self) -> Graph:
@@ -108,32 +113,6 @@ class Prepared:
         )
 
 
-def prepare(
-    problem: Problem,
-    planner: str,
-    *,
-    prove: bool = True,
-    keep: bool = False,
-    verify: bool = True,
-    orders: Orders | None = None,
-) -> Prepared:
-    """Plan a captured graph and derive what will run.
-
-    Without `prove` the bound is the arithmetic alone, which takes no time to find. With `keep` a plan of an earlier job
-    may serve (`frontends.preparing.kept`). Without `verify` the derivation is still to be verified
-    (`Prepared.require_verified`). Plans of one graph and its costs may share `orders`.
-    Raises `Infeasible` if the budget is below the floor.
-    """
-    make = planned_or_kept if keep else planned
-    found = make(problem, planner, prove=prove, orders=orders)
-    prepared = Prepared(
-        problem.graph, problem.costs, problem.machine, found.plan, found.stages, found.in_core, found.simulated
-    )
-    if verify:
-        prepared.require_verified()
-    return prepared
-
-
 def unseen_overhead_bytes(graph: Graph, budget_bytes: int) -> int:
     """Return what a process is expected to take beyond the timeline's peak, before a run has shown it.
 
@@ -182,7 +161,7 @@ def _overhead_bytes(captured: Captured, taken_bytes: int, limit_bytes: int) -> i
     return taken_bytes + captured.copied_bytes + unseen_overhead_bytes(captured.graph, limit_bytes)
 
 
-def within(limit_bytes: int, overhead_within: Callable[[int], int], planned: Callable[[Budget], Prepared]) -> Prepared:
+def within(limit_bytes: int, overhead_within: Callable[[int], int], found: Callable[[Budget], Planned]) -> Planned:
     """Return what is planned for what the overhead leaves of a budget.
 
     A larger budget may have more overhead, so the floor that `Infeasible` names includes the overhead at that floor.
@@ -190,7 +169,7 @@ def within(limit_bytes: int, overhead_within: Callable[[int], int], planned: Cal
     overhead = overhead_within(limit_bytes)
     while True:
         try:
-            return planned(Budget(limit_bytes, overhead))
+            return found(Budget(limit_bytes, overhead))
         except Infeasible as refusal:
             before, overhead = overhead, overhead_within(refusal.floor_bytes)
             if overhead <= before:
@@ -216,8 +195,11 @@ def plan_captured(
     problem = replace(
         problem_of(captured, target, taken_bytes), quick=quick, solver_seconds=solver_seconds, progress=progress
     )
-    return within(
+    found = within(
         budget_bytes,
         lambda limit: _overhead_bytes(captured, taken_bytes, limit),
-        lambda budget: prepare(replace(problem, budget=budget), planner, prove=prove),
+        lambda budget: planned(replace(problem, budget=budget), planner, prove=prove),
     )
+    prepared = Prepared.of(problem, found)
+    prepared.require_verified()
+    return prepared
