@@ -18,10 +18,13 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from difflib import get_close_matches
 from types import MappingProxyType
+from typing import TypeVar
 
 from outgrow.errors import InvalidMachine
 from outgrow.ir.machine import Device, LinkRates, Machine, Peers
 from outgrow.report.fields import Fields
+
+_Record = TypeVar("_Record", Device, LinkRates, Peers)
 
 _DIGITS = 4
 _NO_COMMENTS: Mapping[str, str] = MappingProxyType({})
@@ -52,80 +55,48 @@ def description_from_toml(text: str, file: str) -> Description:
 
 def _description(file: Fields) -> Description:
     top = _completed(file, {"name": MISSING, "device": MISSING, "link": MISSING, "peers": [], "shares_link": False})
-    device, link = _of(Device, top.fields("device")), _of(LinkRates, top.fields("link"))
-    peers = top.each("peers", lambda level: _of(Peers, level))
-    return Description(
-        Machine(
-            _name(top),
-            Device(
-                _name(device),
-                _rate(device, "flops_per_second"),
-                _rate(device, "bytes_per_second"),
-                _seconds(device, "seconds_per_op"),
-                needs_workspace=device.flag("needs_workspace"),
-                places_results=device.flag("places_results"),
-                reorders_gradients=device.flag("reorders_gradients"),
-            ),
-            LinkRates(
-                _rate(link, "out_bytes_per_second"),
-                _rate(link, "in_bytes_per_second"),
-                _seconds(link, "latency_seconds"),
-                half_duplex=link.flag("half_duplex"),
-            ),
-            peers=tuple(
-                Peers(_count(level), _rate(level, "bytes_per_second"), _seconds(level, "latency_seconds"))
-                for level in peers
-            ),
-            shares_link=top.flag("shares_link"),
-        ),
-        device.text("source").strip(),
-        link.text("source").strip(),
-        tuple(level.text("source").strip() for level in peers),
+    device, device_source = _sourced(Device, top.fields("device"))
+    link, link_source = _sourced(LinkRates, top.fields("link"))
+    peers = top.each("peers", lambda level: _sourced(Peers, level))
+    machine = Machine(
+        top.text("name"), device, link, peers=tuple(level for level, _ in peers), shares_link=top.flag("shares_link")
     )
+    return Description(machine, device_source, link_source, tuple(source for _, source in peers))
 
 
-def _of(record: type[Device | LinkRates | Peers], table: Fields) -> Fields:
-    """Return the table of a record, completed."""
-    return _completed(table, {field.name: field.default for field in fields(record)} | {"source": ""})
+def _sourced(kind: type[_Record], table: Fields) -> tuple[_Record, str]:
+    """Return the record of a table, and where its rates are from."""
+    table = _completed(table, {field.name: field.default for field in fields(kind)} | {"source": ""})
+    return table.record(kind), table.text("source").strip()
 
 
 def _completed(table: Fields, defaults: Mapping[str, object]) -> Fields:
-    """Return a table with the defaults of what it leaves out; raises for a key that is none of theirs."""
+    """Return a table with the defaults of what it leaves out.
+
+    Raises for a key that is none of theirs, and for a value that cannot be.
+    """
     for key in map(str, table.data):
         if key not in defaults:
             close = get_close_matches(key, defaults, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
             raise table.error(f"{table.path} has an unknown key {key!r}.{hint} Known are: {', '.join(defaults)}.")
     left_out = {key: value for key, value in defaults.items() if value is not MISSING}
-    return Fields(left_out | table.data, table.path, table.error)
+    completed = Fields(left_out | table.data, table.path, table.error)
+    _require_possible(completed)
+    return completed
 
 
-def _name(table: Fields) -> str:
-    name = table.text("name")
-    if not name.strip():
-        raise table.wrong("name", "a name")
-    return name
-
-
-def _count(table: Fields) -> int:
-    count = table.integer("count")
-    if count < 2:
-        raise table.wrong("count", "a number of 2 or more")
-    return count
-
-
-def _rate(table: Fields, key: str) -> float:
-    rate = table.number(key)
-    if not 0 < rate < math.inf:
-        raise table.wrong(key, "a finite number above 0")
-    return rate
-
-
-def _seconds(table: Fields, key: str) -> float:
-    seconds = table.number(key)
-    if not 0 <= seconds < math.inf:
-        raise table.wrong(key, "a finite number of seconds, 0 or more")
-    return seconds
+def _require_possible(table: Fields) -> None:
+    """Raise for a field of a machine, or of a part of one, that cannot be."""
+    for key in map(str, table.data):
+        if key == "name" and not table.text(key).strip():
+            raise table.wrong(key, "a name")
+        if key == "count" and table.integer(key) < 2:
+            raise table.wrong(key, "a number of 2 or more")
+        if key.endswith("per_second") and not 0 < table.number(key) < math.inf:
+            raise table.wrong(key, "a finite number above 0")
+        if key in {"seconds_per_op", "latency_seconds"} and not 0 <= table.number(key) < math.inf:
+            raise table.wrong(key, "a finite number of seconds, 0 or more")
 
 
 def description_to_toml(description: Description, comments: Mapping[str, str] = _NO_COMMENTS) -> str:
