@@ -8,8 +8,7 @@ from outgrow.analysis.liveness import live_bytes
 from outgrow.ir.text import parse_graph
 from outgrow.plan import Budget, ByLayout, Reuse, TakeApart
 from outgrow.planning.floor import floor_of
-from outgrow.planning.free.by_layout import layouts_asked
-from outgrow.planning.free.free import free_rewrites, loosest
+from outgrow.planning.free.free import free_rewrites, layouts_asked, loosest
 from outgrow.planning.planner import planned
 from outgrow.rewriting.derive import verified, verify_derived
 from tests.planning.convolutional import convolutional

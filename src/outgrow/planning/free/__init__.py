@@ -1,10 +1,9 @@
 """What can be had for nothing? Rewrites that free memory and repeat or move nothing.
 
-free           all of them, one after the other
+free           all of them, one after the other; operands go of which only the layout matters
 resting        what no op uses may be away
 early_updates  parameters are updated as soon as can be
 apart          large ops run in parts
-by_layout      operands go of which only the layout matters
 waiting        gradients of weights wait
 reuse          dying operands are written over
 admitted       which of many decisions the laws admit

@@ -1,7 +1,7 @@
 """What can be had for nothing? Rewrites that free memory and repeat or move nothing.
 
 What no op uses may rest elsewhere (`resting`). Updates move forward (`early_updates`), large ops are taken apart
-(`apart`), operands of which only the layout matters are let go (`by_layout`), gradients of weights wait (`waiting`),
+(`apart`), operands of which only the layout matters are let go, gradients of weights wait (`waiting`),
 then dying operands are written over (`reuse`): all of them, or where that raises the floor those that do not have to
 stay longer for it. Each rewrite is undone if it raises the floor.
 """
@@ -9,10 +9,11 @@ stay longer for it. Each rewrite is undone if it raises the floor.
 from dataclasses import replace
 
 from outgrow.ir.graph import Graph
-from outgrow.plan import Decision
+from outgrow.operators.layouts import layout_only
+from outgrow.plan import ByLayout, Decision
 from outgrow.planning.floor import floor_of
+from outgrow.planning.free.admitted import admitted
 from outgrow.planning.free.apart import all_apart, taken_apart
-from outgrow.planning.free.by_layout import layouts_asked
 from outgrow.planning.free.early_updates import early_updates
 from outgrow.planning.free.resting import put_to_rest
 from outgrow.planning.free.reuse import loose_reuses, reuses
@@ -35,6 +36,11 @@ def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
                 graph, floor, decisions = found, found_floor, (*decisions, *made)
                 break
     return graph, decisions
+
+
+def layouts_asked(_problem: Problem, graph: Graph) -> tuple[Graph, tuple[ByLayout, ...]]:
+    """Return the graph in which no op reads an operand of which only the layout matters, and the decisions."""
+    return admitted(graph, ([ByLayout(op.name)] for op in graph.ops if layout_only(op)))
 
 
 def loosest(problem: Problem) -> Problem:
