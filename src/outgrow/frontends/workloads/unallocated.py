@@ -5,8 +5,7 @@ refuses for tensors that somebody observes, and fake tensors always are (torch 2
 built here they put the converted data into the parameter instead, as they do for real tensors.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from unittest.mock import patch
 
 import torch
@@ -18,13 +17,6 @@ from outgrow.frontends.workloads.loading import built
 from outgrow.frontends.workloads.workload import Workload
 
 
-@contextmanager
-def unallocated() -> Iterator[None]:
-    """Within this context new tensors are fake, and modules can still be converted."""
-    with FakeMode(), patch.object(nn.Module, "_apply", _apply):
-        yield
-
-
 def build_unallocated(function: Callable[..., Workload], settings: Mapping[str, object]) -> Workload:
     """Build a workload without memory.
 
@@ -32,7 +24,7 @@ def build_unallocated(function: Callable[..., Workload], settings: Mapping[str, 
     tensor.
     """
     try:
-        with unallocated():
+        with FakeMode(), patch.object(nn.Module, "_apply", _apply):
             return built(function, settings)
     except Uncapturable as refusal:
         raise Uncapturable(f"To be planned, the workload is built without data. {refusal}") from refusal
