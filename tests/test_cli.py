@@ -502,7 +502,7 @@ def test_a_budget_beyond_the_machine_is_told_in_one_line(
 
 
 def command_line(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "outgrow.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "outgrow", *map(str, arguments)]
 
 
 def test_wrong_usage_does_not_wait_for_torch() -> None:

@@ -451,7 +451,3 @@ def _setting(text: str) -> tuple[str, int | float | bool | str]:
 
 
 _WORDS: Mapping[str, bool] = {"true": True, "True": True, "false": False, "False": False}
-
-
-if __name__ == "__main__":
-    sys.exit(main())
