@@ -106,7 +106,7 @@ def _tables(tables: Tables, seen: Flags, uses: Integers, number: Integers) -> Ta
         use_start=starts(np.diff(tables.use_start)[seen]),
         use_at=op_of[tables.use_at[uses]],
         writes=tables.writes[uses],
-        limit=_last_beginning_at(first, tables.limit[uses]),
+        limit=np.searchsorted(first, tables.limit[uses], side="right") - 1,  # that begins there or before; -1 stays
         write_start=starts(np.diff(tables.write_start)[seen]),
         write_at=op_of[tables.write_at[writing]],
         chain_seconds=tables.chain_seconds[uses],
@@ -126,11 +126,6 @@ def _held_unseen(tables: Tables, seen: Flags) -> Integers:
     np.add.at(change, first[~seen], tables.size[~seen])
     np.add.at(change, last[~seen] + 1, -tables.size[~seen])
     return np.cumsum(change[:ops])
-
-
-def _last_beginning_at(first: Integers, limit: Integers) -> Integers:
-    """The last contracted op that begins at or before each op; -1 stays."""
-    return np.where(limit < 0, -1, np.searchsorted(first, limit, side="right") - 1)
 
 
 def _over(over: Integers, storage: Integers) -> Integers:
