@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from outgrow.report.account import Account
+from outgrow.report.account import Section
 from outgrow.report.findings import Findings
 from outgrow.report.picture import Curve, LaneGroup, loss_picture, step_picture
 from outgrow.report.summary import Summary
@@ -30,7 +30,7 @@ def render_page(found: Findings) -> str:
         _figures(summary),
         _step(found),
         _losses(found),
-        "" if summary.ran_as_written else _account(found.account) + _derivation(found.derivation),
+        "" if summary.ran_as_written else "".join(map(_table, found.account.sections)) + _derivation(found.derivation),
         f"<footer>{escape(_setting(found))}</footer>",
     )
     body = "\n".join(section for section in sections if section)
@@ -126,16 +126,12 @@ def _losses(found: Findings) -> str:
     return f"<h2>Loss</h2>\n{picture}<p>{listed}{', ...' if len(losses) > 200 else ''}</p>{scores}"
 
 
-def _account(account: Account) -> str:
-    return "".join(_table(section.heading, section.columns, section.rows) for section in account.sections)
-
-
-def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    kinds = [_KINDS.get(column, "name") for column in header]
-    lines = "\n".join((_row("th", kinds, header), *(_row("td", kinds, row) for row in rows)))
-    is_open = " open" if len(rows) <= _OPEN_ROWS else ""
+def _table(section: Section) -> str:
+    kinds = [_KINDS.get(column, "name") for column in section.columns]
+    lines = "\n".join((_row("th", kinds, section.columns), *(_row("td", kinds, row) for row in section.rows)))
+    is_open = " open" if len(section.rows) <= _OPEN_ROWS else ""
     return (
-        f"<details{is_open}><summary>{title}: {len(rows)}</summary>"
+        f"<details{is_open}><summary>{section.heading}: {len(section.rows)}</summary>"
         f'<div class="scroll"><table>{lines}</table></div></details>\n'
     )
 
