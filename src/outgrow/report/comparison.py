@@ -13,6 +13,7 @@ from outgrow.report.summary import Summary
 from outgrow.units import format_bytes, format_seconds
 
 _HEADER = ("planner", "peak", "step", "x in core", "moved", "recomputed", "planning", "over bound")
+_BOUND = "no plan in the captured order, or in the lean one, is quicker."
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,9 @@ def comparison(workload: str, budget_bytes: int, rows: Sequence[Row]) -> str:
     bounds = [row.found.bound_seconds for row in rows if isinstance(row.found, Summary)]
     told = [_refused(row, width, briefly=not bounds) or line for row, line in zip(rows, lines, strict=True)]
     notes = [note for row in rows for note in row.notes]
-    return "\n".join((title, "", header, *told, *_bound(bounds), *notes))
+    if bounds:  # one for all planners that have a plan
+        told += ["", f"The bound is {format_seconds(bounds[0])}: {_BOUND}"]
+    return "\n".join((title, "", header, *told, *notes))
 
 
 def _refused(row: Row, width: int, *, briefly: bool) -> str:
@@ -80,9 +83,3 @@ def _refused(row: Row, width: int, *, briefly: bool) -> str:
         return ""
     why = "" if briefly else f": {row.found.because} ({row.found.culprit})"
     return f"{row.planner.ljust(width)}  no plan below {format_bytes(row.found.floor_bytes)}{why}"
-
-
-def _bound(bounds: Sequence[float]) -> list[str]:
-    """Return the line about the bound, which is one for all planners that have a plan."""
-    told = "no plan in the captured order, or in the lean one, is quicker."
-    return ["", f"The bound is {format_seconds(bounds[0])}: {told}"] if bounds else []

@@ -13,6 +13,7 @@ from outgrow.planning.partition.shares import Shares
 from outgrow.report.columns import aligned
 from outgrow.units import format_bytes, format_seconds
 
+_EXACT = "each division is the cheapest of its kind"
 _VARIABLES = (
     "i0, i1, ..: a dimension of the result; b: the batch; c, co, ci: channels, of outputs, of inputs; h: heads; "
     "n, i, j, k: those of matrix products; whole: every worker runs all of the call."
@@ -105,7 +106,11 @@ def told(division: Division, step: Dataflow, levels: Sequence[Level]) -> str:
         ("of this lasting", format_bytes(division.lasting_bytes_per_worker), "weights and optimizer state"),
         ("communicated", format_bytes(division.communicated_bytes), "received by all workers in a step"),
         ("data parallel", _or_none(division.data_parallel_bytes), "the same where each has all weights"),
-        ("search", format_seconds(division.search_seconds), _proof(division.is_exact)),
+        (
+            "search",
+            format_seconds(division.search_seconds),
+            _EXACT if division.is_exact else "other divisions may communicate less",
+        ),
     ]
     rows += _seconds(division.forecast) if division.forecast is not None else []
     title = f"{division.workload}: {division.ops} calls on {division.workers} workers, predicted"
@@ -135,10 +140,6 @@ def _seconds_or_none(seconds: float | None) -> str:
 
 def _or_none(size_bytes: int | None) -> str:
     return "none" if size_bytes is None else format_bytes(size_bytes)
-
-
-def _proof(is_exact: bool) -> str:
-    return "each division is the cheapest of its kind" if is_exact else "other divisions may communicate less"
 
 
 def _ways(levels: Sequence[Level]) -> str:
