@@ -12,7 +12,6 @@ from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.workloads.loading import load_workload_function
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.machine import Machine
-from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.report.chrome_trace import chrome_trace
 from outgrow.report.findings import Findings
 from outgrow.report.output import write_atomically
@@ -46,14 +45,14 @@ class Job:
     workload: str
     settings: Mapping[str, object]
     budget_bytes: int | None
-    planner: str = "search"
-    kernels: str = "eager"
-    machine: Machine | None = None
-    offload_dir: Path | None = None
-    disk_budget_bytes: int | None = None
-    steps: int = 1
-    solver_seconds: float = SOLVER_SECONDS
-    outputs: Outputs = Outputs()
+    planner: str
+    kernels: str
+    machine: Machine | None
+    offload_dir: Path | None
+    disk_budget_bytes: int | None
+    steps: int
+    solver_seconds: float
+    outputs: Outputs
 
     @property
     def limit_bytes(self) -> int:
