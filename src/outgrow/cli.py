@@ -229,12 +229,10 @@ def _added(
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
     _add_workload(parser)
-    parser.add_argument("--steps", type=_count, default=1, metavar="N", help="steps to train (default 1)")
+    parser.add_argument("--steps", type=_count, metavar="N", help="steps to train (default 1)")
     parser.add_argument("--disk-budget", type=_disk_bytes, metavar="SIZE", help="limit of the spill file")
     _add_planner(parser)
-    parser.add_argument(
-        "--kernels", choices=KERNELS, default="eager", help="what runs the arithmetic: torch's operators, or Inductor's"
-    )
+    parser.add_argument("--kernels", choices=KERNELS, help="what runs the arithmetic: torch's operators, or Inductor's")
     _add_outputs(parser)
 
 
@@ -340,9 +338,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_planner(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--planner", choices=PLANNER_NAMES, default="search", metavar="NAME", help=", ".join(PLANNER_NAMES)
-    )
+    parser.add_argument("--planner", choices=PLANNER_NAMES, metavar="NAME", help=", ".join(PLANNER_NAMES))
 
 
 def _add_solver(parser: argparse.ArgumentParser) -> None:
