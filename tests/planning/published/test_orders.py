@@ -41,7 +41,7 @@ def test_serenity_finds_the_least_peak_of_small_graphs(graph: Graph) -> None:
 @given(graphs(max_ops=7))
 def test_olla_finds_the_least_peak_of_small_graphs(graph: Graph) -> None:
     """The schedule is valid, and within the gap of the best permutation that keeps updates early."""
-    _, jobs = jobs_with_early_updates(problem_of(graph, 1), graph)
+    _, jobs = jobs_with_early_updates(problem_of(graph, 1))
     schedule = olla_schedule(jobs)
     assert keeps(jobs.predecessors, schedule.order)
     assert schedule.is_optimal
@@ -53,7 +53,7 @@ def test_olla_finds_the_least_peak_of_small_graphs(graph: Graph) -> None:
 @given(graphs(max_ops=6))
 def test_the_programme_agrees_without_the_help_of_a_beam(graph: Graph) -> None:
     """With a beam of one, whose peak bounds the programme loosely, the programme is as good as any permutation."""
-    _, jobs = jobs_with_early_updates(problem_of(graph, 1), graph)
+    _, jobs = jobs_with_early_updates(problem_of(graph, 1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orders_module, "_BEAM_WIDTH", 1)
         patch.setattr(orders_module, "_BEAM_WORK", 0)

@@ -60,21 +60,20 @@ def olla(problem: Problem) -> tuple[Move, ...]:
     The solver is stopped after the problem's `solver_seconds`; that the order is the best so far is then remarked.
     Raises `Infeasible` if the least peak that was found is above the budget: the order is all that is chosen here.
     """
-    captured = jobs_of(problem.graph, problem.workspace)
-    if captured_order(captured).peak_bytes <= problem.budget.capacity_bytes:
+    if captured_order(jobs_of(problem.graph, problem.workspace)).peak_bytes <= problem.budget.capacity_bytes:
         return ()
-    graph, jobs = jobs_with_early_updates(problem, problem.graph)
+    graph, jobs = jobs_with_early_updates(problem)
     problem.progress("solve", 0.0)
     return moves_within(problem, "OLLA", graph, jobs, olla_schedule(jobs, problem.solver_seconds))
 
 
-def jobs_with_early_updates(problem: Problem, graph: Graph) -> tuple[Graph, Jobs]:
+def jobs_with_early_updates(problem: Problem) -> tuple[Graph, Jobs]:
     """Return the graph with early updates, and its jobs with an edge from each moved op to the next one not moved.
 
     With updates out of the way, partial orders of as many jobs have come equally far, and a beam compares like with
     like.
     """
-    early, moves = early_updates(problem, graph)
+    early, moves = early_updates(problem, problem.graph)
     moved = {name for decision in moves for name in decision.ops}
     jobs = jobs_of(early, problem.workspace, first_stays=True)
     waits = [set(earlier) for earlier in jobs.predecessors]
@@ -89,7 +88,7 @@ def jobs_with_early_updates(problem: Problem, graph: Graph) -> tuple[Graph, Jobs
 
 def olla_schedule(jobs: Jobs, time_limit: float = SOLVER_SECONDS) -> Schedule:
     """Return the best order that the programme finds within `time_limit` seconds, or that of a beam search."""
-    known = _beam(jobs)
+    known = beam(jobs, captured_order(jobs))
     bound = unavoidable_bytes(jobs)
     if known.peak_bytes <= bound * (1 + _GAP):
         return replace(known, is_optimal=True)
@@ -108,15 +107,6 @@ def olla_schedule(jobs: Jobs, time_limit: float = SOLVER_SECONDS) -> Schedule:
     if peak > known.peak_bytes:
         return replace(known, shortfall=shortfall)
     return Schedule(order, peak, solution.is_optimal, shortfall)
-
-
-def _beam(jobs: Jobs) -> Schedule:
-    """Return the order of a beam search, or the order of the jobs as they are."""
-    known = captured_order(jobs)
-    found = beam(jobs, known.peak_bytes - 1)
-    if found.order is None:
-        return replace(known, is_optimal=found.is_exhaustive)
-    return Schedule(found.order, found.peak_bytes, is_optimal=False)
 
 
 class _Spans:

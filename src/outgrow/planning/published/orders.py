@@ -1,10 +1,10 @@
 """What have methods in common that choose the order alone? An order with what is known of it, a beam, and the moves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outgrow.ir.graph import Graph
 from outgrow.plan import Move
-from outgrow.planning.order.ideals import Found, packed, search_ideals
+from outgrow.planning.order.ideals import packed, search_ideals
 from outgrow.planning.order.jobs import Jobs, profile
 from outgrow.planning.order.moves import moves_to
 from outgrow.planning.problem import Problem
@@ -33,9 +33,15 @@ def captured_order(jobs: Jobs) -> Schedule:
     return Schedule(order, max(profile(jobs, order), default=0), is_optimal=False)
 
 
-def beam(jobs: Jobs, limit_bytes: int, *, by_peak: bool = False) -> Found:
-    """Look with a narrow beam for an order of the jobs whose peak is at most `limit_bytes`."""
-    return search_ideals(packed(jobs), limit_bytes, _BEAM_WIDTH, _BEAM_WORK, by_peak=by_peak)
+def beam(jobs: Jobs, known: Schedule, *, by_peak: bool = False) -> Schedule:
+    """Return the order of less peak that a narrow beam finds, or else the known one, which is best if nothing was left.
+
+    Of each level the beam keeps a few sets of jobs: those that hold least, or with `by_peak` those of the lowest peak.
+    """
+    found = search_ideals(packed(jobs), known.peak_bytes - 1, _BEAM_WIDTH, _BEAM_WORK, by_peak=by_peak)
+    if found.order is None:
+        return replace(known, is_optimal=found.is_exhaustive)
+    return Schedule(found.order, found.peak_bytes, is_optimal=False)
 
 
 def moves_within(problem: Problem, method: str, graph: Graph, jobs: Jobs, schedule: Schedule) -> tuple[Move, ...]:

@@ -23,7 +23,7 @@ programme. Of the rewriting of concatenations nothing is here: it changes sums, 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from outgrow.plan import Move
@@ -105,7 +105,7 @@ def _scheduled(jobs: Jobs) -> Schedule:
             break
         if tau < none_below or tau >= too_long_from:
             tau = (none_below + too_long_from) // 2
-    return _beam(jobs, known)
+    return replace(beam(jobs, known, by_peak=True), is_optimal=False)  # the method proves nothing by a beam
 
 
 def _programme(jobs: Jobs, tau: int) -> Schedule | _End:
@@ -167,9 +167,3 @@ def _kahn(jobs: Jobs) -> tuple[int, ...]:
             if not waits[later]:
                 order.append(later)
     return tuple(order)
-
-
-def _beam(jobs: Jobs, known: Schedule) -> Schedule:
-    """Keep a few signatures of each level, those of the lowest peak."""
-    found = beam(jobs, known.peak_bytes - 1, by_peak=True)
-    return known if found.order is None else Schedule(found.order, found.peak_bytes, is_optimal=False)
