@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
+from outgrow.analysis.liveness import live_bytes
 from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import Infeasible, InvalidPlan
@@ -37,7 +38,7 @@ _PUBLISHED: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = {
     "serenity": serenity,
     "olla": olla,
 }
-"""The planners of papers."""
+"""The planners of papers, which are asked where the captured step does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,11 @@ def planned(
     own = fingerprint(problem.graph)
     if earlier is not None:
         stages = carried_out(problem.graph, _decisions_for(own, earlier))
-    elif published is not None:
-        stages = carried_out(problem.graph, published(problem))
-    else:
+    elif published is None:
         stages = _searched(problem, orders, rewritten, free)
+    else:
+        fits = max(live_bytes(problem.graph, problem.workspace), default=0) <= problem.budget.capacity_bytes
+        stages = () if fits else carried_out(problem.graph, published(problem))
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
         simulated = replay(stages[-1].graph, problem.costs, problem.machine)

@@ -1,18 +1,16 @@
 """What every published planner has to keep: its plans derive, verify, and stay within the budget."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.plan import Budget, Decision
 from outgrow.planning.floor import floor_of
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import carried_out, verify_derived
 from outgrow.simulation import replay
 from tests.planning.test_planners import problem_of
-
-Planner = Callable[[Problem], tuple[Decision, ...]]
 
 SLOW = Machine("slow", Device("toy", 1e9, 1e9), LinkRates(2.0, 2.0))
 
@@ -24,6 +22,11 @@ def between(graph: Graph, share: float, machine: Machine, minimum_bytes: int = 4
     floor, _ = floor_of(problem, graph)
     in_core = replay(graph, problem.costs, machine).peak_bytes
     return replace(problem, budget=Budget(max(1, int(floor + share * max(0, in_core - floor)))))
+
+
+def decided(problem: Problem, planner: str) -> tuple[Decision, ...]:
+    """What a planner decides."""
+    return planned(problem, planner, prove=False).plan.decisions
 
 
 def checked(problem: Problem, decisions: tuple[Decision, ...]) -> float:

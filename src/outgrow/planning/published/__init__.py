@@ -1,5 +1,7 @@
 """How do others decide? Planners of papers, one a module, and what several of them share.
 
+They are asked where the captured step does not fit.
+
 capuchin         Capuchin: swapping, or recomputation where that costs less
 meng             Meng et al.: all maps are swapped but those nearest to the loss
 nnabla_window    NNabla: swapping by a window that runs ahead

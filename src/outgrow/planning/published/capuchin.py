@@ -39,13 +39,11 @@ _EARLIER = 0.05
 
 
 def capuchin(problem: Problem) -> tuple[Decision, ...]:
-    """Return the recomputations and swaps of Capuchin; none where the captured step fits.
+    """Return the recomputations and swaps of Capuchin.
 
     Raises `Infeasible` if the budget is below the floor.
     """
     profile = profile_of(problem, problem.graph)
-    if profile.peak_bytes <= problem.budget.capacity_bytes:
-        return ()
     require_feasible(problem, problem.graph)
     regeneration = _chosen_to_recompute(problem, profile)
     graph, decisions = rebuild_all(problem.graph, regeneration.rebuilt())

@@ -29,13 +29,11 @@ _THRESHOLDS = 12
 
 
 def meng(problem: Problem) -> tuple[Decision, ...]:
-    """Return the swaps of Meng et al.; none where the captured step fits.
+    """Return the swaps of Meng et al.
 
     Raises `Infeasible` if the budget is below the floor, or below what storages that are no maps need.
     """
     profile = profile_of(problem, problem.graph)
-    if profile.peak_bytes <= problem.budget.capacity_bytes:
-        return ()
     require_feasible(problem, problem.graph)
     feature_maps = list(maps(profile, problem.graph, turn_of(problem.graph)).values())
     promised = promised_bytes(profile, chain.from_iterable(feature_maps))

@@ -59,13 +59,11 @@ class _Window:
 
 
 def nnabla_window(problem: Problem) -> tuple[Decision, ...]:
-    """Return the swaps of the window scheduler; none where the captured step fits.
+    """Return the swaps of the window scheduler.
 
     Raises `Infeasible` if the budget is below the floor.
     """
     profile = profile_of(problem, problem.graph)
-    if profile.peak_bytes <= problem.budget.capacity_bytes:
-        return ()
     require_feasible(problem, problem.graph)
     window = _Window(profile, problem.budget.capacity_bytes, promised_bytes(profile, profile.gaps))
     for step in range(len(profile.ops)):

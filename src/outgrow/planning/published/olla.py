@@ -55,13 +55,11 @@ _GAP = 0.005
 
 
 def olla(problem: Problem) -> tuple[Move, ...]:
-    """Return the moves into OLLA's order; none where the captured step fits.
+    """Return the moves into OLLA's order.
 
     The solver is stopped after the problem's `solver_seconds`; that the order is the best so far is then remarked.
     Raises `Infeasible` if the least peak that was found is above the budget: the order is all that is chosen here.
     """
-    if captured_order(jobs_of(problem.graph, problem.workspace)).peak_bytes <= problem.budget.capacity_bytes:
-        return ()
     graph, jobs = jobs_with_early_updates(problem)
     problem.progress("solve", 0.0)
     return moves_within(problem, "OLLA", graph, jobs, olla_schedule(jobs, problem.solver_seconds))

@@ -20,11 +20,6 @@ class Profile:
     live: Integers
     gaps: tuple[Gap, ...]
 
-    @property
-    def peak_bytes(self) -> int:
-        """The most live bytes at one op."""
-        return int(self.live.max(initial=0))
-
     @cached_property
     def elapsed(self) -> Reals:
         """Seconds of arithmetic before each op."""

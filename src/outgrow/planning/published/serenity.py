@@ -55,15 +55,12 @@ class _Partial:
 
 
 def serenity(problem: Problem) -> tuple[Move, ...]:
-    """Return the moves into SERENITY's order; none where the captured step fits.
+    """Return the moves into SERENITY's order.
 
     Raises `Infeasible` if the least peak that was found is above the budget: the order is all that is chosen here.
     """
-    graph = problem.graph
-    jobs = jobs_of(graph, problem.workspace, first_stays=True)
-    if captured_order(jobs).peak_bytes <= problem.budget.capacity_bytes:
-        return ()
-    return moves_within(problem, "SERENITY", graph, jobs, serenity_schedule(jobs))
+    jobs = jobs_of(problem.graph, problem.workspace, first_stays=True)
+    return moves_within(problem, "SERENITY", problem.graph, jobs, serenity_schedule(jobs))
 
 
 def serenity_schedule(jobs: Jobs) -> Schedule:

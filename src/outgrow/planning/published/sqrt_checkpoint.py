@@ -63,14 +63,12 @@ class _Trial:
 
 
 def sqrt_checkpoint(problem: Problem) -> tuple[Decision, ...]:
-    """Return the recomputations of the segments; none where the captured step fits.
+    """Return the recomputations of the segments.
 
     Raises `Infeasible` if the budget is below the floor, or if no number of segments fits.
     """
     live = live_bytes(problem.graph, problem.workspace)
     capacity = problem.budget.capacity_bytes
-    if max(live, default=0) <= capacity:
-        return ()
     require_feasible(problem, problem.graph)
     forward = _forward(problem)
     nearest = problem.graph.ops, live

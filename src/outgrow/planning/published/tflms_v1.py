@@ -32,17 +32,14 @@ from outgrow.planning.published.triggers import SwapSchedule, fewest_away, promi
 
 
 def tflms_v1(problem: Problem) -> tuple[Decision, ...]:
-    """Return the swaps of the first TFLMS; none where the captured step fits.
+    """Return the swaps of the first TFLMS.
 
     Raises `Infeasible` if the budget is below the floor, or below what storages that are no maps need.
     """
     profile = profile_of(problem, problem.graph)
-    capacity = problem.budget.capacity_bytes
-    if profile.peak_bytes <= capacity:
-        return ()
     require_feasible(problem, problem.graph)
     tensors = _tensors(problem, profile)
-    swapped = tuple(chain.from_iterable(tensors[: fewest_away(profile, tensors, capacity)]))
+    swapped = tuple(chain.from_iterable(tensors[: fewest_away(profile, tensors, problem.budget.capacity_bytes)]))
     schedules = (_with_lb(problem, profile, swapped, 1 << power) for power in range(len(profile.ops).bit_length()))
     return min(schedules, key=lambda found: found.seconds).swaps
 

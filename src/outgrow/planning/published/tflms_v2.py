@@ -62,13 +62,11 @@ class _Distances:
 
 
 def tflms_v2(problem: Problem) -> tuple[Decision, ...]:
-    """Return the swaps of TFLMS v2; none where the captured step fits.
+    """Return the swaps of TFLMS v2.
 
     Raises `Infeasible` if the budget is below the floor, or if not even threshold 1 fits.
     """
     profile = profile_of(problem, problem.graph)
-    if profile.peak_bytes <= problem.budget.capacity_bytes:
-        return ()
     require_feasible(problem, problem.graph)
     distances = _distances(problem.graph, profile)
     knobs = _tuned(problem, distances)
