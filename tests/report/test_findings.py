@@ -8,8 +8,8 @@ import pytest
 
 from outgrow.errors import InvalidPlan
 from outgrow.ir.machine import LinkRates
-from outgrow.plan import Recompute, Swap
-from outgrow.report.account import Account, Moved, Recomputed, Reused, Stowed, Swapped
+from outgrow.plan import Move, Recompute, Swap
+from outgrow.report.account import Account, Recomputed, Reused, Stowed, Swapped
 from outgrow.report.findings import explanation
 from outgrow.report.page import render_page
 from outgrow.report.planfile import plan_from_data
@@ -62,7 +62,7 @@ def test_every_kind_of_decision_is_told_in_text_and_on_the_page() -> None:
         swapped=(Swapped("swapped", "activation", 8, "one", "two", 16),),
         recomputed=(Recomputed("recomputed", "activation", 8, "three"),),
         reused=(Reused("four", "reused", "activation", 8),),
-        moved=(Moved(("moved", "too"), "five"),),
+        moved=(Move(("moved", "too"), "five"),),
         apart=("apart",),
         by_layout=("by_layout",),
         stowed=(Stowed("stowed", "parameter", 8, "six", "seven", 16),),

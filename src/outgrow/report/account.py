@@ -1,7 +1,8 @@
 """What does a plan do to each storage? One row a decision, with the role and the size that the plan leaves out.
 
 A decision names storages and ops of the graph as it stands when the decision is applied, so the laws are applied again,
-one after the other, to look each of them up. What is told of each kind of decision is its `Section`.
+one after the other, to look each of them up. A `Move` says all that there is to tell. What is told of each kind
+of decision is its `Section`.
 """
 
 from collections.abc import Sequence
@@ -65,14 +66,6 @@ class Reused:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """The ops run directly after the op `after` instead of later."""
-
-    ops: tuple[str, ...]
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """All decisions of one kind: as a table below a heading, and as a sentence with its lines."""
 
@@ -94,7 +87,7 @@ class Account:
     swapped: tuple[Swapped, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
     reused: tuple[Reused, ...] = ()
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[Move, ...] = ()
     apart: tuple[str, ...] = ()
     by_layout: tuple[str, ...] = ()
     stowed: tuple[Stowed, ...] = ()
@@ -168,7 +161,7 @@ def _of_reused(rows: Sequence[Reused]) -> Section:
     )
 
 
-def _of_moved(rows: Sequence[Moved]) -> Section:
+def _of_moved(rows: Sequence[Move]) -> Section:
     return Section(
         "Run earlier",
         ("ops", "directly after"),
@@ -195,9 +188,6 @@ def account_of(captured: Graph, plan: Plan) -> Account:
     swapped: list[Swapped] = []
     recomputed: list[Recomputed] = []
     reused: list[Reused] = []
-    moved: list[Moved] = []
-    apart: list[str] = []
-    by_layout: list[str] = []
     stowed: list[Stowed] = []
     draft = Draft(captured)
     for decision in plan.decisions:
@@ -211,20 +201,16 @@ def account_of(captured: Graph, plan: Plan) -> Account:
                 recomputed.append(Recomputed(name, storage.role.value, storage.size_bytes, before))
             case Reuse(op, _):
                 reused.append(_reused(draft, op))
-            case Move(ops, after):
-                moved.append(Moved(ops, after))
-            case TakeApart(op):
-                apart.append(op)
-            case ByLayout(op):
-                by_layout.append(op)
+            case Move() | TakeApart() | ByLayout():
+                pass
         carry_out(draft, decision)
     return Account(
         tuple(swapped),
         tuple(recomputed),
         tuple(reused),
-        tuple(moved),
-        tuple(apart),
-        tuple(by_layout),
+        tuple(decision for decision in plan.decisions if isinstance(decision, Move)),
+        tuple(decision.op for decision in plan.decisions if isinstance(decision, TakeApart)),
+        tuple(decision.op for decision in plan.decisions if isinstance(decision, ByLayout)),
         tuple(stowed),
     )
 
