@@ -17,7 +17,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from difflib import get_close_matches
-from types import MappingProxyType
 from typing import TypeVar
 
 from outgrow.errors import InvalidMachine
@@ -27,7 +26,6 @@ from outgrow.report.fields import Fields
 _Record = TypeVar("_Record", Device, LinkRates, Peers)
 
 _DIGITS = 4
-_NO_COMMENTS: Mapping[str, str] = MappingProxyType({})
 _EXAMPLE = "`outgrow machine --out FILE` writes a file of this form."
 
 
@@ -99,7 +97,7 @@ def _require_possible(table: Fields) -> None:
             raise table.wrong(key, "a finite number of seconds, 0 or more")
 
 
-def description_to_toml(description: Description, comments: Mapping[str, str] = _NO_COMMENTS) -> str:
+def description_to_toml(description: Description, comments: Mapping[str, str]) -> str:
     """Return a description as TOML, from which `description_from_toml` makes an equal one, up to digits.
 
     Numbers are written with four digits, since a measurement has no more. `comments` are put above the keys that they

@@ -106,7 +106,7 @@ def _processor() -> str:
     return "-".join(names[0].split()) if names else "cpu"
 
 
-def measure_device(care: Care = Care()) -> Device:
+def measure_device(care: Care) -> Device:
     """Return flop/s of a matrix product and bytes/s of an elementwise op: medians of three runs or more."""
     left = torch.ones(_MATRIX, _MATRIX)
     vector = torch.ones(_VECTOR_BYTES // 4)
