@@ -44,19 +44,15 @@ class Gap:
 def lifetimes(graph: Graph) -> dict[str, Lifetime]:
     """Return the lifetime of every storage that the graph uses, in order of first use."""
     uses: dict[str, list[int]] = {}
-    births: dict[str, int] = {}
-    for step, (op, touched) in enumerate(zip(graph.ops, graph.touched_at, strict=True)):
+    for step, touched in enumerate(graph.touched_at):
         for storage in touched:
             uses.setdefault(storage, []).append(step)
-        for name in op.results:
-            if name is not None and graph.values[name].version == 0:
-                births.setdefault(graph.values[name].storage, step)
     end = len(graph.ops)
     found: dict[str, Lifetime] = {}
     for name in graph.storages:
         steps = uses.get(name, [])
         stays = name in graph.outliving
-        birth = births.get(name, -1)
+        birth = steps[0] if name in graph.born_at else -1
         death = end if stays or not steps else steps[-1]
         found[name] = Lifetime(birth, death, tuple(steps))
     return found

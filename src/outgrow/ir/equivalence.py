@@ -46,7 +46,7 @@ from typing import NamedTuple, TypeAlias
 
 from outgrow.errors import InvalidGraph
 from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Storage, Value, asking_layouts, leaving_out
-from outgrow.ir.steps import Step, births, steps_of
+from outgrow.ir.steps import Step, steps_of
 
 Content: TypeAlias = str | tuple[str, int]
 Layout: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]
@@ -187,8 +187,7 @@ def _part(call: _Call, part: Op) -> _Call:
 
 def _number(graph: Graph, steps: list[Step], wholes: Mapping[str, str]) -> tuple[list[_Call], dict[str, Content]]:
     """Return every op by contents, and the content of each storage at the end; `wholes` has the op of each part."""
-    born = births(steps)
-    contents: dict[str, Content] = {name: name for name in graph.storages if name not in born}
+    contents: dict[str, Content] = {name: name for name in graph.storages if name not in graph.born_at}
     calls: list[_Call] = []
     for at, (op, step) in enumerate(zip(graph.instructions, steps, strict=True)):
         if isinstance(op, Op):

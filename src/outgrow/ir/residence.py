@@ -12,7 +12,7 @@ from outgrow.errors import InvalidGraph
 from outgrow.ir.flight import ARRIVED, EXCHANGE
 from outgrow.ir.graph import DEVICE, Drop, Graph, Op, Storage, SwapIn, SwapOut, Wait
 from outgrow.ir.ranges import Ranges, covers, joined, meets, size_of, without
-from outgrow.ir.steps import Step, births
+from outgrow.ir.steps import Step
 from outgrow.units import format_bytes
 
 
@@ -44,7 +44,7 @@ class _Residence:
 def check_residence(graph: Graph, steps: list[Step]) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariants 2, 4 and 5; it must keep invariant 1."""
     residences = {name: _Residence(storage.size_bytes) for name, storage in graph.storages.items()}
-    for storage in _inputs(graph, steps):
+    for storage in _inputs(graph):
         residence = residences[storage.name]
         residence.is_born = True
         if storage.home != DEVICE:
@@ -72,9 +72,8 @@ def check_residence(graph: Graph, steps: list[Step]) -> None:
     _check_end(graph, residences)
 
 
-def _inputs(graph: Graph, steps: list[Step]) -> list[Storage]:
-    born = births(steps)
-    return [storage for name, storage in graph.storages.items() if name not in born]
+def _inputs(graph: Graph) -> list[Storage]:
+    return [storage for name, storage in graph.storages.items() if name not in graph.born_at]
 
 
 def _kept(graph: Graph) -> dict[str, None]:
@@ -203,7 +202,7 @@ def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspa
     A storage that no instruction touches is held to the end.
     """
     held = dict.fromkeys(graph.storages, 0)
-    for storage in _inputs(graph, steps):
+    for storage in _inputs(graph):
         if storage.home == DEVICE:
             held[storage.name] = storage.size_bytes
     total = sum(held.values())

@@ -49,13 +49,3 @@ def _step(graph: Graph, item: Instruction) -> Step:
         written = list(dict.fromkeys(written + [storages[name].name for name in item.writes]))
     touched = dict.fromkeys([value.storage for value in reads] + written)
     return Step(reads, results, tuple(written), tuple(touched), tuple([values[name] for name in item.layouts]))
-
-
-def births(steps: list[Step]) -> dict[str, int]:
-    """Return the position that brings each storage into being; those there from the start are missing."""
-    found: dict[str, int] = {}
-    for at, step in enumerate(steps):
-        for value in step.results:
-            if value.version == 0:
-                found.setdefault(value.storage, at)
-    return found

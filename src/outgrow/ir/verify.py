@@ -27,7 +27,7 @@ from outgrow.ir.equivalence import Leeway, Numbered, check_equivalence, numbered
 from outgrow.ir.graph import Graph, Op, Role, Value
 from outgrow.ir.layout import end_bytes
 from outgrow.ir.residence import check_capacity, check_residence
-from outgrow.ir.steps import Step, births, steps_of
+from outgrow.ir.steps import Step, steps_of
 from outgrow.ir.text import print_around
 
 _NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
@@ -105,7 +105,7 @@ def _check_definitions(graph: Graph, steps: list[Step]) -> None:
 
 
 def _check_versions(graph: Graph, steps: list[Step]) -> None:
-    versions = dict.fromkeys(graph.storages, 0) | dict.fromkeys(births(steps), -1)
+    versions = dict.fromkeys(graph.storages, 0) | dict.fromkeys(graph.born_at, -1)
     for at, (item, step) in enumerate(zip(graph.instructions, steps, strict=True)):
         for value in step.reads:
             _require_present(value, versions, 1, at)
