@@ -13,8 +13,7 @@ from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import ByLayout, Decision, Move, Piece, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.rewriting.derive import apply_laws, verify_derived
-from outgrow.rewriting.laws import LAWS
-from outgrow.rewriting.rule import Law
+from outgrow.rewriting.laws import LAWS, Law
 
 _NAMES = {kind.__name__: kind for kind in (*LAWS, Piece)}
 
@@ -28,7 +27,7 @@ class Statement:
     right: Graph
 
 
-def statement_of(law: Law[Decision]) -> Statement:
+def statement_of(law: Law) -> Statement:
     """Read the blocks of a law's docstring."""
     text = textwrap.dedent((law.apply.__doc__ or "").partition("\n")[2])
     left, _, rest = text.partition("rewrite:\n")[2].partition("with:\n")
@@ -38,7 +37,7 @@ def statement_of(law: Law[Decision]) -> Statement:
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
-def test_a_law_does_what_it_states(law: Law[Decision]) -> None:
+def test_a_law_does_what_it_states(law: Law) -> None:
     """Applied to the left side of its docstring, a law gives the right side, and both are valid."""
     statement = statement_of(law)
     verify(statement.left)
@@ -48,7 +47,7 @@ def test_a_law_does_what_it_states(law: Law[Decision]) -> None:
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
-def test_a_law_states_its_condition_and_reason(law: Law[Decision]) -> None:
+def test_a_law_states_its_condition_and_reason(law: Law) -> None:
     """Every law says in words under which condition it holds, and why."""
     text = law.apply.__doc__ or ""
     assert all(block in text for block in ("rewrite:", "with:", "provided:", "because:", "->"))

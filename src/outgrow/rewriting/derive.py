@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
 
+from outgrow.errors import NotApplicable
 from outgrow.ir.equivalence import Leeway, Numbered, numbered
 from outgrow.ir.graph import Graph
 from outgrow.ir.text import fingerprint
@@ -59,8 +60,12 @@ class Derivation:
 
 
 def carry_out(draft: Draft, decision: Decision) -> None:
-    """Apply the law of one decision to a draft; raises `NotApplicable` where its condition fails."""
-    LAWS[type(decision)].carry_out(draft, decision)
+    """Apply the law of one decision to a draft; raises `NotApplicable`, naming the law, where its condition fails."""
+    law = LAWS[type(decision)]
+    try:
+        law.apply(draft, decision)
+    except NotApplicable as refusal:
+        raise NotApplicable(f"{law.name} does not apply: {refusal}.") from None
 
 
 def apply_laws(graph: Graph, decisions: Iterable[Decision]) -> Graph:

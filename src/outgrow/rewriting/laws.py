@@ -12,28 +12,33 @@ All are exact: they keep every bit. Freeing a storage after its last use needs n
 means (`ir.graph`, Residence).
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from outgrow.plan import ByLayout, Decision, Move, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.rewriting.apart import take_apart
 from outgrow.rewriting.by_layout import by_layout
+from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.order import move
 from outgrow.rewriting.recompute import recompute
 from outgrow.rewriting.reuse import reuse
-from outgrow.rewriting.rule import Law
 from outgrow.rewriting.stow import stow
 from outgrow.rewriting.swap import swap
 
-LAWS: Mapping[type[Decision], Law[Any]] = {
-    law.decision: law
-    for law in (
-        Law("move", Move, move),
-        Law("take apart", TakeApart, take_apart),
-        Law("by layout", ByLayout, by_layout),
-        Law("reuse", Reuse, reuse),
-        Law("recompute", Recompute, recompute),
-        Law("stow", Stow, stow),
-        Law("swap", Swap, swap),
-    )
+
+class Law(NamedTuple):
+    """The name of a law, and what carries out a decision on a draft."""
+
+    name: str
+    apply: Callable[[Draft, Any], None]
+
+
+LAWS: Mapping[type[Decision], Law] = {
+    Move: Law("move", move),
+    TakeApart: Law("take apart", take_apart),
+    ByLayout: Law("by layout", by_layout),
+    Reuse: Law("reuse", reuse),
+    Recompute: Law("recompute", recompute),
+    Stow: Law("stow", stow),
+    Swap: Law("swap", swap),
 }

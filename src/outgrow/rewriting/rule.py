@@ -3,34 +3,16 @@
 The docstring of every law states, in IR text, `rewrite:` the left side, `->`, the right side, the decision
 between them as `with:`, and `provided:` and `because:` in words. The tests parse these blocks and apply the law
 to the left side. Where the condition does not hold, the law raises `NotApplicable` with the reason, to which
-`Law.carry_out` adds its name, and leaves the draft as it was. A law does not verify the graph: `derive.verified` does.
+`derive.carry_out` adds its name, and leaves the draft as it was. A law does not verify the graph: `derive.verified`
+does.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
 
 from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Argument, Op, Ref
 from outgrow.rewriting.draft import Draft, Place
-
-Kind = TypeVar("Kind")
-
-
-@dataclass(frozen=True, slots=True)
-class Law(Generic[Kind]):
-    """A named law: `decision` is the type of decision that it carries out."""
-
-    name: str
-    decision: type[Kind]
-    apply: Callable[[Draft, Kind], None]
-
-    def carry_out(self, draft: Draft, decision: Kind) -> None:
-        """Apply the law to a draft; raise `NotApplicable`, naming the law and the reason, where its condition fails."""
-        try:
-            self.apply(draft, decision)
-        except NotApplicable as refusal:
-            raise NotApplicable(f"{self.name} does not apply: {refusal}.") from None
 
 
 def require(condition: bool, reason: str) -> None:
