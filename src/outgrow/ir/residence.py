@@ -5,7 +5,7 @@ go out or come in just now. Each instruction asks something of the residences of
 Invariant 3 is a second pass, which adds and takes away bytes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from outgrow.errors import InvalidGraph
@@ -196,7 +196,7 @@ def _check_end(graph: Graph, residences: dict[str, _Residence]) -> None:
 # ---- 3: capacity
 
 
-def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspace: Callable[[Op], int]) -> None:
+def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspace: Mapping[str, int]) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 3; it must keep the others.
 
     A storage that no instruction touches is held to the end.
@@ -213,7 +213,7 @@ def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspa
             case Op():
                 born = [value.storage for value in step.results if value.version == 0]
                 changes = {name: graph.storages[name].size_bytes for name in born}
-                workspace_bytes = workspace(item)
+                workspace_bytes = workspace.get(item.captured, 0)
             case SwapIn(storage, begin, end):
                 changes = {storage: end - begin}
             case Drop(storage, begin, end):

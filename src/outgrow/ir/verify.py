@@ -19,7 +19,7 @@ written down here once more, apart from the simulator and from the liveness anal
 other's mistakes. The first fault is raised as `InvalidGraph`, with its number and the instructions around it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from outgrow.errors import InvalidGraph
@@ -38,7 +38,7 @@ def verify(
     graph: Graph,
     *,
     capacity_bytes: int | None = None,
-    workspace: Mapping[str, int] | Callable[[Op], int] = _NO_WORKSPACE,
+    workspace: Mapping[str, int] = _NO_WORKSPACE,
     captured: Graph | Numbered | None = None,
     leeway: Leeway = _NO_LEEWAY,
 ) -> None:
@@ -46,7 +46,7 @@ def verify(
 
     Invariant 3 is checked where `capacity_bytes` is given, and 6 where `captured` is: a graph that is itself valid, and
     from which there may be `leeway`, or one that was `numbered` with its own. `workspace` gives bytes by captured op
-    name, or by op.
+    name.
     """
     try:
         _check_values(graph)
@@ -55,7 +55,7 @@ def verify(
         _check_versions(graph, steps)
         check_residence(graph, steps)
         if capacity_bytes is not None:
-            check_capacity(graph, steps, capacity_bytes, _as_function(workspace))
+            check_capacity(graph, steps, capacity_bytes, workspace)
         if captured is not None:
             reference = numbered(captured, leeway) if isinstance(captured, Graph) else captured
             check_equivalence(graph, steps, reference)
@@ -63,13 +63,6 @@ def verify(
         around = "" if fault.position is None else f"\n{print_around(graph, fault.position)}"
         message = f"invariant {fault.invariant}: {fault}{around}"
         raise InvalidGraph(message, invariant=fault.invariant, position=fault.position) from None
-
-
-def _as_function(workspace: Mapping[str, int] | Callable[[Op], int]) -> Callable[[Op], int]:
-    if callable(workspace):
-        return workspace
-    table: Mapping[str, int] = workspace
-    return lambda op: table.get(op.captured, 0)
 
 
 def _check_values(graph: Graph) -> None:
