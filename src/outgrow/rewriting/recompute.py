@@ -1,7 +1,7 @@
 """The law of recomputation: a storage may be built again from what made it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Op, Value, result_values
@@ -54,14 +54,8 @@ def recompute(draft: Draft, decision: Recompute) -> None:
     later = [place for place in draft.touching(storage) if not draft.precedes(place, before)]
     moved = any(not isinstance(draft.item(place), Op) for place in later)
     require(not moved, f"{storage} is moved by a transfer later")
-    copy = _copy(draft, chain)
-    for name in copy.storages:
-        draft.storages[name + copy.suffix] = replace(draft.storages[name], name=name + copy.suffix)
-    for value in copy.values:
-        draft.add_value(value)
-    for op in copy.ops:
-        draft.insert_before(before, op)
-    _redirect(draft, later, storage, copy.suffix)
+    suffix = _repeat(draft, chain, before)
+    _redirect(draft, later, storage, suffix)
 
 
 def why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> str | None:
@@ -102,17 +96,8 @@ def _results(draft: Draft, op: Op) -> list[Value]:
     return [draft.values[name] for name in result_values(op)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """A repeated chain: its ops, the storages (by old name) and the values (by new name) that they make."""
-
-    suffix: str
-    ops: tuple[Op, ...]
-    storages: tuple[str, ...]
-    values: tuple[Value, ...]
-
-
-def _copy(draft: Draft, chain: Sequence[Op]) -> _Copy:
+def _repeat(draft: Draft, chain: Sequence[Op], before: Place) -> str:
+    """Repeat a chain at a place, and return the suffix of the ops, storages and values that this makes."""
     repeated = [quiet(op) for op in chain]
     made = tuple(dict.fromkeys(value.storage for op in repeated for value in _results(draft, op)))
     suffix = unused_suffix(
@@ -120,9 +105,13 @@ def _copy(draft: Draft, chain: Sequence[Op]) -> _Copy:
     )
     own = dict.fromkeys(name for op in repeated for name in (*op.operands, *result_values(op)))
     names = {name: name + suffix for name in own if draft.values[name].storage in made}
-    values = tuple(_moved(draft.values[old], suffix) for old in names)
-    ops = tuple(_again(returning(reading(op, names), names), suffix) for op in repeated)
-    return _Copy(suffix, ops, made, values)
+    for name in made:
+        draft.storages[name + suffix] = replace(draft.storages[name], name=name + suffix)
+    for name in names:
+        draft.add_value(_moved(draft.values[name], suffix))
+    for op in repeated:
+        draft.insert_before(before, _again(returning(reading(op, names), names), suffix))
+    return suffix
 
 
 def _again(op: Op, suffix: str) -> Op:
@@ -146,21 +135,12 @@ def _moved(value: Value, suffix: str) -> Value:
 
 def _redirect(draft: Draft, later: Sequence[Place], storage: str, suffix: str) -> None:
     """Let the ops at these places, and the results of the step, use the copy of `storage`."""
-    names: dict[str, str] = {}
-    for place in later:
-        op = draft.op(place)
-        names.update(
-            {name: name + suffix for name in (*op.operands, *result_values(op)) if _lies(draft, name, storage)}
-        )
-    names.update({name: name + suffix for name in draft.results if _lies(draft, name, storage)})
+    ops = [draft.op(place) for place in later]
+    used = [name for op in ops for name in (*op.operands, *result_values(op))] + [*draft.results]
+    names = {name: name + suffix for name in used if draft.values[name].storage == storage}
     for name in names:
         draft.add_value(_moved(draft.values[name], suffix))
-    for place in later:
-        op = returning(reading(draft.op(place), names), names)
+    for place, op in zip(later, ops, strict=True):
         writes = tuple(name + suffix if name == storage else name for name in op.writes)
-        draft.replace(place, replace(op, writes=writes))
+        draft.replace(place, replace(returning(reading(op, names), names), writes=writes))
     draft.results = tuple(names.get(name, name) for name in draft.results)
-
-
-def _lies(draft: Draft, value: str, storage: str) -> bool:
-    return draft.values[value].storage == storage
