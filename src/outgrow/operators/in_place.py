@@ -11,7 +11,6 @@ its layout: other layouts run other kernels.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -20,18 +19,6 @@ class Form(NamedTuple):
 
     operator: str
     operand: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Placing:
-    """An operator whose result is placed over the argument at `operand`.
-
-    It first makes `idle` tensors of the result's size that it never touches.
-    """
-
-    operator: str
-    operand: int
-    idle: int = 0
 
 
 INTO: Mapping[str, str] = {
@@ -69,12 +56,12 @@ _PLACEABLE: Mapping[str, tuple[int, ...]] = {
     "aten.gelu_backward.default": (1,),
 }
 
-PLACED: Mapping[str, Placing] = {
-    f"over{operand}.{operator}": Placing(operator, operand, IDLE.get(operator, 0))
+PLACED: Mapping[str, Form] = {
+    f"over{operand}.{operator}": Form(operator, operand)
     for operator, operands in _PLACEABLE.items()
     for operand in operands
 }
-"""What a form runs whose result is placed over an operand, by the form's name."""
+"""The operator that a form runs, and the operand over which its result is placed, by the form's name."""
 
 
 def _forms() -> dict[str, tuple[Form, ...]]:
@@ -96,8 +83,8 @@ def _forms() -> dict[str, tuple[Form, ...]]:
             ("leaky_relu", "default"),
         )
     }
-    for name, placing in PLACED.items():
-        forms[placing.operator] = (*forms.get(placing.operator, ()), Form(name, placing.operand))
+    for name, (operator, operand) in PLACED.items():
+        forms[operator] = (*forms.get(operator, ()), Form(name, operand))
     return forms
 
 

@@ -82,9 +82,9 @@ def call_of(graph: Graph, op: Op, stand_ins: Mapping[str, torch.Tensor]) -> Call
 
 def function_of(op: Op) -> Callable[..., object]:
     """Return the function that an op calls; a form that writes over an operand gets that operand's memory."""
-    placing = PLACED.get(op.operator)
-    if placing is not None:
-        return placed(resolve_operator(placing.operator), placing.operand, placing.idle)
+    if op.operator in PLACED:
+        operator, operand = PLACED[op.operator]
+        return placed(resolve_operator(operator), operand, IDLE.get(operator, 0))
     function = keeping_reserve(op, resolve_operator(by_torch(op.operator)))
     if op.operator in IDLE:
         return placed(function, None, IDLE[op.operator])
