@@ -437,7 +437,7 @@ def test_plans_take_turns_on_a_small_disk(disk_folder: Path) -> None:
     storages = {name: tensor.untyped_storage() for name, tensor in tensors.items()}
     for name in "aba":
         rests, sizes = frozenset(name), dict.fromkeys("ab", 2 * MIB)
-        program = Program((), {}, {}, sizes, extents={}, lasting=rests, stowed=rests, results=())
+        program = Program((), {}, {}, sizes, offsets={}, lasting=rests, stowed=rests, results=())
         spill = platform.make_ready(program, tensors, 0)
         assert spill is not None
         spill.arrange(storages, program.stowed, {name: 2 * MIB})

@@ -299,12 +299,11 @@ class Run:
         self._keep(result.value, geometry.storage, item)
         return born
 
-    def extent(self, storage: str) -> tuple[int, int]:
-        """Return where a storage lies in its tier, and its bytes."""
+    def _offset_of(self, storage: str) -> int:
+        """Return where a storage begins in its tier."""
         if storage in self.program.lasting:
-            return self.extents[storage].offset, self.program.sizes[storage]
-        offset, size = self.program.extents[storage]
-        return self._spill_of(storage).scratch_offset + offset, size
+            return self.extents[storage].offset
+        return self._spill_of(storage).scratch_offset + self.program.offsets[storage]
 
     def _spill_of(self, storage: str) -> Spill:
         assert self.spill is not None, "a program with transfers has a next tier"
@@ -314,25 +313,22 @@ class Run:
         return self.spill.below
 
     def _swap_out(self, storage: str, begin: int, end: int) -> None:
-        offset, _ = self.extent(storage)
         self._rest(storage, end - begin)
-        address = self.storages[storage].data_ptr()
-        self.submit(Lane.OUT, storage, end - begin, offset + begin, address + begin)
+        self.submit(Lane.OUT, storage, begin, end, self.storages[storage].data_ptr() + begin)
 
     def _swap_in(self, storage: str, begin: int, end: int) -> None:
-        offset, size = self.extent(storage)
         there = None if storage in self.program.lasting else self.storages.get(storage)
         self.memory.before(self.position)
-        address = self.memory.reserve(storage, begin, end, size, there)
+        address = self.memory.reserve(storage, begin, end, self.program.sizes[storage], there)
         self._hold(end - begin)
         self._make_room()
-        self.submit(Lane.IN, storage, end - begin, offset + begin, address + begin)
+        self.submit(Lane.IN, storage, begin, end, address + begin)
 
-    def submit(self, lane: Lane, storage: str, size: int, offset: int, address: int) -> None:
-        """Begin a copy between the device at `address` and the tier of the storage at `offset`."""
+    def submit(self, lane: Lane, storage: str, begin: int, end: int, address: int) -> None:
+        """Begin a copy of bytes begin:end of a storage between its tier and the device, from `address` on."""
         link = self._spill_of(storage).link
         assert link is not None, "room was reserved, with a link"
-        ticket = link.submit(lane, storage, size, offset, address)
+        ticket = link.submit(lane, storage, end - begin, self._offset_of(storage) + begin, address)
         self.in_flight.setdefault(storage, []).append(ticket)
 
     def _wait(self, storage: str) -> None:
@@ -349,14 +345,14 @@ class Run:
 
     def _drop(self, storage: str, begin: int, end: int) -> None:
         """Free device bytes of a storage whose content rests in the tier; the caller's storages stay readable there."""
-        if end - begin < self.program.extents.get(storage, (0, 0))[1]:
+        if end - begin < self.program.sizes[storage]:
+            assert storage not in self.program.lasting, "the law of swapping drops what outlives the step as a whole"
             self.memory.lend(storage, self.storages[storage], begin, end)
             self._hold(begin - end)
             return
         if storage not in self.program.lasting:
             self._release(storage)
             return
-        assert end - begin == self.program.sizes[storage], "the law of swapping drops what outlives the step as a whole"
         self.forget(storage)
         lasting = self.storages[storage]
         address = lasting.data_ptr()

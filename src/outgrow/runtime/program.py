@@ -94,17 +94,17 @@ Instruction = Call | SwapOut | SwapIn | Wait | Drop
 class Program:
     """Instructions in order, what dies after each, and how every value lies in its storage.
 
-    `extents` gives each swapped storage that does not outlive the step its place in the scratch: (offset, bytes).
-    Storages that are `sunk` go to the tier below, and have their places in the scratch there. Storages that outlive the
-    step and leave the device are `lasting`; of these, `stowed` ones rest in the tier between steps. Where addresses
-    matter, `addresses` are those of an arena, and `aims` say by instruction what is allocated there.
+    `offsets` says where in the scratch each swapped storage begins that does not outlive the step. Storages that are
+    `sunk` go to the tier below, and have their places in the scratch there. Storages that outlive the step and leave
+    the device are `lasting`; of these, `stowed` ones rest in the tier between steps. Where addresses matter,
+    `addresses` are those of an arena, and `aims` say by instruction what is allocated there.
     """
 
     instructions: tuple[Instruction, ...]
     dies: Mapping[int, tuple[str, ...]]
     geometry: Mapping[str, Geometry]
     sizes: Mapping[str, int]
-    extents: Mapping[str, tuple[int, int]]
+    offsets: Mapping[str, int]
     lasting: frozenset[str]
     stowed: frozenset[str]
     results: tuple[str, ...]
@@ -121,17 +121,17 @@ class Program:
     @property
     def moves(self) -> bool:
         """Whether anything leaves, or rests in a tier between steps."""
-        return bool(self.lasting or self.extents)
+        return bool(self.lasting or self.offsets)
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the tier that the program needs beside those of lasting storages."""
-        return self._bytes(self.extents.keys() - self.sunk)
+        return self._bytes(self.offsets.keys() - self.sunk)
 
     @property
     def sunk_bytes(self) -> int:
         """Bytes of the tier below that the program needs beside those of lasting storages."""
-        return self._bytes(self.sunk & self.extents.keys())
+        return self._bytes(self.sunk & self.offsets.keys())
 
     def _bytes(self, names: Collection[str]) -> int:
-        return max((sum(self.extents[name]) for name in names), default=0)
+        return max((self.offsets[name] + self.sizes[name] for name in names), default=0)

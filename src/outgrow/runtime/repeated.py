@@ -140,9 +140,8 @@ class Repeated:
 
     def _move(self, part: Moved) -> None:
         copy = part.copy
-        offset, _ = self._run.extent(copy.storage)
         lane = Lane.OUT if isinstance(copy, SwapOut) else Lane.IN
-        self._run.submit(lane, copy.storage, copy.end - copy.begin, offset + copy.begin, part.address)
+        self._run.submit(lane, copy.storage, copy.begin, copy.end, part.address)
 
     def _wait(self, storage: str) -> None:
         for flight in self._run.in_flight.pop(storage, ()):

@@ -49,9 +49,9 @@ def lower(
         dies=graph.dying_at,
         geometry={name: geometry_of(graph, name) for name in graph.values},
         sizes={name: storage.size_bytes for name, storage in graph.storages.items()},
-        extents={
-            **_extents(graph, {name: size for name, size in passed.items() if name not in sunk}),
-            **_extents(graph, {name: size for name, size in passed.items() if name in sunk}),
+        offsets={
+            **_offsets({name: size for name, size in passed.items() if name not in sunk}),
+            **_offsets({name: size for name, size in passed.items() if name in sunk}),
         },
         lasting=leaving,
         stowed=frozenset(name for name in leaving if graph.storages[name].home != DEVICE),
@@ -149,7 +149,6 @@ def geometry_of(graph: Graph, name: str) -> Geometry:
     return Geometry(value.storage, dtype, value.shape, value.strides, value.offset)
 
 
-def _extents(graph: Graph, rooms: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+def _offsets(rooms: Mapping[str, int]) -> dict[str, int]:
     """Give each storage its own bytes of the scratch, one after the other; `rooms` are what each takes there."""
-    begins = accumulate(rooms.values(), initial=0)
-    return {name: (begin, graph.storages[name].size_bytes) for name, begin in zip(rooms, begins, strict=False)}
+    return dict(zip(rooms, accumulate(rooms.values(), initial=0), strict=False))
