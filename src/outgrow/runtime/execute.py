@@ -18,13 +18,14 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
+from outgrow.runtime import arena
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import Copy
 from outgrow.runtime.memory import view
 from outgrow.runtime.program import Call, Geometry, Item, Program, Result
 from outgrow.runtime.recording import Moment, Recording, seconds_between
-from outgrow.runtime.resting import Extent, rest, settle
+from outgrow.runtime.resting import Extent, rest
 from outgrow.runtime.spill import Spill
 
 SEVERAL = (tuple, list)
@@ -339,7 +340,7 @@ class Run:
         self.free_since = self.memory.moment()
         arrived = self.memory.arrived(storage)
         if arrived is not None and storage in self.program.lasting:
-            settle(self.storages[storage], arrived)
+            arena.exchange(self.storages[storage], arrived)
         elif arrived is not None:
             self.storages[storage] = arrived
 

@@ -6,7 +6,7 @@ step that fails leaves nothing behind that cannot be read.
 
     extent   bytes of a file that belong to one storage; free again when its mapping and its holders are gone
     rest     a storage whose bytes are in its extent changes places with a mapping of it
-    settle   a storage changes places with memory in which its bytes have arrived
+    home     a storage changes places with memory in which its bytes have arrived
 
 All tensors over a storage go along, views and gradients and what optimizers keep, since the storage stays the same.
 """
@@ -83,11 +83,6 @@ def rest(storage: torch.UntypedStorage, extent: Extent) -> None:
     arena.exchange(storage, mapping)
 
 
-def settle(storage: torch.UntypedStorage, arrived: torch.UntypedStorage) -> None:
-    """Let a storage change places with the memory in which its bytes have arrived."""
-    arena.exchange(storage, arrived)
-
-
 def forget(storage: torch.UntypedStorage) -> None:
     """Give back the memory that was taken by reading a storage that rests on the disk."""
     extent = extent_of(storage)
@@ -99,7 +94,7 @@ def come_home(storage: torch.UntypedStorage) -> None:
     """Bring a storage that rests in the next tier back to memory of its device."""
     extent = extent_of(storage)
     if extent is not None and is_exchangeable(storage):
-        settle(storage, extent.file.tier.home(extent.offset, storage))
+        arena.exchange(storage, extent.file.tier.home(extent.offset, storage))
 
 
 def bring_home(
