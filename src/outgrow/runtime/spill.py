@@ -126,8 +126,7 @@ class Spill:
         Returns the extents of the stowed ones, and new ones for the others that are `lasting` (sizes by name), which
         may leave during the step. Raises `TierFailure` if the disk fails, or has no room for all of them.
         """
-        assert self.file is not None, "the file was made when room was reserved"
-        found, leaves_holes = self.stow({name: item for name, item in storages.items() if name in stowed}, sunk)
+        found, leaves_holes = self.sent({name: storages[name] for name in storages if name in stowed}, sunk)
         if leaves_holes:
             trim()
         bring_home(storage for name, storage in storages.items() if name not in found)
@@ -135,36 +134,26 @@ class Spill:
         return found | {name: self._file_of(name, sunk).take(size) for name, size in left.items()}
 
     def _file_of(self, name: str, sunk: Collection[str]) -> SpillFile:
-        file = self.below.file if name in sunk and self.below is not None else self.file
-        assert file is not None, "the file was made when room was reserved"
-        return file
+        spill = self.below if name in sunk else self
+        assert spill is not None, "what sinks has a tier below"
+        assert spill.file is not None, "the file was made when room was reserved"
+        return spill.file
 
-    def stow(
-        self, storages: Mapping[str, torch.UntypedStorage], sunk: Collection[str]
+    def sent(
+        self, storages: Mapping[str, torch.UntypedStorage], sunk: Collection[str] = ()
     ) -> tuple[dict[str, Extent], bool]:
-        """Bring storages to this file, those that are `sunk` to the one below; returns as `sent` does."""
-        sinking = {name: storage for name, storage in storages.items() if name in sunk}
-        if not sinking:
-            return self.sent(storages)
-        assert self.below is not None, "what sinks has a tier below"
-        deep, has_sunk = self.below.sent(sinking)
-        found, was_elsewhere = self.sent({name: item for name, item in storages.items() if name not in sinking})
-        return deep | found, has_sunk or was_elsewhere
-
-    def sent(self, storages: Mapping[str, torch.UntypedStorage]) -> tuple[dict[str, Extent], bool]:
-        """Bring storages to this file; returns their extents, and whether one of them was elsewhere."""
-        assert self.file is not None, "the file was made when room was reserved"
+        """Bring storages to this file, or below; returns their extents, and whether one of them was elsewhere."""
         found: dict[str, Extent] = {}
-        leaves_holes = False
+        was_elsewhere = False
         for name, storage in storages.items():
-            extent = self.held(storage)
-            if extent is None:
-                extent = self.file.take(storage.nbytes())
+            file, extent = self._file_of(name, sunk), extent_of(storage)
+            if extent is None or extent.file is not file:
+                extent = file.take(storage.nbytes())
                 copied_out(storage, extent)
-                leaves_holes = True
+                was_elsewhere = True
             forget(storage)
             found[name] = extent
-        return found, leaves_holes
+        return found, was_elsewhere
 
     def gather(self, storages: Iterable[torch.UntypedStorage]) -> None:
         """Move those that rest here towards the beginning, so that what is free is in fewer pieces.
