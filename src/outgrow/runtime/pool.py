@@ -15,7 +15,8 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 from warnings import warn
 from weakref import finalize
 
@@ -37,6 +38,14 @@ _PAGEABLE = (
 )
 
 
+class _Piece(NamedTuple):
+    """Memory for the offsets begin:end of a pool."""
+
+    begin: int
+    end: int
+    memory: torch.Tensor
+
+
 class HostPool:
     """Host memory beside a device, in pieces, each locked as a whole: no copy reaches from one piece to the next.
 
@@ -50,9 +59,7 @@ class HostPool:
     def __init__(self, device: torch.device, lock: LockPages) -> None:
         self.device, self._lock = device, lock
         self.capacity_bytes = 0
-        self._begins: list[int] = []
-        self._ends: list[int] = []
-        self._pieces: list[torch.Tensor] = []
+        self._pieces: list[_Piece] = []
         self._process = os.getpid()
         self.is_locked = True
 
@@ -74,15 +81,13 @@ class HostPool:
         elif self.is_locked:
             self.is_locked = False
             warn(_PAGEABLE.format(format_bytes(size), unlock), stacklevel=2)
-        self._begins.append(begin)
-        self._ends.append(capacity_bytes)
-        self._pieces.append(piece)
+        self._pieces.append(_Piece(begin, capacity_bytes, piece))
         self.capacity_bytes = capacity_bytes
 
     @property
     def size_bytes(self) -> int:
         """What it takes of the host."""
-        return sum(piece.nbytes for piece in self._pieces)
+        return sum(piece.memory.nbytes for piece in self._pieces)
 
     def taken_for(self, size_bytes: int) -> int:
         """Return what a piece of `size_bytes` takes of the host."""
@@ -90,17 +95,12 @@ class HostPool:
 
     def release(self, is_free: Callable[[int, int], bool]) -> None:
         """Give back pieces of which nobody has any byte; `is_free(begin, end)` says so of a piece, by its offsets."""
-        kept = [
-            (begin, end, piece)
-            for begin, end, piece in zip(self._begins, self._ends, self._pieces, strict=True)
-            if not is_free(begin, end)
-        ]
-        self._begins, self._ends, self._pieces = [list(column) for column in zip(*kept, strict=True)] or [[], [], []]
+        self._pieces = [piece for piece in self._pieces if not is_free(piece.begin, piece.end)]
 
     def bytes(self, offset: int, size: int) -> torch.Tensor:
         """Return bytes of the pool, uint8[size]."""
-        begin, piece = self._piece(offset, size)
-        return piece[offset - begin : offset - begin + size]
+        piece = self._piece(offset, size)
+        return piece.memory[offset - piece.begin : offset - piece.begin + size]
 
     def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:
         """Return a storage of the device over bytes of the pool; they and `keep` live as long as it does."""
@@ -114,9 +114,8 @@ class HostPool:
                 f"{format_bytes(size)} were to rest in memory of the host, which kernels of {self.device} do not reach "
                 "at its addresses. Raise the memory budget."
             )
-        _, piece = self._piece(offset, size)
         content = bytes_at(self.bytes(offset, size).data_ptr(), size)
-        finalize(content, _let_go, piece, keep).atexit = False
+        finalize(content, _let_go, self._piece(offset, size).memory, keep).atexit = False
         storage = torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
         arena.reach_from(storage, self.device)
         return storage
@@ -133,12 +132,12 @@ class HostPool:
     def forget(self, storage: torch.UntypedStorage) -> None:
         """Do nothing: what rests here has no other place."""
 
-    def _piece(self, offset: int, size: int) -> tuple[int, torch.Tensor]:
-        at = bisect_right(self._begins, offset) - 1
+    def _piece(self, offset: int, size: int) -> _Piece:
+        at = bisect_right(self._pieces, offset, key=attrgetter("begin")) - 1
         assert at >= 0, f"byte {offset} is not in the pool"
-        begin, piece = self._begins[at], self._pieces[at]
-        assert offset + size <= begin + piece.nbytes, f"{offset}:{offset + size} are not in one piece of the pool"
-        return begin, piece
+        piece, end = self._pieces[at], offset + size
+        assert end <= piece.begin + piece.memory.nbytes, f"{offset}:{end} are not in one piece of the pool"
+        return piece
 
 
 def _let_go(_piece: torch.Tensor, _keep: object) -> None:
