@@ -138,7 +138,7 @@ def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
     assert entry is not None, "a strategy is one of a described call"
     calls: dict[tuple[tuple[Shape, ...], tuple[Shape | None, ...]], Call] = {}
     made: list[Piece] = []
-    for worker, bounds in enumerate(_ranges(found, strategy, workers)):
+    for worker, bounds in enumerate(chunks(found.extents[strategy.cut], workers, strategy.step)):
         needed = regions(found, {**found.box, strategy.cut: bounds}, strategy.cut)
         cut = dict.fromkeys(operand for operand, _ in found.depending.get(strategy.cut, ()))
         sizes = {operand: tuple([end - begin for begin, end in needed[operand]]) for operand in cut}
@@ -214,11 +214,6 @@ def _steps(place: Place, cut: str) -> Iterator[int]:
             yield from _steps(atom.of, cut)
 
 
-def _ranges(found: Description, strategy: Strategy, workers: int) -> list[Range]:
-    """Return the range of each worker: all but the last few have the same."""
-    return list(chunks(found.extents[strategy.cut], workers, strategy.step))
-
-
 @cache
 def chunks(size: int, count: int, step: int = 1) -> tuple[Range, ...]:
     """Return ranges of one length, a multiple of a step; the last ones are shorter, or empty. As `torch.chunk` does.
@@ -253,7 +248,7 @@ def _is_right(call: Call, found: Description, strategy: Strategy, workers: int) 
 
     An equation of places that several pieces or elements share is checked once.
     """
-    if any(begin == end for begin, end in _ranges(found, strategy, workers)):
+    if any(begin == end for begin, end in chunks(found.extents[strategy.cut], workers, strategy.step)):
         return False
     equations: dict[tuple[int, ...], _Equation] = {}
     known: dict[int, Description | None] = {}

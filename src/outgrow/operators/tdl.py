@@ -135,14 +135,10 @@ class Place:
 
 def _ordered(factors: Mapping[Atom, int]) -> tuple[tuple[Atom, int], ...]:
     found = [(atom, factor) for atom, factor in factors.items() if factor]
-    return tuple(found) if len(found) < 2 else tuple(sorted(found, key=_name))
+    return tuple(found) if len(found) < 2 else tuple(sorted(found, key=lambda term: _spelled(term[0])))
 
 
-def _name(term: tuple[Atom, int]) -> str:
-    return _names(term[0])
-
-
-_names = cache(repr)
+_spelled = cache(repr)
 
 
 def _shifted(atom: Atom, name: str, by: int) -> Place:
@@ -377,7 +373,7 @@ class Description:
     @cached_property
     def elements(self) -> tuple[Element, ...]:
         """Every element that is read for any of the results, in order."""
-        return _of_all(self.results)
+        return tuple([element for result in self.results if result is not None for element in result.elements])
 
     @cached_property
     def places(self) -> Mapping[int, tuple[tuple[Place | None, ...], ...]]:
@@ -412,10 +408,6 @@ def _along(read: Sequence[tuple[Place | None, ...]]) -> tuple[tuple[Place | None
     if len(read) == 1:
         return tuple([(place,) for place in read[0]])
     return tuple([tuple({id(place): place for place in along}.values()) for along in zip(*read, strict=True)])
-
-
-def _of_all(results: Sequence[Result | None]) -> tuple[Element, ...]:
-    return tuple([element for result in results if result is not None for element in result.elements])
 
 
 def described(call: Call, results: Sequence[Result | None]) -> Description:

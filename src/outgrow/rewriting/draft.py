@@ -226,10 +226,6 @@ class Draft:
         """Return the version of a storage directly before a place."""
         return len(self.writers(storage, before)) - (storage in self._born)
 
-    def values_of(self, storage: str) -> list[Value]:
-        """Return the values that lie in a storage."""
-        return [self.values[name] for name in self._values_of.get(storage, ())]
-
     def conflicts(self, place: Place) -> Iterator[Place]:
         """Yield the places of the ops that must keep their order with the one at `place` (`analysis.precedence`)."""
         own = self._written[place]
@@ -241,7 +237,8 @@ class Draft:
 
     def rename_storage(self, old: str, new: str, version: int) -> None:
         """Let what lies in `old` lie in `new` instead, `version` versions later; `old` is gone."""
-        for value in self.values_of(old):
+        for name in [*self._values_of.get(old, ())]:
+            value = self.values[name]
             self.add_value(replace(value, storage=new, version=value.version + version))
         for place in self._touching.pop(old, {}):
             item = self._items[place]

@@ -11,7 +11,7 @@ it: therefore a fusion can run in one piece, where its first op stood. It reads 
 other ops want; what lies between is never born.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -119,23 +119,14 @@ def _fusion(graph: Graph, ops: tuple[Op, ...], users: dict[str, set[str]]) -> Fu
     made = [name for op in ops for name in op.results if name is not None]
     born = {graph.values[name].storage for name in made}
     read = dict.fromkeys(name for op in ops for name in op.operands)
+    wanted = {name for name in born if name in graph.kept or not users[name] <= names}
     return Fusion(
         ops,
         operands=tuple(name for name in read if graph.values[name].storage not in born),
-        results=tuple(name for name in made if _is_wanted(graph, graph.values[name].storage, users, names)),
+        results=tuple(name for name in made if graph.values[name].storage in wanted),
     )
-
-
-def _is_wanted(graph: Graph, storage: str, users: dict[str, set[str]], names: set[str]) -> bool:
-    return storage in graph.kept or not users[storage] <= names
 
 
 def _one_op(fusion: Fusion, operator: str) -> Op:
     name = f"{fusion.ops[0].name}_to_{fusion.ops[-1].name}"
     return Op(name, operator, (tuple(Ref(operand) for operand in fusion.operands),), (), fusion.results)
-
-
-def defining(graph: Graph, fusion: Fusion) -> Iterator[tuple[str, str]]:
-    """Yield each storage that a fusion brings into being, with the value that is the result."""
-    for op in fusion.ops:
-        yield from ((graph.values[name].storage, name) for name in op.results if name is not None)

@@ -19,10 +19,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from outgrow.analysis.cost import COMPILED
 from outgrow.errors import Uncapturable
-from outgrow.frontends.lowering.fusing import Fusion, defining, fused, fusions
+from outgrow.frontends.lowering.fusing import Fusion, fused, fusions
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
-from outgrow.ir.graph import Argument, Graph, Ref, Symbol, Value
+from outgrow.ir.graph import Argument, Graph, Ref, Symbol, Value, result_values
 
 Kernel = Callable[[Sequence[Tensor]], list[Tensor]]
 
@@ -112,7 +112,7 @@ def _module(graph: Graph, fusion: Fusion) -> fx.GraphModule:
     """Return a fusion as what Inductor takes: a node for each op, and one for each view of a result."""
     made = fx.Graph()
     nodes = {name: made.placeholder(f"operand_{at}") for at, name in enumerate(fusion.operands)}
-    owners = dict(defining(graph, fusion))
+    owners = {graph.values[name].storage: name for op in fusion.ops for name in result_values(op)}
 
     def node(name: str) -> fx.Node:
         if name not in nodes:
