@@ -6,7 +6,7 @@ A slice is cut along its own dimension as well: its elements lie at multiples of
 from collections.abc import Callable, Mapping
 
 from outgrow.operators.catalogue.entry import Entry, dimension, sized, whole_number, with_argument
-from outgrow.operators.tdl import ALL, All, Argument, Call, Element, Place, Result, applied, numbered
+from outgrow.operators.tdl import ALL, All, Call, Element, Place, Result, applied, numbered
 
 
 def cat(call: Call) -> list[Result | None]:
@@ -14,14 +14,14 @@ def cat(call: Call) -> list[Result | None]:
     first = call.operands[0]
     if any(len(operand.shape) != len(first.shape) for operand in call.operands):
         return [None]
-    at = _but(dimension(_argument(call, 1), len(first.shape)), len(first.shape))
+    at = _but(dimension(call.arguments[1], len(first.shape)), len(first.shape))
     return [Result.at(at, applied(*(operand[at] for operand in call.operands)))]
 
 
 def stack(call: Call) -> list[Result | None]:
     """Operands beside each other, in a new dimension."""
     rank = len(call.operands[0].shape) + 1
-    axis = dimension(_argument(call, 1), rank)
+    axis = dimension(call.arguments[1], rank)
     at = _but(axis, rank)
     inner = (*at[:axis], *at[axis + 1 :])
     return [Result.at(at, applied(*(operand[inner] for operand in call.operands)))]
@@ -30,14 +30,14 @@ def stack(call: Call) -> list[Result | None]:
 def apart(call: Call) -> list[Result | None]:
     """Parts of the operand that lie behind each other, of whatever lengths."""
     (x,) = call.operands
-    at = _but(dimension(_argument(call, 2), len(x.shape)), len(x.shape))
+    at = _but(dimension(call.arguments[2], len(x.shape)), len(x.shape))
     return [None if shape is None else Result.at(at, x[at]) for shape in call.shapes]
 
 
 def unbind(call: Call) -> list[Result | None]:
     """All parts of length one, without their dimension."""
     (x,) = call.operands
-    return _without(call, x[_but(dimension(_argument(call, 1), len(x.shape)), len(x.shape))])
+    return _without(call, x[_but(dimension(call.arguments[1], len(x.shape)), len(x.shape))])
 
 
 def select(call: Call) -> list[Result | None]:
@@ -54,22 +54,22 @@ def _without(call: Call, value: Element) -> list[Result | None]:
 def slice_tensor(call: Call) -> list[Result | None]:
     """Every element from a place on, at multiples of a step."""
     (x,) = call.operands
-    axis, start, step = dimension(_argument(call, 1), len(x.shape)), _start(call), whole_number(_argument(call, 4, 1))
+    axis, start, step = dimension(call.arguments[1], len(x.shape)), _start(call), whole_number(call.arguments[4])
     i = numbered("i", len(x.shape))
     return [Result.at(i, x[tuple(place * step + start if at == axis else place for at, place in enumerate(i))])]
 
 
 def _start(call: Call) -> int:
     (x,) = call.operands
-    size = x.shape[dimension(_argument(call, 1), len(x.shape))]
-    start = whole_number(_argument(call, 2) or 0)
+    size = x.shape[dimension(call.arguments[1], len(x.shape))]
+    start = whole_number(call.arguments[2] or 0)
     return min(max(start + size if start < 0 else start, 0), size)
 
 
 def _sliced(call: Call, cut: str) -> Call:
     """Return how a part of a slice is called: from its own beginning on, where it is cut."""
     (x,) = call.operands
-    axis = dimension(_argument(call, 1), len(x.shape))
+    axis = dimension(call.arguments[1], len(x.shape))
     if cut != f"i{axis}":
         return call
     return with_argument(with_argument(call, 2, 0), 3, x.shape[axis])
@@ -92,10 +92,6 @@ def of_a_part(axis_at: int) -> Callable[[Call], list[Result | None]]:
 
 def _but(axis: int, rank: int) -> tuple[Place | All, ...]:
     return tuple(ALL if number == axis else place for number, place in enumerate(numbered("i", rank)))
-
-
-def _argument(call: Call, position: int, otherwise: Argument = 0) -> Argument:
-    return call.arguments[position] if len(call.arguments) > position else otherwise
 
 
 ENTRIES: Mapping[str, Entry] = {
