@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from outgrow.analysis.timeline import Lane
 from outgrow.errors import TierFailure
-from outgrow.runtime import links
-from outgrow.runtime.links import Link, Ticket, handing_over, measure_link
+from outgrow.runtime.links import Link, Ticket, handing_over, measure_link, measured_rates
 from outgrow.runtime.memory import Block
 from outgrow.runtime.tiers import DiskTier
 from outgrow.units import MIB
@@ -437,18 +436,15 @@ def test_measuring_a_failing_disk_is_refused(disk_folder: Path, monkeypatch: pyt
     assert copying_threads() == threads
 
 
-def test_full_duplex_is_told_from_half(monkeypatch: pytest.MonkeyPatch, link: Link) -> None:
+def test_full_duplex_is_told_from_half() -> None:
     """Two copies that take as long as the longer of them are full duplex, as long as both are half."""
-    monkeypatch.setattr(links, "MEASURED_BYTES", MIB)
     for together, is_half in ((1.0, False), (2.0, True)):
 
-        def seconds(*tickets: Ticket, together: float = together) -> float:
-            link.settle()
-            if len(tickets) == 2:
+        def seconds(*copies: tuple[Lane, int, int], together: float = together) -> float:
+            if len(copies) == 2:
                 return together
-            return 1.0 if tickets[0].size == MIB else 1e-4
+            return 1.0 if copies[0][2] == MIB else 1e-4
 
-        monkeypatch.setattr(links, "_seconds", seconds)
-        rates = links._rates(link, 3)
+        rates = measured_rates(seconds, MIB, 3)
         assert rates.half_duplex is is_half
         assert rates.out_bytes_per_second == pytest.approx(MIB / (1.0 - 1e-4))

@@ -296,22 +296,23 @@ def measure_link(folder: Path, repetitions: int = 3) -> LinkRates:
     `DiskTier` does.
     """
     with DiskTier(folder, 2 * MEASURED_BYTES) as tier:
+        blocks = _filled_block(), _filled_block()
         link = Link(tier)
+
+        def seconds(*copies: tuple[Lane, int, int]) -> float:
+            tickets = [
+                link.submit(lane, f"block {number}", size, number * MEASURED_BYTES, blocks[number].address)
+                for lane, number, size in copies
+            ]
+            for ticket in tickets:
+                ticket.wait()
+            return max(ticket.end for ticket in tickets) - min(ticket.begin for ticket in tickets)
+
         try:
             with handing_over():
-                return _rates(link, repetitions)
+                return measured_rates(seconds, MEASURED_BYTES, repetitions)
         finally:
             link.close()
-
-
-def _rates(link: Link, repetitions: int) -> LinkRates:
-    blocks = _filled_block(), _filled_block()
-
-    def seconds(*copies: tuple[Lane, int, int]) -> float:
-        places = [(lane, number * MEASURED_BYTES, blocks[number].address, size) for lane, number, size in copies]
-        return _seconds(*(link.submit(lane, f"block at {at}", size, at, address) for lane, at, address, size in places))
-
-    return measured_rates(seconds, MEASURED_BYTES, repetitions)
 
 
 def measured_rates(seconds: Callable[..., float], size: int, repetitions: int) -> LinkRates:
@@ -329,13 +330,6 @@ def measured_rates(seconds: Callable[..., float], size: int, repetitions: int) -
         latency_seconds=latency,
         half_duplex=together > (max(out, back) + (out + back)) / 2,
     )
-
-
-def _seconds(*tickets: Ticket) -> float:
-    """Wait for copies and return the seconds from the first begin to the last end."""
-    for ticket in tickets:
-        ticket.wait()
-    return max(ticket.end for ticket in tickets) - min(ticket.begin for ticket in tickets)
 
 
 def _filled_block() -> Block:
