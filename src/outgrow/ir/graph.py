@@ -29,7 +29,7 @@ is a storage of 0 bytes, too, that is there for nothing but the order of the ops
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TypeAlias
@@ -236,7 +236,6 @@ class Graph:
     values: Mapping[str, Value]
     instructions: tuple[Instruction, ...]
     results: tuple[str, ...] = ()
-    name: str = field(default="step", compare=False)
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:

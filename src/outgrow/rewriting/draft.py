@@ -26,7 +26,6 @@ class Draft:
         self.storages: dict[str, Storage] = dict(graph.storages)
         self.values: dict[str, Value] = {}
         self.results: tuple[str, ...] = graph.results
-        self._name = graph.name
         self._items: dict[Place, Instruction] = {}
         self._next: dict[Place, Place] = {_BEGIN: _END}
         self._previous: dict[Place, Place] = {_END: _BEGIN}
@@ -47,7 +46,7 @@ class Draft:
     def graph(self) -> Graph:
         """Return the graph as it stands."""
         items = tuple(self._items[place] for place in self._places(_BEGIN))
-        return Graph(dict(self.storages), dict(self.values), items, self.results, self._name)
+        return Graph(dict(self.storages), dict(self.values), items, self.results)
 
     # Order -----------------------------------------------------------------------------------------------------------
 
