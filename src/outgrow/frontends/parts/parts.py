@@ -6,6 +6,7 @@ arrive (`frontends.parts.arrivals`). Parts share a budget (`frontends.parts.shar
 and the optimizer's state stay on the device.
 """
 
+import gc
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -75,7 +76,8 @@ class Part:
         others = shared.others_bytes(args)
         if ready is None:
             captured = self._captured(args)
-            shared.platform.clear_away()
+            gc.collect()  # what the compilers have left behind
+            shared.platform.trim()
             self._use(shared, key, planned(shared, captured, self._origin, args, others, None))
             self._drop_oldest(shared)
         else:

@@ -142,9 +142,6 @@ class OnCpu:
     def trim(self) -> None:
         freeing.trim()
 
-    def clear_away(self) -> None:
-        freeing.clear_away()
-
     def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
         """What the machine has no room for stays where it is."""
         coming = (item for item in storages if not is_own or self._spill.has(item))

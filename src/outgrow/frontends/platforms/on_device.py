@@ -244,9 +244,6 @@ class OnDevice:
     def trim(self) -> None:
         self._device.give_back()
 
-    def clear_away(self) -> None:
-        self.trim()
-
     def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
         """Close the arenas, since no planned step runs now. What still finds no room stays where it is."""
         self._close_arenas()

@@ -133,10 +133,6 @@ class Platform(Protocol):
         """Give back what is free."""
         ...
 
-    def clear_away(self) -> None:
-        """Give back what compilers have left behind."""
-        ...
-
     def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
         """Bring back what rests in a next tier between steps, be it that of another step unless `is_own`."""
         ...
