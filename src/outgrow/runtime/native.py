@@ -42,7 +42,8 @@ def load(source: Source, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
         subprocess.SubprocessError: the compiler failed.
     """
     text = b"".join(path.read_bytes() for path in (source.path, *source.headers))
-    key = text + f"{torch.__version__} {platform.machine()} {_told_to_compile(source)}".encode()
+    options = [*_flags(source), *source.libraries]  # whichever compiler it is: a library kept serves without one
+    key = text + f"{torch.__version__} {platform.machine()} {options}".encode()
     return load_from(cache_folder(source.path.stem) / f"{sha256(key).hexdigest()[:16]}.so", source, kind)
 
 
@@ -72,11 +73,6 @@ def command(source: Source, made: Path) -> list[str]:
 def compiler() -> str | None:
     """Return the C++ compiler of this machine, if it has one."""
     return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-
-
-def _told_to_compile(source: Source) -> list[str]:
-    """Return what a compiler is told of a source, whichever compiler it is: a library kept serves without one, too."""
-    return [*_flags(source), *source.libraries]
 
 
 def _flags(source: Source) -> list[str]:

@@ -164,12 +164,12 @@ class PlannedMemory:
 
     def begin(self, free_bytes: int) -> Moment:  # noqa: ARG002 - the arena is what it is
         self.arena.device.reset_high_water()
-        self._begin = self._mark()
+        self._begin = self.arena.moment()
         return self._begin
 
     def moment(self) -> Moment:
         """A mark; where nobody asks for the times of operators, the beginning, since each mark costs some time."""
-        return self._mark() if self.is_timed else self._begin
+        return self.arena.moment() if self.is_timed else self._begin
 
     def end(self) -> Moment:
         """Raises `ReplayMismatch` if a library kept memory that was planned for others."""
@@ -182,7 +182,7 @@ class PlannedMemory:
             )
         if self.program.lasting:  # what rests in memory of the host is read there without asking the device
             self.arena.device.streams.mark(Lane.OUT).wait()
-        return self._mark()
+        return self.arena.moment()
 
     def leave_free(self, free_bytes: int) -> None:
         """Do nothing: the arena is what it is."""
@@ -261,9 +261,6 @@ class PlannedMemory:
                     rest(storages[name], extents[name])
         if failures:
             raise failures[0]
-
-    def _mark(self) -> Moment:
-        return self.arena.moment()
 
     def _storage(self, address: int, size_bytes: int) -> torch.UntypedStorage:
         return storage_on(self.arena.device.torch_device, address, size_bytes)

@@ -5,12 +5,12 @@ trace may mean to wait for the end of the step; to run it does not.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Protocol, TypeAlias
+from functools import cached_property, partial
+from typing import TypeAlias
 
 from outgrow.analysis.timeline import Event, Lane, Span, Trace, peak_bytes
+from outgrow.runtime.medium import Copy
 from outgrow.runtime.streams import Mark
 
 Moment: TypeAlias = float | Mark
@@ -21,14 +21,6 @@ Held: TypeAlias = list[tuple[Moment | None, int, int]]
 
 _HOST_SHARE = 0.8
 """A host that takes a larger share of a run to give out its work keeps the device waiting, or is kept waiting by it."""
-
-
-class Copied(Protocol):
-    """A copy that was waited for."""
-
-    def span(self, origin: float) -> Span:
-        """Return when it was made, in seconds from `origin` by the host's clock on."""
-        ...
 
 
 def seconds_between(begin: Moment, end: Moment) -> float:
@@ -54,7 +46,7 @@ class Recording:
     host_end: float = math.inf
     ops: list[tuple[str, Moment, Moment]] = field(default_factory=list[tuple[str, Moment, Moment]])
     memory: Held = field(default_factory=Held)
-    copies: list[Copied] = field(default_factory=list[Copied])
+    copies: list[Copy] = field(default_factory=list[Copy])
     behind: int = 0
 
     def give(self, last: Moment) -> None:
@@ -75,7 +67,7 @@ class Recording:
     @cached_property
     def trace(self) -> Trace:
         """What happened; this waits for it, and is asked for after the end of the run."""
-        since = self._since
+        since = partial(seconds_between, self.begin)
         spans = [Span(Lane.COMPUTE, name, since(begin), since(end)) for name, begin, end in self.ops]
         copies = [copy.span(self.host_begin) for copy in self.copies]
         events = [Event(0.0 if at is None else since(at), device, tier) for at, device, tier in self.memory]
@@ -95,8 +87,3 @@ class Recording:
         """
         is_late = self.host_end - self.host_begin > _HOST_SHARE * self.seconds
         return is_late and 2 * self.behind <= len(self.ops)
-
-    @property
-    def _since(self) -> Callable[[Moment], float]:
-        begin = self.begin
-        return lambda moment: seconds_between(begin, moment)

@@ -164,7 +164,11 @@ class OnDevice:
         scratch = {name: part.scratch_bytes for name, part in parts.items()}
         elsewhere = outside(graph) | captured.elsewhere
         addresses = addresses_of(graph, scratch, elsewhere, page_bytes=self._arena.page_bytes)
-        aims = {at: _aims(graph, item, parts[item.name], addresses.stays.get(at, {})) for at, item in _ops(graph)}
+        aims = {
+            at: _aims(graph, item, parts[item.name], addresses.stays.get(at, {}))
+            for at, item in enumerate(graph.instructions)
+            if isinstance(item, Op)
+        }
         return lower(graph, self._unread, addresses, aims, sunk(graph, prepared.machine))
 
     def needed_bytes(self, prepared: Prepared, program: Program) -> int:
@@ -294,10 +298,6 @@ class OnDevice:
 def _is_one(device: BesideHost, other: BesideHost) -> bool:
     """Whether two are one device. What stands in for one on the host has memory of its own."""
     return device is other or (device.torch_device == other.torch_device != CPU)
-
-
-def _ops(graph: Graph) -> list[tuple[int, Op]]:
-    return [(at, item) for at, item in enumerate(graph.instructions) if isinstance(item, Op)]
 
 
 def _reads(captured: Captured) -> int:
