@@ -13,8 +13,8 @@ from outgrow.ir.graph import Op, Ref
 from outgrow.ir.text import parse_graph
 from outgrow.operators import layouts
 from outgrow.operators.layouts import layout_only
-from outgrow.runtime.memory import unread, view
-from outgrow.runtime.program import Call
+from outgrow.runtime.memory import unread
+from outgrow.runtime.program import Call, Geometry
 from tests.frontends.bits import same_bits
 
 aten = torch.ops.aten
@@ -89,7 +89,9 @@ def test_a_stand_in_gives_the_same_bits(
         assert len(positions) == 1
         at = positions[0]
         operand = cast("Tensor", arguments[at])
-        stand_in = view(ADDRESSES, operand.dtype, tuple(operand.shape), operand.stride(), int(operand.storage_offset()))
+        offset = int(operand.storage_offset())
+        layout = Geometry("any", operand.dtype, tuple(operand.shape), operand.stride(), offset)
+        stand_in = layout.over(ADDRESSES)
         function = resolve_operator(operator)
         expected = function(*arguments)
         found = function(*arguments[:at], stand_in, *arguments[at + 1 :])

@@ -10,7 +10,8 @@ from outgrow.frontends.tracing.names import resolve_operator
 from outgrow.ir.graph import Op, Ref
 from outgrow.operators.layouts import CONVOLUTION_BACKWARD, MASK, layout_only
 from outgrow.operators.parts import parts
-from outgrow.runtime.memory import unread, view
+from outgrow.runtime.memory import unread
+from outgrow.runtime.program import Geometry
 from tests.frontends.bits import same_bits
 
 SIZES = {1: (57,), 2: (17, 23), 3: (7, 9, 10)}
@@ -55,7 +56,8 @@ def assert_parts_give_the_bits_of_the_whole(x: Tensor, weight: Tensor, geometry:
 
 def _stand_in(item: object) -> Tensor:
     assert isinstance(item, Tensor)
-    return view(ADDRESSES, item.dtype, tuple(item.shape), item.stride(), int(item.storage_offset()))
+    layout = Geometry("any", item.dtype, tuple(item.shape), item.stride(), int(item.storage_offset()))
+    return layout.over(ADDRESSES)
 
 
 @pytest.mark.usefixtures("one_thread")

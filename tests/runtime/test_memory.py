@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from outgrow.runtime.memory import (
-    HUGE_PAGE_BYTES,
-    PAGE_BYTES,
-    Block,
-    bytes_at,
-    unread,
-    view,
-)
+from outgrow.runtime.memory import HUGE_PAGE_BYTES, PAGE_BYTES, Block, bytes_at, unread
 from outgrow.runtime.process import process_bytes
+from outgrow.runtime.program import Geometry
 from outgrow.units import GIB, MIB
 from tests.runtime.memory import COUNTER_SLACK_BYTES, bytes_of, is_mapped, touch
 
@@ -28,7 +22,7 @@ def test_what_is_not_read_takes_no_memory_and_reads_as_zeros() -> None:
     before = process_bytes()
     storage = unread(256 * MIB)
     address = storage.data_ptr()
-    tensor = view(storage, torch.float32, (8 * MIB,), (8,), 3)
+    tensor = Geometry("x", torch.float32, (8 * MIB,), (8,), 3).over(storage)
     assert tensor.count_nonzero() == 0
     assert abs(process_bytes() - before) < COUNTER_SLACK_BYTES
     del storage, tensor
@@ -111,7 +105,7 @@ def test_a_storage_is_the_block_itself() -> None:
     block = Block(4 * PAGE_BYTES)
     block.commit(0, 4 * PAGE_BYTES)
     storage = block.storage()
-    tensor = view(storage, torch.float32, (4, 8), (8, 1), 16)
+    tensor = Geometry("x", torch.float32, (4, 8), (8, 1), 16).over(storage)
     tensor.fill_(2.0)
     assert storage.data_ptr() == block.address
     assert storage.nbytes() == 4 * PAGE_BYTES
@@ -125,7 +119,7 @@ def test_the_last_tensor_keeps_the_memory() -> None:
     block.commit(0, 2 * MIB)
     address = block.address
     storage = block.storage()
-    tensor = view(storage, torch.uint8, (2 * MIB,), (1,), 0)
+    tensor = Geometry("x", torch.uint8, (2 * MIB,), (1,), 0).over(storage)
     tensor.fill_(5)
     del block, storage
     assert is_mapped(address)

@@ -9,7 +9,7 @@ While an op runs that has not been measured yet, no copy is in flight, and the m
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import torch
@@ -22,7 +22,6 @@ from outgrow.runtime import arena
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import Copy
-from outgrow.runtime.memory import view
 from outgrow.runtime.program import Call, Geometry, Item, Program, Result
 from outgrow.runtime.recording import Moment, Recording, seconds_between
 from outgrow.runtime.resting import Extent, rest
@@ -196,9 +195,9 @@ class Run:
             return scalar
         geometry = self.program.geometry[name]
         assert geometry.dtype is not None, f"scalar {name} is read before it is computed"
-        storage = self.storages[geometry.storage]
-        strides = self.strides.get(name, geometry.strides)
-        found = view(storage, geometry.dtype, geometry.shape, strides, geometry.offset)
+        if name in self.strides:
+            geometry = replace(geometry, strides=self.strides[name])
+        found = geometry.over(self.storages[geometry.storage])
         self._keep(name, geometry.storage, found)
         return found
 

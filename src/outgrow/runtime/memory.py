@@ -269,17 +269,6 @@ def storage_on(device: torch.device, address: int, size_bytes: int) -> torch.Unt
     return made
 
 
-def view(
-    storage: torch.UntypedStorage,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    offset: int,
-) -> torch.Tensor:
-    """Return a tensor over a storage; strides and offset count elements."""
-    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, strides)
-
-
 def _reserve(size_bytes: int) -> int:
     """Reserve address space that starts at a multiple of 2 MiB: reserve more, and give the ends back."""
     reserved_bytes = size_bytes + HUGE_PAGE_BYTES

@@ -22,13 +22,19 @@ Lookup = Callable[[str], Item]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a value lies in its storage; `dtype` is None for a host scalar."""
+    """How a value lies in its storage; `dtype` is None for a host scalar. Strides and offset count elements."""
 
     storage: str
     dtype: torch.dtype | None
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+
+    def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        """Return the tensor that lies so in a storage."""
+        assert self.dtype is not None, "a tensor has a type"
+        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        return empty.set_(storage, self.offset, self.shape, self.strides)
 
 
 @dataclass(frozen=True, slots=True)

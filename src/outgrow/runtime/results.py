@@ -5,7 +5,6 @@ A kernel may return a tensor in larger memory: a loss that keeps all that it was
 
 import torch
 
-from outgrow.runtime.memory import view
 from outgrow.runtime.program import Geometry
 
 
@@ -24,8 +23,7 @@ def is_oversized(item: torch.Tensor, size_bytes: int) -> bool:
 
 def copied_to(storage: torch.UntypedStorage, item: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     """Return a result copied into a storage, laid out as was captured."""
-    assert geometry.dtype is not None, "a tensor has a type"
-    return fill(view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset), item)
+    return fill(geometry.over(storage), item)
 
 
 def fill(tensor: torch.Tensor, item: torch.Tensor) -> torch.Tensor:

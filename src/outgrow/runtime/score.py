@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
-from outgrow.runtime.memory import storage_on, view
+from outgrow.runtime.memory import storage_on
 from outgrow.runtime.program import Call, Instruction, Program, Result
 
 _NOWHERE: Mapping[str, int] = {}
@@ -169,7 +169,7 @@ class _Scoring:
         key = name, address
         if key not in self._made:
             storage = storage_on(device, address, self._program.sizes[geometry.storage])
-            self._made[key] = view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset)
+            self._made[key] = geometry.over(storage)
         return self._made[key]
 
 

@@ -20,7 +20,7 @@ from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Symbo
 from outgrow.operators.in_place import IDLE, INTO, PLACED
 from outgrow.operators.stalls import slowdown
 from outgrow.plan import Addresses
-from outgrow.runtime.memory import unread, view
+from outgrow.runtime.memory import unread
 from outgrow.runtime.over_operands import placed
 from outgrow.runtime.program import Aim, Call, Geometry, Instruction, Program, Result, Slot
 
@@ -108,11 +108,7 @@ def stand_ins(graph: Graph, unread: Callable[[int], torch.UntypedStorage]) -> di
     if not geometry:
         return {}
     storage = unread(max(graph.storages[item.storage].size_bytes for item in geometry.values()))
-    return {
-        name: view(storage, item.dtype, item.shape, item.strides, item.offset)
-        for name, item in geometry.items()
-        if item.dtype is not None
-    }
+    return {name: item.over(storage) for name, item in geometry.items() if item.dtype is not None}
 
 
 def _reads(argument: Argument) -> bool:

@@ -32,7 +32,6 @@ from outgrow.frontends.lowering.lower import call_of, geometry_of, stand_ins
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.device import BesideHost
 from outgrow.runtime.directed import scratch_needed, watched
-from outgrow.runtime.memory import view
 from outgrow.runtime.program import Call, Geometry, Item
 
 _ROUNDS, _TURNS = 3, 4
@@ -250,9 +249,8 @@ def _alone(graph: Graph, op: Op) -> Graph:
 
 
 def _filled(storage: torch.UntypedStorage, geometry: Geometry) -> torch.Tensor:
-    assert geometry.dtype is not None, "a tensor has a type"
-    tensor = view(storage, geometry.dtype, geometry.shape, geometry.strides, geometry.offset)
-    if geometry.dtype.is_floating_point and geometry.dtype.itemsize > 1 and 0 not in geometry.strides:
+    tensor = geometry.over(storage)
+    if tensor.is_floating_point() and tensor.itemsize > 1 and 0 not in geometry.strides:
         tensor.uniform_(0.25, 1.0)
     return tensor
 
