@@ -8,6 +8,7 @@ of the host.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -90,18 +91,14 @@ class BesideDevice:
         self, program: Program, tensors: Mapping[str, Tensor], storages: Collection[torch.UntypedStorage]
     ) -> None:
         """Take the room of a program in the next tier. Where what is free is in pieces, what rests there makes way."""
-        try:
-            self.spill.reserve_for(program, tensors)
-        except TierFailure:
-            self.spill.gather(storages)
-        else:
-            return
-        try:
-            self.spill.reserve_for(program, tensors)
-        except TierFailure:
-            if not self._cleared(program, storages):
-                raise
-            self.spill.reserve_for(program, tensors)
+        for make_way in (self.spill.gather, partial(self._clear, program)):
+            try:
+                self.spill.reserve_for(program, tensors)
+            except TierFailure:
+                make_way(storages)
+            else:
+                return
+        self.spill.reserve_for(program, tensors)
 
     def _sink(self, program: Program, tensors: Mapping[str, Tensor]) -> bool:
         """Bring to the file what is to rest there; return whether any of it was elsewhere."""
@@ -115,14 +112,12 @@ class BesideDevice:
         _, was_elsewhere = below.sent(deep)
         return was_elsewhere
 
-    def _cleared(self, program: Program, storages: Iterable[torch.UntypedStorage]) -> bool:
+    def _clear(self, program: Program, storages: Iterable[torch.UntypedStorage]) -> None:
         """Let what rests in memory of the host rest below it for now, if it may, since free room there is in pieces."""
         below, resting = self.spill.below, [item for item in storages if self.spill.held(item)]
-        if below is None or not resting or not self._device.reads_pages:
-            return False
-        below.reserve(program.sunk_bytes, _rooms(resting))
-        below.sent(_numbered(resting))
-        return True
+        if below is not None and resting and self._device.reads_pages:
+            below.reserve(program.sunk_bytes, _rooms(resting))
+            below.sent(_numbered(resting))
 
 
 def _come_home(program: Program, storages: Mapping[str, torch.UntypedStorage], make_way: Callable[[], None]) -> None:
