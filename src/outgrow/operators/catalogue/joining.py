@@ -6,7 +6,7 @@ A slice is cut along its own dimension as well: its elements lie at multiples of
 from collections.abc import Callable, Mapping
 
 from outgrow.operators.catalogue.entry import Entry, dimension, sized, whole_number, with_argument
-from outgrow.operators.tdl import ALL, All, Call, Element, Place, Result, applied, numbered
+from outgrow.operators.tdl import ALL, All, Argument, Call, Place, Result, applied, numbered
 
 
 def cat(call: Call) -> list[Result | None]:
@@ -14,7 +14,7 @@ def cat(call: Call) -> list[Result | None]:
     first = call.operands[0]
     if any(len(operand.shape) != len(first.shape) for operand in call.operands):
         return [None]
-    at = _but(dimension(call.arguments[1], len(first.shape)), len(first.shape))
+    at = _but(call.arguments[1], len(first.shape))
     return [Result.at(at, applied(*(operand[at] for operand in call.operands)))]
 
 
@@ -30,23 +30,14 @@ def stack(call: Call) -> list[Result | None]:
 def apart(call: Call) -> list[Result | None]:
     """Parts of the operand that lie behind each other, of whatever lengths."""
     (x,) = call.operands
-    at = _but(dimension(call.arguments[2], len(x.shape)), len(x.shape))
+    at = _but(call.arguments[2], len(x.shape))
     return [None if shape is None else Result.at(at, x[at]) for shape in call.shapes]
 
 
-def unbind(call: Call) -> list[Result | None]:
-    """All parts of length one, without their dimension."""
+def taken_out(call: Call) -> list[Result | None]:
+    """One part of length one, or all of them, without their dimension."""
     (x,) = call.operands
-    return _without(call, x[_but(dimension(call.arguments[1], len(x.shape)), len(x.shape))])
-
-
-def select(call: Call) -> list[Result | None]:
-    """One part of length one, without its dimension."""
-    (x,) = call.operands
-    return _without(call, x[_but(dimension(call.arguments[1], len(x.shape)), len(x.shape))])
-
-
-def _without(call: Call, value: Element) -> list[Result | None]:
+    value = x[_but(call.arguments[1], len(x.shape))]
     places = [place for place in value.places if place is not None]
     return [None if shape is None else Result.at(places, value) for shape in call.shapes]
 
@@ -54,16 +45,11 @@ def _without(call: Call, value: Element) -> list[Result | None]:
 def slice_tensor(call: Call) -> list[Result | None]:
     """Every element from a place on, at multiples of a step."""
     (x,) = call.operands
-    axis, start, step = dimension(call.arguments[1], len(x.shape)), _start(call), whole_number(call.arguments[4])
+    axis, step = dimension(call.arguments[1], len(x.shape)), whole_number(call.arguments[4])
+    start, size = whole_number(call.arguments[2] or 0), x.shape[axis]
+    begin = min(max(start + size if start < 0 else start, 0), size)
     i = numbered("i", len(x.shape))
-    return [Result.at(i, x[tuple(place * step + start if at == axis else place for at, place in enumerate(i))])]
-
-
-def _start(call: Call) -> int:
-    (x,) = call.operands
-    size = x.shape[dimension(call.arguments[1], len(x.shape))]
-    start = whole_number(call.arguments[2] or 0)
-    return min(max(start + size if start < 0 else start, 0), size)
+    return [Result.at(i, x[tuple(place * step + begin if at == axis else place for at, place in enumerate(i))])]
 
 
 def _sliced(call: Call, cut: str) -> Call:
@@ -90,7 +76,8 @@ def of_a_part(axis_at: int) -> Callable[[Call], list[Result | None]]:
     return describe
 
 
-def _but(axis: int, rank: int) -> tuple[Place | All, ...]:
+def _but(dim: Argument, rank: int) -> tuple[Place | All, ...]:
+    axis = dimension(dim, rank)
     return tuple(ALL if number == axis else place for number, place in enumerate(numbered("i", rank)))
 
 
@@ -99,8 +86,8 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.stack.default": Entry(stack),
     "aten.split.Tensor": Entry(apart),
     "aten.split_with_sizes.default": Entry(apart),
-    "aten.unbind.int": Entry(unbind),
-    "aten.select.int": Entry(select),
+    "aten.unbind.int": Entry(taken_out),
+    "aten.select.int": Entry(taken_out),
     "aten.slice.Tensor": Entry(slice_tensor, _sliced),
     "aten.slice_backward.default": Entry(of_a_part(2), sized(1)),
     "aten.select_backward.default": Entry(of_a_part(2), sized(1)),
