@@ -154,7 +154,7 @@ class Op:
     def layouts(self) -> tuple[str, ...]:
         """The names of the values of which this op uses the layout alone, in order, as often as it names them."""
         arguments = (*self.arguments, *(argument for _, argument in self.keywords))
-        return tuple([name for argument in arguments for name in argument_layouts(argument)])
+        return tuple([name for argument in arguments for name in argument_values(argument, Like)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,22 +195,13 @@ Transfer: TypeAlias = SwapOut | SwapIn | Wait | Drop
 Instruction: TypeAlias = Op | Transfer
 
 
-def argument_values(argument: Argument) -> Iterator[str]:
-    """Yield the names of the values that an argument uses, in order."""
-    if isinstance(argument, Ref):
+def argument_values(argument: Argument, use: type[Ref] | type[Like] = Ref) -> Iterator[str]:
+    """Yield the names of the values that an argument uses, in order; `use` is how: their content, or their layout."""
+    if isinstance(argument, use):
         yield argument.value
     elif isinstance(argument, tuple):
         for item in argument:
-            yield from argument_values(item)
-
-
-def argument_layouts(argument: Argument) -> Iterator[str]:
-    """Yield the names of the values whose layout alone an argument uses, in order."""
-    if isinstance(argument, Like):
-        yield argument.value
-    elif isinstance(argument, tuple):
-        for item in argument:
-            yield from argument_layouts(item)
+            yield from argument_values(item, use)
 
 
 def leaving_out(op: Op, positions: Sequence[int]) -> Op:
