@@ -10,21 +10,6 @@ Describe: TypeAlias = Callable[[Call], Sequence[Result | None]]
 Adapt: TypeAlias = Callable[[Call, str], Call]
 
 
-def as_it_is(call: Call, _cut: str) -> Call:
-    """Return a call on parts of operands with the arguments of the whole one."""
-    return call
-
-
-def undivided(_call: Call) -> int:
-    """Return that what parts give is not divided."""
-    return 1
-
-
-def no_quotient(_call: Call) -> tuple[int, int] | None:
-    """Return that nothing is to be done once results are put together."""
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A description, and what goes with it.
@@ -37,10 +22,10 @@ class Entry:
     """
 
     describe: Describe
-    adapt: Adapt = as_it_is
+    adapt: Adapt = lambda call, _cut: call
     fill: float = 0.0
-    quotient: Callable[[Call], tuple[int, int] | None] = no_quotient
-    divisor: Callable[[Call], int] = undivided
+    quotient: Callable[[Call], tuple[int, int] | None] = lambda _call: None
+    divisor: Callable[[Call], int] = lambda _call: 1
 
 
 def asked(call: Call, results: Sequence[Result]) -> list[Result | None]:
