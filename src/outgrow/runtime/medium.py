@@ -1,9 +1,12 @@
-"""What is a tier made of? A file on a disk, or memory of the host beside a device, each with its own link."""
+"""What is a tier made of? A file on a disk, or memory of the host beside a device, each with its own link.
+
+A medium makes a new `tier`, with little room, and a `link` to a tier that it has made.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -19,18 +22,6 @@ from outgrow.runtime.tiers import DiskTier
 Tier: TypeAlias = DiskTier | HostPool | FileBelow
 AnyLink: TypeAlias = Link | StreamLink | StagedLink
 Copy: TypeAlias = Ticket | Flight | Passing
-
-
-class Medium(Protocol):
-    """How a tier is made, and a link to it."""
-
-    def tier(self) -> Tier:
-        """Return a new tier, with little room."""
-        ...
-
-    def link(self, tier: Tier) -> AnyLink:
-        """Return a link to a tier of this medium."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +70,6 @@ class BelowHost:
     def link(self, tier: Tier) -> StagedLink:
         assert isinstance(tier, FileBelow), "the tier is of this medium"
         return StagedLink(self.streams, (self.more(), self.more()), self.device, tier.file, self.lock)
+
+
+Medium: TypeAlias = OnDisk | InHost | BelowHost
