@@ -84,7 +84,7 @@ def leave(draft: Draft, storage: str, size_bytes: int, after: Place | None, drop
     """Copy the first bytes out directly after a place (None: the tier has them); free them directly before another."""
     if after is not None:
         draft.insert_after(_last_out(draft, after), SwapOut(storage, 0, size_bytes))
-    last = _last_drop(draft, dropped)
+    last = _behind_which(draft, dropped, (Wait, SwapIn))
     if after is not None:
         last = draft.insert_after(last, Wait(storage))
     draft.insert_after(last, Drop(storage, 0, size_bytes))
@@ -94,7 +94,7 @@ def come_back(draft: Draft, storage: str, pieces: Iterable[Piece], before: Place
     """Bring pieces of a storage back and wait for them directly before a place."""
     for piece in pieces:
         place = required_place(draft, piece.before)
-        draft.insert_after(_last_in(draft, place), SwapIn(storage, piece.begin, piece.end))
+        draft.insert_after(_behind_which(draft, place, (Wait,)), SwapIn(storage, piece.begin, piece.end))
     draft.insert_before(before, Wait(storage))
 
 
@@ -106,18 +106,8 @@ def _last_out(draft: Draft, op: Place) -> Place:
     return place
 
 
-def _last_drop(draft: Draft, op: Place) -> Place:
-    """The last drop, or copy out, in the run of transfers directly before the op at a place; else what precedes it."""
-    return _behind_which(draft, op, (Wait, SwapIn))
-
-
-def _last_in(draft: Draft, op: Place) -> Place:
-    """The last copy in, drop or copy out in the run of transfers directly before the op at a place."""
-    return _behind_which(draft, op, (Wait,))
-
-
 def _behind_which(draft: Draft, op: Place, skipped: tuple[type[Transfer], ...]) -> Place:
-    """What precedes the op at a place, if transfers of some kinds are skipped."""
+    """What precedes the op at a place if transfers of some kinds are skipped: drops, copies in, waits come in turn."""
     place = draft.preceding(op)
     while isinstance(draft.item(place), skipped):
         place = draft.preceding(place)
