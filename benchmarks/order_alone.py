@@ -97,7 +97,7 @@ def _timed(order: Callable[[Problem], int], problem: Problem) -> Row:
 def reordered(problem: Problem) -> Graph:
     """Return the step in our order: early updates lowered, and lowered again where updates may go anywhere."""
     graph, effort = problem.graph, EFFORT_SECONDS / 2
-    early, tied = jobs_with_early_updates(problem, graph)
+    early, tied = jobs_with_early_updates(problem)
     number = {op.name: at for at, op in enumerate(graph.ops)}
     first = [number[early.ops[job].name] for job in lowered(tied, list(range(len(tied))), Effort.of(effort))]
     jobs = jobs_of(graph, problem.workspace, first_stays=True)
@@ -118,7 +118,7 @@ def _ours_placed(problem: Problem) -> int:
 
 
 def _olla(problem: Problem) -> int:
-    return olla_schedule(jobs_with_early_updates(problem, problem.graph)[1]).peak_bytes
+    return olla_schedule(jobs_with_early_updates(problem)[1]).peak_bytes
 
 
 def _serenity(problem: Problem) -> int:
