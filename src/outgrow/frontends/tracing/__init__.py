@@ -4,6 +4,7 @@ capture        the whole way
 trace          what a step does to its tensors, as nodes on fakes
 convert        from nodes to ops on storages
 assembly       from a trace to a captured step
+dependence     which values of a trace depend on what the step is given
 captured       a captured step: graph, inputs, results
 checks         calls that are there for nothing that they return
 names          calls of torch as plain data, and back

@@ -41,6 +41,7 @@ from outgrow.frontends.fake.fakes import FakeMode, Fakes, Twins, fake_mode
 from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.lists import RATED
 from outgrow.frontends.fake.questions import Asking, Looks, Question
+from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
 from outgrow.frontends.user.containers import check_open, open_dataclasses
@@ -326,7 +327,8 @@ def _warn_of_given(given: Sequence[object], arguments: object) -> None:
 
 def _left(run: _Run, module: fx.GraphModule) -> tuple[Left, ...]:
     """Return what the step leaves in attributes; its module returns only the outputs of the run then."""
-    return (*left_by(run.kept, _taken_from(module, len(run.outputs)), module), *run.exchanged)
+    kept = _taken_from(module, len(run.outputs))
+    return (*left_by(run.kept, kept, dependent(module) if kept else ()), *run.exchanged)
 
 
 def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:

@@ -5,7 +5,6 @@ containers     which containers may hold tensors
 devices        on which devices tensors may lie
 configuration  what in attributes tells modules and optimizers what to do
 attributes     what modules and optimizers keep in their attributes
-dependence     which of what is kept there depends on what the step is given
 reads          what the code of a function reads by name
 locations      where a value is that a step finds outside
 reach          which locations outside a step reaches by names

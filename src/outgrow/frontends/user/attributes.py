@@ -14,20 +14,18 @@ the next step read what cannot be left, such as the length of a table that is ke
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
 import torch.utils._pytree as pytree
-from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_settled
-from outgrow.frontends.user.dependence import dependent
 from outgrow.frontends.user.locations import MISSING
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.unreadable import Unreadable
@@ -238,9 +236,12 @@ def attributes_kept(owners: Iterable[object]) -> Iterator[Attributes]:
         attributes.put_back()
 
 
-def left_by(kept: Sequence[Kept], nodes: Sequence[object], module: fx.GraphModule) -> tuple[Left, ...]:
-    """Return what a step leaves in attributes; `nodes` of its module are the values that are kept, in order."""
-    rest, depending = iter(nodes), dependent(module) if kept else frozenset[fx.Node]()
+def left_by(kept: Sequence[Kept], nodes: Iterable[object], depending: Collection[object]) -> tuple[Left, ...]:
+    """Return what a step leaves in attributes; `nodes` of its trace are the values that are kept, in order.
+
+    Those that are among `depending` depend on what the step is given.
+    """
+    rest = iter(nodes)
     found: list[Left] = []
     for item in kept:
         depend = [next(rest) in depending or isinstance(value, py_sym_types) for value in item.values]

@@ -6,13 +6,11 @@ the state of models and optimizers; a tensor that it closes over is the same in 
 What an operator asks of shapes alone does not count.
 """
 
-from collections.abc import Iterator
-
-import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from outgrow.frontends.tracing.convert import draws, written_nodes
 from outgrow.frontends.user.sharing import place
 
 _SHAPES_ALONE = frozenset(
@@ -29,36 +27,27 @@ _SHAPES_ALONE = frozenset(
 def dependent(module: fx.GraphModule) -> frozenset[fx.Node]:
     """Return the nodes of a trace whose results, as they are at its end, depend on what the step is given."""
     nodes = list(module.graph.nodes)
-    written = {at for node in nodes for operand in _written(node) for at in _places(operand)}
+    written = {at for node in nodes for operand in written_nodes(node) for at in _places(operand)}
     found: set[fx.Node] = set()
     places: set[int] = set()
     for node in nodes:
         if _begins(node, written) or any(operand in found or _places(operand) & places for operand in _read(node)):
             found.add(node)
-            places |= _places(node).union(*map(_places, _written(node)))
+            places |= _places(node).union(*map(_places, written_nodes(node)))
     return frozenset(node for node in nodes if node in found or _places(node) & places)
 
 
 def _begins(node: fx.Node, written: set[int]) -> bool:
     """Whether a node gives something that may be different in each call, whatever its operands are."""
-    if isinstance(node.target, OpOverload):
-        return torch.Tag.nondeterministic_seeded in node.target.tags
-    return node.op == "placeholder" or (node.op == "get_attr" and bool(_places(node) & written))
+    if node.op == "get_attr":
+        return bool(_places(node) & written)
+    return node.op == "placeholder" or draws(node)
 
 
 def _read(node: fx.Node) -> list[fx.Node]:
     """Return the operands of whose contents the result of a node is made."""
     is_shaped = isinstance(node.target, OpOverload) and node.target.name().partition(".")[0] in _SHAPES_ALONE
     return [operand for operand in node.all_input_nodes if not is_shaped or operand is not node.args[0]]
-
-
-def _written(node: fx.Node) -> Iterator[fx.Node]:
-    """Yield the operands that a node writes."""
-    if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-        for at, argument in enumerate(node.target._schema.arguments):
-            given = node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                yield from (item for item in pytree.tree_leaves(given) if isinstance(item, fx.Node))
 
 
 def _places(node: fx.Node) -> set[int]:

@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
-from outgrow.frontends.user.dependence import dependent
+from outgrow.frontends.tracing.dependence import dependent
 
 
 class Keeping(nn.Module):
@@ -53,10 +53,20 @@ def closing() -> Callable[[Tensor], Tensor]:
     return made
 
 
+def counting() -> Callable[[Tensor], Tensor]:
+    norm = nn.BatchNorm1d(4)
+
+    def made(x: Tensor) -> Tensor:
+        norm(x.detach())
+        return torch.ones(2, 4) * norm.running_mean
+
+    return made
+
+
 @pytest.mark.parametrize(
     "made",
-    [by_slices, drawn_into_a_slice, by_lists, closing()],
-    ids=["slices", "random numbers", "lists", "a closure that is written"],
+    [by_slices, drawn_into_a_slice, by_lists, closing(), counting()],
+    ids=["slices", "random numbers", "lists", "a closure that is written", "running statistics"],
 )
 def test_what_is_written_into_a_new_tensor_counts(made: Callable[[Tensor], Tensor]) -> None:
     """The next step would read it, and nothing is there."""
