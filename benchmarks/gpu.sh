@@ -6,8 +6,8 @@
 # The package need not be installed, but what a training of it needs. OUT is a folder for copies of what is written:
 # tests.txt, rows.log, and the file of results. TEST_SECONDS limits the tests (default 150, 0 leaves them out), --deadline
 # the benchmark, which otherwise has what is left of MOST_SECONDS (default 560). COMMIT is for a copy without git.
-# LEAST_HOST_BYTES is what is left to the host, or a turn is ended. PYTHON is the interpreter. With --smoke all of it runs
-# on a machine without a GPU.
+# LEAST_HOST_BYTES is what is left to the host, or a turn is ended; HOST_GIB is what a host has that gets its memory as it
+# is used. PYTHON is the interpreter. With --smoke all of it runs on a machine without a GPU.
 #
 # Where time is short, in three goes, each with OUT=FOLDER COMMIT=HASH:
 #
@@ -70,7 +70,7 @@ if lacking:
 END
 
 # Some machines get their memory as it is used. It is used once, so that what is free can be asked for.
-timeout 60 "$python" - "${HOST_GIB:-110}" <<'END'
+[ -z "${HOST_GIB:-}" ] || timeout 60 "$python" - "$HOST_GIB" <<'END'
 import mmap
 import sys
 import time
