@@ -90,9 +90,8 @@ def checked(ground: Ground, tell: Tell, told: Collection[str] = (), *, is_smoke:
             found = facts[name]()
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is the fact
             found = {"error": f"{type(error).__name__}: {error}"[:500]}
-            tell(**{name: found})
-            _require(ground)
         tell(**{name: found, f"{name}, seconds": time.perf_counter() - begin})
+        _require(ground)
 
 
 def _require(ground: Ground) -> None:

@@ -103,6 +103,11 @@ class Ample:
             and held_bytes <= self.held_bytes + SLACK_BYTES
         )
 
+    def still_answers(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Whether a batch answers what the step has asked of it as before; most steps ask nothing."""
+        captured = self.entry.captured
+        return not captured.questions or captured.answered_otherwise(pytree.tree_leaves((args, kwargs))) is None
+
 
 @dataclass(frozen=True)
 class Served:
@@ -146,7 +151,7 @@ class Entries:
         if (
             ample is not None
             and ample.still_holds(self._glance(args, kwargs), self._platform.process_bytes())
-            and ample.entry.captured.answered_otherwise(pytree.tree_leaves((args, kwargs))) is None
+            and ample.still_answers(args, kwargs)
         ):
             self._calls += 1
             ample.entry.last_call = self._calls
