@@ -2,6 +2,7 @@
 
 fakes       fake twins of the user's tensors, and the mode that runs operators on them
 layouts     strides as kernels give them
+ambiguous   strides of what is contiguous and channels-last at once, which kernels are asked for
 precision   types as kernels give them
 alignments  what a loss keeps whose targets have lengths
 reserves    what libraries keep for the backward pass
@@ -17,5 +18,6 @@ noted       what is noted of tensors until they are written
 literals    contents that are the same in every call, at which a step may look
 counters    numbers of the state at which a step may look
 questions   contents of the batch at which a step may look; later calls are asked anew
+sums        layouts of sums of gradients, as eager has them
 conjugates  tensors that torch conjugates by a mark alone
 """

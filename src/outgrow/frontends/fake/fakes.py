@@ -37,6 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.alignments import BY_TENSORS
+from outgrow.frontends.fake.ambiguous import as_the_kernel_lays
 from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
@@ -45,6 +46,7 @@ from outgrow.frontends.fake.literals import LIFTS, Literals
 from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
 from outgrow.frontends.fake.questions import Asking
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
+from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.user.refusals import check_nothing_caught, present_line
 from outgrow.frontends.user.sharing import ZEROS, address
 from outgrow.frontends.user.state import BatchSlot, Slot
@@ -134,11 +136,13 @@ class FakeMode(FakeTensorMode):
             if any(isinstance(leaf, Tensor) and _is_of_unknown_size(leaf) for leaf in pytree.tree_leaves(returned)):
                 raise DynamicOutputShapeException(func)
             return returned
-        if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in pytree.tree_leaves(returned)):
+        leaves = pytree.tree_leaves((args, kwargs))
+        if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in (*leaves, *pytree.tree_leaves(returned))):
             return returned
-        known = {address(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        known = {address(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
         with self:
-            return pytree.tree_map_only(Tensor, lambda t: t if address(t) in known else like_a_kernel(t), returned)
+            laid = pytree.tree_map_only(Tensor, lambda t: t if address(t) in known else like_a_kernel(t), returned)
+            return as_the_kernel_lays(func, args, kwargs or {}, laid)
 
 
 def _is_of_unknown_size(tensor: Tensor) -> bool:
@@ -182,6 +186,7 @@ class Twins(TorchDispatchMode):
         self.fakes: dict[int, Tensor] = {}
         self.originals: dict[int, Tensor] = {}
         self.drawn: Callable[[], None] = _nothing
+        self.sums = Sums()
         self._conjugates = Conjugates()
 
     def twin(self, tensor: Tensor) -> Tensor:
@@ -209,7 +214,8 @@ class Twins(TorchDispatchMode):
             args, kwargs = pytree.tree_map_only(Tensor, self.twin, (args, kwargs or {}))
         if func is _ITEM:
             args = (_met(args[0]),)
-        return self._conjugates.called(func, args, kwargs or {}, BY_TENSORS.get(func) or each_by_itself(func))
+        call = BY_TENSORS.get(func) or each_by_itself(func)
+        return self.sums.laid(func, args, self._conjugates.called(func, args, kwargs or {}, call))
 
 
 def _met(tensor: Tensor) -> Tensor:

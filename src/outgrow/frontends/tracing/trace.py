@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import RLock, get_ident
-from typing import Any, TypeAlias
-from unittest.mock import patch
+from typing import TypeAlias
 
 import sympy
 import torch
@@ -24,25 +24,24 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.amp.grad_scaler import GradScaler
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.optim import LBFGS, SparseAdam, _adafactor
+from torch.optim import LBFGS, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.types import py_sym_types
-from torch.utils._python_dispatch import _disable_current_modes
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.counters import Counted, Counters
 from outgrow.frontends.fake.eager_ways import as_in_eager
 from outgrow.frontends.fake.fakes import FakeMode, Fakes, Twins, fake_mode
 from outgrow.frontends.fake.generator import generator_traced
-from outgrow.frontends.fake.lists import RATED
 from outgrow.frontends.fake.questions import Asking, Looks, Question
+from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.names import DETACHES
+from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
 from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
@@ -74,17 +73,6 @@ from outgrow.remarks import remark
 
 _one_at_a_time = RLock()
 """Only one thread traces at a time: what is exchanged during a trace is exchanged for all threads."""
-_MAKE_SCALE = "_lazy_init_scale_growth_tracker"
-_make_scale = getattr(GradScaler, _MAKE_SCALE)
-_as_tensor: Callable[..., Tensor] = torch.as_tensor
-_full: Callable[..., Tensor] = torch.full
-
-
-def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
-    """As `torch.as_tensor`, which asks a symbol for its number."""
-    return _full((), data, **options) if isinstance(data, torch.SymFloat) else _as_tensor(data, **options)
-
-
 _TOLD_ONE_BY_ONE = 4
 """So often a step is traced with one number more that it is told, before it is told all."""
 _NOT_SEEN = (
@@ -101,13 +89,6 @@ _NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
 }
 _DIVIDING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"})
 """Names of torch's classes that divide a model among processes; to import them takes time."""
-_TRACEABLE: tuple[tuple[object, str, object], ...] = (
-    (_adafactor, "max", torch.sym_max),
-    (_adafactor, "min", torch.sym_min),
-    (torch, "as_tensor", _traced_as_tensor),
-    *((torch, name, function) for name, function in RATED.items()),
-)
-"""Functions that optimizers call on numbers of unknown content, and those that do the same without looking at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +113,8 @@ class Traced:
     `emptied` the slots that lost theirs, `gradients` the tensors that were in `p.grad` when an optimizer made its step,
     and `schedulers` those whose steps are to follow every call. `mode` is the mode of the fake tensors, if it was made
     for this run. `settled` is what the step leaves in attributes, and `left` are the values without content that it
-    leaves there. `outside` are the numbers that it found elsewhere, and `changed` those that it has changed.
+    leaves there. `outside` are the numbers that it found elsewhere, and `changed` those that it has changed. `shared`
+    are the numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`).
     """
 
     module: fx.GraphModule
@@ -156,6 +138,7 @@ class Traced:
     left: tuple[Left, ...]
     outside: Outside
     changed: tuple[Changed | Filled, ...]
+    shared: frozenset[int]
 
 
 @dataclass(slots=True)
@@ -193,15 +176,25 @@ def trace(
     check_open(leaves, "pass them to the step as they are, or in a dict, list, tuple or dataclass")
     looks = Looks()
     with _one_at_a_time:
-        living = living_generators() if living is None else living
+        given = (step, training, leaves, call_structure, living_generators() if living is None else living)
         for _ in range(_TOLD_ONE_BY_ONE):
             try:
-                return _trace(step, training, leaves, call_structure, living, looks)
+                return _with_sums_as_in_eager(partial(_trace, *given, looks))
             except (Uncapturable, LookupError, TypeError, ValueError):
                 if not looks.concealed:
                     raise
             looks = looks.more_told()
-        return _trace(step, training, leaves, call_structure, living, Looks(tells_all=True))
+        return _with_sums_as_in_eager(partial(_trace, *given, Looks(tells_all=True)))
+
+
+def _with_sums_as_in_eager(traced_apart: Callable[[frozenset[int]], Traced]) -> Traced:
+    """Return a trace in which sums of gradients are made in place, or out of place, as in eager mode."""
+    apart = frozenset[int]()
+    while True:
+        traced = traced_apart(apart)
+        if not traced.shared:
+            return traced
+        apart |= traced.shared
 
 
 def _trace(
@@ -211,6 +204,7 @@ def _trace(
     call_structure: pytree.TreeSpec,
     living: Sequence[object],
     looks: Looks,
+    apart: frozenset[int],
 ) -> Traced:
     before, owners = state_tensors(training), _owners(training)
     outside, intact = _found_outside(step, training, leaves, call_structure)
@@ -221,6 +215,7 @@ def _trace(
         mode = stack.enter_context(_fakes([*before.values(), *leaves], outside))
         fakes = Fakes.of(mode, _distinct(before), leaves)
         twins, tensors = fakes.twins, fakes.tensors
+        twins.sums = sums = Sums(apart)
         call_args, call_kwargs = pytree.tree_unflatten(fakes.leaves, call_structure)
         hyper = hyper_parameters(training)
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
@@ -254,12 +249,13 @@ def _trace(
         stack.enter_context(_gradients_noted(training, run))
         plain = plain_state(training)
         one_thread = torch.autograd.set_multithreading_enabled(False)
-        for context in (_made_traceable(), intact, _quiet(), refusals(), mode, twins, one_thread):
+        for context in (made_traceable(), intact, _quiet(), refusals(), mode, twins, one_thread):
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
         lying = {slot: geometry(tensor) for slot, tensor in tensors.items()}
         stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
-        module = tracer([*tensors.values(), *symbols])
+        with sums.watched():
+            module = tracer([*tensors.values(), *symbols])
         check_geometries(lying, tensors)
         _check_unchanged(plain, plain_state(training))
         assert run.structure is not None, "the step ran"
@@ -285,6 +281,7 @@ def _trace(
             left=_left(run, module),
             outside=replace(outside, helpers=tuple(helpers.values())),
             changed=run.changed,
+            shared=sums.shared(module),
         )
 
 
@@ -464,22 +461,6 @@ def _side_effects_undone(training: Training, twins: Twins, outside: Outside) -> 
             f"the step computes the gradient of a tensor of shape {tuple(strays[0].shape)} that no model "
             "owns; name every module that is trained: model=[model, loss_module]"
         )
-
-
-@contextmanager
-def _made_traceable() -> Iterator[None]:
-    """Let scalers make their tensors for good, and functions of `_TRACEABLE` be those that can be traced."""
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(GradScaler, _MAKE_SCALE, _made_for_good))
-        for owner, name, function in _TRACEABLE:
-            stack.enter_context(patch.object(owner, name, function, create=True))
-        yield
-
-
-def _made_for_good(scaler: GradScaler, device: torch.device) -> None:
-    """Give a scaler its tensors, as its first use does; real ones, since it keeps them."""
-    with _disable_current_modes():
-        _make_scale(scaler, device)
 
 
 def _has_fake_gradient(tensor: Tensor) -> bool:

@@ -1,0 +1,84 @@
+"""How does a result lie whose layout can be read in two ways? Its kernel is asked.
+
+A tensor with one channel, or whose maps are single points, is contiguous and channels-last at once, by the strides of
+its dimensions of size 1. Kernels go by either format, abstract implementations by other ones, and the kernels of what
+follows read a format off these strides: padding gives its result another layout, the gradient of a batch
+normalisation is summed in another order. So an operator on such tensors, which are small, is run on zeros that lie as
+its operands do.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._mode_utils import no_dispatch
+
+from outgrow.frontends.fake.literals import is_deterministic, tensors_of, writes
+from outgrow.frontends.user.sharing import address
+
+_MOST_BYTES = 4 << 20
+"""Operands of more are not made; what their results are like is left to the abstract implementation."""
+_CONVOLUTIONS = (
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.convolution_backward.default,
+)
+"""Slow ones, whose abstract implementations are right; a weight of one point makes every other one ambiguous."""
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def is_ambiguous(tensor: Tensor) -> bool:
+    """Whether a tensor is contiguous and channels-last at once."""
+    if tensor.dim() not in _FORMATS or 1 not in tensor.shape or tensor.layout is not torch.strided:
+        return False
+    return tensor.is_contiguous() and tensor.is_contiguous(memory_format=_FORMATS[tensor.dim()])
+
+
+def as_the_kernel_lays(
+    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], returned: object
+) -> object:
+    """Return the fake results of `func` with the strides that its kernel gives, where one of its layouts is ambiguous.
+
+    Fakes are made anew for it, so the mode of fake tensors must be on.
+    """
+    leaves = pytree.tree_leaves((args, kwargs))
+    operands, results = tensors_of(leaves), tensors_of(pytree.tree_leaves(returned))
+    if not any(map(is_ambiguous, (*operands, *results))) or not _may_run(func, leaves, operands):
+        return returned
+    found = iter(_strides(func, args, kwargs, len(results)) or [result.stride() for result in results])
+    known = set(map(address, operands))
+
+    def laid(result: Tensor) -> Tensor:
+        strides = next(found)
+        if strides == result.stride() or address(result) in known:
+            return result
+        return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+
+    return pytree.tree_map_only(Tensor, laid, returned)
+
+
+def _may_run(func: OpOverload, leaves: Sequence[object], operands: Sequence[Tensor]) -> bool:
+    """Whether an operator makes new tensors of small ones, and nothing else."""
+    if func.namespace != "aten" or func in _CONVOLUTIONS or writes(func) or not is_deterministic(func, leaves):
+        return False
+    there = all(item.device.type == "cpu" or torch.cuda.is_available() for item in operands)
+    return there and sum(item.nbytes for item in operands) <= _MOST_BYTES
+
+
+def _strides(
+    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], count: int
+) -> list[tuple[int, ...]] | None:
+    """Return the strides of the results of a kernel; None where it refuses zeros."""
+    with no_dispatch():
+        given: Any = pytree.tree_map_only(Tensor, _zeros, (tuple(args), dict(kwargs)))
+        try:
+            found = tensors_of(pytree.tree_leaves(func(*given[0], **given[1])))
+        except RuntimeError:
+            return None
+        return [item.stride() for item in found] if len(found) == count else None
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).zero_()

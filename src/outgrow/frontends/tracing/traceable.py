@@ -1,0 +1,53 @@
+"""What do optimizers and scalers call that a trace cannot follow? Functions that do the same without a look at numbers.
+
+A rate is a symbol while a step is traced. What compares it, or asks for its number, is exchanged for what gives a
+symbol again, and the tensors of a scaler are made for good, since it keeps them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import _adafactor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from outgrow.frontends.fake.lists import RATED
+
+_MAKE_SCALE = "_lazy_init_scale_growth_tracker"
+_make_scale = getattr(GradScaler, _MAKE_SCALE)
+_as_tensor: Callable[..., Tensor] = torch.as_tensor
+_full: Callable[..., Tensor] = torch.full
+
+
+@contextmanager
+def made_traceable() -> Iterator[None]:
+    """Let scalers make their tensors for good, and functions of `_TRACEABLE` be those that can be traced."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(GradScaler, _MAKE_SCALE, _made_for_good))
+        for owner, name, function in _TRACEABLE:
+            stack.enter_context(patch.object(owner, name, function, create=True))
+        yield
+
+
+def _traced_as_tensor(data: Any, **options: Any) -> Tensor:
+    """As `torch.as_tensor`, which asks a symbol for its number."""
+    return _full((), data, **options) if isinstance(data, torch.SymFloat) else _as_tensor(data, **options)
+
+
+def _made_for_good(scaler: GradScaler, device: torch.device) -> None:
+    """Give a scaler its tensors, as its first use does; real ones, since it keeps them."""
+    with _disable_current_modes():
+        _make_scale(scaler, device)
+
+
+_TRACEABLE: tuple[tuple[object, str, object], ...] = (
+    (_adafactor, "max", torch.sym_max),
+    (_adafactor, "min", torch.sym_min),
+    (torch, "as_tensor", _traced_as_tensor),
+    *((torch, name, function) for name, function in RATED.items()),
+)
+"""Functions that optimizers call on numbers of unknown content, and those that do the same without looking at them."""

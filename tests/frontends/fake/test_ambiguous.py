@@ -1,0 +1,92 @@
+"""What is contiguous and channels-last at once lies, while a step is traced, as its kernels lay it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from outgrow.frontends.fake import ambiguous
+from outgrow.frontends.fake.fakes import fake_mode
+from outgrow.frontends.tracing.capture import capture
+
+Way = Callable[[Tensor], Tensor]
+SHAPES = ((4, 8, 1, 1), (1, 8, 1, 1), (2, 1, 5, 5), (1, 1, 3, 3, 3), (2, 8, 1, 1, 1))
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def ones(*shape: int) -> Tensor:
+    return torch.ones(shape)
+
+
+WAYS: dict[str, Way] = {
+    **{name: getattr(F, name) for name in ("relu6", "hardswish", "hardsigmoid", "leaky_relu", "silu", "logsigmoid")},
+    "scaled": lambda x: 2.0 * x + 1.0,
+    "added": lambda x: x + x.exp(),
+    "chosen": lambda x: torch.where(x > 0.5, x, x.detach().exp()),
+    "filled": lambda x: x.masked_fill(x > 0.5, 0.25),
+    "cast": lambda x: x.bfloat16().exp(),
+    "normalised": lambda x: F.batch_norm(x, None, None, training=True) if len(x) > 1 else x,
+    "evaluated": lambda x: F.batch_norm(x, torch.zeros(x.shape[1]), ones(x.shape[1])),
+    "in groups": lambda x: F.group_norm(x, 1),
+    "prelu": lambda x: F.prelu(x, ones(1)),
+    "convolved": lambda x: torch.convolution(
+        x, ones(6, x.shape[1], *places(x, 3)), None, places(x, 1), places(x, 1), places(x, 1), False, places(x, 0), 1
+    ),
+    "padded": lambda x: F.pad(x, (1, 1) * (x.dim() - 2)),
+    "replicated": lambda x: F.pad(x, (1, 1) * (x.dim() - 2), mode="replicate"),
+    "larger": lambda x: F.interpolate(x, scale_factor=2),
+    "joined": lambda x: torch.cat((x, x.exp()), 1),
+    "averaged": lambda x: x.detach() * x.mean((2, 3), keepdim=True),
+    "judged": lambda x: F.binary_cross_entropy_with_logits(x, torch.zeros_like(x), reduction="none"),
+}
+
+
+def places(x: Tensor, size: int) -> tuple[int, ...]:
+    return (size,) * (x.dim() - 2)
+
+
+def both_formats(shape: torch.Size) -> Iterator[Tensor]:
+    """A tensor with the strides of contiguous ones, and one with those of channels-last ones."""
+    yield torch.randn(shape)
+    if len(shape) in FORMATS:
+        yield torch.empty(shape, memory_format=FORMATS[len(shape)]).normal_()
+
+
+def strides(way: Way, x: Tensor, arriving: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Those of the result, and of the gradient."""
+    x = x.detach().requires_grad_()
+    result = way(x)
+    (gradient,) = torch.autograd.grad(result, x, arriving.to(result.dtype))
+    return result.stride(), gradient.stride()
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_results_and_gradients_lie_as_kernels_lay_them(name: str) -> None:
+    """To the last stride, those of dimensions of size 1 included."""
+    way = WAYS[name]
+    for shape in SHAPES:
+        for x in both_formats(torch.Size(shape)):
+            for arriving in both_formats(way(x).shape):
+                with fake_mode(()) as mode:
+                    fakes = [mode.from_tensor(item, static_shapes=True) for item in (x, arriving)]
+                    with mode:
+                        said = strides(way, *fakes)
+                assert said == strides(way, x, arriving), (x.stride(), arriving.stride())
+
+
+def test_kernels_are_asked_nothing_that_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor what draws from the generator."""
+    asked: list[torch.Size] = []
+    monkeypatch.setattr(ambiguous, "_zeros", lambda like: asked.append(like.shape))
+    monkeypatch.setattr(ambiguous, "_MOST_BYTES", 1 << 10)
+    capture(torch.bernoulli, [], [], (torch.ones(2, 4, 1, 1),))
+    capture(lambda x: 2.0 * x, [], [], (torch.ones(64, 8, 1, 1),))
+    assert not asked
+
+
+def test_an_operator_that_refuses_zeros_is_left_as_it_is() -> None:
+    """The inverse of a matrix of zeros is none, and a shape is all that is asked for."""
+    graph = capture(torch.linalg.inv, [], [], (torch.eye(1).expand(3, 2, 1, 1).contiguous(),)).graph
+    assert graph.values[graph.results[0]].shape == (3, 2, 1, 1)
