@@ -68,6 +68,16 @@ def test_a_gradient_that_is_one_number() -> None:
     same(Sound(), lambda model: model(sounds()).mean().backward())
 
 
+def test_a_gradient_of_single_points() -> None:
+    """It is contiguous and channels-last at once; a batch normalisation goes by the strides that say nothing else."""
+    module, layer = nn.Sequential(nn.Conv2d(24, 24, 1), nn.BatchNorm2d(24)), nn.Conv2d(24, 24, 1)
+    for part in (module, layer):
+        part.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    x = torch.randn(4, 24, 1, 1).contiguous(memory_format=torch.channels_last)
+    same(module, lambda model: layer(model(x)).sin().sum().backward())
+    same(module, lambda model: model(x).sin().sum().backward())
+
+
 def test_two_forward_passes_before_one_backward_pass() -> None:
     """Each begins anew from what it began with."""
 

@@ -33,7 +33,8 @@ class Noted(Generic[T]):
 
     def forget(self, written: Iterable[Tensor]) -> None:
         """Forget every tensor that shares memory with one that may be written."""
-        touched = {place(tensor) for tensor in written} & self._places if self._places else set[int]()
-        for tensor in [tensor for tensor in self._of if touched and place(tensor) in touched]:
-            del self._of[tensor]
-        self._places -= touched
+        touched = {place(tensor) for tensor in written} & self._places if self._places else ()
+        if touched:
+            for tensor in [tensor for tensor in self._of if place(tensor) in touched]:
+                del self._of[tensor]
+            self._places -= touched

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from outgrow.frontends.fake.ambiguous import is_ambiguous
 from outgrow.frontends.parts.between import versions
 from outgrow.frontends.parts.joint import hole_of
 from outgrow.frontends.user.devices import device_of, generators_of
@@ -21,7 +22,7 @@ from outgrow.ir.graph import Graph, Op
 
 Strides: TypeAlias = tuple[int, ...]
 Arrival: TypeAlias = tuple[Strides | None, ...]
-"""The strides of the gradient for each result that can have one, a 1 along dimensions of size 1; None: none arrives."""
+"""The strides of the gradient for each result that can have one (`telling`); None: none arrives."""
 
 _MOST_COPIED_BYTES = 16 << 20
 """At most what copies of written inputs may take, once it is known how gradients arrive."""
@@ -84,17 +85,21 @@ def arrival_of(gradients: Sequence[Tensor | None]) -> Arrival:
 
     >>> arrival_of([torch.ones(3, 1).T, None, torch.ones(()).expand(2, 3)])
     ((1, 1), None, (0, 0))
+    >>> arrival_of([torch.ones(2, 8, 1, 1), torch.ones(2, 8, 1, 1).to(memory_format=torch.channels_last)])
+    ((8, 1, 1, 1), (8, 1, 8, 8))
     """
     return tuple(None if gradient is None else _strides(gradient) for gradient in gradients)
 
 
 def _strides(gradient: Tensor) -> Strides:
     like = gradient if _may_be_kept(gradient) else torch.empty(gradient.shape, device="meta")
-    return normal(like.shape, like.stride())
+    return telling(like.shape, like.stride())
 
 
-def normal(shape: Sequence[int], strides: Sequence[int]) -> Strides:
-    """Return strides with a 1 for each dimension of size 1, where they say nothing."""
+def telling(shape: Sequence[int], strides: Sequence[int]) -> Strides:
+    """Return strides with a 1 for each dimension of size 1, unless kernels read a format off these alone."""
+    if is_ambiguous(torch.empty_strided(shape, strides, device="meta")):
+        return tuple(strides)
     return tuple(stride if size > 1 else 1 for size, stride in zip(shape, strides, strict=True))
 
 

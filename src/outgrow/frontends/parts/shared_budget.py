@@ -22,7 +22,7 @@ from torch import Tensor
 from outgrow.analysis.cost import Cost, cost_key
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import Infeasible
-from outgrow.frontends.parts.arrivals import Arrival, normal
+from outgrow.frontends.parts.arrivals import Arrival, telling
 from outgrow.frontends.parts.between import Between, between
 from outgrow.frontends.parts.casts import Casts, cast_inputs
 from outgrow.frontends.parts.joint import Origin, hole_of, open_results
@@ -185,7 +185,7 @@ class Ready:
     def arrival(self) -> Arrival:
         """How it awaits gradients."""
         found = self.awaited
-        lies = {at: normal(result.geometry.shape, result.geometry.strides) for at, result in found.items()}
+        lies = {at: telling(result.geometry.shape, result.geometry.strides) for at, result in found.items()}
         return tuple(lies.get(at) for at in self.open)
 
     @property
