@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from outgrow.frontends import dynamo
 from outgrow.frontends.parts import passes
@@ -58,6 +59,32 @@ def test_a_gradient_that_is_transposed() -> None:
         left.append((*(item.clone() for item in running if item is not None), torch.get_rng_state()))
 
     module = Sound()
+    same(module, train)
+    assert all(torch.equal(one, other) for found in left[1:] for one, other in zip(left[0], found, strict=True))
+
+
+class Checkpointed(Sound):
+    """Computes statistics a second time in the backward pass, which moves them a second time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = checkpoint(lambda x: self.norm(self.before(x)).relu(), x, use_reentrant=False)
+        return self.after(inner.transpose(1, 2)).transpose(1, 2)
+
+
+def test_a_backward_pass_that_moves_statistics() -> None:
+    """Also in the step that begins anew for a gradient that is transposed, and behind another forward pass."""
+    left: list[list[Tensor]] = []
+
+    def train(model: Callable[..., Any]) -> None:
+        module.norm.reset_running_stats()
+        for others in (0, 1, 0):
+            result = model(sounds())
+            for _ in range(others):
+                model(sounds())
+            scored(result).backward()
+        left.append([buffer.clone() for buffer in module.buffers()])
+
+    module = Checkpointed()
     same(module, train)
     assert all(torch.equal(one, other) for found in left[1:] for one, other in zip(left[0], found, strict=True))
 

@@ -64,6 +64,24 @@ class Beginning:
         return self.versions == versions(self.inputs, self.reads)
 
     @contextmanager
+    def put_into(self, args: Sequence[object]) -> Iterator[None]:
+        """Let what the run writes hold what it held at the beginning; behind the block, what it holds now."""
+        pairs = zip(self.inputs, args, strict=True)
+        written = [
+            (arg.data, old)
+            for old, arg in pairs
+            if isinstance(old, Tensor) and isinstance(arg, Tensor) and old is not arg
+        ]
+        now = [content.clone() for content, _ in written]
+        try:
+            for content, old in written:
+                content.copy_(old)
+            yield
+        finally:
+            for (content, _), present in zip(written, now, strict=True):
+                content.copy_(present)
+
+    @contextmanager
     def again(self) -> Iterator[None]:
         """Be where the run began: with its random numbers, autocast, and gradients enabled."""
         now = [(generator, generator.get_state()) for generator, _ in self.generators]

@@ -113,8 +113,8 @@ class Part:
         self._drop_oldest(shared)
         ready = self._ready[key]
         assert ready.hole is not None, "it is the same part"
-        with begun.again():
-            again = Waiting(shared, ready, others, begun.inputs)
+        with begun.again(), begun.put_into(asked.args):
+            again = Waiting(shared, ready, others, asked.args)
             with again.ended_by_errors():
                 again.run.advance(ready.hole)
         return again
