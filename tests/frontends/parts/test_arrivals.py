@@ -105,6 +105,30 @@ def test_a_gradient_of_single_points() -> None:
     same(module, lambda model: model(x).sin().sum().backward())
 
 
+class Skipping(nn.Module):
+    """What begins with a residual block of single points has two addends for its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.BatchNorm2d(24), nn.BatchNorm2d(24)
+        self.layer, self.last = nn.Conv2d(24, 24, 1), nn.Conv2d(24, 24, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        x = x + self.norm(self.layer(x))
+        torch._dynamo.graph_break()
+        return self.last(x)
+
+
+def test_addends_of_single_points() -> None:
+    """Autograd adds them up between parts, and the sum lies like the first."""
+    module = Skipping()
+    module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    x = torch.randn(4, 24, 1, 1).contiguous(memory_format=torch.channels_last)
+    same(module, lambda model: model(x).sin().sum().backward())
+
+
 def test_two_forward_passes_before_one_backward_pass() -> None:
     """Each begins anew from what it began with."""
 

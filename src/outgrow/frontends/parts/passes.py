@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from outgrow.analysis.cost import cost_key
 from outgrow.errors import TierFailure, Uncapturable
 from outgrow.frontends import calls
+from outgrow.frontends.fake.ambiguous import is_ambiguous
 from outgrow.frontends.parts.shared_budget import NOBODY, Pause, Ready, Shared, plain
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.tracing.captured import GraphResult
@@ -149,11 +150,16 @@ def gradients(waiting: Waiting, arriving: Mapping[int, Tensor | None]) -> list[l
     missing = {order for order, at in enumerate(ready.awaited) if arriving[at] is None}
     return [
         [
-            None if on and on <= missing else item.clone() if is_borrowed else item
+            None if on and on <= missing else item.clone() if is_borrowed or _is_added_to(item, items) else item
             for item, on, is_borrowed in zip(items, sources, borrowed, strict=True)
         ]
         for items, sources, borrowed in zip(found, ready.between.sources, ready.between.borrowed, strict=True)
     ]
+
+
+def _is_added_to(item: Tensor, items: Sequence[Tensor]) -> bool:
+    """Whether autograd must hold an addend alone: it then adds others to it in place, and the sum lies as in eager."""
+    return len(items) > 1 and is_ambiguous(item)
 
 
 def _arrived(ready: Ready, run: Running, gradients: Mapping[int, Tensor | None]) -> list[Tensor]:
