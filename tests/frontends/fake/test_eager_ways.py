@@ -118,6 +118,43 @@ def test_a_gradient_that_may_not_be_differentiated_again(way: Way) -> None:
         left(way, x, times=2, captured=True)
 
 
+WITHIN: tuple[Way, ...] = (
+    lambda x: torch.bilinear(x, x, torch.ones(2, 4, 4)),
+    lambda x: functional.bilinear(input1=x, input2=x, weight=torch.ones(2, 4, 4)),
+    torch.linalg.pinv,
+    lambda x: x.pinverse(),
+)
+
+
+@pytest.mark.parametrize("way", WITHIN)
+def test_autocast_within_a_kernel(way: Way) -> None:
+    """It is refused, in the user's line; without autocast nothing is cast."""
+    x = torch.rand(4, 4) + torch.eye(4)
+
+    def cast(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return way(x).float()
+
+    def uncast(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
+            return way(x)
+
+    with pytest.raises(Uncapturable, match=r"test_eager_ways.py:\d+: .*under autocast torch\.\S+ casts also"):
+        left(cast, x, times=1, captured=True)
+    check(uncast, x)
+
+
+def test_a_least_squares_solution_under_autocast() -> None:
+    """It is refused as well."""
+
+    def cast(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.linalg.lstsq(x, x[:, :2], driver="gelsd").solution
+
+    with pytest.raises(Uncapturable, match=r"under autocast torch\.linalg\.lstsq casts also"):
+        left(cast, torch.eye(4), times=1, captured=True)
+
+
 LARGEST, PRODUCT, DETERMINANT, LOSS = torch.max, Tensor.prod, torch.linalg.det, torch._C._nn.cross_entropy_loss  # pyright: ignore[reportAttributeAccessIssue]
 HELD: tuple[Way, ...] = (
     lambda x: LARGEST(x) * math.inf,

@@ -9,6 +9,7 @@
     fills         the gradient of a number is summed with zeros around it (`frontends.fake.fills`)
     weights       of the targets that count are summed with zeros between them (`frontends.fake.smoothing`)
     twice         determinants, and cumulative products, have other second derivatives (`frontends.fake.twice`)
+    casts         within kernels that multiply matrices are refused (`frontends.fake.uncast`)
     lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
     clipping      takes gradients on a GPU all at once, whose norms are summed otherwise than those of one by one
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
@@ -46,6 +47,7 @@ from outgrow.frontends.fake.fills import filled, filled_in_place
 from outgrow.frontends.fake.products import product
 from outgrow.frontends.fake.smoothing import OPERATORS, cross_entropy_loss
 from outgrow.frontends.fake.twice import once
+from outgrow.frontends.fake.uncast import UNCAST
 from outgrow.frontends.user.refusals import is_of_a_library
 
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
@@ -57,6 +59,7 @@ _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.linalg.det: _ONCE["det"],
     torch.ctc_loss: ctc_loss,
     OPERATORS.cross_entropy_loss: cross_entropy_loss,
+    **UNCAST,
 }
 """Functions of torch, and what is called in their place."""
 _NONE = torch._C._disabled_torch_function_impl
