@@ -118,6 +118,30 @@ def test_a_gradient_that_may_not_be_differentiated_again(way: Way) -> None:
         left(way, x, times=2, captured=True)
 
 
+VALUED: tuple[Way, ...] = (
+    torch.linalg.svdvals,
+    lambda x: torch.linalg.eigvalsh(x @ x.mT, UPLO="U"),
+    torch.linalg.cond,
+    lambda x: torch.linalg.norm(x, 2),
+    lambda x: torch.linalg.matrix_norm(x, ord="nuc"),
+    lambda x: torch.norm(x, "nuc") + x.norm("nuc"),
+    lambda x: torch.linalg.matrix_rank(x) * x.sum(),
+    lambda x: torch.linalg.svd(x).S + torch.linalg.eigh(x @ x.mT).eigenvalues,
+)
+
+
+@pytest.mark.parametrize("number", range(len(VALUED)))
+def test_values_of_matrices(number: int) -> None:
+    """With a gradient, and without one, where no vectors are computed."""
+    way, x = VALUED[number], torch.randn(16, 16)
+
+    def without(x: Tensor) -> Tensor:
+        return way(x.detach()) + 0 * x.sum()
+
+    check(without, x)
+    check(way, x)
+
+
 WITHIN: tuple[Way, ...] = (
     lambda x: torch.bilinear(x, x, torch.ones(2, 4, 4)),
     lambda x: functional.bilinear(input1=x, input2=x, weight=torch.ones(2, 4, 4)),

@@ -12,6 +12,7 @@ extremes    gradients of the largest element of all and its like, as eager has t
 fills       gradients of numbers that fill a mask, as eager has them
 smoothing   smoothed cross entropies of weighted classes, as eager has them
 twice       gradients that may not be differentiated again
+values      singular values and eigenvalues for which nobody wants vectors
 uncast      operators that autocast would cast within
 generator   operators that save and restore the generator's state
 lists       calls on lists of tensors, which become a call for each

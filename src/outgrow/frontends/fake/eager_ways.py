@@ -9,6 +9,7 @@
     fills         the gradient of a number is summed with zeros around it (`frontends.fake.fills`)
     weights       of the targets that count are summed with zeros between them (`frontends.fake.smoothing`)
     twice         determinants, and cumulative products, have other second derivatives (`frontends.fake.twice`)
+    values        of matrices are found with their vectors, which nobody wants (`frontends.fake.values`)
     casts         within kernels that multiply matrices are refused (`frontends.fake.uncast`)
     lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
     clipping      takes gradients on a GPU all at once, whose norms are summed otherwise than those of one by one
@@ -48,6 +49,7 @@ from outgrow.frontends.fake.products import product
 from outgrow.frontends.fake.smoothing import OPERATORS, cross_entropy_loss
 from outgrow.frontends.fake.twice import once
 from outgrow.frontends.fake.uncast import UNCAST
+from outgrow.frontends.fake.values import VALUES
 from outgrow.frontends.user.refusals import is_of_a_library
 
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
@@ -60,6 +62,7 @@ _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.ctc_loss: ctc_loss,
     OPERATORS.cross_entropy_loss: cross_entropy_loss,
     **UNCAST,
+    **VALUES,
 }
 """Functions of torch, and what is called in their place."""
 _NONE = torch._C._disabled_torch_function_impl
