@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
+from outgrow.frontends.fake.layouts import FORMATS
 from outgrow.frontends.fake.literals import is_deterministic, tensors_of, writes
 from outgrow.frontends.user.sharing import address
 
@@ -26,14 +27,13 @@ _CONVOLUTIONS = (
     torch.ops.aten.convolution_backward.default,
 )
 """Slow ones, whose abstract implementations are right; a weight of one point makes every other one ambiguous."""
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_ambiguous(tensor: Tensor) -> bool:
     """Whether a tensor is contiguous and channels-last at once."""
-    if tensor.dim() not in _FORMATS or 1 not in tensor.shape or tensor.layout is not torch.strided:
+    if tensor.dim() not in FORMATS or 1 not in tensor.shape or tensor.layout is not torch.strided:
         return False
-    return tensor.is_contiguous() and tensor.is_contiguous(memory_format=_FORMATS[tensor.dim()])
+    return tensor.is_contiguous() and tensor.is_contiguous(memory_format=FORMATS[tensor.dim()])
 
 
 def as_the_kernel_lays(

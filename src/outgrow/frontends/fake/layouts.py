@@ -80,12 +80,13 @@ _SCATTERED = (
 LAID_OUT = frozenset(
     (*_CONTIGUOUS, *_LIKE_FIRST, *_MADE_LIKE, *_FORMED_ON_A_CPU, *_FORMED_ON_A_GPU, *_BY_FORMAT, *_SCATTERED)
 )
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""The memory formats beside the contiguous one, by the number of dimensions."""
 
 
 def like_a_kernel(fake: Tensor) -> Tensor:
     """Return the fresh fake tensor with the strides that a kernel would have given it; often itself."""
-    if fake.dim() not in _FORMATS or 1 not in fake.shape or fake.is_contiguous():
+    if fake.dim() not in FORMATS or 1 not in fake.shape or fake.is_contiguous():
         return fake
     strides = channels_last_strides(tuple(fake.shape))
     pairs = zip(fake.shape, fake.stride(), strides, strict=True)
@@ -121,7 +122,7 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
         return tuple(map(_contiguous, (first, *others)))
     if func in _SCATTERED:
         return torch.empty_like(first) if _repeats(first) else returned
-    if func in _BY_FORMAT and first.dim() in _FORMATS and first.is_contiguous(memory_format=_FORMATS[first.dim()]):
+    if func in _BY_FORMAT and first.dim() in FORMATS and first.is_contiguous(memory_format=FORMATS[first.dim()]):
         return returned
     return (_contiguous(first), *others) if isinstance(returned, Sequence) else _contiguous(first)
 
@@ -142,7 +143,7 @@ def _like_the_first(args: Sequence[object], returned: Tensor) -> Tensor:
 def _formed(operand: object, returned: Tensor) -> Tensor:
     """Return a result in the memory format of an operand."""
     assert isinstance(operand, Tensor), "the position is that of a tensor"
-    kind = _FORMATS.get(operand.dim(), torch.contiguous_format)
+    kind = FORMATS.get(operand.dim(), torch.contiguous_format)
     if operand.is_contiguous():
         return _contiguous(returned)
     if not operand.is_contiguous(memory_format=kind):
