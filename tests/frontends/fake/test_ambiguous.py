@@ -83,6 +83,7 @@ def test_kernels_are_asked_nothing_that_takes_memory(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ambiguous, "_MOST_BYTES", 1 << 10)
     capture(torch.bernoulli, [], [], (torch.ones(2, 4, 1, 1),))
     capture(lambda x: 2.0 * x, [], [], (torch.ones(64, 8, 1, 1),))
+    capture(lambda x: F.interpolate(x, scale_factor=32), [], [], (torch.ones(2, 1, 1, 1),))
     assert not asked
 
 

@@ -21,7 +21,7 @@ from outgrow.frontends.fake.literals import is_deterministic, tensors_of, writes
 from outgrow.frontends.user.sharing import address
 
 _MOST_BYTES = 4 << 20
-"""Operands of more are not made; what their results are like is left to the abstract implementation."""
+"""Operands and results of more are not made; how they lie is left to the abstract implementation."""
 _CONVOLUTIONS = (
     torch.ops.aten.convolution.default,
     torch.ops.aten.convolution_backward.default,
@@ -45,7 +45,8 @@ def as_the_kernel_lays(
     """
     leaves = pytree.tree_leaves((args, kwargs))
     operands, results = tensors_of(leaves), tensors_of(pytree.tree_leaves(returned))
-    if not any(map(is_ambiguous, (*operands, *results))) or not _may_run(func, leaves, operands):
+    tensors = (*operands, *results)
+    if not any(map(is_ambiguous, tensors)) or not _may_run(func, leaves, tensors):
         return returned
     found = iter(_strides(func, args, kwargs, len(results)) or [result.stride() for result in results])
     known = set(map(address, operands))
@@ -59,12 +60,12 @@ def as_the_kernel_lays(
     return pytree.tree_map_only(Tensor, laid, returned)
 
 
-def _may_run(func: OpOverload, leaves: Sequence[object], operands: Sequence[Tensor]) -> bool:
-    """Whether an operator makes new tensors of small ones, and nothing else."""
+def _may_run(func: OpOverload, leaves: Sequence[object], tensors: Sequence[Tensor]) -> bool:
+    """Whether an operator makes new tensors of others, does nothing else, and all are small."""
     if func.namespace != "aten" or func in _CONVOLUTIONS or writes(func) or not is_deterministic(func, leaves):
         return False
-    there = all(item.device.type == "cpu" or torch.cuda.is_available() for item in operands)
-    return there and sum(item.nbytes for item in operands) <= _MOST_BYTES
+    there = all(item.device.type == "cpu" or torch.cuda.is_available() for item in tensors)
+    return there and sum(item.nbytes for item in tensors) <= _MOST_BYTES
 
 
 def _strides(
@@ -75,7 +76,7 @@ def _strides(
         given: Any = pytree.tree_map_only(Tensor, _zeros, (tuple(args), dict(kwargs)))
         try:
             found = tensors_of(pytree.tree_leaves(func(*given[0], **given[1])))
-        except RuntimeError:
+        except (RuntimeError, IndexError, ValueError):
             return None
         return [item.stride() for item in found] if len(found) == count else None
 

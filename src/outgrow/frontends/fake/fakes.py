@@ -7,9 +7,9 @@
 
 So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
 than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
-(`frontends.fake.layouts`, `precision`, `reserves`). Small tensors that are made of literals alone are the same
-in every call, so their contents are known (`frontends.fake.literals`), and a step may look at them; at its counters
-(`frontends.fake.counters`); and at its batch (`frontends.fake.questions`).
+(`frontends.fake.layouts`, `ambiguous`, `precision`, `reserves`). Small tensors that are made of literals alone are the
+same in every call, so their contents are known (`frontends.fake.literals`), and a step may look at them; at its
+counters (`frontends.fake.counters`); and at its batch (`frontends.fake.questions`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -34,9 +34,10 @@ def capture(
 ) -> Captured:
     """Capture one call of `step` as a graph. Nothing of the step's size is computed or allocated, and no state changes.
 
-    Three exceptions: what is made of literals alone is computed (`frontends.fake.literals`: 16 MiB of larger ones at
+    Four exceptions: what is made of literals alone is computed (`frontends.fake.literals`: 16 MiB of larger ones at
     most), a recurrent layer, or a cuDNN batch normalisation, runs once on memory without contents, to see how much its
-    kernel keeps (`frontends.fake.reserves`), and a `GradScaler` is given its tensors, as its first use does.
+    kernel keeps (`frontends.fake.reserves`), an operator on small tensors with ambiguous layouts runs on zeros
+    (`frontends.fake.ambiguous`), and a `GradScaler` is given its tensors, as its first use does.
 
     Raises `Uncapturable`, naming the user's line, where the step looks at the contents of tensors, and where
     it does something that a graph could not repeat. An error of the step itself is raised as it is.
