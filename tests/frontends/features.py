@@ -599,7 +599,35 @@ def written_in_parts() -> Job:
     return Job(step, (model,), (optimizer,), rows)
 
 
+class OfPoints(nn.Module):
+    """A block of a network that skips it, and weighs channels, as those for small images have."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(channels, 2 * channels, 1), nn.Conv2d(2 * channels, channels, 1)
+        self.weighing = nn.Conv2d(2 * channels, 2 * channels, 1)
+        self.first, self.last = nn.BatchNorm2d(2 * channels), nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.relu6(self.first(self.wide(x)), inplace=True)
+        inner = inner * F.hardsigmoid(self.weighing(F.adaptive_avg_pool2d(inner, 1)))
+        return x + self.last(self.narrow(F.pad(inner, (0, 1, 0, 1))[:, :, :1, :1]))
+
+
+def single_points() -> Job:
+    """Maps that are single points are contiguous and channels-last at once."""
+    model = nn.Sequential(nn.Conv2d(2, 24, 2), *(OfPoints(24) for _ in range(3)), nn.Conv2d(24, 3, 1), nn.Flatten())
+    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+    def images() -> tuple[Tensor, Tensor]:
+        x, y = rows()
+        return x.view(-1, 2, 2, 2).contiguous(memory_format=torch.channels_last), y
+
+    return trained(model, SGD(model.parameters(), 0.1, momentum=0.9), images)
+
+
 FEATURES: tuple[Make, ...] = (
+    single_points,
     written_in_parts,
     matrices_by_muon,
     parameter_groups,

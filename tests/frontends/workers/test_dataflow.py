@@ -7,11 +7,11 @@ from torch.optim import SGD
 
 from outgrow.frontends.tracing.trace import trace
 from outgrow.frontends.user.state import Training
-from outgrow.frontends.workers.dataflow import dataflow_of
+from outgrow.frontends.workers.dataflow import dataflow_of, divisible_dataflow
 from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import Dataflow
 from outgrow.planning.partition.partition import partition
-from tests.frontends.features import Make, named
+from tests.frontends.features import Make, named, single_points
 
 
 def linear() -> Dataflow:
@@ -44,6 +44,14 @@ def test_a_view_knows_what_it_views() -> None:
     assert name is not None
     assert step.tensors[name].shape == (2, 2, 6)
     assert step.tensors[name].viewed == step.tensors[source].viewed == source
+
+
+def test_how_sums_of_single_points_lie_is_no_matter_of_division() -> None:
+    """A view that says so would keep them whole."""
+    job = single_points()
+    traced = trace(job.step, Training(job.models, job.optimizers), job.batch(), {})
+    assert any("as_strided" in node.call.operator for node in dataflow_of(traced).nodes)
+    assert not any("as_strided" in node.call.operator for node in divisible_dataflow(traced).nodes)
 
 
 @pytest.mark.parametrize(("name", "make"), list(named()), ids=[name for name, _ in named()])

@@ -12,6 +12,7 @@ from dataclasses import replace
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from outgrow.frontends.fake.sums import seen_as_they_are
 from outgrow.frontends.tracing.convert import written_nodes
 from outgrow.frontends.tracing.names import DETACHES, Named, completed, operator_name, symbol_name
 from outgrow.frontends.tracing.trace import Leaf, Traced
@@ -27,6 +28,7 @@ from outgrow.operators.tdl import Argument, Call, Operand
 
 def divisible_dataflow(traced: Traced) -> Dataflow:
     """Return the dataflow of a traced step, whose module becomes one that can be divided in more ways."""
+    seen_as_they_are(traced.module)
     batch_norms_by_sums(traced)
     offer_gathers(traced)
     return dataflow_of(traced)
