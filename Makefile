@@ -6,6 +6,8 @@ STEPS ?= 4
 OLDEST ?= 2.11.0
 BIN := .venv/bin
 INSTALLED := .venv/installed
+# Some tests wait, for a disk or for a process: there is one more at a time than there are processors, up to four.
+SIDE_BY_SIDE := --numprocesses $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist worksteal
 # Tests start many processes: what Python has compiled stays, whatever the machine says.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -34,19 +36,19 @@ demo: install ## train the 3D U-Net on a whole 192^3 brain in a third of its mem
 		--memory-budget $(BUDGET) --steps $(STEPS) --report demo.html
 
 test: check compiled ## check, and run the tests
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 compiled: install ## compile what searches for plans, so that no test waits for it
 	@$(BIN)/outgrow plan examples/brain_unet3d.py:workload --set size=64 --machine xeon-2core-disk \
 		--memory-budget 150MiB >/dev/null
 
 hunt: install ## run the tests of generated graphs with new examples
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal -m hypothesis --hypothesis-profile new
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m hypothesis --hypothesis-profile new
 
 oldest: ## run the tests that capture and run steps with the oldest torch that is supported, in .venv-oldest
 	@$(PYTHON) -m venv .venv-oldest >/dev/null 2>&1 || $(PYTHON) -m virtualenv --quiet .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --editable '.[dev,examples]' torch==$(OLDEST)
-	.venv-oldest/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal \
+	.venv-oldest/bin/python -m pytest $(SIDE_BY_SIDE) \
 		tests/bitwise tests/runtime tests/frontends
 
 check: install ## lint, format, types and layers, without running anything
