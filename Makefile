@@ -48,8 +48,7 @@ hunt: install ## run the tests of generated graphs with new examples
 oldest: ## run the tests that capture and run steps with the oldest torch that is supported, in .venv-oldest
 	@$(PYTHON) -m venv .venv-oldest >/dev/null 2>&1 || $(PYTHON) -m virtualenv --quiet .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --editable '.[dev,examples]' torch==$(OLDEST)
-	.venv-oldest/bin/python -m pytest $(SIDE_BY_SIDE) \
-		tests/bitwise tests/runtime tests/frontends
+	.venv-oldest/bin/python -m pytest $(SIDE_BY_SIDE) tests/bitwise tests/runtime tests/frontends
 
 check: install ## lint, format, types and layers, without running anything
 	$(BIN)/ruff check

@@ -12,7 +12,7 @@ from outgrow.frontends.fake.fakes import fake_mode
 from outgrow.frontends.tracing.capture import capture
 
 Way = Callable[[Tensor], Tensor]
-SHAPES = ((4, 8, 1, 1), (1, 8, 1, 1), (2, 1, 5, 5), (1, 1, 3, 3, 3), (2, 8, 1, 1, 1))
+SHAPES = ((4, 8, 1, 1), (1, 8, 1, 1), (2, 1, 5, 5), (1, 1, 3, 3, 3), (2, 8, 1, 1, 1), (2, 4, 6, 1))
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -36,8 +36,9 @@ WAYS: dict[str, Way] = {
     ),
     "padded": lambda x: F.pad(x, (1, 1) * (x.dim() - 2)),
     "replicated": lambda x: F.pad(x, (1, 1) * (x.dim() - 2), mode="replicate"),
+    "unpooled": lambda x: unpooled(x) if x.dim() == 4 else x,
     "larger": lambda x: F.interpolate(x, scale_factor=2),
-    "joined": lambda x: torch.cat((x, x.exp()), 1),
+    "joined": lambda x: torch.cat((x, x.detach().exp()), 1),
     "averaged": lambda x: x.detach() * x.mean((2, 3), keepdim=True),
     "judged": lambda x: F.binary_cross_entropy_with_logits(x, torch.zeros_like(x), reduction="none"),
 }
@@ -47,11 +48,18 @@ def places(x: Tensor, size: int) -> tuple[int, ...]:
     return (size,) * (x.dim() - 2)
 
 
+def unpooled(x: Tensor) -> Tensor:
+    return F.max_unpool2d(x, torch.zeros_like(x, dtype=torch.int64), [2, 1 if x.shape[-1] == 1 else 2])
+
+
 def both_formats(shape: torch.Size) -> Iterator[Tensor]:
-    """A tensor with the strides of contiguous ones, and one with those of channels-last ones."""
+    """Tensors with the strides of contiguous ones, of channels-last ones, and of what a dimension was put to."""
     yield torch.randn(shape)
     if len(shape) in FORMATS:
         yield torch.empty(shape, memory_format=FORMATS[len(shape)]).normal_()
+    if len(shape) == 4 and shape[-1] == 1:
+        batch, channels, length, _ = shape
+        yield torch.randn(batch, length, channels).mT.unsqueeze(-1)
 
 
 def strides(way: Way, x: Tensor, arriving: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:

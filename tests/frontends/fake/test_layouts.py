@@ -28,6 +28,9 @@ WAYS: dict[str, Way] = {
     "cross entropies": lambda x: F.binary_cross_entropy(x.sigmoid(), torch.zeros_like(x), reduction="none"),
     "pooled": lambda x: F.adaptive_avg_pool2d(x, 2),
     "padded": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+    "sampled": lambda x: F.grid_sample(
+        x, x[..., :2].detach().contiguous(memory_format=torch.channels_last), align_corners=False
+    ),
     "convolved": lambda x: F.conv2d(x, x.new_ones(4, 4, 3, 3), padding=1),
 }
 

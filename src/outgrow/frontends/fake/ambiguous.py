@@ -1,10 +1,10 @@
 """How does a result lie whose layout can be read in two ways? Its kernel is asked.
 
 A tensor with one channel, or whose maps are single points, is contiguous and channels-last at once, by the strides of
-its dimensions of size 1. Kernels go by either format, abstract implementations by other ones, and the kernels of what
-follows read a format off these strides: padding gives its result another layout, the gradient of a batch
-normalisation is summed in another order. So an operator on such tensors, which are small, is run on zeros that lie as
-its operands do.
+its dimensions of size 1; one that got such a dimension by `unsqueeze` may be channels-last but for that. Kernels go by
+either format, abstract implementations by other ones, and the kernels of what follows read a format off these strides:
+padding gives its result another layout, the gradient of a batch normalisation is summed in another order. So an
+operator on such tensors, which are small, is run on zeros that lie as its operands do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.layouts import FORMATS
+from outgrow.frontends.fake.layouts import FORMATS, channels_last_strides
 from outgrow.frontends.fake.literals import is_deterministic, tensors_of, writes
 from outgrow.frontends.user.sharing import address
 
@@ -30,10 +30,12 @@ _CONVOLUTIONS = (
 
 
 def is_ambiguous(tensor: Tensor) -> bool:
-    """Whether a tensor is contiguous and channels-last at once."""
+    """Whether a tensor is contiguous and channels-last at once, or channels-last but for dimensions of size 1."""
     if tensor.dim() not in FORMATS or 1 not in tensor.shape or tensor.layout is not torch.strided:
         return False
-    return tensor.is_contiguous() and tensor.is_contiguous(memory_format=FORMATS[tensor.dim()])
+    if not tensor.is_contiguous(memory_format=FORMATS[tensor.dim()]):
+        return False
+    return tensor.is_contiguous() or tensor.stride() != channels_last_strides(tuple(tensor.shape))
 
 
 def as_the_kernel_lays(

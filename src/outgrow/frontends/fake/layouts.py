@@ -27,6 +27,7 @@ _CONTIGUOUS = (
     torch.ops.aten.native_layer_norm_backward.default,
     torch.ops.aten.pow.Scalar,
     torch.ops.aten.glu_backward.default,
+    torch.ops.aten.grid_sampler_2d.default,
 )
 _LIKE_FIRST = (
     torch.ops.aten.div.Tensor_mode,
@@ -67,6 +68,8 @@ _FORMED_ON_A_GPU = {
     torch.ops.aten.upsample_trilinear3d.default: 0,
 }
 """Operators whose result has the memory format of this operand there; on the other, torch knows better."""
+_GROUP_NORM_BACKWARD = torch.ops.aten.native_group_norm_backward.default
+"""A CPU's result is contiguous where the operand has no memory format; abstract torch 2.14 goes by the gradient."""
 _BATCH_NORM_BACKWARD, _IS_TRAINING = torch.ops.aten.native_batch_norm_backward.default, 7
 """Where it is told whether it is one of training: if not, a GPU's result is contiguous; a CPU's is like the input."""
 _BY_FORMAT = (torch.ops.aten.native_batch_norm.default, _BATCH_NORM_BACKWARD)
@@ -110,7 +113,8 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
         return returned
     if func in _FORMED_ON_A_CPU or func in _FORMED_ON_A_GPU:
         position = (_FORMED_ON_A_CPU if is_on_cpu else _FORMED_ON_A_GPU).get(func)
-        formed = first if position is None else _formed(args[position], first)
+        otherwise = _contiguous(first) if func is _GROUP_NORM_BACKWARD and is_on_cpu else first
+        formed = first if position is None else _formed(args[position], otherwise)
         return (formed, *others) if isinstance(returned, Sequence) else formed
     if func in _AS_TORCH_SAYS_ON_A_GPU and not is_on_cpu:
         return returned
