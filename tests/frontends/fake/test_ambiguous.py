@@ -1,6 +1,6 @@
 """What is contiguous and channels-last at once lies, while a step is traced, as its kernels lay it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outgrow.frontends.fake import ambiguous
-from outgrow.frontends.fake.fakes import fake_mode
 from outgrow.frontends.tracing.capture import capture
+from tests.frontends.fake.laid import Way, said, strides
 
-Way = Callable[[Tensor], Tensor]
 SHAPES = ((4, 8, 1, 1), (1, 8, 1, 1), (2, 1, 5, 5), (1, 1, 3, 3, 3), (2, 8, 1, 1, 1), (2, 4, 6, 1))
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -62,14 +61,6 @@ def both_formats(shape: torch.Size) -> Iterator[Tensor]:
         yield torch.randn(batch, length, channels).mT.unsqueeze(-1)
 
 
-def strides(way: Way, x: Tensor, arriving: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Those of the result, and of the gradient."""
-    x = x.detach().requires_grad_()
-    result = way(x)
-    (gradient,) = torch.autograd.grad(result, x, arriving.to(result.dtype))
-    return result.stride(), gradient.stride()
-
-
 @pytest.mark.parametrize("name", WAYS)
 def test_results_and_gradients_lie_as_kernels_lay_them(name: str) -> None:
     """To the last stride, those of dimensions of size 1 included."""
@@ -77,11 +68,7 @@ def test_results_and_gradients_lie_as_kernels_lay_them(name: str) -> None:
     for shape in SHAPES:
         for x in both_formats(torch.Size(shape)):
             for arriving in both_formats(way(x).shape):
-                with fake_mode(()) as mode:
-                    fakes = [mode.from_tensor(item, static_shapes=True) for item in (x, arriving)]
-                    with mode:
-                        said = strides(way, *fakes)
-                assert said == strides(way, x, arriving), (x.stride(), arriving.stride())
+                assert said(way, x, arriving) == strides(way, x, arriving), (x.stride(), arriving.stride())
 
 
 def test_kernels_are_asked_nothing_that_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
