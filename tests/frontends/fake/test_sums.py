@@ -108,6 +108,26 @@ def test_gradients_have_the_bits_of_eager(way: Way) -> None:
     assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("way", [residual, shared])
+def test_a_second_trace_is_told_what_the_first_was(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number that the first could not do without, and no other one; so it succeeds as well."""
+    apart: list[frozenset[int]] = []
+    monkeypatch.setattr(trace, "Sums", lambda numbers: apart.append(numbers) or Sums(numbers))
+    net = Points()
+    net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    x = torch.randn(4, WIDTH, 1, 1).contiguous(memory_format=torch.channels_last)
+
+    def step(x: Tensor, factor: Tensor, times: Tensor) -> None:
+        result = net.right(x) * factor.item()
+        for _ in range(int(times.item())):
+            result = net.right(way(net, result))
+        result.sin().sum().backward()
+
+    captured = capture(step, (net,), (), (x, torch.tensor(0.5), torch.tensor(2)))
+    assert len(captured.questions) == 1
+    assert apart.count(frozenset()) == 2
+
+
 def test_sums_that_eager_makes_out_of_place_are_found_by_a_second_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where there are some."""
     apart: list[frozenset[int]] = []

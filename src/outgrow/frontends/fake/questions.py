@@ -106,6 +106,10 @@ class Looks:
     concealed: list[int] = field(default_factory=list[int])
     count: int = 0
 
+    def anew(self) -> "Looks":
+        """Return these looks for another trace that is told as much."""
+        return Looks(self.told, self.tells_all)
+
     def more_told(self) -> "Looks":
         """Return looks of which the one is told that was concealed last."""
         return Looks(self.told | {self.concealed[-1]})

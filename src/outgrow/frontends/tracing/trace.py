@@ -179,22 +179,22 @@ def trace(
         given = (step, training, leaves, call_structure, living_generators() if living is None else living)
         for _ in range(_TOLD_ONE_BY_ONE):
             try:
-                return _with_sums_as_in_eager(partial(_trace, *given, looks))
+                return _with_sums_as_in_eager(partial(_trace, *given), looks)
             except (Uncapturable, LookupError, TypeError, ValueError):
                 if not looks.concealed:
                     raise
             looks = looks.more_told()
-        return _with_sums_as_in_eager(partial(_trace, *given, Looks(tells_all=True)))
+        return _with_sums_as_in_eager(partial(_trace, *given), Looks(tells_all=True))
 
 
-def _with_sums_as_in_eager(traced_apart: Callable[[frozenset[int]], Traced]) -> Traced:
+def _with_sums_as_in_eager(traced_with: Callable[[Looks, frozenset[int]], Traced], looks: Looks) -> Traced:
     """Return a trace in which sums of gradients are made in place, or out of place, as in eager mode."""
     apart = frozenset[int]()
     while True:
-        traced = traced_apart(apart)
+        traced = traced_with(looks, apart)
         if not traced.shared:
             return traced
-        apart |= traced.shared
+        looks, apart = looks.anew(), apart | traced.shared
 
 
 def _trace(
