@@ -71,6 +71,15 @@ def test_results_and_gradients_lie_as_kernels_lay_them(name: str) -> None:
                 assert said(way, x, arriving) == strides(way, x, arriving), (x.stride(), arriving.stride())
 
 
+def test_views_lie_as_torch_computes_them() -> None:
+    """A matrix of one row gets a stride by which products take it for transposed or not."""
+    keys = torch.randn(3, 25, 3)[..., 1:2].mT
+    graph = capture(lambda x: x.view(3, 1, 25).exp(), [], [], (keys,)).graph
+    (op,) = graph.ops
+    (operand,) = op.operands
+    assert graph.values[operand].strides == keys.view(3, 1, 25).stride() != keys.stride()
+
+
 def test_kernels_are_asked_nothing_that_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor what draws from the generator."""
     asked: list[torch.Size] = []

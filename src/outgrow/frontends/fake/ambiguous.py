@@ -5,6 +5,9 @@ its dimensions of size 1; one that got such a dimension by `unsqueeze` may be ch
 either format, abstract implementations by other ones, and the kernels of what follows read a format off these strides:
 padding gives its result another layout, the gradient of a batch normalisation is summed in another order. So an
 operator on such tensors, which are small, is run on zeros that lie as its operands do.
+
+A view gets strides in dimensions of size 1, too, by which products of matrices go: those that torch computes without
+memory are asked for in place of those of the abstract implementation (`as_viewed`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,6 +63,24 @@ def as_the_kernel_lays(
         return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
     return pytree.tree_map_only(Tensor, laid, returned)
+
+
+VIEWED = frozenset((torch.ops.aten.view.default,))
+
+
+def as_viewed(_func: OpOverload, args: Sequence[object], returned: object) -> object:
+    """Return a fake view, by one of `VIEWED`, with the strides that torch computes for it."""
+    assert isinstance(returned, Tensor), "a view is a tensor"
+    if 1 not in returned.shape:
+        return returned
+    operand, shape = args
+    assert isinstance(operand, Tensor), "a view is one of a tensor"
+    with no_dispatch():
+        without_memory: Any = torch.empty_strided(operand.shape, operand.stride(), dtype=operand.dtype, device="meta")
+        strides = without_memory.view(shape).stride()
+    if strides == returned.stride():
+        return returned
+    return torch.ops.aten.as_strided.default(returned, returned.shape, strides, returned.storage_offset())
 
 
 def _may_run(func: OpOverload, leaves: Sequence[object], tensors: Sequence[Tensor]) -> bool:

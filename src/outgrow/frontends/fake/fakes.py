@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.alignments import BY_TENSORS
-from outgrow.frontends.fake.ambiguous import as_the_kernel_lays
+from outgrow.frontends.fake.ambiguous import VIEWED, as_the_kernel_lays, as_viewed
 from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
@@ -65,6 +65,7 @@ _CORRECTIONS = (
     (UNTOLD, without_reserve),
     (SEEDED, with_seeds),
     (OBSERVING, with_room),
+    (VIEWED, as_viewed),
 )
 """Operators, and what turns their fake results into what their kernels give, in this order."""
 
