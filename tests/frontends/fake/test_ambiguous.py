@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outgrow.frontends.fake import ambiguous
+from outgrow.frontends.fake.layouts import FORMATS
 from outgrow.frontends.tracing.capture import capture
 from tests.frontends.fake.laid import Way, said, strides
 
 SHAPES = ((4, 8, 1, 1), (1, 8, 1, 1), (2, 1, 5, 5), (1, 1, 3, 3, 3), (2, 8, 1, 1, 1), (2, 4, 6, 1))
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def ones(*shape: int) -> Tensor:

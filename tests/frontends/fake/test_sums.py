@@ -101,6 +101,14 @@ def left(way: Way, *, captured: bool) -> list[Tensor]:
     return [found, *(weight.grad for weight in net.parameters() if weight.grad is not None)]
 
 
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[int]]:
+    """Which sums are made out of place in each trace."""
+    apart: list[frozenset[int]] = []
+    monkeypatch.setattr(trace, "Sums", lambda numbers: apart.append(numbers) or Sums(numbers))
+    return apart
+
+
 @pytest.mark.parametrize("way", WAYS, ids=[way.__name__ for way in WAYS])
 def test_gradients_have_the_bits_of_eager(way: Way) -> None:
     """Those of every weight."""
@@ -109,10 +117,8 @@ def test_gradients_have_the_bits_of_eager(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", [residual, shared])
-def test_a_second_trace_is_told_what_the_first_was(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_trace_is_told_what_the_first_was(way: Way, apart: list[frozenset[int]]) -> None:
     """The number that the first could not do without, and no other one; so it succeeds as well."""
-    apart: list[frozenset[int]] = []
-    monkeypatch.setattr(trace, "Sums", lambda numbers: apart.append(numbers) or Sums(numbers))
     net = Points()
     net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     x = torch.randn(4, WIDTH, 1, 1).contiguous(memory_format=torch.channels_last)
@@ -128,10 +134,8 @@ def test_a_second_trace_is_told_what_the_first_was(way: Way, monkeypatch: pytest
     assert apart.count(frozenset()) == 2
 
 
-def test_sums_that_eager_makes_out_of_place_are_found_by_a_second_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_that_eager_makes_out_of_place_are_found_by_a_second_trace(apart: list[frozenset[int]]) -> None:
     """Only where there are some."""
-    apart: list[frozenset[int]] = []
-    monkeypatch.setattr(trace, "Sums", lambda numbers: apart.append(numbers) or Sums(numbers))
     left(residual, captured=True)
     assert apart == [frozenset()]
     left(shared, captured=True)

@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
 from outgrow.frontends.fake.layouts import FORMATS, channels_last_strides
-from outgrow.frontends.fake.literals import is_deterministic, tensors_of, writes
+from outgrow.frontends.fake.literals import is_deterministic, of_its_form, tensors_of, writes
 from outgrow.frontends.user.sharing import address
 
 _MOST_BYTES = 4 << 20
@@ -96,13 +96,13 @@ def _strides(
 ) -> list[tuple[int, ...]] | None:
     """Return the strides of the results of a kernel; None where it refuses zeros."""
     with no_dispatch():
-        given: Any = pytree.tree_map_only(Tensor, _zeros, (tuple(args), dict(kwargs)))
+        own, named = pytree.tree_map_only(Tensor, _zeros, (tuple(args), dict(kwargs)))
         try:
-            found = tensors_of(pytree.tree_leaves(func(*given[0], **given[1])))
+            found = tensors_of(pytree.tree_leaves(func(*own, **named)))
         except (RuntimeError, IndexError, ValueError):
             return None
         return [item.stride() for item in found] if len(found) == count else None
 
 
 def _zeros(like: Tensor) -> Tensor:
-    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).zero_()
+    return of_its_form(like).zero_()

@@ -97,7 +97,7 @@ class Literals:
 
     def _real(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         """Return what `func` gives on real tensors."""
-        companion = _of_its_form if func in _FILLED_LIKE else _of_its_kind if func in _FILLED_NEW else self._companion
+        companion = of_its_form if func in _FILLED_LIKE else _of_its_kind if func in _FILLED_NEW else self._companion
         with no_dispatch():
             real_args, real_kwargs = pytree.tree_map_only(Tensor, companion, (tuple(args), dict(kwargs)))
             found = func(*real_args, **real_kwargs)
@@ -141,7 +141,8 @@ def written_arguments(func: OpOverload, args: Sequence[object], kwargs: Mapping[
     ]
 
 
-def _of_its_form(tensor: Tensor) -> Tensor:
+def of_its_form(tensor: Tensor) -> Tensor:
+    """Return a tensor without content that lies as this one does."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
