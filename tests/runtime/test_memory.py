@@ -1,14 +1,16 @@
 """A block takes addresses at once, memory when it is committed, and nothing once its last user is gone."""
 
 import ctypes
+import gc
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 
-from outgrow.runtime.memory import HUGE_PAGE_BYTES, PAGE_BYTES, Block, bytes_at, unread
+from outgrow.runtime.memory import HUGE_PAGE_BYTES, PAGE_BYTES, Block, bytes_at, give_back_mapped, mapped, unread
 from outgrow.runtime.process import process_bytes
 from outgrow.runtime.program import Geometry
 from outgrow.units import GIB, MIB
@@ -197,3 +199,25 @@ def test_raw_bytes_can_be_written() -> None:
     buffer = ctypes.create_string_buffer(8)
     bytes_at(ctypes.addressof(buffer), 8)[2:4] = b"ab"
     assert buffer.raw == b"\0\0ab\0\0\0\0"
+
+
+def test_what_is_mapped_may_become_garbage_while_its_memory_is_given_back() -> None:
+    before = gc.get_threshold()
+    with tempfile.TemporaryFile() as file:
+        file.truncate(PAGE_BYTES)
+        try:
+            for threshold in range(1, 51):  # so that a collection begins at another place each time
+                held = [mapped(file.fileno(), 0, PAGE_BYTES, None) for _ in range(50)]
+                gc.set_threshold(0)
+                for _ in range(5):
+                    _in_a_cycle(mapped(file.fileno(), 0, PAGE_BYTES, None))
+                gc.set_threshold(threshold)
+                give_back_mapped()
+                assert bytes_of(held[0].data_ptr(), 1) == b"\0", "the file holds zeros"
+        finally:
+            gc.set_threshold(*before)
+
+
+def _in_a_cycle(item: object) -> None:
+    cycle: list[object] = [item]
+    cycle.append(cycle)

@@ -215,7 +215,7 @@ def give_back(storage: torch.UntypedStorage) -> None:
 
 def give_back_mapped() -> None:
     """Give back the memory of all that is mapped, as `give_back` does, whoever touched it and whosever it is."""
-    for address, item in [*_mapped.items()]:
+    for address, item in _mapped.copy().items():
         content = item.content()  # held, so that nothing else can come to lie at the address meanwhile
         if content is not None:
             _madvise(address, content.nbytes, mmap.MADV_DONTNEED)
@@ -236,12 +236,15 @@ class _Mapped:
 
 
 _mapped: dict[int, _Mapped] = {}
-"""What this process has mapped of files, by address."""
+"""What this process has mapped of files, by address.
+
+Garbage collection may remove from it at any allocation, so only a copy, which allocates nothing midway, is walked.
+"""
 
 
 def _keep_apart() -> None:
     """In a process that was forked off: map the same bytes so that they can be written without changing the file."""
-    for address, item in [*_mapped.items()]:
+    for address, item in _mapped.copy().items():
         content = item.content()
         if content is not None:
             access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
