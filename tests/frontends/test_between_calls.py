@@ -150,6 +150,27 @@ def test_a_plan_makes_room_for_what_was_taken_since() -> None:
     assert step.process_bytes <= budget
 
 
+def test_a_plan_makes_room_for_what_planning_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What planning again leaves in the process, which no run has shown yet, is within the budget at once."""
+    job, budget, left = wide(layers=8), 128 << 20, list[Tensor]()
+    plan: Callable[..., guided.Runnable] = guided.GuidedPlanning.planned
+
+    def leaving(*given: object, is_new: bool, **named: object) -> guided.Runnable:
+        found = plan(*given, is_new=is_new, **named)
+        if not is_new and not left:
+            left.append(torch.ones(40 << 18))
+        return found
+
+    monkeypatch.setattr(guided.GuidedPlanning, "planned", leaving)
+    step = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget)
+    taken: list[int] = []
+    for _ in range(4):
+        step(*job.batches[0])
+        taken.append(step.process_bytes)
+    assert left
+    assert max(taken) <= budget
+
+
 def test_a_plan_that_exceeds_the_budget_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another plan of the same step has shown more overhead before."""
     job, budget = wide(layers=2), 1 << 30

@@ -35,6 +35,8 @@ from outgrow.runtime.resting import is_loaded
 
 _MOST_ENTRIES = 32
 """A step keeps at most this many entries, and forgets the one that was not used for the longest."""
+_TIMES = 3
+"""How many plans are made anew at a call, at most, until one has room for what planning itself has left behind."""
 _MANY = 5
 _OFTEN = f"The step has been captured and planned {_MANY} times for batches of the same shapes, which takes time: "
 _ANEW = _OFTEN + "something else changes from call to call, {}. Pass it as a tensor, or keep it in a buffer."
@@ -348,24 +350,33 @@ class Entries:
         self._platform.come_home(held, is_own=is_own)
 
     def _plan_again(self, entry: Entry, leaves: Sequence[object], grown_bytes: int) -> None:
-        """Plan from observed costs, with room for what is held beside the step by now.
+        """Plan from observed costs, with room for what is held beside the step by now, be it of planning.
 
         If there is no such plan, the old one stays if it kept the budget.
         """
-        begin, runs = perf_counter(), entry.runs
-        tensors = entry.captured.tensors(self._training, leaves)
-        self.guided.excuse(entry.captured, tensors, runs)
+        begin, captured, runs, guided = perf_counter(), entry.captured, entry.runs, self.guided
+        tensors = captured.tensors(self._training, leaves)
+        guided.excuse(captured, tensors, runs)
+        lacking_bytes = runs.process_bytes - self._settings.budget_bytes
+        not_grown_bytes = guided.beside_bytes(captured, tensors) - grown_bytes
         try:
-            planned = self.guided.planned(entry.captured, tensors, runs, is_new=False, grown_bytes=grown_bytes)
+            for _ in range(_TIMES):
+                self._exchange(entry, guided.planned(captured, tensors, runs, is_new=False, grown_bytes=grown_bytes))
+                grown_bytes = guided.beside_bytes(captured, tensors) - not_grown_bytes
+                lacking_bytes = guided.lacking_bytes(entry.planned, runs, grown_bytes)
+                if lacking_bytes + SLACK_BYTES <= 0:
+                    break
         except Infeasible:
-            if runs.process_bytes > self._settings.budget_bytes:
+            if lacking_bytes > 0:
                 raise
-            runs.settled = True
-            return
         finally:
             entry.seconds += perf_counter() - begin
+        runs.settled = True
+
+    def _exchange(self, entry: Entry, planned: Runnable) -> None:
+        """Let another plan take the place of the one that an entry has."""
         self._platform.forget(entry.planned.program)
-        entry.planned, runs.settled, runs.noted = planned, True, None
+        entry.planned, entry.runs.noted = planned, None
 
     def note_as_written(
         self, served: Served, args: Sequence[object], kwargs: Mapping[str, object], process_bytes: int

@@ -110,7 +110,7 @@ class GuidedPlanning:
         """
         self._progress("plan", 0.0)
         self._platform.make_room(captured, tensors)
-        foreseen = runs.overhead_bytes + grown_bytes if grown_bytes else 0
+        foreseen = runs.overhead_bytes + grown_bytes if grown_bytes > 0 else 0
         if self._machine is None:
             self._machine = self._platform.machine()
         demand = Demand(
@@ -142,16 +142,21 @@ class GuidedPlanning:
     def _overhead(
         self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool, foreseen: int
     ) -> int:
-        """The overhead that a run has shown, or is foreseen; for a new step, at least what is to be expected."""
+        """The overhead that a run has shown, or is foreseen; before one has, at least what is to be expected."""
         shown = 0
         if self._overhead_bytes is not None:
-            known = max(self._overhead_bytes, foreseen)
-            shown = known + max(self._platform.slack_bytes, int(known * _SLACK_SHARE))
-        if not is_new:
+            slack = max(self._platform.slack_bytes, int(self._overhead_bytes * _SLACK_SHARE))
+            shown = max(self._overhead_bytes, foreseen) + slack
+        if shown and not is_new:
             return shown
         unseen_bytes = self._platform.unseen_bytes(captured.graph, within)
         beside_bytes = max(0, self._beside(captured, tensors))
         return max(shown, beside_bytes + captured.copied_bytes + unseen_bytes)
+
+    def beside_bytes(self, captured: Captured, tensors: Mapping[str, Tensor]) -> int:
+        """What the process holds beside a step once what is free was given back."""
+        self._platform.trim()
+        return self._beside(captured, tensors)
 
     def _beside(self, captured: Captured, tensors: Mapping[str, Tensor]) -> int:
         """What the process holds now beyond its baseline and the tensors of a step; below 0 if others let go."""
@@ -175,9 +180,12 @@ class GuidedPlanning:
         most = max(SLACK_BYTES, self._settings.budget_bytes - runs.process_bytes - SLACK_BYTES)
         if self._busy_bytes() - runs.begun_bytes <= most:
             return 0
-        self._platform.trim()
-        grown = self._beside(captured, tensors) - runs.beside_bytes
+        grown = self.beside_bytes(captured, tensors) - runs.beside_bytes
         return grown if grown > most else 0
+
+    def lacking_bytes(self, planned: Runnable, runs: Runs, grown_bytes: int) -> int:
+        """What a plan lacks for the overhead of the last run and `grown_bytes`; below 0 if there is room for more."""
+        return runs.overhead_bytes + grown_bytes - planned.prepared.plan.budget.overhead_bytes
 
     def _busy_bytes(self) -> int:
         """What the process takes now, without what rests for the next step."""
@@ -188,8 +196,10 @@ class GuidedPlanning:
         gone = runs.beside_bytes - self._beside(captured, tensors)
         if 0 < runs.process_bytes - self._settings.budget_bytes <= gone:
             runs.process_bytes -= gone
-            if runs.overhead_bytes == self._overhead_bytes:
-                self._overhead_bytes = max(0, runs.overhead_bytes - gone)
+            is_most = runs.overhead_bytes == self._overhead_bytes
+            runs.overhead_bytes = max(0, runs.overhead_bytes - gone)
+            if is_most:
+                self._overhead_bytes = runs.overhead_bytes
 
     def looks_at(self, runs: Runs) -> bool:
         """Whether the run that comes next, or came last, shows when its operators ran."""
