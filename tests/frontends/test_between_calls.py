@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import outgrow
 from outgrow.errors import TierFailure, TornState
 from outgrow.frontends import guided
+from outgrow.remarks import Remark
 from outgrow.runtime.execute import Run
 from tests.frontends.training import Job, wide
 
@@ -169,6 +170,64 @@ def test_a_plan_makes_room_for_what_planning_left(monkeypatch: pytest.MonkeyPatc
         taken.append(step.process_bytes)
     assert left
     assert max(taken) <= budget
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_others_take_during_a_step_is_forgiven_once(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that takes memory while a step runs ends the training only if it does so in the next one too."""
+    job, budget = wide(layers=12), 160 << 20
+    step = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget)
+    for _ in range(4):
+        step(*job.batches[0])
+    with monkeypatch.context() as other:
+        other.setattr(guided.GuidedPlanning, "note", _reporting(guided.GuidedPlanning.note, budget + (256 << 20)))
+        step(*job.batches[0])
+        if times == 2:
+            with pytest.warns(Remark, match="free again"):
+                step(*job.batches[0])
+    if times == 2:
+        with pytest.raises(outgrow.Infeasible):
+            step(*job.batches[0])
+        return
+    with pytest.warns(Remark, match="free again"):
+        step(*job.batches[0])
+    for _ in range(2):
+        assert step.process_bytes <= budget
+        step(*job.batches[0])
+
+
+def test_what_python_holds_is_no_overhead_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that keeps tensors which no graph keeps exceeds the budget once, and is planned from then on."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    model, budget = nn.Linear(1024, 1024), 128 << 20
+
+    def evaluation(x: Tensor) -> Tensor:
+        kept = [x]
+        with torch.no_grad():
+            for _ in range(40):
+                kept.append(torch.relu(model(kept[-1])))
+        return kept[-1].sum()
+
+    step, x = outgrow.compile(evaluation, model=model, memory_budget=budget), torch.randn(1024, 1024)
+    step(x)
+    assert step.process_bytes > budget
+    for _ in range(2):
+        assert torch.equal(step(x), evaluation(x))
+        assert step.process_bytes <= budget
+
+
+def test_a_function_for_which_others_leave_no_room_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the program takes beside a step that runs as it is written is seen before it exceeds the budget."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    job, budget = wide(layers=12), 400 << 20
+    step = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget)
+    for _ in range(2):
+        step(*job.batches[0])
+    assert step.plan.ran_as_written
+    held = torch.ones((budget - step.process_bytes + (24 << 20)) // 4)
+    step(*job.batches[0])
+    assert held.nbytes < step.process_bytes <= budget
+    assert not step.plan.ran_as_written
 
 
 def test_a_plan_that_exceeds_the_budget_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

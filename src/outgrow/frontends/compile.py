@@ -123,6 +123,7 @@ class Step(Generic[P, R]):
 
     def _run_as_written(self, served: Served, *args: P.args, **kwargs: P.kwargs) -> R:
         self._entries.come_home()
+        self._entries.guided.begins_as_written(served.entry.runs)
         self._platform.reset_high_water()
         begin = self._platform.moment()
         returned = self._step(*args, **kwargs)

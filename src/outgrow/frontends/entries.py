@@ -183,6 +183,8 @@ class Entries:
         entry = found.entry
         entry.last_call = self._calls
         if entry.runs.count > 0:
+            if entry.planned.runs_as_written and entry.runs.settled:
+                self.guided.distrust(entry.runs)
             tensors = found.tensors
             grown = 0 if tensors is None else self.guided.grown_bytes(entry.captured, tensors, entry.runs)
             if grown or not entry.runs.settled:
@@ -352,22 +354,23 @@ class Entries:
     def _plan_again(self, entry: Entry, leaves: Sequence[object], grown_bytes: int) -> None:
         """Plan from observed costs, with room for what is held beside the step by now, be it of planning.
 
-        If there is no such plan, the old one stays if it kept the budget.
+        If there is no such plan, the old one stays if it kept the budget, in the last run or in the one before.
         """
         begin, captured, runs, guided = perf_counter(), entry.captured, entry.runs, self.guided
         tensors = captured.tensors(self._training, leaves)
         guided.excuse(captured, tensors, runs)
         lacking_bytes = runs.process_bytes - self._settings.budget_bytes
-        not_grown_bytes = guided.beside_bytes(captured, tensors) - grown_bytes
+        beside_bytes = guided.beside_bytes(captured, tensors)
+        not_grown_bytes = beside_bytes - grown_bytes
         try:
             for _ in range(_TIMES):
-                self._exchange(entry, guided.planned(captured, tensors, runs, is_new=False, grown_bytes=grown_bytes))
+                self._exchange(entry, guided.planned_again(captured, tensors, runs, grown_bytes))
                 grown_bytes = guided.beside_bytes(captured, tensors) - not_grown_bytes
                 lacking_bytes = guided.lacking_bytes(entry.planned, runs, grown_bytes)
                 if lacking_bytes + SLACK_BYTES <= 0:
                     break
         except Infeasible:
-            if lacking_bytes > 0:
+            if lacking_bytes > 0 and not guided.forgives(runs, beside_bytes):
                 raise
         finally:
             entry.seconds += perf_counter() - begin
@@ -376,7 +379,7 @@ class Entries:
     def _exchange(self, entry: Entry, planned: Runnable) -> None:
         """Let another plan take the place of the one that an entry has."""
         self._platform.forget(entry.planned.program)
-        entry.planned, entry.runs.noted = planned, None
+        entry.planned, entry.runs.noted, entry.runs.kept_beside_bytes = planned, None, None
 
     def note_as_written(
         self, served: Served, args: Sequence[object], kwargs: Mapping[str, object], process_bytes: int

@@ -24,10 +24,12 @@ from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
+from outgrow.remarks import remark
 from outgrow.runtime.execute import Outcome
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Held, Recording
 from outgrow.runtime.resting import extent_of
+from outgrow.units import format_bytes
 
 SLACK_BYTES = 8 << 20
 """What a process may take more from call to call: the heap is never twice the same."""
@@ -38,6 +40,10 @@ _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
 _LOOKED_AT = 3
 """How many runs are timed op by op on a device that the host does not wait for."""
+_FORGIVEN = (
+    "The process took {} in a step, more than its budget of {}, by memory that is free again. The plan, which kept the "
+    "budget before, goes on; if the next step exceeds it too, it is refused. Does another thread take memory meanwhile?"
+)
 _LATER = "Later steps may need more: `outgrow plan` says how much."
 """Which find the state of an optimizer that this one makes."""
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
@@ -63,7 +69,8 @@ class Runs:
     last run showed nothing new. `observed` says that a program has run, which shows what ops cost, `noted` is what the
     program holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's own
     function took more than the budget, and is not trusted again. Runs that took another time than was predicted are
-    `surprises`.
+    `surprises`. `kept_beside_bytes` is what was beside the step when the plan kept the budget last, unless it was
+    forgiven since; `known_bytes` is what overhead was known before the last run.
     """
 
     count: int = 0
@@ -75,6 +82,8 @@ class Runs:
     surprises: int = 0
     observed: bool = False
     has_exceeded: bool = False
+    kept_beside_bytes: int | None = None
+    known_bytes: int | None = None
     noted: Held | None = None
 
 
@@ -99,6 +108,8 @@ class GuidedPlanning:
         self._baseline_bytes, self._progress, self._as_written = baseline_bytes, progress, as_written
         self._machine: Machine | None = None
         self._overhead_bytes: int | None = None
+        self._sure_bytes: int | None = None
+        """What of the overhead programs have shown, and not the user's own function alone."""
 
     def planned(
         self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, *, is_new: bool, grown_bytes: int = 0
@@ -139,6 +150,22 @@ class GuidedPlanning:
             self._platform.install()
         return Runnable(prepared, program, runs_as_written)
 
+    def planned_again(
+        self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, grown_bytes: int
+    ) -> Runnable:
+        """Plan a captured step with what its runs have shown.
+
+        What the user's own function took beyond its tensors Python may have held, as no program does. Where no plan has
+        room for that, it is forgotten.
+        """
+        try:
+            return self.planned(captured, tensors, runs, is_new=False, grown_bytes=grown_bytes)
+        except Infeasible:
+            if self._overhead_bytes == self._sure_bytes:
+                raise
+            self._overhead_bytes = self._sure_bytes
+            return self.planned(captured, tensors, runs, is_new=True)
+
     def _overhead(
         self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool, foreseen: int
     ) -> int:
@@ -177,11 +204,27 @@ class GuidedPlanning:
 
     def grown_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> int:
         """How much more the process holds beside the step than when its program ran last; 0 if there is room for it."""
-        most = max(SLACK_BYTES, self._settings.budget_bytes - runs.process_bytes - SLACK_BYTES)
+        most = self._most_grown_bytes(runs)
         if self._busy_bytes() - runs.begun_bytes <= most:
             return 0
         grown = self.beside_bytes(captured, tensors) - runs.beside_bytes
         return grown if grown > most else 0
+
+    def _most_grown_bytes(self, runs: Runs) -> int:
+        """How much more the process may hold beside a step than when it ran last."""
+        return max(SLACK_BYTES, self._settings.budget_bytes - runs.process_bytes - SLACK_BYTES)
+
+    def begins_as_written(self, runs: Runs) -> None:
+        """Note what the process holds when the user's own function begins."""
+        runs.begun_bytes = self._busy_bytes()
+
+    def distrust(self, runs: Runs) -> None:
+        """Let a plan run from now on if the user's own function would take more than the budget, by what has grown."""
+        most = self._most_grown_bytes(runs)
+        if self._busy_bytes() - runs.begun_bytes > most:
+            self._platform.trim()
+            runs.has_exceeded = self._busy_bytes() - runs.begun_bytes > most
+            runs.settled = not runs.has_exceeded
 
     def lacking_bytes(self, planned: Runnable, runs: Runs, grown_bytes: int) -> int:
         """What a plan lacks for the overhead of the last run and `grown_bytes`; below 0 if there is room for more."""
@@ -199,7 +242,20 @@ class GuidedPlanning:
             is_most = runs.overhead_bytes == self._overhead_bytes
             runs.overhead_bytes = max(0, runs.overhead_bytes - gone)
             if is_most:
-                self._overhead_bytes = runs.overhead_bytes
+                self._overhead_bytes = self._sure_bytes = runs.overhead_bytes
+
+    def forgives(self, runs: Runs, beside_bytes: int) -> bool:
+        """Whether the plan that is there goes on though its last run exceeded the budget, and none has room for that.
+
+        It does if it kept the budget before, beside as much as is held now; what the last run showed is forgotten.
+        """
+        if runs.kept_beside_bytes is None or beside_bytes > runs.kept_beside_bytes + SLACK_BYTES:
+            return False
+        remark(_FORGIVEN.format(format_bytes(runs.process_bytes), format_bytes(self._settings.budget_bytes)))
+        runs.kept_beside_bytes = None
+        runs.overhead_bytes = runs.known_bytes or 0
+        self._overhead_bytes = self._sure_bytes = runs.known_bytes
+        return True
 
     def looks_at(self, runs: Runs) -> bool:
         """Whether the run that comes next, or came last, shows when its operators ran."""
@@ -219,7 +275,11 @@ class GuidedPlanning:
             runs.noted = runs.noted or outcome.recording.held
         held_bytes = self._platform.held_at_most(planned.program, outcome.recording)
         runs.overhead_bytes = max(0, process_bytes - held_bytes)
+        if process_bytes <= self._settings.budget_bytes:
+            runs.kept_beside_bytes = runs.beside_bytes
+        runs.known_bytes = self._overhead_bytes
         is_more = self._has_shown(runs.overhead_bytes)
+        self._sure_bytes = max(self._sure_bytes or 0, runs.overhead_bytes)
         if is_more or runs.overhead_bytes > planned.prepared.plan.budget.overhead_bytes:
             runs.settled = runs.settled and process_bytes <= self._settings.budget_bytes
 
