@@ -2,6 +2,7 @@
 
 fakes       fake twins of the user's tensors, and the mode that runs operators on them
 layouts     strides as kernels give them
+iterated    strides of what goes through two operands, one of which is broadcast
 ambiguous   strides of what is contiguous and channels-last at once, which kernels are asked for
 precision   types as kernels give them
 alignments  what a loss keeps whose targets have lengths

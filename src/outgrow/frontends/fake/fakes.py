@@ -40,6 +40,7 @@ from outgrow.frontends.fake.alignments import BY_TENSORS
 from outgrow.frontends.fake.ambiguous import VIEWED, as_the_kernel_lays, as_viewed
 from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
+from outgrow.frontends.fake.iterated import ITERATED, as_iterated
 from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.fake.lists import each_by_itself
 from outgrow.frontends.fake.literals import LIFTS, Literals
@@ -61,6 +62,7 @@ _PLAIN = (Tensor, nn.Parameter, FakeTensor)
 _CORRECTIONS = (
     (TYPED, as_kernels_type),
     (LAID_OUT, as_kernels_lay_out),
+    (ITERATED, as_iterated),
     (KEEPING, with_reserve),
     (UNTOLD, without_reserve),
     (SEEDED, with_seeds),

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 
 _CONTIGUOUS = (
     torch.ops.aten.mse_loss_backward.default,
@@ -119,13 +120,13 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
     if func in _AS_TORCH_SAYS_ON_A_GPU and not is_on_cpu:
         return returned
     if func is _BATCH_NORM_BACKWARD and is_on_cpu:
-        return (_formed(args[1], _contiguous(first)), *others)
+        return (_suggested(args[1], first), *others)
     if func is _BATCH_NORM_BACKWARD and not args[_IS_TRAINING]:
         return (_contiguous(first), *others)
     if func is torch.ops.aten.log_sigmoid_forward.default:
         return tuple(map(_contiguous, (first, *others)))
     if func in _SCATTERED:
-        return torch.empty_like(first) if _repeats(first) else returned
+        return torch.empty_like(first) if repeats(first) else returned
     if func in _BY_FORMAT and first.dim() in FORMATS and first.is_contiguous(memory_format=FORMATS[first.dim()]):
         return returned
     return (_contiguous(first), *others) if isinstance(returned, Sequence) else _contiguous(first)
@@ -139,7 +140,7 @@ def _contiguous(fake: Tensor) -> Tensor:
 def _like_the_first(args: Sequence[object], returned: Tensor) -> Tensor:
     first, *others = (arg for arg in args if isinstance(arg, Tensor))
     is_alone = all(other.dim() == 0 or other.shape == first.shape for other in others)
-    if not is_alone or first.dim() == 0 or first.shape != returned.shape or _repeats(first):
+    if not is_alone or first.dim() == 0 or first.shape != returned.shape or repeats(first):
         return returned
     return torch.empty_like(first, dtype=returned.dtype)
 
@@ -155,7 +156,15 @@ def _formed(operand: object, returned: Tensor) -> Tensor:
     return torch.empty(returned.shape, dtype=returned.dtype, device=returned.device, memory_format=kind)
 
 
-def _repeats(tensor: Tensor) -> bool:
+def _suggested(operand: object, returned: Tensor) -> Tensor:
+    """Return a result in the memory format that the strides of an operand suggest, be it a part of a larger tensor."""
+    assert isinstance(operand, Tensor), "the position is that of a tensor"
+    kind = torch.contiguous_format if operand.is_contiguous() else suggest_memory_format(operand)
+    return torch.empty(returned.shape, dtype=returned.dtype, device=returned.device, memory_format=kind)
+
+
+def repeats(tensor: Tensor) -> bool:
+    """Whether some of a tensor's numbers are the same ones in memory, along a dimension."""
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
