@@ -112,6 +112,31 @@ BLOCKS: Mapping[str, Callable[[Block, Tensor], Tensor]] = {
 }
 
 
+def trained(
+    model: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    optimizer: str,
+    batch: Callable[[], tuple[Tensor, Tensor]],
+    *,
+    autocast: bool,
+    clipped: bool = False,
+) -> Job:
+    """A model, trained by one of `OPTIMIZERS` for a loss of what it gives and what is wanted."""
+    optimizing = OPTIMIZERS[optimizer](model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizing.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            lost = loss(model(x), y)
+        lost.backward()
+        if clipped:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizing.step()
+        return lost
+
+    return Job(step, (model,), (optimizing,), batch)
+
+
 @dataclass(frozen=True)
 class Net:
     """A network of blocks on maps of a size, and how it is trained."""
@@ -129,21 +154,12 @@ class Net:
         model = nn.Sequential(nn.Conv2d(3, self.channels, 1), *blocks, nn.Conv2d(self.channels, CLASSES, 1))
         form = torch.channels_last if self.channels_last else torch.contiguous_format
         model.to(memory_format=form)  # pyright: ignore[reportCallIssue]
-        optimizer = OPTIMIZERS[self.optimizer](model.parameters())
-
-        def step(x: Tensor, y: Tensor) -> Tensor:
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-                loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
 
         def batch() -> tuple[Tensor, Tensor]:
             size = (self.size, self.size)
             return torch.randn(3, 3, *size).contiguous(memory_format=form), torch.randint(0, CLASSES, (3, *size))
 
-        return Job(step, (model,), (optimizer,), batch)
+        return trained(model, F.cross_entropy, self.optimizer, batch, autocast=self.autocast)
 
 
 @st.composite

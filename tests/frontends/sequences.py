@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.frontends.nets import OPTIMIZERS
+from tests.frontends.nets import OPTIMIZERS, trained
 from tests.frontends.steps import Job
 
 KINDS = 7
@@ -161,7 +161,7 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "squares": lambda x, y: F.mse_loss(x, F.one_hot(y, KINDS).to(x.dtype)),
     "absolute": lambda x, y: F.smooth_l1_loss(x, F.one_hot(y, KINDS).to(x.dtype), beta=0.5),
     "each": lambda x, y: F.binary_cross_entropy_with_logits(
-        x, F.one_hot(y, KINDS).to(x.dtype), pos_weight=x.new_ones(7)
+        x, F.one_hot(y, KINDS).to(x.dtype), pos_weight=x.new_ones(KINDS)
     ),
     "diverged": lambda x, _: F.kl_div(x.log_softmax(-1), x.detach().flip(1).softmax(-1), reduction="batchmean"),
     "aligned": _aligned,
@@ -193,22 +193,12 @@ class Net:
             *(Layers(name, features) for name in self.layers),
             nn.Linear(features, KINDS),
         )
-        optimizer = OPTIMIZERS[self.optimizer](model.parameters())
-
-        def step(x: Tensor, y: Tensor) -> Tensor:
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-                loss = LOSSES[self.loss](model(x), y)
-            loss.backward()
-            if self.clipped:
-                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            optimizer.step()
-            return loss
 
         def batch() -> tuple[Tensor, Tensor]:
             return torch.randint(0, KINDS, (examples, times)), torch.randint(0, KINDS, (examples, times))
 
-        return Job(step, (model,), (optimizer,), batch)
+        loss = LOSSES[self.loss]
+        return trained(model, loss, self.optimizer, batch, autocast=self.autocast, clipped=self.clipped)
 
 
 @st.composite

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.frontends.nets import OPTIMIZERS
+from tests.frontends.nets import OPTIMIZERS, trained
 from tests.frontends.steps import Job
 
 CLASSES = 4
@@ -19,7 +19,7 @@ CONVOLUTION: Mapping[int, type[nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.
 TRANSPOSED: Mapping[int, type[nn.Module]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 BATCH: Mapping[int, type[nn.Module]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 INSTANCE: Mapping[int, type[nn.Module]] = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
-LEAST: Mapping[int, Callable[..., Tensor]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+MOST: Mapping[int, Callable[..., Tensor]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 MEAN: Mapping[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 ADAPTED: Mapping[int, Callable[..., Tensor]] = {
     1: F.adaptive_max_pool1d,
@@ -54,7 +54,7 @@ class Layers(nn.Module):
 
 
 def _pooled(net: Layers, x: Tensor) -> Tensor:
-    return x + F.interpolate(LEAST[net.dims](net.same(x), 2, ceil_mode=True), x.shape[2:])
+    return x + F.interpolate(MOST[net.dims](net.same(x), 2, ceil_mode=True), x.shape[2:])
 
 
 def _averaged(net: Layers, x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def _adapted(net: Layers, x: Tensor) -> Tensor:
 
 
 def _unpooled(net: Layers, x: Tensor) -> Tensor:
-    most, where = LEAST[net.dims](net.same(x), 2, return_indices=True)
+    most, where = MOST[net.dims](net.same(x), 2, return_indices=True)
     return x + UNPOOLED[net.dims](most, where, 2, output_size=x.shape[2:])
 
 
@@ -181,21 +181,12 @@ class Net:
         model = nn.Sequential(kind(2, channels, 1), *layers, kind(channels, CLASSES, 1))
         form = last[self.dims] if self.channels_last and self.dims in last else torch.contiguous_format
         model.to(memory_format=form)  # pyright: ignore[reportCallIssue]
-        optimizer = OPTIMIZERS[self.optimizer](model.parameters())
-
-        def step(x: Tensor, y: Tensor) -> Tensor:
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-                loss = LOSSES[self.loss](model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
 
         def batch() -> tuple[Tensor, Tensor]:
             size = (self.size,) * self.dims
             return torch.randn(2, 2, *size).contiguous(memory_format=form), torch.randint(0, CLASSES, (2, *size))
 
-        return Job(step, (model,), (optimizer,), batch)
+        return trained(model, LOSSES[self.loss], self.optimizer, batch, autocast=self.autocast)
 
 
 @st.composite

@@ -35,7 +35,7 @@ from outgrow.runtime.resting import is_loaded
 
 _MOST_ENTRIES = 32
 """A step keeps at most this many entries, and forgets the one that was not used for the longest."""
-_TIMES = 3
+_MOST_PLANS = 3
 """How many plans are made anew at a call, at most, until one has room for what planning itself has left behind."""
 _MANY = 5
 _OFTEN = f"The step has been captured and planned {_MANY} times for batches of the same shapes, which takes time: "
@@ -358,12 +358,12 @@ class Entries:
         """
         begin, captured, runs, guided = perf_counter(), entry.captured, entry.runs, self.guided
         tensors = captured.tensors(self._training, leaves)
-        guided.excuse(captured, tensors, runs)
-        lacking_bytes = runs.process_bytes - self._settings.budget_bytes
         beside_bytes = guided.beside_bytes(captured, tensors)
+        guided.excuse(runs, beside_bytes)
+        lacking_bytes = runs.process_bytes - self._settings.budget_bytes
         not_grown_bytes = beside_bytes - grown_bytes
         try:
-            for _ in range(_TIMES):
+            for _ in range(_MOST_PLANS):
                 self._exchange(entry, guided.planned_again(captured, tensors, runs, grown_bytes))
                 grown_bytes = guided.beside_bytes(captured, tensors) - not_grown_bytes
                 lacking_bytes = guided.lacking_bytes(entry.planned, runs, grown_bytes)

@@ -204,15 +204,18 @@ class GuidedPlanning:
 
     def grown_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> int:
         """How much more the process holds beside the step than when its program ran last; 0 if there is room for it."""
-        most = self._most_grown_bytes(runs)
-        if self._busy_bytes() - runs.begun_bytes <= most:
+        if not self._has_outgrown(runs):
             return 0
         grown = self.beside_bytes(captured, tensors) - runs.beside_bytes
-        return grown if grown > most else 0
+        return grown if grown > self._most_grown_bytes(runs) else 0
 
     def _most_grown_bytes(self, runs: Runs) -> int:
         """How much more the process may hold beside a step than when it ran last."""
         return max(SLACK_BYTES, self._settings.budget_bytes - runs.process_bytes - SLACK_BYTES)
+
+    def _has_outgrown(self, runs: Runs) -> bool:
+        """Whether the process holds more by now than there is room for, be some of it free or of the step."""
+        return self._busy_bytes() - runs.begun_bytes > self._most_grown_bytes(runs)
 
     def begins_as_written(self, runs: Runs) -> None:
         """Note what the process holds when the user's own function begins."""
@@ -220,10 +223,9 @@ class GuidedPlanning:
 
     def distrust(self, runs: Runs) -> None:
         """Let a plan run from now on if the user's own function would take more than the budget, by what has grown."""
-        most = self._most_grown_bytes(runs)
-        if self._busy_bytes() - runs.begun_bytes > most:
+        if self._has_outgrown(runs):
             self._platform.trim()
-            runs.has_exceeded = self._busy_bytes() - runs.begun_bytes > most
+            runs.has_exceeded = self._has_outgrown(runs)
             runs.settled = not runs.has_exceeded
 
     def lacking_bytes(self, planned: Runnable, runs: Runs, grown_bytes: int) -> int:
@@ -234,9 +236,9 @@ class GuidedPlanning:
         """What the process takes now, without what rests for the next step."""
         return self._platform.process_bytes() - self._platform.idle_bytes()
 
-    def excuse(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:
+    def excuse(self, runs: Runs, beside_bytes: int) -> None:
         """If the last run exceeded the budget by what was held beside it and has gone, take that off what it showed."""
-        gone = runs.beside_bytes - self._beside(captured, tensors)
+        gone = runs.beside_bytes - beside_bytes
         if 0 < runs.process_bytes - self._settings.budget_bytes <= gone:
             runs.process_bytes -= gone
             is_most = runs.overhead_bytes == self._overhead_bytes

@@ -11,7 +11,6 @@ memory are asked for in place of those of the abstract implementation (`as_viewe
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -19,7 +18,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.layouts import FORMATS, channels_last_strides
+from outgrow.frontends.fake.layouts import FORMATS, channels_last_strides, relaid, without_memory
 from outgrow.frontends.fake.literals import is_deterministic, of_its_form, tensors_of, writes
 from outgrow.frontends.user.sharing import address
 
@@ -58,9 +57,7 @@ def as_the_kernel_lays(
 
     def laid(result: Tensor) -> Tensor:
         strides = next(found)
-        if strides == result.stride() or address(result) in known:
-            return result
-        return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+        return result if address(result) in known else relaid(result, strides)
 
     return pytree.tree_map_only(Tensor, laid, returned)
 
@@ -76,8 +73,7 @@ def as_viewed(_func: OpOverload, args: Sequence[object], returned: object) -> ob
     operand, shape = args
     assert isinstance(operand, Tensor), "a view is one of a tensor"
     with no_dispatch():
-        without_memory: Any = torch.empty_strided(operand.shape, operand.stride(), dtype=operand.dtype, device="meta")
-        strides = without_memory.view(shape).stride()
+        strides = without_memory(operand, operand.dtype).view(shape).stride()
     if strides == returned.stride():
         return returned
     return torch.ops.aten.as_strided.default(returned, returned.shape, strides, returned.storage_offset())

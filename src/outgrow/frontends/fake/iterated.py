@@ -6,14 +6,13 @@ contiguous. Some abstract implementations do so in every precision.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.layouts import repeats
+from outgrow.frontends.fake.layouts import relaid, repeats, without_memory
 
 _aten = torch.ops.aten
 ITERATED = frozenset(
@@ -42,11 +41,5 @@ def as_iterated(_func: OpOverload, args: Sequence[object], returned: object) -> 
     if not any(operand.shape != returned.shape or repeats(operand) for operand in operands):
         return returned
     with no_dispatch():
-        strides = torch.add(_without_memory(one), _without_memory(other)).stride()
-    if strides == returned.stride():
-        return returned
-    return torch.empty_strided(returned.shape, strides, dtype=returned.dtype, device=returned.device)
-
-
-def _without_memory(like: Tensor) -> Any:
-    return torch.empty_strided(like.shape, like.stride(), device="meta")
+        strides = (without_memory(one, torch.float32) + without_memory(other, torch.float32)).stride()
+    return relaid(returned, strides)

@@ -13,6 +13,7 @@ sum, kernels write them all out; abstract torch 2.11 goes on repeating them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,9 +95,21 @@ def like_a_kernel(fake: Tensor) -> Tensor:
         return fake
     strides = channels_last_strides(tuple(fake.shape))
     pairs = zip(fake.shape, fake.stride(), strides, strict=True)
-    if fake.stride() == strides or any(size > 1 and found != usual for size, found, usual in pairs):
+    if any(size > 1 and found != usual for size, found, usual in pairs):
+        return fake
+    return relaid(fake, strides)
+
+
+def relaid(fake: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """Return a fresh fake tensor with these strides; itself if it has them."""
+    if fake.stride() == strides:
         return fake
     return torch.empty_strided(fake.shape, strides, dtype=fake.dtype, device=fake.device)
+
+
+def without_memory(like: Tensor, dtype: torch.dtype) -> Any:
+    """Return a tensor that lies like another one, to ask torch for strides; of no class that its types know."""
+    return torch.empty_strided(like.shape, like.stride(), dtype=dtype, device="meta")
 
 
 def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: object) -> object:
