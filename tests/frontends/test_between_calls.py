@@ -156,9 +156,9 @@ def test_a_plan_makes_room_for_what_planning_left(monkeypatch: pytest.MonkeyPatc
     job, budget, left = wide(layers=8), 128 << 20, list[Tensor]()
     plan: Callable[..., guided.Runnable] = guided.GuidedPlanning.planned
 
-    def leaving(*given: object, is_new: bool, **named: object) -> guided.Runnable:
-        found = plan(*given, is_new=is_new, **named)
-        if not is_new and not left:
+    def leaving(self: object, captured: object, tensors: object, runs: guided.Runs) -> guided.Runnable:
+        found = plan(self, captured, tensors, runs)
+        if runs.count and not left:
             left.append(torch.ones(40 << 18))
         return found
 
@@ -238,7 +238,7 @@ def test_a_plan_that_exceeds_the_budget_is_made_again(monkeypatch: pytest.Monkey
     for _ in range(4):
         step(x, y)
     took = step.plan.overhead_bytes + (budget // 8)
-    step._entries.guided._overhead_bytes = 2 * took
+    step._entries.guided._own_bytes = 2 * took
     with monkeypatch.context() as other:
         other.setattr(step._platform, "held_at_most", lambda *_: budget + 1 - took)
         other.setattr(guided.GuidedPlanning, "note", _reporting(guided.GuidedPlanning.note, budget + 1))

@@ -184,7 +184,7 @@ def not_a_number(job: Job, step: Step) -> list[object]:
         (frozen_layers, 0.0, 8),
         (loaded_state, 0.9, 40),  # the checkpoint is held by this process
         (replaced_data, 0.0, 8),
-        (slices, 0.0, 8),
+        (slices, 0.0, 14),  # the larger tensors are held by this process
         (keywords, 0.0, 8),
         (not_a_number, 0.0, 8),
     ],
@@ -331,7 +331,7 @@ def test_a_loss_holds_no_more_than_its_number(compiled: Compile) -> None:
 def test_a_function_that_takes_more_than_it_may_is_planned_from_then_on(
     compiled: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looked as if there were ample room; later calls run a plan, made with the overhead that showed."""
+    """It looked as if there were ample room; later calls run a plan, made at first with the overhead that showed."""
     expected = by_eager(plain, 0.0)
     ours = wide()
     budget = 1 << 30
@@ -343,11 +343,14 @@ def test_a_function_that_takes_more_than_it_may_is_planned_from_then_on(
         with monkeypatch.context() as first:
             first.setattr(step._platform, "high_water_bytes", lambda: step._baseline_bytes + budget + 1)
             first.setattr(
-                guided.GuidedPlanning, "_has_shown", lambda self, _: setattr(self, "_overhead_bytes", overhead)
+                guided.GuidedPlanning,
+                "note_captured",
+                lambda _self, _captured, _tensors, _planned, runs: setattr(runs, "overhead_bytes", overhead),
             )
             returned = [step(*job.batches[0])]
-        returned += [step(*pair) for pair in job.batches[1:]]
+        returned.append(step(*job.batches[1]))
         assert step.plan.overhead_bytes > overhead
+        returned += [step(*pair) for pair in job.batches[2:]]
         return returned
 
     assert differences(left_by(exceeding, ours, step), expected) == []

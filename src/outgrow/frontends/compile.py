@@ -123,7 +123,7 @@ class Step(Generic[P, R]):
 
     def _run_as_written(self, served: Served, *args: P.args, **kwargs: P.kwargs) -> R:
         self._entries.come_home()
-        self._entries.guided.begins_as_written(served.entry.runs)
+        self._entries.guided.begins_as_written(served.entry.planned, served.entry.runs)
         self._platform.reset_high_water()
         begin = self._platform.moment()
         returned = self._step(*args, **kwargs)
@@ -141,7 +141,7 @@ class Step(Generic[P, R]):
         if tensors is None:  # of a new entry, or of one that ran as it is written
             tensors = entry.captured.tensors(self._training, pytree.tree_leaves((args, kwargs)))
         call = calls.bind(entry.captured, program, self._training, tensors)
-        capacity = prepared.plan.budget.capacity_bytes
+        capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes
         spill = self._platform.make_ready(program, call.tensors, capacity)
         memory = self._platform.memory(program, is_timed=guided.looks_at(runs))
         guided.begins(entry.captured, call.tensors, runs)
@@ -159,7 +159,7 @@ class Step(Generic[P, R]):
                 self._whole.tear()
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
         self._recording = outcome.recording
-        guided.note(entry.captured, entry.planned, runs, outcome, self.process_bytes)
+        guided.note(entry.captured, call.tensors, entry.planned, runs, outcome, self.process_bytes)
         return returned
 
     @property

@@ -4,9 +4,10 @@ An entry serves the calls for which its captured step is right. Workers of a mes
 capture it anew together: one that is alone in seeing a change would wait for the others for ever.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from itertools import accumulate
 from time import perf_counter
 
 import torch
@@ -31,10 +32,13 @@ from outgrow.ir.graph import Graph, Role
 from outgrow.remarks import remark
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
+from outgrow.runtime.freeing import clear_away
 from outgrow.runtime.resting import is_loaded
 
 _MOST_ENTRIES = 32
 """A step keeps at most this many entries, and forgets the one that was not used for the longest."""
+_OP_BYTES = 3700
+"""What an op takes of the memory of the process in graph, plan and program."""
 _MOST_PLANS = 3
 """How many plans are made anew at a call, at most, until one has room for what planning itself has left behind."""
 _MANY = 5
@@ -184,26 +188,26 @@ class Entries:
         entry.last_call = self._calls
         if entry.runs.count > 0:
             if entry.planned.runs_as_written and entry.runs.settled:
-                self.guided.distrust(entry.runs)
-            tensors = found.tensors
-            grown = 0 if tensors is None else self.guided.grown_bytes(entry.captured, tensors, entry.runs)
-            if grown or not entry.runs.settled:
-                self._plan_again(entry, leaves, grown)
+                self.come_home()
+                self.guided.distrust(entry.planned, entry.runs)
+            is_short = found.tensors is not None and self.guided.lacks_room(
+                entry.captured, found.tensors, entry.planned, entry.runs
+            )
+            if is_short or not entry.runs.settled:
+                self._plan_again(entry, leaves)
         return found
 
     def _new(self, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Capture and plan a call, and keep the entry under its signature."""
         begin, leaves = perf_counter(), pytree.tree_leaves((args, kwargs))
-        self._progress("capture", 0.0)
+        exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.has_exceeded)
+        runs = next(exceeding, Runs()).alike()
         captured = self._captured(args, kwargs)
-        self._check_home(captured)
-        if self._settings.kernels != "eager":
-            self._progress("compile", 0.0)
-        captured = by_kernels(captured, self._settings.kernels)
-        _remark_untrained(captured.graph, self._training)
-        self._platform.trim()
-        runs = Runs(has_exceeded=any(other.runs.has_exceeded for other in self._by_signature.get(key, ())))
-        planned = self.guided.planned(captured, captured.tensors(self._training, leaves), runs, is_new=True)
+        while (planned := self._planned(captured, leaves, runs)) is None:
+            del captured
+            clear_away()
+            captured = self._captured(args, kwargs)  # it comes to lie where those were that have been forgotten
+            clear_away()
         entry = Entry(
             number=self._made,
             captured=captured,
@@ -221,8 +225,19 @@ class Entries:
         self._warn_of_changed(entry)
         self._by_signature.setdefault(key, []).append(entry)
         self._warn_of_many(entry, leaves)
-        self._drop_oldest()
+        self._forget(self._by_use[: max(0, len(self._kept) - _MOST_ENTRIES)])
         return entry
+
+    def _planned(self, captured: Captured, leaves: Sequence[object], runs: Runs) -> Runnable | None:
+        """Return a plan of a step that is new; None if older entries had to be forgotten to make room for one."""
+        try:
+            return self.guided.planned(captured, captured.tensors(self._training, leaves), runs)
+        except Infeasible as refusal:
+            older = self._older(refusal.floor_bytes - self._settings.budget_bytes)
+            if older is None:
+                raise
+        self._forget(older)
+        return None
 
     def _check_home(self, captured: Captured) -> None:
         """Refuse a step whose tensors are not where they were when it was compiled: its platform is of that device."""
@@ -267,6 +282,17 @@ class Entries:
         remark(_ANEW.format(_SOMETHING if found is None else f"`{found}`"))
 
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
+        """Return the step as a graph, by kernels, and remark one that trains nothing."""
+        self._progress("capture", 0.0)
+        captured = self._traced(args, kwargs)
+        self._check_home(captured)
+        if self._settings.kernels != "eager":
+            self._progress("compile", 0.0)
+        captured = by_kernels(captured, self._settings.kernels)
+        _remark_untrained(captured.graph, self._training)
+        return captured
+
+    def _traced(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
         if self.workers is None:
             return capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
@@ -308,18 +334,34 @@ class Entries:
         )
         return PlansReport(tuple(rows), self._dropped)
 
-    def _drop_oldest(self) -> None:
-        """Forget the entry that was not used for the longest, if there is one too many."""
-        entries = [(entry.last_call, key, entry) for key, found in self._by_signature.items() for entry in found]
-        if len(entries) > _MOST_ENTRIES:
-            _, key, entry = min(entries, key=itemgetter(0))
+    @property
+    def _by_use(self) -> list[tuple[Hashable, Entry]]:
+        """The entries with their signatures; those come first that were not used for the longest."""
+        entries = [(key, entry) for key, found in self._by_signature.items() for entry in found]
+        return sorted(entries, key=lambda item: item[1].last_call)
+
+    def _older(self, lacking_bytes: int) -> list[tuple[Hashable, Entry]] | None:
+        """Return entries that take as much memory as is lacking, from the one that was not used for the longest on.
+
+        None if all of them take less. On a device they take none of it, and processes of a mesh keep the same ones.
+        """
+        if self._platform.anchored or self.workers is not None:
+            return None
+        found = self._by_use
+        taken = [*accumulate(len(entry.captured.graph.ops) * _OP_BYTES for _, entry in found)]
+        enough = bisect_left(taken, lacking_bytes) + 1
+        return found[:enough] if enough <= len(found) else None
+
+    def _forget(self, entries: Sequence[tuple[Hashable, Entry]]) -> None:
+        """Forget entries that are kept, and say so once."""
+        for key, entry in entries:
             self._by_signature[key].remove(entry)
             self._platform.forget(entry.planned.program)
             if not self._by_signature[key]:
                 del self._by_signature[key]
-            self._dropped += 1
-            if self._dropped == 1:
-                remark(_FORGOTTEN.format(_MOST_ENTRIES))
+        if entries and not self._dropped:
+            remark(_FORGOTTEN.format(max(1, len(self._kept))))
+        self._dropped += len(entries)
 
     def _serving(self, candidates: Sequence[Entry], leaves: Sequence[object]) -> Served | None:
         """Return the first of the entries that is right for this call."""
@@ -351,26 +393,22 @@ class Entries:
         held = (local(tensor).untyped_storage() for tensor in held_tensors(self._training))
         self._platform.come_home(held, is_own=is_own)
 
-    def _plan_again(self, entry: Entry, leaves: Sequence[object], grown_bytes: int) -> None:
+    def _plan_again(self, entry: Entry, leaves: Sequence[object]) -> None:
         """Plan from observed costs, with room for what is held beside the step by now, be it of planning.
 
-        If there is no such plan, the old one stays if it kept the budget, in the last run or in the one before.
+        If there is no such plan, the old one stays if it kept the budget in the last run, or may be forgiven.
         """
         begin, captured, runs, guided = perf_counter(), entry.captured, entry.runs, self.guided
         tensors = captured.tensors(self._training, leaves)
-        beside_bytes = guided.beside_bytes(captured, tensors)
-        guided.excuse(runs, beside_bytes)
         lacking_bytes = runs.process_bytes - self._settings.budget_bytes
-        not_grown_bytes = beside_bytes - grown_bytes
         try:
             for _ in range(_MOST_PLANS):
-                self._exchange(entry, guided.planned_again(captured, tensors, runs, grown_bytes))
-                grown_bytes = guided.beside_bytes(captured, tensors) - not_grown_bytes
-                lacking_bytes = guided.lacking_bytes(entry.planned, runs, grown_bytes)
+                self._exchange(entry, guided.planned(captured, tensors, runs))
+                lacking_bytes = guided.lacking_bytes(captured, tensors, entry.planned, runs)
                 if lacking_bytes + SLACK_BYTES <= 0:
                     break
         except Infeasible:
-            if lacking_bytes > 0 and not guided.forgives(runs, beside_bytes):
+            if lacking_bytes > 0 and not guided.forgives(captured, tensors, entry.planned, runs):
                 raise
         finally:
             entry.seconds += perf_counter() - begin
@@ -379,16 +417,17 @@ class Entries:
     def _exchange(self, entry: Entry, planned: Runnable) -> None:
         """Let another plan take the place of the one that an entry has."""
         self._platform.forget(entry.planned.program)
-        entry.planned, entry.runs.noted, entry.runs.kept_beside_bytes = planned, None, None
+        entry.planned, entry.runs.noted, entry.runs.room_bytes, entry.runs.is_fresh = planned, None, None, True
 
     def note_as_written(
         self, served: Served, args: Sequence[object], kwargs: Mapping[str, object], process_bytes: int
     ) -> None:
         """Learn from a run of the user's own function, in which the process took these bytes at most."""
-        entry, peak = served.entry, None
-        if process_bytes > self._settings.budget_bytes and self._is_as_captured(served, args, kwargs):
-            peak = entry.planned.prepared.in_core.peak_bytes
-        entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes, peak)
+        entry = served.entry
+        entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes)
+        if entry.runs.has_exceeded and self._is_as_captured(served, args, kwargs):
+            tensors = entry.captured.tensors(self._training, pytree.tree_leaves((args, kwargs)))
+            self.guided.note_captured(entry.captured, tensors, entry.planned, entry.runs)
 
     def _is_as_captured(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether a call that was carried out as it is written was that of its entry."""

@@ -1,25 +1,25 @@
 """How is a step planned? Guided by its own runs: from modelled costs at first, then from what the runs have shown.
 
-They show what ops cost, and the overhead of the process (allocator waste, the objects of capture and plan), which is
-what its high water shows above the timeline's peak. Before a run has shown it, it is what the process holds by now
-beyond the baseline and the tensors of the step, plus a share of what the step will hold. It is deducted from the budget
-before planning.
+They show what ops cost, and the overhead of the process, which is what its high water shows above what was planned. It
+is deducted from the budget before planning, and has two parts. What the process holds beside the step when it is called
+(`frontends.beside`) is looked at whenever a plan is made. What a run takes beyond that is a share of what the step will
+hold, before a run has shown it.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import mean
 
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest
 from outgrow.errors import Infeasible
+from outgrow.frontends.beside import Beside
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.user.state import Training, local, read
+from outgrow.frontends.user.state import Training
 from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
@@ -33,8 +33,10 @@ from outgrow.units import format_bytes
 
 SLACK_BYTES = 8 << 20
 """What a process may take more from call to call: the heap is never twice the same."""
+_NOISE_BYTES = 4 << 20
+"""What it holds beside a step may differ by this much, and nothing of it be new."""
 _SLACK_SHARE = 0.25
-"""The overhead that a run has shown may grow by this share."""
+"""What a run was seen to take beyond what was held may grow by this share."""
 _SURPRISE = 0.05
 _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
@@ -44,6 +46,8 @@ _FORGIVEN = (
     "The process took {} in a step, more than its budget of {}, by memory that is free again. The plan, which kept the "
     "budget before, goes on; if the next step exceeds it too, it is refused. Does another thread take memory meanwhile?"
 )
+_FORGIVEN_AGAIN = 16
+"""A plan is forgiven again after this many runs."""
 _LATER = "Later steps may need more: `outgrow plan` says how much."
 """Which find the state of an optimizer that this one makes."""
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
@@ -53,38 +57,64 @@ Python may hold tensors longer than the graph, and the heap may waste what it li
 
 @dataclass(frozen=True)
 class Runnable:
-    """A plan and its program, or the user's own function, which runs instead where room is ample."""
+    """A plan and its program, or the user's own function, which runs instead where room is ample.
+
+    The program needs `needed_bytes` for what was planned.
+    """
 
     prepared: Prepared
     program: Program
+    needed_bytes: int
     runs_as_written: bool
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What the plan may use of the budget."""
+        return self.prepared.plan.budget.capacity_bytes
 
 
 @dataclass
 class Runs:
     """What is kept of the runs of one captured step.
 
-    `process_bytes` is what the process took in the last one, `overhead_bytes` what of it was not planned, `begun_bytes`
-    what it took when the program began, `beside_bytes` what of that was beside the step, and `settled` says that the
-    last run showed nothing new. `observed` says that a program has run, which shows what ops cost, `noted` is what the
-    program holds, if it may run again from that (`runtime.repeated`), and `has_exceeded` says that the user's own
-    function took more than the budget, and is not trusted again. Runs that took another time than was predicted are
-    `surprises`. `kept_beside_bytes` is what was beside the step when the plan kept the budget last, unless it was
-    forgiven since; `known_bytes` is what overhead was known before the last run.
+    `process_bytes` is what the process took in the last one, `overhead_bytes` what of it was not planned, and
+    `beside_bytes` what was held beside the step when it was called; `kept_bytes` is what was held when all that is free
+    was given back last. Until its plan has run the step `is_fresh`, and `settled` says that the last run showed nothing
+    new. `observed` says that a program has run, which shows what ops cost, and `noted` is what the program holds, if it
+    may run again from that (`runtime.repeated`). `room_bytes` is what the call that comes may use for what is planned,
+    if others have taken some of it. Runs that took another time than was predicted are `surprises`.
+
+    When the user's own function began, `begun_bytes` were taken, and `rested_bytes` kept for it; it took at least
+    `risen_bytes` more. `has_exceeded` says that it took more than the budget, and is not trusted again. `known_bytes`
+    is what runs were known to take before the last one, and `forgiven_at` the number of the run that was forgiven last.
     """
 
     count: int = 0
     process_bytes: int = 0
-    overhead_bytes: int = 0
+    overhead_bytes: int | None = None
     beside_bytes: int = 0
-    begun_bytes: int = 0
+    kept_bytes: int = 0
+    room_bytes: int | None = None
+    is_fresh: bool = True
     settled: bool = False
     surprises: int = 0
     observed: bool = False
-    has_exceeded: bool = False
-    kept_beside_bytes: int | None = None
-    known_bytes: int | None = None
     noted: Held | None = None
+    begun_bytes: int = 0
+    rested_bytes: int = 0
+    risen_bytes: int = 0
+    has_exceeded: bool = False
+    known_bytes: int | None = None
+    forgiven_at: int | None = None
+
+    @property
+    def own_bytes(self) -> int | None:
+        """What the last run took beyond what was planned and what was held; holes that runs leave count as taken."""
+        return None if self.overhead_bytes is None else self.overhead_bytes - self.kept_bytes
+
+    def alike(self) -> "Runs":
+        """Return what is known of runs of a step of the same signature before it has run."""
+        return Runs(overhead_bytes=self.overhead_bytes, kept_bytes=self.kept_bytes, has_exceeded=self.has_exceeded)
 
 
 class GuidedPlanning:
@@ -104,35 +134,57 @@ class GuidedPlanning:
         *,
         as_written: bool,
     ) -> None:
-        self._training, self._settings, self._platform = training, settings, platform
-        self._baseline_bytes, self._progress, self._as_written = baseline_bytes, progress, as_written
+        self._settings, self._platform, self._progress = settings, platform, progress
+        self._beside, self._as_written = Beside(training, platform, baseline_bytes), as_written
         self._machine: Machine | None = None
-        self._overhead_bytes: int | None = None
-        self._sure_bytes: int | None = None
-        """What of the overhead programs have shown, and not the user's own function alone."""
+        self._own_bytes: int | None = None
+        """The most that a program was seen to take beyond what was planned and what was held beside it."""
+        self._times: float = _ROOMY
+        """How many times the peak of its tensors the user's own function may take: the most that was seen, or more."""
 
-    def planned(
-        self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, *, is_new: bool, grown_bytes: int = 0
-    ) -> Runnable:
-        """Plan a captured step for a call that brings these tensors, by input storage.
+    def planned(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> Runnable:
+        """Plan a captured step for a call that brings these tensors, by input storage, from what runs have shown.
 
-        The process holds `grown_bytes` more beside it than when it ran last. Raises `Infeasible` if the budget is below
-        the floor.
+        What the last run of this step took is made room for. Where there is no plan then, what programs took is enough:
+        Python may hold tensors longer than any program, and somebody else may have taken memory meanwhile. Raises
+        `Infeasible` if the budget is below the floor.
         """
+        shown = self._shown(runs)
+        try:
+            return self._planned(captured, tensors, runs, shown)
+        except Infeasible:
+            if shown == self._own_bytes:
+                raise
+        runs.overhead_bytes = None
+        return self._planned(captured, tensors, runs, self._own_bytes)
+
+    def _shown(self, runs: Runs) -> int | None:
+        """What a run of a step was seen to take, be it that of another program of this training."""
+        seen = [found for found in (self._own_bytes, runs.own_bytes) if found is not None]
+        return max(seen, default=None)
+
+    def _planned(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, shown: int | None) -> Runnable:
         self._progress("plan", 0.0)
         self._platform.make_room(captured, tensors)
-        foreseen = runs.overhead_bytes + grown_bytes if grown_bytes > 0 else 0
         if self._machine is None:
             self._machine = self._platform.machine()
+        known = self._platform.known(captured, self._progress)
+        beside = self._beside.kept_bytes(captured, tensors)
+        is_new = not runs.observed
+
+        def overhead_within(limit_bytes: int) -> int:
+            unseen = captured.copied_bytes + self._platform.unseen_bytes(captured.graph, limit_bytes) if is_new else 0
+            return max(0, beside + max(unseen, self._with_slack(shown)))
+
         demand = Demand(
             platform=self._platform,
             machine=self._machine,
             planner=self._settings.planner,
             captured=captured,
-            known=self._platform.known(captured, self._progress),
+            known=known,
             fixed=self._platform.fixed(captured, tensors),
             resting=frozenset(name for name, item in tensors.items() if extent_of(item.untyped_storage()) is not None),
-            overhead_within=partial(self._overhead, captured, tensors, is_new=is_new, foreseen=foreseen),
+            overhead_within=overhead_within,
             progress=self._progress,
         )
         makes_state = _makes_state(captured.graph)
@@ -143,128 +195,100 @@ class GuidedPlanning:
                 raise
             raise refusal.saying(_LATER) from None
         capacity = prepared.plan.budget.capacity_bytes
-        is_roomy = prepared.in_core.peak_bytes * _ROOMY + _ROOMY_BYTES <= capacity
+        is_roomy = prepared.in_core.peak_bytes * self._times + _ROOMY_BYTES <= capacity
         runs_as_written = is_roomy and self._as_written and not runs.has_exceeded
         if not runs_as_written:
             self._platform.make_ready(program, tensors, capacity)
             self._platform.install()
-        return Runnable(prepared, program, runs_as_written)
+        return Runnable(prepared, program, self._platform.needed_bytes(prepared, program), runs_as_written)
 
-    def planned_again(
-        self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, grown_bytes: int
-    ) -> Runnable:
-        """Plan a captured step with what its runs have shown.
-
-        What the user's own function took beyond its tensors Python may have held, as no program does. Where no plan has
-        room for that, it is forgotten.
-        """
-        try:
-            return self.planned(captured, tensors, runs, is_new=False, grown_bytes=grown_bytes)
-        except Infeasible:
-            if self._overhead_bytes == self._sure_bytes:
-                raise
-            self._overhead_bytes = self._sure_bytes
-            return self.planned(captured, tensors, runs, is_new=True)
-
-    def _overhead(
-        self, captured: Captured, tensors: Mapping[str, Tensor], within: int, *, is_new: bool, foreseen: int
-    ) -> int:
-        """The overhead that a run has shown, or is foreseen; before one has, at least what is to be expected."""
-        shown = 0
-        if self._overhead_bytes is not None:
-            slack = max(self._platform.slack_bytes, int(self._overhead_bytes * _SLACK_SHARE))
-            shown = max(self._overhead_bytes, foreseen) + slack
-        if shown and not is_new:
-            return shown
-        unseen_bytes = self._platform.unseen_bytes(captured.graph, within)
-        beside_bytes = max(0, self._beside(captured, tensors))
-        return max(shown, beside_bytes + captured.copied_bytes + unseen_bytes)
+    def _with_slack(self, shown: int | None) -> int:
+        """What a run may take that was seen to take as much before."""
+        return 0 if shown is None else shown + max(self._platform.slack_bytes, int(shown * _SLACK_SHARE))
 
     def beside_bytes(self, captured: Captured, tensors: Mapping[str, Tensor]) -> int:
-        """What the process holds beside a step once what is free was given back."""
-        self._platform.trim()
-        return self._beside(captured, tensors)
+        """What the process holds beside a step once all that is free was given back."""
+        return self._beside.kept_bytes(captured, tensors)
 
-    def _beside(self, captured: Captured, tensors: Mapping[str, Tensor]) -> int:
-        """What the process holds now beyond its baseline and the tensors of a step; below 0 if others let go."""
-        held = self._held(captured, tensors)  # first: it gives back what was read of the disk
-        return self._busy_bytes() - held
+    def lacking_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> int:
+        """What a plan lacks for what is held by now and a run like the last one; below 0 if there is room for more."""
+        beside = self._beside.kept_bytes(captured, tensors)
+        return planned.needed_bytes + beside + (self._shown(runs) or 0) - self._settings.budget_bytes
 
-    def _held(self, captured: Captured, tensors: Mapping[str, Tensor]) -> int:
-        """The baseline of the process and what the tensors of a step take now."""
-        going = [read(slot, self._training) for slot in captured.stale]
-        known = [*tensors.values(), *(local(gradient) for gradient in going if isinstance(gradient, Tensor))]
-        return self._baseline_bytes + self._platform.held_bytes(known)
+    def lacks_room(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
+        """Whether others have taken memory since a program ran last, and so much that there is no room for it now.
+
+        What is free is given back only where there is no room for it.
+        """
+        if runs.is_fresh:
+            return False  # its last run has failed, so the plan has not run yet
+        before, runs.beside_bytes = runs.beside_bytes, self._beside.held_bytes(captured, tensors)
+        room = self._settings.budget_bytes - planned.needed_bytes - (runs.overhead_bytes or 0)
+        grown, most = runs.beside_bytes - before, max(_NOISE_BYTES, room - _NOISE_BYTES)
+        if grown > most:
+            before, runs.kept_bytes = runs.kept_bytes, self._beside.kept_bytes(captured, tensors)
+            runs.beside_bytes, grown = runs.kept_bytes, runs.kept_bytes - before
+        left = planned.needed_bytes + room - grown - _NOISE_BYTES
+        runs.room_bytes = min(planned.capacity_bytes, max(planned.needed_bytes, left))
+        return grown > most
 
     def begins(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:
-        """Note what the process holds beside the step when a run of its program begins."""
-        held = self._held(captured, tensors)
-        runs.begun_bytes = self._busy_bytes()
-        runs.beside_bytes = runs.begun_bytes - held
+        """Note what the process holds beside the step when a program runs for the first time."""
+        if runs.is_fresh:
+            runs.beside_bytes = runs.kept_bytes = self._beside.kept_bytes(captured, tensors)
 
-    def grown_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> int:
-        """How much more the process holds beside the step than when its program ran last; 0 if there is room for it."""
-        if not self._has_outgrown(runs):
-            return 0
-        grown = self.beside_bytes(captured, tensors) - runs.beside_bytes
-        return grown if grown > self._most_grown_bytes(runs) else 0
+    def begins_as_written(self, planned: Runnable, runs: Runs) -> None:
+        """Let no more memory rest than there is room for beside the user's own function, and note what is held."""
+        runs.begun_bytes = self._beside.taken_bytes()
+        self._platform.keep_at_most(self._most_beside_function(planned, runs) - runs.begun_bytes)
+        runs.rested_bytes = self._platform.resting_bytes()
 
-    def _most_grown_bytes(self, runs: Runs) -> int:
-        """How much more the process may hold beside a step than when it ran last."""
-        return max(SLACK_BYTES, self._settings.budget_bytes - runs.process_bytes - SLACK_BYTES)
-
-    def _has_outgrown(self, runs: Runs) -> bool:
-        """Whether the process holds more by now than there is room for, be some of it free or of the step."""
-        return self._busy_bytes() - runs.begun_bytes > self._most_grown_bytes(runs)
-
-    def begins_as_written(self, runs: Runs) -> None:
-        """Note what the process holds when the user's own function begins."""
-        runs.begun_bytes = self._busy_bytes()
-
-    def distrust(self, runs: Runs) -> None:
+    def distrust(self, planned: Runnable, runs: Runs) -> None:
         """Let a plan run from now on if the user's own function would take more than the budget, by what has grown."""
-        if self._has_outgrown(runs):
+        most = self._most_beside_function(planned, runs)
+        if self._beside.taken_bytes() > most:
             self._platform.trim()
-            runs.has_exceeded = self._has_outgrown(runs)
+            runs.has_exceeded = self._beside.taken_bytes() > most
             runs.settled = not runs.has_exceeded
 
-    def lacking_bytes(self, planned: Runnable, runs: Runs, grown_bytes: int) -> int:
-        """What a plan lacks for the overhead of the last run and `grown_bytes`; below 0 if there is room for more."""
-        return runs.overhead_bytes + grown_bytes - planned.prepared.plan.budget.overhead_bytes
+    def _most_beside_function(self, planned: Runnable, runs: Runs) -> int:
+        """What may be taken when the user's own function begins, so that it keeps the budget."""
+        rising = max(planned.prepared.in_core.peak_bytes, runs.risen_bytes)
+        return self._settings.budget_bytes - rising - SLACK_BYTES
 
-    def _busy_bytes(self) -> int:
-        """What the process takes now, without what rests for the next step."""
-        return self._platform.process_bytes() - self._platform.idle_bytes()
-
-    def excuse(self, runs: Runs, beside_bytes: int) -> None:
-        """If the last run exceeded the budget by what was held beside it and has gone, take that off what it showed."""
-        gone = runs.beside_bytes - beside_bytes
-        if 0 < runs.process_bytes - self._settings.budget_bytes <= gone:
-            runs.process_bytes -= gone
-            is_most = runs.overhead_bytes == self._overhead_bytes
-            runs.overhead_bytes = max(0, runs.overhead_bytes - gone)
-            if is_most:
-                self._overhead_bytes = self._sure_bytes = runs.overhead_bytes
-
-    def forgives(self, runs: Runs, beside_bytes: int) -> bool:
+    def forgives(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
         """Whether the plan that is there goes on though its last run exceeded the budget, and none has room for that.
 
-        It does if it kept the budget before, beside as much as is held now; what the last run showed is forgotten.
+        It does if it has room for what was known before, unless it was forgiven a few runs ago; what the last run
+        showed is forgotten.
         """
-        if runs.kept_beside_bytes is None or beside_bytes > runs.kept_beside_bytes + SLACK_BYTES:
+        limit, last = self._settings.budget_bytes, runs.forgiven_at
+        if runs.known_bytes is None or (last is not None and runs.count <= last + _FORGIVEN_AGAIN):
             return False
-        remark(_FORGIVEN.format(format_bytes(runs.process_bytes), format_bytes(self._settings.budget_bytes)))
-        runs.kept_beside_bytes = None
-        runs.overhead_bytes = runs.known_bytes or 0
-        self._overhead_bytes = self._sure_bytes = runs.known_bytes
+        held = self._beside.kept_bytes(captured, tensors)
+        if runs.process_bytes <= limit or planned.needed_bytes + held + runs.known_bytes > limit:
+            return False
+        remark(_FORGIVEN.format(format_bytes(runs.process_bytes), format_bytes(limit)))
+        runs.forgiven_at = runs.count
+        self._own_bytes = runs.known_bytes
+        runs.beside_bytes = runs.kept_bytes = held
+        runs.overhead_bytes = held + runs.known_bytes
         return True
 
     def looks_at(self, runs: Runs) -> bool:
         """Whether the run that comes next, or came last, shows when its operators ran."""
         return self._platform.observes or runs.count < _LOOKED_AT
 
-    def note(self, captured: Captured, planned: Runnable, runs: Runs, outcome: Outcome, process_bytes: int) -> None:
-        """Learn from a run: costs of ops that were observed, and what the process took beyond the timeline's peak."""
+    def note(
+        self,
+        captured: Captured,
+        tensors: Mapping[str, Tensor],
+        planned: Runnable,
+        runs: Runs,
+        outcome: Outcome,
+        process_bytes: int,
+    ) -> None:
+        """Learn from a run with these tensors: costs of ops that were observed, and what the process took."""
         runs.observed = True
         runs.process_bytes = process_bytes
         tells = self._platform.observes or (self.looks_at(runs) and not outcome.recording.waits_for_host)
@@ -275,37 +299,34 @@ class GuidedPlanning:
         runs.count += 1
         if not self._platform.observes:
             runs.noted = runs.noted or outcome.recording.held
-        held_bytes = self._platform.held_at_most(planned.program, outcome.recording)
-        runs.overhead_bytes = max(0, process_bytes - held_bytes)
-        if process_bytes <= self._settings.budget_bytes:
-            runs.kept_beside_bytes = runs.beside_bytes
-        runs.known_bytes = self._overhead_bytes
-        is_more = self._has_shown(runs.overhead_bytes)
-        self._sure_bytes = max(self._sure_bytes or 0, runs.overhead_bytes)
-        if is_more or runs.overhead_bytes > planned.prepared.plan.budget.overhead_bytes:
-            runs.settled = runs.settled and process_bytes <= self._settings.budget_bytes
+        runs.overhead_bytes = process_bytes - self._platform.held_at_most(planned.program, outcome.recording)
+        runs.known_bytes = self._own_bytes
+        has_exceeded = process_bytes > self._settings.budget_bytes
+        if runs.is_fresh:
+            results = [item for item in outcome.results if isinstance(item, Tensor)]
+            _tell_apart(runs, self._beside.kept_bytes(captured, tensors, results))
+        if runs.is_fresh or has_exceeded:  # later runs may begin beside what others hold for a while
+            self._own_bytes = self._shown(runs)
+        runs.settled = runs.settled and not has_exceeded
+        runs.is_fresh = False
 
-    def note_as_written(self, planned: Runnable, runs: Runs, process_bytes: int, peak_bytes: int | None) -> Runnable:
-        """Learn from a run of the user's own function; once it takes more than the budget, planned steps replace it.
-
-        What it took beyond the peak of its tensors, where that is known, is overhead.
-        """
+    def note_as_written(self, planned: Runnable, runs: Runs, process_bytes: int) -> Runnable:
+        """Learn from a run of the user's own function; once it takes more than the budget, planned steps replace it."""
         runs.count += 1
         runs.process_bytes = process_bytes
+        runs.risen_bytes = process_bytes - runs.begun_bytes - runs.rested_bytes
         runs.settled = process_bytes <= self._settings.budget_bytes
         if runs.settled:
             return planned
-        if peak_bytes is not None:
-            self._has_shown(max(0, process_bytes - peak_bytes))
         runs.has_exceeded = True
         return replace(planned, runs_as_written=False)
 
-    def _has_shown(self, overhead_bytes: int) -> bool:
-        """Note the overhead of a run; whether it is more than was seen before."""
-        is_more = self._overhead_bytes is None or overhead_bytes > self._overhead_bytes
-        if is_more:
-            self._overhead_bytes = overhead_bytes
-        return is_more
+    def note_captured(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> None:
+        """Learn what the user's own function took beyond the peak of its tensors, since it did what was captured."""
+        peak = planned.prepared.in_core.peak_bytes
+        runs.kept_bytes = runs.begun_bytes - self._beside.tensor_bytes(captured, tensors)
+        runs.overhead_bytes = runs.process_bytes - peak
+        self._times = max(self._times, (runs.process_bytes - runs.kept_bytes) / max(1, peak))
 
 
 def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) -> dict[str, Cost]:
@@ -328,6 +349,18 @@ def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) 
         if op.name in seen:
             grouped.setdefault(cost_key(graph, op), []).append(seen[op.name])
     return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}
+
+
+def _tell_apart(runs: Runs, kept_bytes: int) -> None:
+    """Let what has stayed since the first run of a program began, where `kept_bytes` are held by now, not be its own.
+
+    It may have come after the run took most, so what a run takes beyond that is not known to be less than the slack.
+    """
+    assert runs.overhead_bytes is not None, "the run has shown it"
+    taken = runs.overhead_bytes - runs.kept_bytes
+    own = max(taken - max(0, kept_bytes - runs.kept_bytes), min(taken, SLACK_BYTES))
+    runs.beside_bytes = runs.kept_bytes = kept_bytes
+    runs.overhead_bytes = kept_bytes + own
 
 
 def _is_surprising(recording: Recording, prepared: Prepared) -> bool:

@@ -31,6 +31,10 @@ class DeviceMemory(Protocol):
         """Begin to measure, with room for `free_bytes` beyond what is there; return the moment."""
         ...
 
+    def resting_bytes(self) -> int:
+        """Return how much memory is kept for later."""
+        ...
+
     def moment(self) -> Moment:
         """Return the present moment."""
         ...

@@ -90,7 +90,8 @@ class Run:
     def start(self) -> None:
         """Begin to measure."""
         there = sum(storage.nbytes() for name, storage in self.storages.items() if name not in self.program.stowed)
-        self.recording = Recording(self.memory.begin(self.capacity_bytes - there), perf_counter())
+        begin = self.memory.begin(self.capacity_bytes - there)
+        self.recording = Recording(begin, perf_counter(), begun_bytes=there + self.memory.resting_bytes())
         self._hold(there)
         for name in self.storages:
             if name in self.program.stowed:

@@ -51,6 +51,9 @@ class Heap:
         reset_high_water()
         return perf_counter()
 
+    def resting_bytes(self) -> int:
+        return arena.resting_bytes()
+
     def moment(self) -> float:
         return perf_counter()
 

@@ -167,6 +167,10 @@ class PlannedMemory:
         self._begin = self.arena.moment()
         return self._begin
 
+    def resting_bytes(self) -> int:
+        """The arena is as large as the program needs."""
+        return 0
+
     def moment(self) -> Moment:
         """A mark; where nobody asks for the times of operators, the beginning, since each mark costs some time."""
         return self.arena.moment() if self.is_timed else self._begin

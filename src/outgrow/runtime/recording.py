@@ -37,7 +37,7 @@ class Recording:
     """What is noted of one run that began at `begin`: ops with the moments around them, memory, copies.
 
     The host gave out the work of the run from `host_begin` to `host_end`; for `behind` of the ops the device had other
-    work left when it was given them.
+    work left when it was given them. At the beginning `begun_bytes` were held or rested.
     """
 
     begin: Moment
@@ -48,6 +48,7 @@ class Recording:
     memory: Held = field(default_factory=Held)
     copies: list[Copy] = field(default_factory=list[Copy])
     behind: int = 0
+    begun_bytes: int = 0
 
     def give(self, last: Moment) -> None:
         """Note that an op is given to the device, which comes to it behind what it was given `last`."""

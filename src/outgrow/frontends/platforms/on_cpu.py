@@ -17,14 +17,14 @@ from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.remarks import remark
-from outgrow.runtime import arena, freeing, process
+from outgrow.runtime import arena, file_pages, freeing, process
 from outgrow.runtime.exported import note_exports
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import give_back_mapped
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
-from outgrow.runtime.resting import bring_home, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import bring_home, is_exchangeable, present_bytes, resident_bytes
 from outgrow.runtime.spill import Spill
 
 _LEFT_BYTES = 256 << 20
@@ -49,6 +49,7 @@ class OnCpu:
         note_exports()
         self.cache: CostCache = open_cost_cache()
         self._folder = settings.folder
+        self._is_all_there = False
         self._spill = Spill(OnDisk(settings.folder), settings.disk)
 
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
@@ -119,10 +120,14 @@ class OnCpu:
         process.reset_high_water()
 
     def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
-        return recording.peak_bytes
+        """What rests when a run begins is the arena's, which serves the run with it, be it more than the run needs."""
+        return max(recording.peak_bytes, recording.begun_bytes)
 
     def resting_bytes(self) -> int:
         return arena.resting_bytes()
+
+    def keep_at_most(self, size_bytes: int) -> None:
+        arena.keep_at_most(size_bytes)
 
     def idle_bytes(self) -> int:
         return self.resting_bytes()
@@ -132,14 +137,23 @@ class OnCpu:
         return nullcontext()
 
     def held_bytes(self, tensors: list[Tensor]) -> int:
-        """What was read of the disk is given back, and not held."""
+        """What was read of the disk is given back, and not held, nor is what nobody has touched yet.
+
+        That is asked for until all is there: weights that are mapped, or without values, come when they are first used.
+        """
         give_back_mapped()
-        return resident_bytes(tensors)
+        held = resident_bytes(tensors)
+        if self._is_all_there:
+            return held
+        present = present_bytes(tensors)
+        self._is_all_there = present == held
+        return present
 
     def unseen_bytes(self, graph: Graph, within: int) -> int:
         return unseen_overhead_bytes(graph, within)
 
     def trim(self) -> None:
+        file_pages.let_go()
         freeing.trim()
 
     def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
@@ -153,4 +167,4 @@ class OnCpu:
 
     def close(self) -> None:
         self._spill.close()
-        arena.keep_at_most(0)
+        self.keep_at_most(0)

@@ -236,6 +236,9 @@ class OnDevice:
     def resting_bytes(self) -> int:
         return self._arena.size_bytes
 
+    def keep_at_most(self, size_bytes: int) -> None:
+        """Do nothing: while no planned step runs, there is no arena."""
+
     def idle_bytes(self) -> int:
         return self.resting_bytes() + sum(other.resting_bytes() for other in self._idle_beside())
 

@@ -113,6 +113,10 @@ class Platform(Protocol):
         """Return how much of what the process takes is kept for the next step."""
         ...
 
+    def keep_at_most(self, size_bytes: int) -> None:
+        """Let at most so much be kept for the next step while no planned step runs."""
+        ...
+
     def idle_bytes(self) -> int:
         """Return how much of what the process takes is kept for this step and for others that do not run now."""
         ...

@@ -102,6 +102,7 @@ def search(problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision,
             found = searching.result()
         finally:
             is_wanted.clear()
+            del searching  # a refusal, which it keeps, would keep this frame and the batch until garbage is collected
     return _first_admitted(problem, sorted(found, key=_seconds))
 
 

@@ -1,0 +1,57 @@
+"""What does the process hold beside a step? All that is neither its baseline nor a tensor of the step, nor rests.
+
+Such are objects of capture and plan, what libraries keep, holes of the heap, and what the program has taken since.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from outgrow.frontends.platforms.platform import Platform
+from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.user.state import BatchSlot, Training, local, read
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What the process holds beside the steps of one training; its baseline is what it took before they came."""
+
+    training: Training
+    platform: Platform
+    baseline_bytes: int
+
+    def taken_bytes(self) -> int:
+        """What the process takes now beyond its baseline, without what rests for the next step."""
+        return self.platform.process_bytes() - self.platform.idle_bytes() - self.baseline_bytes
+
+    def tensor_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], results: Sequence[Tensor] = ()) -> int:
+        """What is taken by the tensors with which a step is called, and by its results."""
+        return self.platform.held_bytes([*self._tensors(captured, tensors), *results])
+
+    def held_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], results: Sequence[Tensor] = ()) -> int:
+        """What is held beside these tensors of a step; below 0 if the process has let go of some of its baseline."""
+        own = self.tensor_bytes(captured, tensors, results)  # first: it gives back what was read of the disk
+        return self.taken_bytes() - own
+
+    def kept_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], results: Sequence[Tensor] = ()) -> int:
+        """What is still held once all that is free was given back."""
+        self.platform.trim()
+        return self.held_bytes(captured, tensors, results)
+
+    def _tensors(self, captured: Captured, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """Yield the tensors of a step; of a batch that is a view, such as of a data set, what the step sees."""
+        for name, tensor in tensors.items():
+            size = captured.graph.storages[name].size_bytes
+            is_view = isinstance(captured.slots[name], BatchSlot) and tensor.untyped_storage().nbytes() > size
+            yield _spanned(tensor, size) if is_view else tensor
+        for slot in captured.stale:
+            gradient = read(slot, self.training)
+            if isinstance(gradient, Tensor):
+                yield local(gradient)
+
+
+def _spanned(tensor: Tensor, size_bytes: int) -> Tensor:
+    """Return a tensor over the bytes that another one spans, and no more of its storage."""
+    begin = tensor.storage_offset() * tensor.element_size()
+    return tensor.new_empty(0).set_(tensor.untyped_storage()[begin : begin + size_bytes])

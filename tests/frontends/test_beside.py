@@ -1,0 +1,224 @@
+"""Does a step keep its budget whatever the program holds beside it, and use the budget again once that is free?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from weakref import ref
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import outgrow
+from outgrow.frontends import guided
+from outgrow.remarks import Remark
+from outgrow.runtime.process import process_bytes
+from tests.frontends.training import WIDTH, Job, batch, wide
+
+MIB = 1 << 20
+pytestmark = pytest.mark.usefixtures("no_room_is_ample")
+
+
+def taken(step: outgrow.Step[..., Tensor], given: tuple[Tensor, Tensor], times: int) -> list[int]:
+    """What the process took in calls with a batch."""
+    found: list[int] = []
+    for _ in range(times):
+        step(*given)
+        found.append(step.process_bytes)
+    return found
+
+
+def under(job: Job, budget: int) -> outgrow.Step[..., Tensor]:
+    """The step of a job under a budget in MiB."""
+    return outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget * MIB)
+
+
+def test_memory_that_rests_is_no_overhead() -> None:
+    """What a large batch leaves for later does not make the plans of others smaller."""
+    job = wide(layers=12)
+    step, small, large = under(job, 400), batch(700), batch(2600)
+    for given in (large, small, large):
+        assert max(taken(step, given, 2)) <= 400 * MIB
+        assert step.plan.overhead_bytes < 60 * MIB
+
+
+def test_what_rests_makes_room_for_others() -> None:
+    """A small batch that had much room leaves that to what the program has taken since, not to memory that rests."""
+    job = wide(layers=12)
+    step, small, large = under(job, 400), batch(900), batch(2600)
+    taken(step, small, 3)
+    taken(step, large, 3)
+    held = torch.ones(100 * MIB // 4)
+    found = taken(step, small, 2)
+    assert held.nbytes < max(found) <= 400 * MIB
+
+
+def test_what_rests_makes_room_for_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of many small tensors, which is called as it is, finds room beside what a planned call has left."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 64 * MIB)
+    torch.manual_seed(0)
+    model = nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step(x: Tensor) -> Tensor:
+        hidden = x
+        for _ in range(200):
+            hidden = torch.tanh(model(hidden))
+        loss = hidden.square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    compiled = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=300 * MIB)
+    small, large = torch.randn(250, 256), torch.randn(1400, 256)
+    for given in (small, small, large, large, large, small):
+        compiled(given)
+        assert compiled.process_bytes <= 300 * MIB
+    assert compiled.plan.ran_as_written
+
+
+def test_what_was_held_for_one_batch_is_room_for_another() -> None:
+    """Memory that was held while a small batch ran is free for a large one."""
+    job = wide(layers=12)
+    step, small, large = under(job, 400), batch(700), batch(2000)
+    held = torch.ones(230 * MIB // 4)
+    assert held.nbytes < max(taken(step, small, 3)) <= 400 * MIB
+    del held
+    assert max(taken(step, large, 2)) <= 400 * MIB
+    assert step.plan.overhead_bytes < 80 * MIB
+
+
+def test_a_second_plan_has_room_for_what_was_taken_before() -> None:
+    """What the program takes between the first call and the second, in which costs are new, is within the budget."""
+    job, given = wide(layers=12), batch(2600)
+    step = under(job, 400)
+    step(*given)
+    held = torch.ones(100 * MIB // 4)
+    assert held.nbytes < max(taken(step, given, 2)) <= 400 * MIB
+
+
+def test_a_view_counts_with_the_data_set_that_it_is_of() -> None:
+    """The data set was loaded after the step was compiled, so it is beside the step."""
+    job = wide(layers=12)
+    step = under(job, 220)
+    data = torch.randn(WIDTH * 44, WIDTH)
+    assert data.nbytes < max(taken(step, (data[:WIDTH], job.batches[0][1]), 3)) <= 220 * MIB
+
+
+def test_state_that_comes_home_hides_nothing() -> None:
+    """What is taken is seen though optimizer state, which lay in memory when the last step began, rests on the disk."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[module for _ in range(6) for module in (nn.Linear(1536, 1536), nn.ReLU())])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    given = torch.randn(512, 1536), torch.randint(0, 1536, (512,))
+    step = under(Job(model, optimizer, []), 190)
+    taken(step, given, 4)
+    step.close()
+    step(*given)
+    held = torch.ones(50 * MIB // 4)
+    assert held.nbytes < max(taken(step, given, 2)) <= 190 * MIB
+
+
+def test_what_the_baseline_has_lost_is_room() -> None:
+    """A checkpoint that was there at first goes, and as much is taken later: it is counted once."""
+    job, given = wide(layers=12), batch(WIDTH)
+    checkpoint = torch.ones(100 * MIB // 4)
+    step = under(job, 200)
+    taken(step, given, 3)
+    del checkpoint
+    taken(step, given, 2)
+    held = torch.ones(150 * MIB // 4)
+    assert 150 * MIB < max(taken(step, given, 3)) + 100 * MIB <= 300 * MIB
+    assert step.process_bytes > 160 * MIB
+    del held
+
+
+def test_weights_that_nobody_has_touched_are_not_in_the_baseline(tmp_path: Path) -> None:
+    """They come when they are first used, and are of the step then."""
+    job = wide(layers=12)
+    torch.save(job.model.state_dict(), tmp_path / "weights.pt")
+    job.model.load_state_dict(torch.load(tmp_path / "weights.pt", mmap=True), assign=True)
+    optimizer = torch.optim.SGD(job.model.parameters(), lr=0.05)
+    step = under(Job(job.model, optimizer, []), 80)
+    assert abs(process_bytes() - step._baseline_bytes) < 8 * MIB, "all that is there is beside the step"
+    assert max(taken(step, batch(WIDTH), 5)) <= 80 * MIB
+
+
+def test_a_data_set_that_is_mapped_takes_nothing(disk_folder: Path) -> None:
+    """Pages that were read of it are given back where there is no room for them."""
+    path, job = disk_folder / "data.bin", wide(layers=12)
+    np.random.default_rng(0).standard_normal((54400, WIDTH), dtype=np.float32).tofile(path)
+    data = np.memmap(path, dtype=np.float32, mode="r").reshape(-1, WIDTH)
+    step, labels, rows = under(job, 180), job.batches[0][1], len(data) // 8
+    for at in range(8):
+        mean = data[at * rows : (at + 1) * rows].mean(0, keepdims=True)
+        step(torch.from_numpy(mean.repeat(WIDTH, 0)), labels)
+        assert step.process_bytes <= 180 * MIB
+    del data
+    path.unlink()
+
+
+def test_a_refused_batch_goes() -> None:
+    """Who catches the refusal has its memory back at once."""
+    job = wide(layers=4)
+    step = under(job, 120)
+    given = batch(8000)
+    gone = ref(given[0])
+    with pytest.raises(outgrow.Infeasible):
+        step(*given)
+    del given
+    assert gone() is None
+
+
+def test_older_plans_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a batch of another shape finds no room beside the plans of others, they are forgotten."""
+    job = wide(layers=4)
+    step = under(job, 200)
+    step(*batch(100))
+    plan: Callable[..., guided.Runnable] = guided.GuidedPlanning.planned
+    refusals = iter([outgrow.Infeasible("below", floor_bytes=200 * MIB + 1000, culprit="", because="")])
+
+    def planned(self: object, *given: object) -> guided.Runnable:
+        refusal = next(refusals, None)
+        if refusal is not None:
+            raise refusal
+        return plan(self, *given)
+
+    monkeypatch.setattr(guided.GuidedPlanning, "planned", planned)
+    with pytest.warns(Remark, match="more shapes than"):
+        step(*batch(200))
+    assert len(step._entries._kept) == 1
+    refusals = iter([outgrow.Infeasible("below", floor_bytes=400 * MIB, culprit="", because="")])
+    with pytest.raises(outgrow.Infeasible):
+        step(*batch(300))
+    assert len(step._entries._kept) == 1
+
+
+def test_what_comes_again_and_again_is_not_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that others take in every second step is not forgotten each time."""
+    job, given = wide(layers=12), batch(WIDTH)
+    step = under(job, 160)
+    taken(step, given, 4)
+    note = guided.GuidedPlanning.note
+
+    def exceed() -> None:
+        with monkeypatch.context() as other:
+            other.setattr(guided.GuidedPlanning, "note", _reporting(note, 416 * MIB))
+            step(*given)
+
+    exceed()
+    with pytest.warns(Remark, match="free again"):
+        step(*given)
+    exceed()
+    with pytest.raises(outgrow.Infeasible):
+        step(*given)
+
+
+def _reporting(note: Callable[..., None], process_bytes: int) -> Callable[..., None]:
+    """A `note` that is told of a run in which the process took `process_bytes`."""
+
+    def told(self: object, *given: object) -> None:
+        note(self, *given[:-1], process_bytes)
+
+    return told
