@@ -89,6 +89,20 @@ def test_what_was_held_for_one_batch_is_room_for_another() -> None:
     assert step.plan.overhead_bytes < 80 * MIB
 
 
+def test_a_plan_uses_what_has_become_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that was planned beside what the program held for a while is planned anew once that is gone."""
+    monkeypatch.setattr(guided, "_WORTH_SHARE", -1.0)  # however little there is to gain
+    job, given = wide(layers=12), batch(WIDTH)
+    step = under(job, 200)
+    held = torch.ones(130 * MIB // 4)
+    taken(step, given, 6)
+    assert step._entries._kept[0].runs.settled
+    assert step.plan.overhead_bytes > held.nbytes
+    del held
+    assert max(taken(step, given, 2)) <= 200 * MIB
+    assert step.plan.overhead_bytes < 60 * MIB
+
+
 def test_a_second_plan_has_room_for_what_was_taken_before() -> None:
     """What the program takes between the first call and the second, in which costs are new, is within the budget."""
     job, given = wide(layers=12), batch(2600)

@@ -190,10 +190,10 @@ class Entries:
             if entry.planned.runs_as_written and entry.runs.settled:
                 self.come_home()
                 self.guided.distrust(entry.planned, entry.runs)
-            is_short = found.tensors is not None and self.guided.lacks_room(
+            is_outdated = found.tensors is not None and self.guided.is_outdated(
                 entry.captured, found.tensors, entry.planned, entry.runs
             )
-            if is_short or not entry.runs.settled:
+            if is_outdated or not entry.runs.settled:
                 self._plan_again(entry, leaves)
         return found
 

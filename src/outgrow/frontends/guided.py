@@ -40,6 +40,9 @@ _SLACK_SHARE = 0.25
 _SURPRISE = 0.05
 _SURPRISES = 2
 """A run that differs from its prediction by more than this share is planned again, this many times at most."""
+_MUCH_SHARE, _WORTH_SHARE, _MOST_REGAINED = 1 / 8, 1 / 20, 3
+"""A plan that leaves this share of the budget to what is gone by now, and takes this much longer than the step in core,
+is made again, so many times at most."""
 _LOOKED_AT = 3
 """How many runs are timed op by op on a device that the host does not wait for."""
 _FORGIVEN = (
@@ -82,7 +85,8 @@ class Runs:
     was given back last. Until its plan has run the step `is_fresh`, and `settled` says that the last run showed nothing
     new. `observed` says that a program has run, which shows what ops cost, and `noted` is what the program holds, if it
     may run again from that (`runtime.repeated`). `room_bytes` is what the call that comes may use for what is planned,
-    if others have taken some of it. Runs that took another time than was predicted are `surprises`.
+    if others have taken some of it. Runs that took another time than was predicted are `surprises`,
+    and `regained` counts how often others had let go of much.
 
     When the user's own function began, `begun_bytes` were taken, and `rested_bytes` kept for it; it took at least
     `risen_bytes` more. `has_exceeded` says that it took more than the budget, and is not trusted again. `known_bytes`
@@ -98,6 +102,7 @@ class Runs:
     is_fresh: bool = True
     settled: bool = False
     surprises: int = 0
+    regained: int = 0
     observed: bool = False
     noted: Held | None = None
     begun_bytes: int = 0
@@ -215,13 +220,31 @@ class GuidedPlanning:
         beside = self._beside.kept_bytes(captured, tensors)
         return planned.needed_bytes + beside + (self._shown(runs) or 0) - self._settings.budget_bytes
 
-    def lacks_room(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
-        """Whether others have taken memory since a program ran last, and so much that there is no room for it now.
+    def is_outdated(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
+        """Whether a plan has no room for what others have taken since its program ran, or leaves room for what is gone.
 
         What is free is given back only where there is no room for it.
         """
         if runs.is_fresh:
             return False  # its last run has failed, so the plan has not run yet
+        return self._lacks_room(captured, tensors, planned, runs) or self._regains_room(planned, runs)
+
+    def _regains_room(self, planned: Runnable, runs: Runs) -> bool:
+        """Whether a step that could be quicker may use much more of the budget than when it was planned.
+
+        That counts a few times only, since memory may come and go.
+        """
+        overhead = runs.beside_bytes + self._with_slack(self._shown(runs))
+        plan, limit = planned.prepared.plan, self._settings.budget_bytes
+        is_much = plan.budget.overhead_bytes - max(0, overhead) >= limit * _MUCH_SHARE
+        is_slow = plan.predicted.seconds > plan.in_core.seconds * (1 + _WORTH_SHARE)
+        if not (is_much and is_slow) or runs.regained >= _MOST_REGAINED:
+            return False
+        runs.regained += 1
+        return True
+
+    def _lacks_room(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
+        """Whether others have taken so much since a program ran last that there is no room for it now."""
         before, runs.beside_bytes = runs.beside_bytes, self._beside.held_bytes(captured, tensors)
         room = self._settings.budget_bytes - planned.needed_bytes - (runs.overhead_bytes or 0)
         grown, most = runs.beside_bytes - before, max(_NOISE_BYTES, room - _NOISE_BYTES)
