@@ -149,6 +149,7 @@ class Entries:
         self._by_signature: dict[Hashable, list[Entry]] = {}
         self._overwritten: dict[Left, None] = {}
         self._calls = self._made = self._dropped = 0
+        self._is_crowded = False
         self._ample: Ample | None = None
 
     def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
@@ -225,7 +226,11 @@ class Entries:
         self._warn_of_changed(entry)
         self._by_signature.setdefault(key, []).append(entry)
         self._warn_of_many(entry, leaves)
-        self._forget(self._by_use[: max(0, len(self._kept) - _MOST_ENTRIES)])
+        if len(self._kept) > _MOST_ENTRIES:
+            self._forget(self._by_use[:1])
+            if not self._is_crowded:
+                remark(_FORGOTTEN.format(_MOST_ENTRIES))
+            self._is_crowded = True
         return entry
 
     def _planned(self, captured: Captured, leaves: Sequence[object], runs: Runs) -> Runnable | None:
@@ -353,14 +358,12 @@ class Entries:
         return found[:enough] if enough <= len(found) else None
 
     def _forget(self, entries: Sequence[tuple[Hashable, Entry]]) -> None:
-        """Forget entries that are kept, and say so once."""
+        """Forget entries that are kept."""
         for key, entry in entries:
             self._by_signature[key].remove(entry)
             self._platform.forget(entry.planned.program)
             if not self._by_signature[key]:
                 del self._by_signature[key]
-        if entries and not self._dropped:
-            remark(_FORGOTTEN.format(max(1, len(self._kept))))
         self._dropped += len(entries)
 
     def _serving(self, candidates: Sequence[Entry], leaves: Sequence[object]) -> Served | None:

@@ -62,12 +62,14 @@ Python may hold tensors longer than the graph, and the heap may waste what it li
 class Runnable:
     """A plan and its program, or the user's own function, which runs instead where room is ample.
 
-    The program needs `needed_bytes` for what was planned.
+    The program needs `needed_bytes` for what was planned, and a run is expected to take `unplanned_bytes` beyond that,
+    and beyond what is held beside it.
     """
 
     prepared: Prepared
     program: Program
     needed_bytes: int
+    unplanned_bytes: int
     runs_as_written: bool
 
     @property
@@ -199,13 +201,14 @@ class GuidedPlanning:
             if not makes_state:
                 raise
             raise refusal.saying(_LATER) from None
-        capacity = prepared.plan.budget.capacity_bytes
-        is_roomy = prepared.in_core.peak_bytes * self._times + _ROOMY_BYTES <= capacity
+        budget = prepared.plan.budget
+        is_roomy = prepared.in_core.peak_bytes * self._times + _ROOMY_BYTES <= budget.capacity_bytes
         runs_as_written = is_roomy and self._as_written and not runs.has_exceeded
         if not runs_as_written:
-            self._platform.make_ready(program, tensors, capacity)
+            self._platform.make_ready(program, tensors, budget.capacity_bytes)
             self._platform.install()
-        return Runnable(prepared, program, self._platform.needed_bytes(prepared, program), runs_as_written)
+        needed, unplanned = self._platform.needed_bytes(prepared, program), max(0, budget.overhead_bytes - beside)
+        return Runnable(prepared, program, needed, unplanned, runs_as_written)
 
     def _with_slack(self, shown: int | None) -> int:
         """What a run may take that was seen to take as much before."""
@@ -276,7 +279,7 @@ class GuidedPlanning:
 
     def _most_beside_function(self, planned: Runnable, runs: Runs) -> int:
         """What may be taken when the user's own function begins, so that it keeps the budget."""
-        rising = max(planned.prepared.in_core.peak_bytes, runs.risen_bytes)
+        rising = max(planned.prepared.in_core.peak_bytes + planned.unplanned_bytes, runs.risen_bytes)
         return self._settings.budget_bytes - rising - SLACK_BYTES
 
     def forgives(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
