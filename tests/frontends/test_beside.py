@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from weakref import ref
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -157,20 +156,6 @@ def test_weights_that_nobody_has_touched_are_not_in_the_baseline(tmp_path: Path)
     step = under(Job(job.model, optimizer, []), 80)
     assert abs(process_bytes() - step._baseline_bytes) < 8 * MIB, "all that is there is beside the step"
     assert max(taken(step, batch(WIDTH), 5)) <= 80 * MIB
-
-
-def test_a_data_set_that_is_mapped_takes_nothing(disk_folder: Path) -> None:
-    """Pages that were read of it are given back where there is no room for them."""
-    path, job = disk_folder / "data.bin", wide(layers=12)
-    np.random.default_rng(0).standard_normal((54400, WIDTH), dtype=np.float32).tofile(path)
-    data = np.memmap(path, dtype=np.float32, mode="r").reshape(-1, WIDTH)
-    step, labels, rows = under(job, 180), job.batches[0][1], len(data) // 8
-    for at in range(8):
-        mean = data[at * rows : (at + 1) * rows].mean(0, keepdims=True)
-        step(torch.from_numpy(mean.repeat(WIDTH, 0)), labels)
-        assert step.process_bytes <= 180 * MIB
-    del data
-    path.unlink()
 
 
 def test_a_refused_batch_goes() -> None:

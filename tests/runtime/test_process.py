@@ -4,11 +4,9 @@ import ctypes
 import mmap
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from outgrow.runtime import process
-from outgrow.runtime.file_pages import let_go
 from outgrow.runtime.memory import Block
 from outgrow.runtime.process import available_bytes, high_water_bytes, machine_bytes, process_bytes, reset_high_water
 from outgrow.units import MIB
@@ -41,22 +39,6 @@ def test_memory_that_nobody_has_touched_is_not_present() -> None:
     untouched[:] = b"\1" * size
     assert process.present_bytes(address, size) == size
     assert process.present_bytes(address + 100, size - 200) == size - 200
-
-
-def test_pages_of_a_file_are_given_back(disk_folder: Path) -> None:
-    """What is mapped and shared goes, and is read again; what was written to it is in the file."""
-    path = disk_folder / "data.bin"
-    np.zeros(_BYTES, dtype=np.uint8).tofile(path)
-    data = np.memmap(path, dtype=np.uint8, mode="r+")
-    data[: _BYTES // 2] = 7
-    assert int(data.sum()) == 7 * (_BYTES // 2)
-    private = np.memmap(path, dtype=np.uint8, mode="c")
-    private[:100] = 9
-    before = process_bytes()
-    let_go()
-    assert before - process_bytes() > _BYTES - COUNTER_SLACK_BYTES
-    assert int(data.sum()) == 7 * (_BYTES // 2)
-    assert int(private[:200].sum()) == 1600
 
 
 def test_the_high_water_remembers_what_was_freed() -> None:

@@ -214,10 +214,6 @@ class GuidedPlanning:
         """What a run may take that was seen to take as much before."""
         return 0 if shown is None else shown + max(self._platform.slack_bytes, int(shown * _SLACK_SHARE))
 
-    def beside_bytes(self, captured: Captured, tensors: Mapping[str, Tensor]) -> int:
-        """What the process holds beside a step once all that is free was given back."""
-        return self._beside.kept_bytes(captured, tensors)
-
     def lacking_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> int:
         """What a plan lacks for what is held by now and a run like the last one; below 0 if there is room for more."""
         beside = self._beside.kept_bytes(captured, tensors)

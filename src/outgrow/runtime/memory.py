@@ -218,12 +218,7 @@ def give_back_mapped() -> None:
     for address, item in _mapped.copy().items():
         content = item.content()  # held, so that nothing else can come to lie at the address meanwhile
         if content is not None:
-            let_go_of(address, content.nbytes)
-
-
-def let_go_of(address: int, size_bytes: int) -> None:
-    """Give back the pages of a file that is mapped there and shared; the kernel has what was written to them."""
-    _madvise(address, size_bytes, mmap.MADV_DONTNEED)
+            _madvise(address, content.nbytes, mmap.MADV_DONTNEED)
 
 
 def _unmap(address: int, size_bytes: int, _keep: object) -> None:

@@ -260,21 +260,17 @@ def _require_disk(folder: Path) -> None:
         raise TierFailure(f"The offload folder {folder} is not a directory. {_CHOOSE}") from error
     except OSError as error:
         raise TierFailure(f"The offload folder {folder} cannot be made: {_reason(error)}. {_CHOOSE}") from error
-    if is_in_memory(folder):
+    filesystem = _filesystem(folder)
+    if filesystem in _MEMORY_FILESYSTEMS:
         raise TierFailure(
-            f"The offload folder {folder} lies on {_filesystem(folder)}, which is memory itself: what is swapped out "
+            f"The offload folder {folder} lies on {filesystem}, which is memory itself: what is swapped out "
             f"would stay in RAM. {_CHOOSE}"
         )
 
 
-def is_in_memory(path: Path) -> bool:
-    """Whether a file or folder is on a filesystem that is memory itself."""
-    return _filesystem(path) in _MEMORY_FILESYSTEMS
-
-
-def _filesystem(path: Path) -> str | None:
-    """Return the type of the filesystem that a file or folder is on; None where the kernel does not tell."""
-    device = path.stat().st_dev
+def _filesystem(folder: Path) -> str | None:
+    """Return the type of the filesystem that a folder is on; None where the kernel does not tell."""
+    device = folder.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()

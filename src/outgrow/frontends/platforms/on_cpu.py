@@ -17,7 +17,7 @@ from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.remarks import remark
-from outgrow.runtime import arena, file_pages, freeing, process
+from outgrow.runtime import arena, freeing, process
 from outgrow.runtime.exported import note_exports
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
@@ -153,7 +153,6 @@ class OnCpu:
         return unseen_overhead_bytes(graph, within)
 
     def trim(self) -> None:
-        file_pages.let_go()
         freeing.trim()
 
     def come_home(self, storages: Iterable[torch.UntypedStorage], *, is_own: bool) -> None:
