@@ -225,7 +225,7 @@ class GuidedPlanning:
         What is free is given back only where there is no room for it.
         """
         if runs.is_fresh:
-            return False  # its last run has failed, so the plan has not run yet
+            return self.lacking_bytes(captured, tensors, planned, runs) > 0  # its last run has failed
         return self._lacks_room(captured, tensors, planned, runs) or self._regains_room(planned, runs)
 
     def _regains_room(self, planned: Runnable, runs: Runs) -> bool:
@@ -380,7 +380,7 @@ def _tell_apart(runs: Runs, kept_bytes: int) -> None:
     """
     assert runs.overhead_bytes is not None, "the run has shown it"
     taken = runs.overhead_bytes - runs.kept_bytes
-    own = max(taken - max(0, kept_bytes - runs.kept_bytes), min(taken, SLACK_BYTES))
+    own = max(0, taken - max(0, kept_bytes - runs.kept_bytes), min(taken, SLACK_BYTES))
     runs.beside_bytes = runs.kept_bytes = kept_bytes
     runs.overhead_bytes = kept_bytes + own
 
