@@ -12,9 +12,9 @@ import outgrow
 from outgrow.frontends import guided
 from outgrow.remarks import Remark
 from outgrow.runtime.process import process_bytes
-from tests.frontends.training import WIDTH, Job, batch, wide
+from outgrow.units import MIB
+from tests.frontends.training import WIDTH, Job, batch, reporting, wide
 
-MIB = 1 << 20
 pytestmark = pytest.mark.usefixtures("no_room_is_ample")
 
 
@@ -202,7 +202,7 @@ def test_what_comes_again_and_again_is_not_forgiven(monkeypatch: pytest.MonkeyPa
 
     def exceed() -> None:
         with monkeypatch.context() as other:
-            other.setattr(guided.GuidedPlanning, "note", _reporting(note, 416 * MIB))
+            other.setattr(guided.GuidedPlanning, "note", reporting(note, 416 * MIB))
             step(*given)
 
     exceed()
@@ -211,12 +211,3 @@ def test_what_comes_again_and_again_is_not_forgiven(monkeypatch: pytest.MonkeyPa
     exceed()
     with pytest.raises(outgrow.Infeasible):
         step(*given)
-
-
-def _reporting(note: Callable[..., None], process_bytes: int) -> Callable[..., None]:
-    """A `note` that is told of a run in which the process took `process_bytes`."""
-
-    def told(self: object, *given: object) -> None:
-        note(self, *given[:-1], process_bytes)
-
-    return told

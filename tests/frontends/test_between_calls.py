@@ -12,7 +12,7 @@ from outgrow.errors import TierFailure, TornState
 from outgrow.frontends import guided
 from outgrow.remarks import Remark
 from outgrow.runtime.execute import Run
-from tests.frontends.training import Job, wide
+from tests.frontends.training import Job, reporting, wide
 
 AMPLE = "10TiB"
 pytestmark = pytest.mark.usefixtures("no_room_is_ample")
@@ -180,7 +180,7 @@ def test_what_others_take_during_a_step_is_forgiven_once(times: int, monkeypatch
     for _ in range(4):
         step(*job.batches[0])
     with monkeypatch.context() as other:
-        other.setattr(guided.GuidedPlanning, "note", _reporting(guided.GuidedPlanning.note, budget + (256 << 20)))
+        other.setattr(guided.GuidedPlanning, "note", reporting(guided.GuidedPlanning.note, budget + (256 << 20)))
         step(*job.batches[0])
         if times == 2:
             with pytest.warns(Remark, match="free again"):
@@ -241,7 +241,7 @@ def test_a_plan_that_exceeds_the_budget_is_made_again(monkeypatch: pytest.Monkey
     step._entries.guided._own_bytes = 2 * took
     with monkeypatch.context() as other:
         other.setattr(step._platform, "held_at_most", lambda *_: budget + 1 - took)
-        other.setattr(guided.GuidedPlanning, "note", _reporting(guided.GuidedPlanning.note, budget + 1))
+        other.setattr(guided.GuidedPlanning, "note", reporting(guided.GuidedPlanning.note, budget + 1))
         step(x, y)
     step(x, y)
     assert step.plan.overhead_bytes >= 2 * took
@@ -267,12 +267,3 @@ def test_room_that_another_step_takes_is_no_overhead(monkeypatch: pytest.MonkeyP
         losses = [step(batch)]
         losses.append(whole(batch))
         assert torch.equal(*losses)
-
-
-def _reporting(note: Callable[..., None], process_bytes: int) -> Callable[..., None]:
-    """A `note` that is told of a run in which the process took `process_bytes`."""
-
-    def told(self: object, *given: object) -> None:
-        note(self, *given[:-1], process_bytes)
-
-    return told

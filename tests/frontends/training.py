@@ -77,6 +77,15 @@ def left_by(scenario: Scenario, job: Job, step: Step) -> Left:
     return left(job, returned)
 
 
+def reporting(note: Callable[..., None], process_bytes: int) -> Callable[..., None]:
+    """A `GuidedPlanning.note` that is told of a run in which the process took `process_bytes`."""
+
+    def told(self: object, *given: object) -> None:
+        note(self, *given[:-1], process_bytes)
+
+    return told
+
+
 def left(job: Job, returned: Sequence[object] = ()) -> Left:
     """Copies of all that a job holds now."""
     held = state_tensors(Training((job.model,), (job.optimizer,)))

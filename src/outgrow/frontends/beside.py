@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.user.state import BatchSlot, Training, local, read
+from outgrow.frontends.user.state import Training, local, read
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,10 @@ class Beside:
     def _tensors(self, captured: Captured, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """Yield the tensors of a step; of a batch that is a view, such as of a data set, what the step sees."""
         for name, tensor in tensors.items():
-            size = captured.graph.storages[name].size_bytes
-            is_view = isinstance(captured.slots[name], BatchSlot) and tensor.untyped_storage().nbytes() > size
-            yield _spanned(tensor, size) if is_view else tensor
+            storage = captured.storage_of(name, tensor)
+            is_whole = storage.nbytes() == tensor.untyped_storage().nbytes()
+            yield tensor if is_whole else tensor.new_empty(0).set_(storage)
         for slot in captured.stale:
             gradient = read(slot, self.training)
             if isinstance(gradient, Tensor):
                 yield local(gradient)
-
-
-def _spanned(tensor: Tensor, size_bytes: int) -> Tensor:
-    """Return a tensor over the bytes that another one spans, and no more of its storage."""
-    begin = tensor.storage_offset() * tensor.element_size()
-    return tensor.new_empty(0).set_(tensor.untyped_storage()[begin : begin + size_bytes])

@@ -65,7 +65,7 @@ def made_ready(
     """Return the run of a call, within the capacity. Gradients that it replaces go, what is stowed goes to `spill`."""
     for slot in call.captured.stale:
         put(slot, None, call.training)
-    storages = {name: _storage(call, name, tensor) for name, tensor in call.tensors.items()}
+    storages = {name: call.captured.storage_of(name, tensor) for name, tensor in call.tensors.items()}
     lasting = {name: size for name, size in call.program.sizes.items() if name in call.program.lasting}
     extents = {} if spill is None else spill.arrange(storages, call.program.stowed, lasting, call.program.sunk)
     return Run(
@@ -139,12 +139,3 @@ def settle(call: Bound, outcome: Outcome) -> object:
     for scheduler in call.captured.schedulers:
         scheduler.step()
     return call.captured.unflatten(outcome.results)
-
-
-def _storage(call: Bound, name: str, tensor: Tensor) -> torch.UntypedStorage:
-    """The storage that a graph's offsets count from: of a batch, the bytes that the tensor itself spans."""
-    storage = tensor.untyped_storage()
-    begin, size = tensor.storage_offset() * tensor.element_size(), call.program.sizes[name]
-    if isinstance(call.captured.slots[name], BatchSlot) and storage.nbytes() != size:
-        return storage[begin : begin + size]
-    return storage

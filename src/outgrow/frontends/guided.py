@@ -226,24 +226,24 @@ class GuidedPlanning:
         """
         if runs.is_fresh:
             return self.lacking_bytes(captured, tensors, planned, runs) > 0  # its last run has failed
-        return self._lacks_room(captured, tensors, planned, runs) or self._regains_room(planned, runs)
+        if self._lacks_room(captured, tensors, planned, runs):
+            return True
+        regains = runs.regained < _MOST_REGAINED and self._regains_room(planned, runs)  # memory may come and go
+        runs.regained += regains
+        return regains
 
     def _regains_room(self, planned: Runnable, runs: Runs) -> bool:
-        """Whether a step that could be quicker may use much more of the budget than when it was planned.
-
-        That counts a few times only, since memory may come and go.
-        """
+        """Whether a step that could be quicker may use much more of the budget than when it was planned."""
         overhead = runs.beside_bytes + self._with_slack(self._shown(runs))
         plan, limit = planned.prepared.plan, self._settings.budget_bytes
         is_much = plan.budget.overhead_bytes - max(0, overhead) >= limit * _MUCH_SHARE
-        is_slow = plan.predicted.seconds > plan.in_core.seconds * (1 + _WORTH_SHARE)
-        if not (is_much and is_slow) or runs.regained >= _MOST_REGAINED:
-            return False
-        runs.regained += 1
-        return True
+        return is_much and plan.predicted.seconds > plan.in_core.seconds * (1 + _WORTH_SHARE)
 
     def _lacks_room(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
-        """Whether others have taken so much since a program ran last that there is no room for it now."""
+        """Whether others have taken so much since a program ran last that there is no room for it now.
+
+        What is held beside the step, and the room that it leaves to the call that comes, are noted.
+        """
         before, runs.beside_bytes = runs.beside_bytes, self._beside.held_bytes(captured, tensors)
         room = self._settings.budget_bytes - planned.needed_bytes - (runs.overhead_bytes or 0)
         grown, most = runs.beside_bytes - before, max(_NOISE_BYTES, room - _NOISE_BYTES)
@@ -317,19 +317,18 @@ class GuidedPlanning:
         seen = _costs_seen(captured.graph, planned.prepared, runs, outcome) if tells else {}
         if seen:
             self._platform.cache.add(seen)
-        runs.settled = not seen
+        has_exceeded = process_bytes > self._settings.budget_bytes
+        runs.settled = not seen and not has_exceeded
         runs.count += 1
         if not self._platform.observes:
             runs.noted = runs.noted or outcome.recording.held
         runs.overhead_bytes = process_bytes - self._platform.held_at_most(planned.program, outcome.recording)
         runs.known_bytes = self._own_bytes
-        has_exceeded = process_bytes > self._settings.budget_bytes
         if runs.is_fresh:
             results = [item for item in outcome.results if isinstance(item, Tensor)]
             _tell_apart(runs, self._beside.kept_bytes(captured, tensors, results))
         if runs.is_fresh or has_exceeded:  # later runs may begin beside what others hold for a while
             self._own_bytes = self._shown(runs)
-        runs.settled = runs.settled and not has_exceeded
         runs.is_fresh = False
 
     def note_as_written(self, planned: Runnable, runs: Runs, process_bytes: int) -> Runnable:

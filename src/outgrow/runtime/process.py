@@ -57,13 +57,10 @@ def present_bytes(address: int, size_bytes: int) -> int:
     """
     first, last = address // mmap.PAGESIZE, -(-(address + size_bytes) // mmap.PAGESIZE)
     try:
-        descriptor = os.open(_PAGE_MAP, os.O_RDONLY)
+        with Path(_PAGE_MAP).open("rb", buffering=0) as table:
+            entries = os.pread(table.fileno(), (last - first) * _PAGE_ENTRY_BYTES, first * _PAGE_ENTRY_BYTES)
     except OSError:
         return size_bytes
-    try:
-        entries = os.pread(descriptor, (last - first) * _PAGE_ENTRY_BYTES, first * _PAGE_ENTRY_BYTES)
-    finally:
-        os.close(descriptor)
     absent = int(np.count_nonzero(np.frombuffer(entries, dtype=np.uint64) < _PRESENT))
     return max(0, size_bytes - absent * mmap.PAGESIZE)
 

@@ -237,7 +237,7 @@ class OnDevice:
         return self._arena.size_bytes
 
     def keep_at_most(self, size_bytes: int) -> None:
-        """Do nothing: while no planned step runs, there is no arena."""
+        """Do nothing: to come home closes the arenas, and that goes before."""
 
     def idle_bytes(self) -> int:
         return self.resting_bytes() + sum(other.resting_bytes() for other in self._idle_beside())

@@ -159,6 +159,14 @@ class Captured:
         """What copies of `written_forward` take, to put them back if the step fails before an update."""
         return sum(self.graph.storages[name].size_bytes for name in self.written_forward)
 
+    def storage_of(self, name: str, tensor: Tensor) -> torch.UntypedStorage:
+        """The storage that the graph's offsets count from: of a batch, the bytes that the tensor itself spans."""
+        storage, size = tensor.untyped_storage(), self.graph.storages[name].size_bytes
+        if isinstance(self.slots[name], BatchSlot) and storage.nbytes() != size:
+            begin = tensor.storage_offset() * tensor.element_size()
+            return storage[begin : begin + size]
+        return storage
+
     def guards_hold(self, training: Training) -> bool:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
         if not self._is_in_place(training):
