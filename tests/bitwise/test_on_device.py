@@ -246,8 +246,7 @@ def test_ops_that_only_a_plan_has_are_tried_without_the_arena(monkeypatch: pytes
 
     monkeypatch.setattr(Rehearsal, "_tried", noted)
     monkeypatch.setattr(rehearsal, "_KNOWN", {})
-    assert ours._last is not None
-    ours._platform.program(ours._last.captured, ours._last.planned.prepared)
+    ours._platform.program(ours._entry.captured, ours._entry.planned.prepared)
     assert set(seen) == {0}
     ours(x)
 

@@ -28,6 +28,7 @@ from outgrow.frontends import entries, guided
 from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing.machines import described_machine
+from outgrow.frontends.runs import Shown
 from outgrow.frontends.user.state import Training
 from outgrow.ir.graph import SwapIn
 from outgrow.remarks import Remark
@@ -345,7 +346,7 @@ def test_a_function_that_takes_more_than_it_may_is_planned_from_then_on(
             first.setattr(
                 guided.GuidedPlanning,
                 "note_captured",
-                lambda _self, _captured, _tensors, _planned, runs: setattr(runs, "overhead_bytes", overhead),
+                lambda _self, _captured, _tensors, _planned, runs: setattr(runs, "shown", Shown(overhead, 0, 0)),
             )
             returned = [step(*job.batches[0])]
         returned.append(step(*job.batches[1]))

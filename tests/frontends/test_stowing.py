@@ -119,12 +119,13 @@ def evaluated(job: Job, step: Step) -> list[object]:
         saved = io.BytesIO()
         torch.save((job.model.state_dict(), job.optimizer.state_dict()), saved)
         saved.seek(0)
-        weights, _ = torch.load(saved)
+        weights, state = torch.load(saved)
         twin = copy.deepcopy(job.model)
         with torch.no_grad():
             returned.append(float(job.model(pair[0]).sum()))
             assert torch.equal(job.model(pair[0]), twin(pair[0]))
         assert all(torch.equal(value, weights[name]) for name, value in job.model.state_dict().items())
+        del saved, weights, state, twin  # there is no room for them beside a step
     return returned
 
 

@@ -12,6 +12,7 @@ calls          how one call of a captured step is fed
 within_budget  which plan has a program within the budget
 one_thread     which thread may run a step
 torn           which steps may run after one has failed
+runs           what is kept of the runs of a step
 beside         what the process holds beside a step
 guided         how a step is planned, from what its runs have shown
 entries        which plans a step has

@@ -88,7 +88,6 @@ class Step(Generic[P, R]):
         self._step, self._name, self._baseline_bytes, self._progress = step, name, baseline_bytes, progress
         self._training, self._whole = training, Whole(training)
         self._entries = Entries(step, training, settings, platform, baseline_bytes, progress, workers)
-        self._last: Entry | None = None
         self._recording: Recording | None = None
         self._losses: deque[float | Tensor] = deque(maxlen=_MOST_LOSSES)
         self._ran_as_written = False
@@ -110,7 +109,7 @@ class Step(Generic[P, R]):
 
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
         served = self._entries.ready(args, kwargs)
-        entry = self._last = served.entry
+        entry = served.entry
         self._recording = None  # what is recorded is of another call until this one has succeeded
         self._progress("step", 0.0)
         self._ran_as_written = entry.planned.runs_as_written
@@ -224,9 +223,10 @@ class Step(Generic[P, R]):
 
     @property
     def _entry(self) -> Entry:
-        if self._last is None:
-            raise RuntimeError("The step has not been called yet, so it has no plan. Call it once.")
-        return self._last
+        last = self._entries.last
+        if last is None:
+            raise RuntimeError("The step has not been called yet, or not since its plan made room. Call it once.")
+        return last
 
     def __reduce__(self) -> NoReturn:
         """Raise `TypeError`: a copy would have the model of this one, or none of its plans."""

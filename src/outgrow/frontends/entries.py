@@ -15,10 +15,11 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from outgrow.errors import Infeasible, Uncapturable
-from outgrow.frontends.guided import SLACK_BYTES, GuidedPlanning, Runnable, Runs
+from outgrow.frontends.guided import GuidedPlanning, Runnable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.runs import SLACK_BYTES, Runs
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.capture import capture, captured_by
 from outgrow.frontends.tracing.captured import Captured
@@ -57,6 +58,12 @@ _FORGOTTEN = (
     "The step has been called with more shapes than outgrow keeps plans for ({}). One that is forgotten is captured "
     "and planned again when it comes back. Pad batches to fewer shapes, such as multiples of 64."
 )
+_CROWDED_OUT = (
+    "The plans of other shapes have been forgotten {} times to make room for one more, and are made again when these "
+    "come back, which takes time. Raise the memory budget, or pad batches to fewer shapes."
+)
+_CROWDED_OUT_AGAIN = 2
+"""This is said when it happens so many times."""
 _UNTRAINED = (
     "The step changes no parameter, so nothing is trained. Does it call optimizer.step(), while there are gradients?"
 )
@@ -148,27 +155,35 @@ class Entries:
         self._progress = progress
         self._by_signature: dict[Hashable, list[Entry]] = {}
         self._overwritten: dict[Left, None] = {}
-        self._calls = self._made = self._dropped = 0
+        self._calls = self._made = self._dropped = self._crowded_out = 0
         self._is_crowded = False
         self._ample: Ample | None = None
+        self.last: Entry | None = None
+        """The entry of the call that was ready last, unless it has been forgotten."""
 
     def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
-        ample = self._ample
-        if (
-            ample is not None
-            and ample.still_holds(self._glance(args, kwargs), self._platform.process_bytes())
-            and ample.still_answers(args, kwargs)
-        ):
-            self._calls += 1
-            ample.entry.last_call = self._calls
-            return Served(ample.entry, is_known=False)
-        served, self._ample = self._examined(args, kwargs), None
-        entry = served.entry
+        self._calls += 1
+        if self._ample is not None and self._is_ample(self._ample, args, kwargs):
+            served = Served(self._ample.entry, is_known=False)
+        else:
+            self._ample = None  # its entry may be forgotten
+            served = self._examined(args, kwargs)
+            self._note_ample(served.entry, args, kwargs)
+        self.last = served.entry
+        self.last.last_call = self._calls
+        return served
+
+    def _is_ample(self, ample: Ample, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Whether a call like those before may be served without a closer look."""
+        is_alike = ample.still_holds(self._glance(args, kwargs), self._platform.process_bytes())
+        return is_alike and ample.still_answers(args, kwargs)
+
+    def _note_ample(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Note what calls like this one have in common, if the user's own function is known to run in ample room."""
         if entry.planned.runs_as_written and entry.runs.settled:
             held = self._platform.process_bytes()
             self._ample = Ample.of(entry, self._glance(args, kwargs), self._training, held)
-        return served
 
     def _glance(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
         return glance(self._training.models, self._training.optimizers, args, kwargs)
@@ -177,7 +192,6 @@ class Entries:
         key = self._signature(args, kwargs)
         leaves = pytree.tree_leaves((args, kwargs))  # by now those of its dataclasses are among them
         candidates = self._by_signature.get(key, [])
-        self._calls += 1
         found = self._serving(candidates, leaves)
         if found is None and _own_what_was_loaded(self._training):
             found = self._serving(candidates, leaves)
@@ -186,22 +200,20 @@ class Entries:
         if found is None:
             return Served(self._new(key, args, kwargs))
         entry = found.entry
-        entry.last_call = self._calls
-        if entry.runs.count > 0:
-            if entry.planned.runs_as_written and entry.runs.settled:
-                self.come_home()
-                self.guided.distrust(entry.planned, entry.runs)
-            is_outdated = found.tensors is not None and self.guided.is_outdated(
-                entry.captured, found.tensors, entry.planned, entry.runs
-            )
-            if is_outdated or not entry.runs.settled:
-                self._plan_again(entry, leaves)
+        if entry.planned.runs_as_written and entry.runs.settled:
+            self.come_home()
+            self.guided.distrust(entry.planned, entry.runs)
+        is_outdated = found.tensors is not None and self.guided.is_outdated(
+            entry.captured, found.tensors, entry.planned, entry.runs
+        )
+        if is_outdated or (entry.runs.count > 0 and not entry.runs.settled):
+            self._plan_again(entry, leaves)
         return found
 
     def _new(self, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Capture and plan a call, and keep the entry under its signature."""
         begin, leaves = perf_counter(), pytree.tree_leaves((args, kwargs))
-        exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.has_exceeded)
+        exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
         runs = next(exceeding, Runs()).alike()
         captured = self._captured(args, kwargs)
         while (planned := self._planned(captured, leaves, runs)) is None:
@@ -242,6 +254,9 @@ class Entries:
             if older is None:
                 raise
         self._forget(older)
+        self._crowded_out += 1
+        if self._crowded_out == _CROWDED_OUT_AGAIN:
+            remark(_CROWDED_OUT.format(_CROWDED_OUT_AGAIN))
         return None
 
     def _check_home(self, captured: Captured) -> None:
@@ -362,6 +377,8 @@ class Entries:
         for key, entry in entries:
             self._by_signature[key].remove(entry)
             self._platform.forget(entry.planned.program)
+            if self.last is entry:
+                self.last = None
             if not self._by_signature[key]:
                 del self._by_signature[key]
         self._dropped += len(entries)
@@ -399,19 +416,18 @@ class Entries:
     def _plan_again(self, entry: Entry, leaves: Sequence[object]) -> None:
         """Plan from observed costs, with room for what is held beside the step by now, be it of planning.
 
-        If there is no such plan, the old one stays if it kept the budget in the last run, or may be forgiven.
+        If there is no such plan, the old one stays if it has room for that nevertheless, or may be forgiven.
         """
         begin, captured, runs, guided = perf_counter(), entry.captured, entry.runs, self.guided
         tensors = captured.tensors(self._training, leaves)
-        lacking_bytes = runs.process_bytes - self._settings.budget_bytes
         try:
             for _ in range(_MOST_PLANS):
                 self._exchange(entry, guided.planned(captured, tensors, runs))
-                lacking_bytes = guided.lacking_bytes(captured, tensors, entry.planned, runs)
-                if lacking_bytes + SLACK_BYTES <= 0:
+                if guided.lacking_bytes(captured, tensors, entry.planned, runs) + SLACK_BYTES <= 0:
                     break
         except Infeasible:
-            if lacking_bytes > 0 and not guided.forgives(captured, tensors, entry.planned, runs):
+            is_lacking = guided.lacking_bytes(captured, tensors, entry.planned, runs) > 0
+            if is_lacking and not guided.forgives(captured, tensors, entry.planned, runs, self._calls):
                 raise
         finally:
             entry.seconds += perf_counter() - begin
@@ -428,7 +444,7 @@ class Entries:
         """Learn from a run of the user's own function, in which the process took these bytes at most."""
         entry = served.entry
         entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes)
-        if entry.runs.has_exceeded and self._is_as_captured(served, args, kwargs):
+        if entry.runs.function.has_exceeded and self._is_as_captured(served, args, kwargs):
             tensors = entry.captured.tensors(self._training, pytree.tree_leaves((args, kwargs)))
             self.guided.note_captured(entry.captured, tensors, entry.planned, entry.runs)
 

@@ -18,6 +18,7 @@ from outgrow.frontends.beside import Beside
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.runs import SLACK_BYTES, Runs, Shown
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.within_budget import Demand, fitted
@@ -27,12 +28,10 @@ from outgrow.operators.parts import parts
 from outgrow.remarks import remark
 from outgrow.runtime.execute import Outcome
 from outgrow.runtime.program import Program
-from outgrow.runtime.recording import Held, Recording
+from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import extent_of
 from outgrow.units import format_bytes
 
-SLACK_BYTES = 8 << 20
-"""What a process may take more from call to call: the heap is never twice the same."""
 _NOISE_BYTES = 4 << 20
 """What it holds beside a step may differ by this much, and nothing of it be new."""
 _SLACK_SHARE = 0.25
@@ -50,7 +49,7 @@ _FORGIVEN = (
     "budget before, goes on; if the next step exceeds it too, it is refused. Does another thread take memory meanwhile?"
 )
 _FORGIVEN_AGAIN = 16
-"""A plan is forgiven again after this many runs."""
+"""A plan is forgiven again after this many calls."""
 _LATER = "Later steps may need more: `outgrow plan` says how much."
 """Which find the state of an optimizer that this one makes."""
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
@@ -76,52 +75,6 @@ class Runnable:
     def capacity_bytes(self) -> int:
         """What the plan may use of the budget."""
         return self.prepared.plan.budget.capacity_bytes
-
-
-@dataclass
-class Runs:
-    """What is kept of the runs of one captured step.
-
-    `process_bytes` is what the process took in the last one, `overhead_bytes` what of it was not planned, and
-    `beside_bytes` what was held beside the step when it was called; `kept_bytes` is what was held when all that is free
-    was given back last. Until its plan has run the step `is_fresh`, and `settled` says that the last run showed nothing
-    new. `observed` says that a program has run, which shows what ops cost, and `noted` is what the program holds, if it
-    may run again from that (`runtime.repeated`). `room_bytes` is what the call that comes may use for what is planned,
-    if others have taken some of it. Runs that took another time than was predicted are `surprises`,
-    and `regained` counts how often others had let go of much.
-
-    When the user's own function began, `begun_bytes` were taken, and `rested_bytes` kept for it; it took at least
-    `risen_bytes` more. `has_exceeded` says that it took more than the budget, and is not trusted again. `known_bytes`
-    is what runs were known to take before the last one, and `forgiven_at` the number of the run that was forgiven last.
-    """
-
-    count: int = 0
-    process_bytes: int = 0
-    overhead_bytes: int | None = None
-    beside_bytes: int = 0
-    kept_bytes: int = 0
-    room_bytes: int | None = None
-    is_fresh: bool = True
-    settled: bool = False
-    surprises: int = 0
-    regained: int = 0
-    observed: bool = False
-    noted: Held | None = None
-    begun_bytes: int = 0
-    rested_bytes: int = 0
-    risen_bytes: int = 0
-    has_exceeded: bool = False
-    known_bytes: int | None = None
-    forgiven_at: int | None = None
-
-    @property
-    def own_bytes(self) -> int | None:
-        """What the last run took beyond what was planned and what was held; holes that runs leave count as taken."""
-        return None if self.overhead_bytes is None else self.overhead_bytes - self.kept_bytes
-
-    def alike(self) -> "Runs":
-        """Return what is known of runs of a step of the same signature before it has run."""
-        return Runs(overhead_bytes=self.overhead_bytes, kept_bytes=self.kept_bytes, has_exceeded=self.has_exceeded)
 
 
 class GuidedPlanning:
@@ -152,36 +105,48 @@ class GuidedPlanning:
     def planned(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> Runnable:
         """Plan a captured step for a call that brings these tensors, by input storage, from what runs have shown.
 
-        What the last run of this step took is made room for. Where there is no plan then, what programs took is enough:
-        Python may hold tensors longer than any program, and somebody else may have taken memory meanwhile. Raises
-        `Infeasible` if the budget is below the floor.
+        What the last run of this step took is made room for. Where there is no plan then, and that run kept the budget,
+        what programs took is enough: Python may hold tensors longer than any program, and somebody else may have taken
+        memory meanwhile. Raises `Infeasible` if the budget is below the floor.
         """
-        shown = self._shown(runs)
-        try:
-            return self._planned(captured, tensors, runs, shown)
-        except Infeasible:
-            if shown == self._own_bytes:
-                raise
-        runs.overhead_bytes = None
-        return self._planned(captured, tensors, runs, self._own_bytes)
-
-    def _shown(self, runs: Runs) -> int | None:
-        """What a run of a step was seen to take, be it that of another program of this training."""
-        seen = [found for found in (self._own_bytes, runs.own_bytes) if found is not None]
-        return max(seen, default=None)
-
-    def _planned(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, shown: int | None) -> Runnable:
         self._progress("plan", 0.0)
         self._platform.make_room(captured, tensors)
         if self._machine is None:
             self._machine = self._platform.machine()
         known = self._platform.known(captured, self._progress)
         beside = self._beside.kept_bytes(captured, tensors)
+        own = self._own(runs, beside)
+        try:
+            planned = self._planned(captured, tensors, runs, known, beside, own)
+        except Infeasible:
+            if own == self._own_bytes or runs.binds:
+                raise
+            runs.shown, own = None, self._own_bytes
+            planned = self._planned(captured, tensors, runs, known, beside, own)
+        if runs.binds:
+            self._own_bytes = own
+        return planned
+
+    def _own(self, runs: Runs, kept_bytes: int) -> int | None:
+        """What a run takes beyond what is held: the most that this step, or a program of this training, has shown."""
+        shown = None if runs.shown is None else runs.shown.own_bytes(kept_bytes)
+        return max((found for found in (self._own_bytes, shown) if found is not None), default=None)
+
+    def _planned(
+        self,
+        captured: Captured,
+        tensors: Mapping[str, Tensor],
+        runs: Runs,
+        known: Mapping[str, Cost],
+        beside: int,
+        own: int | None,
+    ) -> Runnable:
+        assert self._machine is not None, "it was measured before"
         is_new = not runs.observed
 
         def overhead_within(limit_bytes: int) -> int:
             unseen = captured.copied_bytes + self._platform.unseen_bytes(captured.graph, limit_bytes) if is_new else 0
-            return max(0, beside + max(unseen, self._with_slack(shown)))
+            return max(0, beside + max(unseen, _with_slack(own, self._platform.slack_bytes)))
 
         demand = Demand(
             platform=self._platform,
@@ -203,30 +168,28 @@ class GuidedPlanning:
             raise refusal.saying(_LATER) from None
         budget = prepared.plan.budget
         is_roomy = prepared.in_core.peak_bytes * self._times + _ROOMY_BYTES <= budget.capacity_bytes
-        runs_as_written = is_roomy and self._as_written and not runs.has_exceeded
+        runs_as_written = is_roomy and self._as_written and not runs.function.has_exceeded
         if not runs_as_written:
             self._platform.make_ready(program, tensors, budget.capacity_bytes)
             self._platform.install()
         needed, unplanned = self._platform.needed_bytes(prepared, program), max(0, budget.overhead_bytes - beside)
         return Runnable(prepared, program, needed, unplanned, runs_as_written)
 
-    def _with_slack(self, shown: int | None) -> int:
-        """What a run may take that was seen to take as much before."""
-        return 0 if shown is None else shown + max(self._platform.slack_bytes, int(shown * _SLACK_SHARE))
-
     def lacking_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> int:
         """What a plan lacks for what is held by now and a run like the last one; below 0 if there is room for more."""
         beside = self._beside.kept_bytes(captured, tensors)
-        return planned.needed_bytes + beside + (self._shown(runs) or 0) - self._settings.budget_bytes
+        own = self._own(runs, beside) if runs.is_fresh or runs.shown is None else runs.shown.own_bytes(beside)
+        return planned.needed_bytes + beside + (own or 0) - self._settings.budget_bytes
 
     def is_outdated(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
         """Whether a plan has no room for what others have taken since its program ran, or leaves room for what is gone.
 
         What is free is given back only where there is no room for it.
         """
-        if runs.is_fresh:
+        shown = runs.shown
+        if runs.is_fresh or shown is None:
             return self.lacking_bytes(captured, tensors, planned, runs) > 0  # its last run has failed
-        if self._lacks_room(captured, tensors, planned, runs):
+        if self._lacks_room(captured, tensors, planned, runs, shown):
             return True
         regains = runs.regained < _MOST_REGAINED and self._regains_room(planned, runs)  # memory may come and go
         runs.regained += regains
@@ -234,22 +197,24 @@ class GuidedPlanning:
 
     def _regains_room(self, planned: Runnable, runs: Runs) -> bool:
         """Whether a step that could be quicker may use much more of the budget than when it was planned."""
-        overhead = runs.beside_bytes + self._with_slack(self._shown(runs))
+        overhead = runs.held_bytes + _with_slack(self._own(runs, runs.held_bytes), self._platform.slack_bytes)
         plan, limit = planned.prepared.plan, self._settings.budget_bytes
         is_much = plan.budget.overhead_bytes - max(0, overhead) >= limit * _MUCH_SHARE
         return is_much and plan.predicted.seconds > plan.in_core.seconds * (1 + _WORTH_SHARE)
 
-    def _lacks_room(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
+    def _lacks_room(
+        self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs, shown: Shown
+    ) -> bool:
         """Whether others have taken so much since a program ran last that there is no room for it now.
 
         What is held beside the step, and the room that it leaves to the call that comes, are noted.
         """
-        before, runs.beside_bytes = runs.beside_bytes, self._beside.held_bytes(captured, tensors)
-        room = self._settings.budget_bytes - planned.needed_bytes - (runs.overhead_bytes or 0)
-        grown, most = runs.beside_bytes - before, max(_NOISE_BYTES, room - _NOISE_BYTES)
+        runs.held_bytes = self._beside.held_bytes(captured, tensors)
+        room = self._settings.budget_bytes - planned.needed_bytes - shown.overhead_bytes
+        grown, most = runs.held_bytes - shown.held_bytes, max(_NOISE_BYTES, room - _NOISE_BYTES)
         if grown > most:
-            before, runs.kept_bytes = runs.kept_bytes, self._beside.kept_bytes(captured, tensors)
-            runs.beside_bytes, grown = runs.kept_bytes, runs.kept_bytes - before
+            kept = runs.kept_bytes = runs.held_bytes = self._beside.kept_bytes(captured, tensors)
+            grown = kept + shown.own_bytes(kept) - shown.overhead_bytes
         left = planned.needed_bytes + room - grown - _NOISE_BYTES
         runs.room_bytes = min(planned.capacity_bytes, max(planned.needed_bytes, left))
         return grown > most
@@ -257,44 +222,46 @@ class GuidedPlanning:
     def begins(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:
         """Note what the process holds beside the step when a program runs for the first time."""
         if runs.is_fresh:
-            runs.beside_bytes = runs.kept_bytes = self._beside.kept_bytes(captured, tensors)
+            runs.held_bytes = runs.kept_bytes = self._beside.kept_bytes(captured, tensors)
 
     def begins_as_written(self, planned: Runnable, runs: Runs) -> None:
         """Let no more memory rest than there is room for beside the user's own function, and note what is held."""
-        runs.begun_bytes = self._beside.taken_bytes()
-        self._platform.keep_at_most(self._most_beside_function(planned, runs) - runs.begun_bytes)
-        runs.rested_bytes = self._platform.resting_bytes()
+        function = runs.function
+        function.begun_bytes = self._beside.taken_bytes()
+        self._platform.keep_at_most(self._most_beside_function(planned, runs) - function.begun_bytes)
+        function.rested_bytes = self._platform.resting_bytes()
 
     def distrust(self, planned: Runnable, runs: Runs) -> None:
         """Let a plan run from now on if the user's own function would take more than the budget, by what has grown."""
         most = self._most_beside_function(planned, runs)
         if self._beside.taken_bytes() > most:
             self._platform.trim()
-            runs.has_exceeded = self._beside.taken_bytes() > most
-            runs.settled = not runs.has_exceeded
+            runs.function.has_exceeded = self._beside.taken_bytes() > most
+            runs.settled = not runs.function.has_exceeded
 
     def _most_beside_function(self, planned: Runnable, runs: Runs) -> int:
         """What may be taken when the user's own function begins, so that it keeps the budget."""
-        rising = max(planned.prepared.in_core.peak_bytes + planned.unplanned_bytes, runs.risen_bytes)
+        rising = max(planned.prepared.in_core.peak_bytes + planned.unplanned_bytes, runs.function.risen_bytes)
         return self._settings.budget_bytes - rising - SLACK_BYTES
 
-    def forgives(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
+    def forgives(
+        self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs, call: int
+    ) -> bool:
         """Whether the plan that is there goes on though its last run exceeded the budget, and none has room for that.
 
-        It does if it has room for what was known before, unless it was forgiven a few runs ago; what the last run
-        showed is forgotten.
+        It does if it has room for what was known before, unless it was forgiven a few calls ago; what the last run
+        showed is forgotten. A `call` that is refused counts as well.
         """
-        limit, last = self._settings.budget_bytes, runs.forgiven_at
-        if runs.known_bytes is None or (last is not None and runs.count <= last + _FORGIVEN_AGAIN):
+        limit, last, known = self._settings.budget_bytes, runs.forgiven_at, self._own_bytes
+        if not runs.binds or known is None or (last is not None and call <= last + _FORGIVEN_AGAIN):
             return False
         held = self._beside.kept_bytes(captured, tensors)
-        if runs.process_bytes <= limit or planned.needed_bytes + held + runs.known_bytes > limit:
+        if planned.needed_bytes + held + known > limit:
             return False
         remark(_FORGIVEN.format(format_bytes(runs.process_bytes), format_bytes(limit)))
-        runs.forgiven_at = runs.count
-        self._own_bytes = runs.known_bytes
-        runs.beside_bytes = runs.kept_bytes = held
-        runs.overhead_bytes = held + runs.known_bytes
+        runs.forgiven_at = call
+        runs.held_bytes = runs.kept_bytes = held
+        runs.shown = Shown(held + known, held, held)
         return True
 
     def looks_at(self, runs: Runs) -> bool:
@@ -322,32 +289,41 @@ class GuidedPlanning:
         runs.count += 1
         if not self._platform.observes:
             runs.noted = runs.noted or outcome.recording.held
-        runs.overhead_bytes = process_bytes - self._platform.held_at_most(planned.program, outcome.recording)
-        runs.known_bytes = self._own_bytes
-        if runs.is_fresh:
+        overhead, held = (
+            process_bytes - self._platform.held_at_most(planned.program, outcome.recording),
+            runs.held_bytes,
+        )
+        if runs.is_fresh or has_exceeded:
             results = [item for item in outcome.results if isinstance(item, Tensor)]
-            _tell_apart(runs, self._beside.kept_bytes(captured, tensors, results))
-        if runs.is_fresh or has_exceeded:  # later runs may begin beside what others hold for a while
-            self._own_bytes = self._shown(runs)
+            held = self._beside.kept_bytes(captured, tensors, results)
+        runs.shown = Shown(overhead, runs.kept_bytes, held, binds=has_exceeded)
+        if runs.is_fresh and not (has_exceeded and self._own_bytes is not None):
+            self._own_bytes = self._own(runs, held)  # later runs may begin beside what others hold for a while
         runs.is_fresh = False
 
     def note_as_written(self, planned: Runnable, runs: Runs, process_bytes: int) -> Runnable:
         """Learn from a run of the user's own function; once it takes more than the budget, planned steps replace it."""
         runs.count += 1
         runs.process_bytes = process_bytes
-        runs.risen_bytes = process_bytes - runs.begun_bytes - runs.rested_bytes
+        function = runs.function
+        function.risen_bytes = process_bytes - function.begun_bytes - function.rested_bytes
         runs.settled = process_bytes <= self._settings.budget_bytes
         if runs.settled:
             return planned
-        runs.has_exceeded = True
+        function.has_exceeded = True
         return replace(planned, runs_as_written=False)
 
     def note_captured(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> None:
         """Learn what the user's own function took beyond the peak of its tensors, since it did what was captured."""
         peak = planned.prepared.in_core.peak_bytes
-        runs.kept_bytes = runs.begun_bytes - self._beside.tensor_bytes(captured, tensors)
-        runs.overhead_bytes = runs.process_bytes - peak
-        self._times = max(self._times, (runs.process_bytes - runs.kept_bytes) / max(1, peak))
+        held = runs.function.begun_bytes - self._beside.tensor_bytes(captured, tensors)
+        runs.shown = Shown(runs.process_bytes - peak, held, held)
+        self._times = max(self._times, (runs.process_bytes - held) / max(1, peak))
+
+
+def _with_slack(own_bytes: int | None, slack_bytes: int) -> int:
+    """What a run may take that was seen to take as much before."""
+    return 0 if own_bytes is None else own_bytes + max(slack_bytes, int(own_bytes * _SLACK_SHARE))
 
 
 def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) -> dict[str, Cost]:
@@ -370,18 +346,6 @@ def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) 
         if op.name in seen:
             grouped.setdefault(cost_key(graph, op), []).append(seen[op.name])
     return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}
-
-
-def _tell_apart(runs: Runs, kept_bytes: int) -> None:
-    """Let what has stayed since the first run of a program began, where `kept_bytes` are held by now, not be its own.
-
-    It may have come after the run took most, so what a run takes beyond that is not known to be less than the slack.
-    """
-    assert runs.overhead_bytes is not None, "the run has shown it"
-    taken = runs.overhead_bytes - runs.kept_bytes
-    own = max(0, taken - max(0, kept_bytes - runs.kept_bytes), min(taken, SLACK_BYTES))
-    runs.beside_bytes = runs.kept_bytes = kept_bytes
-    runs.overhead_bytes = kept_bytes + own
 
 
 def _is_surprising(recording: Recording, prepared: Prepared) -> bool:

@@ -23,7 +23,7 @@ import torch
 from outgrow.analysis.sinking import ROOM_BYTES
 from outgrow.errors import TierFailure
 from outgrow.ir.ranges import Ranges, joined, size_of, without
-from outgrow.runtime import arena, process
+from outgrow.runtime import arena
 from outgrow.runtime.medium import Medium, Tier
 from outgrow.units import format_bytes, round_up
 
@@ -111,20 +111,15 @@ def bring_home(
     return True
 
 
+def resident(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
+    """Return the distinct storages of tensors that are in memory."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return [*{item.data_ptr(): item for item in storages if extent_of(item) is None}.values()]
+
+
 def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the bytes of the distinct storages of tensors that are in memory."""
-    return sum(_resident(tensors).values())
-
-
-def present_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return how many of these bytes somebody has touched yet, so that they take memory; for tensors of the CPU."""
-    return sum(process.present_bytes(address, size) for address, size in _resident(tensors).items())
-
-
-def _resident(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Return addresses and sizes of the distinct storages of tensors that are in memory."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return {item.data_ptr(): item.nbytes() for item in storages if extent_of(item) is None}
+    return sum(item.nbytes() for item in resident(tensors))
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import give_back_mapped
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
-from outgrow.runtime.resting import bring_home, is_exchangeable, present_bytes, resident_bytes
+from outgrow.runtime.resting import bring_home, is_exchangeable, resident
 from outgrow.runtime.spill import Spill
 
 _LEFT_BYTES = 256 << 20
@@ -49,7 +50,7 @@ class OnCpu:
         note_exports()
         self.cache: CostCache = open_cost_cache()
         self._folder = settings.folder
-        self._is_all_there = False
+        self._touched: WeakSet[torch.UntypedStorage] = WeakSet()
         self._spill = Spill(OnDisk(settings.folder), settings.disk)
 
     def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
@@ -139,14 +140,17 @@ class OnCpu:
     def held_bytes(self, tensors: list[Tensor]) -> int:
         """What was read of the disk is given back, and not held, nor is what nobody has touched yet.
 
-        That is asked for until all is there: weights that are mapped, or without values, come when they are first used.
+        That is asked of each storage until all of it is there: one that is mapped, or without values, comes when it is
+        first used.
         """
         give_back_mapped()
-        held = resident_bytes(tensors)
-        if self._is_all_there:
-            return held
-        present = present_bytes(tensors)
-        self._is_all_there = present == held
+        return sum(item.nbytes() if item in self._touched else self._present_bytes(item) for item in resident(tensors))
+
+    def _present_bytes(self, storage: torch.UntypedStorage) -> int:
+        """What a storage takes, which is noted if it is all of it."""
+        present = process.present_bytes(storage.data_ptr(), storage.nbytes())
+        if present == storage.nbytes():
+            self._touched.add(storage)
         return present
 
     def unseen_bytes(self, graph: Graph, within: int) -> int:

@@ -1,0 +1,85 @@
+"""What is kept of the runs of one captured step?"""
+
+from dataclasses import dataclass, field
+
+from outgrow.runtime.recording import Held
+
+SLACK_BYTES = 8 << 20
+"""What a process may take more from call to call: the heap is never twice the same."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a run has shown of memory.
+
+    The process took `overhead_bytes` beyond what was planned. Beside the step it held `kept_bytes` with all given back
+    that is free, when that was done last before the run; `held_bytes` is what it held when the run began, or when it
+    had ended, if that was looked at. If a program exceeded the budget, it `binds` all plans that come.
+    """
+
+    overhead_bytes: int
+    kept_bytes: int
+    held_bytes: int
+    binds: bool = False
+
+    def own_bytes(self, kept_bytes: int) -> int:
+        """What the run took beyond what was held, if `kept_bytes` are held by now.
+
+        What came before or during the run and has stayed is not its own. It may have come after the run took most, so
+        what is its own is not known to be less than the slack.
+        """
+        taken = self.overhead_bytes - self.kept_bytes
+        stayed = min(kept_bytes, self.held_bytes) - self.kept_bytes
+        return max(0, taken - max(0, stayed), min(taken, SLACK_BYTES))
+
+
+@dataclass
+class AsWritten:
+    """What is kept of the runs of the user's own function.
+
+    When it began, `begun_bytes` were taken, and `rested_bytes` kept for it; it took at least `risen_bytes` more.
+    `has_exceeded` says that it took more than the budget, and is not trusted again.
+    """
+
+    begun_bytes: int = 0
+    rested_bytes: int = 0
+    risen_bytes: int = 0
+    has_exceeded: bool = False
+
+
+@dataclass
+class Runs:
+    """What is kept of the runs of one captured step.
+
+    `process_bytes` is what the process took in the last one, and `shown` what that tells. Beside the step `kept_bytes`
+    were held when all that is free was given back last, and `held_bytes` when it was called. Until its plan has run the
+    step `is_fresh`, and `settled` says that the last run showed nothing new. `observed` says that a program has run,
+    which shows what ops cost, and `noted` is what the program holds, if it may run again from that. `room_bytes` is
+    what the call that comes may use for what is planned, if others have taken some of it. Runs that took another time
+    than was predicted are `surprises`, and `regained` counts how often others had let go of much. The plan was forgiven
+    last before the call of the number `forgiven_at`.
+    """
+
+    count: int = 0
+    process_bytes: int = 0
+    shown: Shown | None = None
+    kept_bytes: int = 0
+    held_bytes: int = 0
+    room_bytes: int | None = None
+    is_fresh: bool = True
+    settled: bool = False
+    surprises: int = 0
+    regained: int = 0
+    observed: bool = False
+    noted: Held | None = None
+    forgiven_at: int | None = None
+    function: AsWritten = field(default_factory=AsWritten)
+
+    @property
+    def binds(self) -> bool:
+        """Whether the last run was that of a program, and exceeded the budget: plans that come have room for it."""
+        return self.shown is not None and self.shown.binds
+
+    def alike(self) -> "Runs":
+        """Return what is known of runs of a step of the same signature before it has run."""
+        return Runs(shown=self.shown, function=AsWritten(has_exceeded=self.function.has_exceeded))
