@@ -6,7 +6,7 @@ from outgrow.units import MIB
 
 def own(taken: int, held: int, now: int) -> float:
     """What a run took itself in MiB, that took this beyond what was held before it, 10 MiB; see `Shown`."""
-    return Shown((10 + taken) * MIB, 10 * MIB, held * MIB).own_bytes(now * MIB) / MIB
+    return Shown((10 + taken) * MIB, 10 * MIB, 10 * MIB, held * MIB).own_bytes(now * MIB) / MIB
 
 
 def test_what_has_stayed_is_not_of_the_run() -> None:

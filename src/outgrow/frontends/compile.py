@@ -140,10 +140,10 @@ class Step(Generic[P, R]):
         if tensors is None:  # of a new entry, or of one that ran as it is written
             tensors = entry.captured.tensors(self._training, pytree.tree_leaves((args, kwargs)))
         call = calls.bind(entry.captured, program, self._training, tensors)
+        guided.begins(entry.captured, call.tensors, runs)
         capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes
         spill = self._platform.make_ready(program, call.tensors, capacity)
         memory = self._platform.memory(program, is_timed=guided.looks_at(runs))
-        guided.begins(entry.captured, call.tensors, runs)
         progress = Progress()
         completed = False
         try:

@@ -93,7 +93,7 @@ class Ample:
     """An entry whose step runs as it is written, in ample room, and what must not change for that.
 
     That is what is quickly seen (`glance`), which parameters are trained, and what the process held when the call
-    began, which shows new layers and other types.
+    began, beside memory that rests, which shows new layers and other types.
     """
 
     entry: Entry
@@ -176,14 +176,17 @@ class Entries:
 
     def _is_ample(self, ample: Ample, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether a call like those before may be served without a closer look."""
-        is_alike = ample.still_holds(self._glance(args, kwargs), self._platform.process_bytes())
+        is_alike = ample.still_holds(self._glance(args, kwargs), self._held_bytes())
         return is_alike and ample.still_answers(args, kwargs)
 
     def _note_ample(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Note what calls like this one have in common, if the user's own function is known to run in ample room."""
         if entry.planned.runs_as_written and entry.runs.settled:
-            held = self._platform.process_bytes()
-            self._ample = Ample.of(entry, self._glance(args, kwargs), self._training, held)
+            self._ample = Ample.of(entry, self._glance(args, kwargs), self._training, self._held_bytes())
+
+    def _held_bytes(self) -> int:
+        """What the process holds, without what rests for the next step."""
+        return self._platform.process_bytes() - self._platform.idle_bytes()
 
     def _glance(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
         return glance(self._training.models, self._training.optimizers, args, kwargs)
@@ -199,16 +202,19 @@ class Entries:
             found = None
         if found is None:
             return Served(self._new(key, args, kwargs))
-        entry = found.entry
-        if entry.planned.runs_as_written and entry.runs.settled:
-            self.come_home()
-            self.guided.distrust(entry.planned, entry.runs)
-        is_outdated = found.tensors is not None and self.guided.is_outdated(
-            entry.captured, found.tensors, entry.planned, entry.runs
-        )
-        if is_outdated or (entry.runs.count > 0 and not entry.runs.settled):
-            self._plan_again(entry, leaves)
+        self._look_again(found, leaves)
         return found
+
+    def _look_again(self, served: Served, leaves: Sequence[object]) -> None:
+        """Plan an entry again where its last run has shown something new, or what is held by now makes it necessary."""
+        entry, runs, guided = served.entry, served.entry.runs, self.guided
+        if entry.planned.runs_as_written:
+            self.come_home()
+            entry.planned = guided.distrusted(entry.planned, runs)
+        has_new = not runs.settled and (runs.count > 0 or runs.function.has_exceeded)
+        tensors = served.tensors
+        if (tensors is not None and guided.is_outdated(entry.captured, tensors, entry.planned, runs)) or has_new:
+            self._plan_again(entry, leaves)
 
     def _new(self, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Capture and plan a call, and keep the entry under its signature."""

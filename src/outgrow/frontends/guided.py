@@ -98,7 +98,9 @@ class GuidedPlanning:
         self._beside, self._as_written = Beside(training, platform, baseline_bytes), as_written
         self._machine: Machine | None = None
         self._own_bytes: int | None = None
-        """The most that a program was seen to take beyond what was planned and what was held beside it."""
+        """The most that a program, which kept the budget when it ran first, took beyond what was planned and held."""
+        self._most_own_bytes: int | None = None
+        """The same of programs that exceeded it, where a plan had room for that; for steps that have not run yet."""
         self._times: float = _ROOMY
         """How many times the peak of its tensors the user's own function may take: the most that was seen, or more."""
 
@@ -106,8 +108,8 @@ class GuidedPlanning:
         """Plan a captured step for a call that brings these tensors, by input storage, from what runs have shown.
 
         What the last run of this step took is made room for. Where there is no plan then, and that run kept the budget,
-        what programs took is enough: Python may hold tensors longer than any program, and somebody else may have taken
-        memory meanwhile. Raises `Infeasible` if the budget is below the floor.
+        what programs took that kept it is enough: Python may hold tensors longer than any program, and somebody else
+        may have taken memory meanwhile. Raises `Infeasible` if the budget is below the floor.
         """
         self._progress("plan", 0.0)
         self._platform.make_room(captured, tensors)
@@ -121,15 +123,15 @@ class GuidedPlanning:
         except Infeasible:
             if own == self._own_bytes or runs.binds:
                 raise
-            runs.shown, own = None, self._own_bytes
-            planned = self._planned(captured, tensors, runs, known, beside, own)
+            planned = self._planned(captured, tensors, runs, known, beside, self._own_bytes)
+            runs.shown = None
         if runs.binds:
-            self._own_bytes = own
+            self._most_own_bytes = max(own or 0, self._most_own_bytes or 0)
         return planned
 
     def _own(self, runs: Runs, kept_bytes: int) -> int | None:
         """What a run takes beyond what is held: the most that this step, or a program of this training, has shown."""
-        shown = None if runs.shown is None else runs.shown.own_bytes(kept_bytes)
+        shown = self._most_own_bytes if runs.shown is None else runs.shown.own_bytes(kept_bytes)
         return max((found for found in (self._own_bytes, shown) if found is not None), default=None)
 
     def _planned(
@@ -145,8 +147,11 @@ class GuidedPlanning:
         is_new = not runs.observed
 
         def overhead_within(limit_bytes: int) -> int:
-            unseen = captured.copied_bytes + self._platform.unseen_bytes(captured.graph, limit_bytes) if is_new else 0
-            return max(0, beside + max(unseen, _with_slack(own, self._platform.slack_bytes)))
+            expected = _with_slack(own, self._platform.slack_bytes)
+            if is_new or own is None:
+                unseen = captured.copied_bytes + self._platform.unseen_bytes(captured.graph, limit_bytes)
+                expected = max(expected, unseen)
+            return max(0, beside + expected)
 
         demand = Demand(
             platform=self._platform,
@@ -171,24 +176,34 @@ class GuidedPlanning:
         runs_as_written = is_roomy and self._as_written and not runs.function.has_exceeded
         if not runs_as_written:
             self._platform.make_ready(program, tensors, budget.capacity_bytes)
-            self._platform.install()
         needed, unplanned = self._platform.needed_bytes(prepared, program), max(0, budget.overhead_bytes - beside)
         return Runnable(prepared, program, needed, unplanned, runs_as_written)
 
     def lacking_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> int:
-        """What a plan lacks for what is held by now and a run like the last one; below 0 if there is room for more."""
+        """What a plan lacks for what is held by now and its own run; below 0 if there is room for more.
+
+        If it has not run yet, it is taken to need as much as it was planned for, without the slack.
+        """
         beside = self._beside.kept_bytes(captured, tensors)
         own = self._own(runs, beside) if runs.is_fresh or runs.shown is None else runs.shown.own_bytes(beside)
-        return planned.needed_bytes + beside + (own or 0) - self._settings.budget_bytes
+        taking = self._expected(planned) if own is None else own
+        return planned.needed_bytes + beside + taking - self._settings.budget_bytes
+
+    def _expected(self, planned: Runnable) -> int:
+        """What a run is expected to take that no run has shown, without the slack."""
+        return max(0, planned.unplanned_bytes - self._platform.slack_bytes)
 
     def is_outdated(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
         """Whether a plan has no room for what others have taken since its program ran, or leaves room for what is gone.
 
-        What is free is given back only where there is no room for it.
+        What is free is given back only where there is no room for it, or where the plan has not run yet, since its
+        first run failed. What is held beside the step, and the room that is left to the call that comes, are noted.
         """
         shown = runs.shown
         if runs.is_fresh or shown is None:
-            return self.lacking_bytes(captured, tensors, planned, runs) > 0  # its last run has failed
+            lacking = self.lacking_bytes(captured, tensors, planned, runs)
+            _make_room(planned, runs, planned.needed_bytes - lacking)
+            return lacking > 0
         if self._lacks_room(captured, tensors, planned, runs, shown):
             return True
         regains = runs.regained < _MOST_REGAINED and self._regains_room(planned, runs)  # memory may come and go
@@ -205,23 +220,22 @@ class GuidedPlanning:
     def _lacks_room(
         self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs, shown: Shown
     ) -> bool:
-        """Whether others have taken so much since a program ran last that there is no room for it now.
-
-        What is held beside the step, and the room that it leaves to the call that comes, are noted.
-        """
+        """Whether others have taken so much since a program ran last that there is no room for it now."""
         runs.held_bytes = self._beside.held_bytes(captured, tensors)
+        runs.kept_bytes = min(runs.kept_bytes, runs.held_bytes)
         room = self._settings.budget_bytes - planned.needed_bytes - shown.overhead_bytes
-        grown, most = runs.held_bytes - shown.held_bytes, max(_NOISE_BYTES, room - _NOISE_BYTES)
+        grown = runs.held_bytes - shown.least_bytes
+        most = max(room - _NOISE_BYTES, min(_NOISE_BYTES, max(0, room)))
         if grown > most:
             kept = runs.kept_bytes = runs.held_bytes = self._beside.kept_bytes(captured, tensors)
             grown = kept + shown.own_bytes(kept) - shown.overhead_bytes
-        left = planned.needed_bytes + room - grown - _NOISE_BYTES
-        runs.room_bytes = min(planned.capacity_bytes, max(planned.needed_bytes, left))
+        _make_room(planned, runs, planned.needed_bytes + room - grown)
         return grown > most
 
     def begins(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:
-        """Note what the process holds beside the step when a program runs for the first time."""
+        """Get ready for a program that runs for the first time, and note what the process holds beside the step."""
         if runs.is_fresh:
+            self._platform.install()
             runs.held_bytes = runs.kept_bytes = self._beside.kept_bytes(captured, tensors)
 
     def begins_as_written(self, planned: Runnable, runs: Runs) -> None:
@@ -231,13 +245,16 @@ class GuidedPlanning:
         self._platform.keep_at_most(self._most_beside_function(planned, runs) - function.begun_bytes)
         function.rested_bytes = self._platform.resting_bytes()
 
-    def distrust(self, planned: Runnable, runs: Runs) -> None:
-        """Let a plan run from now on if the user's own function would take more than the budget, by what has grown."""
+    def distrusted(self, planned: Runnable, runs: Runs) -> Runnable:
+        """Return what runs from now on: a plan if the user's own function would take more than the budget by now."""
         most = self._most_beside_function(planned, runs)
         if self._beside.taken_bytes() > most:
             self._platform.trim()
             runs.function.has_exceeded = self._beside.taken_bytes() > most
-            runs.settled = not runs.function.has_exceeded
+        if not runs.function.has_exceeded:
+            return planned
+        runs.settled = False
+        return replace(planned, runs_as_written=False)
 
     def _most_beside_function(self, planned: Runnable, runs: Runs) -> int:
         """What may be taken when the user's own function begins, so that it keeps the budget."""
@@ -249,11 +266,12 @@ class GuidedPlanning:
     ) -> bool:
         """Whether the plan that is there goes on though its last run exceeded the budget, and none has room for that.
 
-        It does if it has room for what was known before, unless it was forgiven a few calls ago; what the last run
-        showed is forgotten. A `call` that is refused counts as well.
+        It does if it has room for what was known before, or expected, unless it was forgiven a few calls ago; what the
+        last run showed is forgotten. A `call` that is refused counts as well.
         """
-        limit, last, known = self._settings.budget_bytes, runs.forgiven_at, self._own_bytes
-        if not runs.binds or known is None or (last is not None and call <= last + _FORGIVEN_AGAIN):
+        limit, last = self._settings.budget_bytes, runs.forgiven_at
+        known = self._expected(planned) if self._own_bytes is None else self._own_bytes
+        if not runs.binds or (last is not None and call < last + _FORGIVEN_AGAIN):
             return False
         held = self._beside.kept_bytes(captured, tensors)
         if planned.needed_bytes + held + known > limit:
@@ -261,7 +279,7 @@ class GuidedPlanning:
         remark(_FORGIVEN.format(format_bytes(runs.process_bytes), format_bytes(limit)))
         runs.forgiven_at = call
         runs.held_bytes = runs.kept_bytes = held
-        runs.shown = Shown(held + known, held, held)
+        runs.shown = Shown(held + known, held, held, held)
         return True
 
     def looks_at(self, runs: Runs) -> bool:
@@ -289,16 +307,14 @@ class GuidedPlanning:
         runs.count += 1
         if not self._platform.observes:
             runs.noted = runs.noted or outcome.recording.held
-        overhead, held = (
-            process_bytes - self._platform.held_at_most(planned.program, outcome.recording),
-            runs.held_bytes,
-        )
+        overhead = process_bytes - self._platform.held_at_most(planned.program, outcome.recording)
+        begun = held = runs.held_bytes
         if runs.is_fresh or has_exceeded:
             results = [item for item in outcome.results if isinstance(item, Tensor)]
             held = self._beside.kept_bytes(captured, tensors, results)
-        runs.shown = Shown(overhead, runs.kept_bytes, held, binds=has_exceeded)
-        if runs.is_fresh and not (has_exceeded and self._own_bytes is not None):
-            self._own_bytes = self._own(runs, held)  # later runs may begin beside what others hold for a while
+        runs.shown = Shown(overhead, runs.kept_bytes, begun, held, binds=has_exceeded)
+        if runs.is_fresh and not has_exceeded:  # later runs may begin beside what others hold for a while
+            self._own_bytes = self._own(runs, held)
         runs.is_fresh = False
 
     def note_as_written(self, planned: Runnable, runs: Runs, process_bytes: int) -> Runnable:
@@ -317,8 +333,13 @@ class GuidedPlanning:
         """Learn what the user's own function took beyond the peak of its tensors, since it did what was captured."""
         peak = planned.prepared.in_core.peak_bytes
         held = runs.function.begun_bytes - self._beside.tensor_bytes(captured, tensors)
-        runs.shown = Shown(runs.process_bytes - peak, held, held)
+        runs.shown = Shown(runs.process_bytes - peak, held, held, held)
         self._times = max(self._times, (runs.process_bytes - held) / max(1, peak))
+
+
+def _make_room(planned: Runnable, runs: Runs, room_bytes: int) -> None:
+    """Let the call that comes use no more than this for what is planned, but as much as the program needs."""
+    runs.room_bytes = min(planned.capacity_bytes, max(planned.needed_bytes, room_bytes - _NOISE_BYTES))
 
 
 def _with_slack(own_bytes: int | None, slack_bytes: int) -> int:

@@ -1,6 +1,6 @@
 """What is kept of the runs of one captured step?"""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outgrow.runtime.recording import Held
 
@@ -12,15 +12,21 @@ SLACK_BYTES = 8 << 20
 class Shown:
     """What a run has shown of memory.
 
-    The process took `overhead_bytes` beyond what was planned. Beside the step it held `kept_bytes` with all given back
-    that is free, when that was done last before the run; `held_bytes` is what it held when the run began, or when it
-    had ended, if that was looked at. If a program exceeded the budget, it `binds` all plans that come.
+    The process took `overhead_bytes` beyond what was planned. Beside the step it held `begun_bytes` when the run began,
+    of which no more than `kept_bytes` was not free; and `held_bytes` when it had ended, if that was looked at, else the
+    same as when it began. If a program exceeded the budget, it `binds` the plans of its step until the next run.
     """
 
     overhead_bytes: int
     kept_bytes: int
+    begun_bytes: int
     held_bytes: int
     binds: bool = False
+
+    @property
+    def least_bytes(self) -> int:
+        """What was held at least when the run took most."""
+        return min(self.begun_bytes, self.held_bytes)
 
     def own_bytes(self, kept_bytes: int) -> int:
         """What the run took beyond what was held, if `kept_bytes` are held by now.
@@ -51,8 +57,8 @@ class AsWritten:
 class Runs:
     """What is kept of the runs of one captured step.
 
-    `process_bytes` is what the process took in the last one, and `shown` what that tells. Beside the step `kept_bytes`
-    were held when all that is free was given back last, and `held_bytes` when it was called. Until its plan has run the
+    `process_bytes` is what the process took in the last one, and `shown` what that tells. Beside the step `held_bytes`
+    were held when it was called, of which no more than `kept_bytes` was not free. Until its plan has run the
     step `is_fresh`, and `settled` says that the last run showed nothing new. `observed` says that a program has run,
     which shows what ops cost, and `noted` is what the program holds, if it may run again from that. `room_bytes` is
     what the call that comes may use for what is planned, if others have taken some of it. Runs that took another time
@@ -82,4 +88,5 @@ class Runs:
 
     def alike(self) -> "Runs":
         """Return what is known of runs of a step of the same signature before it has run."""
-        return Runs(shown=self.shown, function=AsWritten(has_exceeded=self.function.has_exceeded))
+        shown = None if self.shown is None else replace(self.shown, binds=False)
+        return Runs(shown=shown, function=AsWritten(has_exceeded=self.function.has_exceeded))
