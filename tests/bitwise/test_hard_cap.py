@@ -43,32 +43,24 @@ def trained(way: str, folder: Path, cache: Path, *, limit_bytes: int = 0) -> Acc
     return Account(**json.loads(ended.stdout))
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
     """What the processes know of the machine, and nothing of costs."""
-    return tmp_path_factory.mktemp("cache")
+    return tmp_path / "cache"
 
 
-@pytest.fixture(scope="module")
-def losses(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[str]:
-    """The losses of the eager loop without any limit."""
-    account = trained("eager", tmp_path_factory.mktemp("eager"), cache)
-    assert account.died_of == ""
-    return account.losses
+def test_the_compiled_step_trains_within_a_limit_of_which_the_eager_loop_dies(disk_folder: Path, cache: Path) -> None:
+    """The limit is one: who asks first beyond it gives up, torch's allocator or oneDNN's, and not a step is done.
 
-
-@pytest.mark.usefixtures("losses")
-def test_the_eager_loop_dies_of_the_limit(disk_folder: Path, cache: Path) -> None:
-    """The limit is one: who asks first beyond it gives up, torch's allocator or oneDNN's, and not a step is done."""
+    The compiled step takes what it was given, gives the bits of eager, and leaves nothing on the disk.
+    """
+    free = trained("eager", disk_folder, cache)
+    assert free.died_of == ""
     account = trained("eager", disk_folder, cache, limit_bytes=BUDGET_BYTES + COUNTED_BYTES)
     assert any(words in account.died_of for words in REFUSED_MEMORY), account.died_of
     assert account.losses == []
-
-
-def test_the_compiled_step_trains_within_the_limit(disk_folder: Path, cache: Path, losses: list[str]) -> None:
-    """It takes what it was given, gives the bits of eager, and leaves nothing on the disk."""
     account = trained("outgrow", disk_folder, cache, limit_bytes=BUDGET_BYTES + COUNTED_BYTES)
     assert account.died_of == ""
-    assert account.losses == losses
+    assert account.losses == free.losses
     assert max(account.process_bytes) <= BUDGET_BYTES
     assert account.left_in_folder == []
