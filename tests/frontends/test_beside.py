@@ -403,7 +403,7 @@ def test_what_was_let_go_of_is_not_taken_off_what_a_run_takes(monkeypatch: pytes
     monkeypatch.setattr(guided, "_MOST_REGAINED", 0)
     job, given = wide(layers=4), batch(WIDTH)
     step = under(job, 120)
-    held = torch.ones(60 * MIB // 4)
+    held = np.ones(60 * MIB // 8)  # which does not rest for later when it goes
     taken(step, given, 4)
     del held
     taken(step, given, 1)
@@ -411,3 +411,28 @@ def test_what_was_let_go_of_is_not_taken_off_what_a_run_takes(monkeypatch: pytes
         step(*given)
     step(*given)
     assert step.plan.overhead_bytes > 60 * MIB
+
+
+def test_what_is_read_of_a_mapped_data_set_is_no_overhead(tmp_path: Path) -> None:
+    """Its pages stay in the process, and the kernel takes them back when it needs them."""
+    job, rows = wide(layers=4), 512
+    step = under(job, 80)
+    np.zeros((60 * rows, WIDTH), dtype=np.float32).tofile(tmp_path / "data.bin")
+    data = np.memmap(tmp_path / "data.bin", dtype=np.float32).reshape(60, rows, WIDTH)
+    for rest in np.array_split(data, 6):
+        x = torch.from_numpy(rest.mean(0, dtype=np.float32))
+        assert max(taken(step, (x, torch.randint(0, 10, (rows,))), 1)) <= 80 * MIB
+    assert step.plan.overhead_bytes < 40 * MIB
+
+
+def test_pages_of_a_file_are_not_held_by_a_tensor_until_it_is_written(tmp_path: Path) -> None:
+    """They are not counted of the process either; an update makes them its own, so that no plan may count on them."""
+    platform = under(wide(layers=1), 100)._platform
+    (tmp_path / "weights").write_bytes(bytes(8 * MIB))
+    mapped = torch.from_file(str(tmp_path / "weights"), size=2 * MIB)
+    mapped.sum()
+    assert platform.held_bytes([mapped]) == 0
+    mapped[:MIB] += 1
+    assert 0 <= platform.held_bytes([mapped]) - 4 * MIB < MIB
+    assert platform.held_bytes([torch.ones(2 * MIB).share_memory_()]) == 8 * MIB
+    assert platform.held_bytes([torch.ones(2 * MIB)]) == 8 * MIB

@@ -1,13 +1,15 @@
 """How much memory does this process take? The kernel's own counters.
 
-    process_bytes     VmRSS: pages of the process that are in RAM now: anonymous ones (heap, stacks, blocks),
-                      shared memory, and file pages (the mapped parts of libraries, memory-mapped data)
-    high_water_bytes  VmHWM: the largest VmRSS since the process began or `reset_high_water` was last called
+    process_bytes     VmRSS - RssFile: pages of the process that are in RAM now, anonymous ones (heap, stacks, blocks)
+                      and shared memory, but not those of files (libraries, mapped data sets), which the kernel takes
+                      back when it needs them
+    high_water_bytes  VmHWM: the largest VmRSS since the process began or `reset_high_water` was last called, without
+                      the pages of files that were there then, as far as they are still there
 
-Both count the same kinds of pages, so their difference means something; a baseline removes what libraries
-take. Reserved addresses, bytes that were never touched, and what copies move to and from the spill file count in
-neither; what is read where it rests counts in both. A page of a memfd that is mapped twice counts twice. The kernel
-keeps the counters per processor and adds them up lazily: a figure may be off by about 256 KiB for each processor.
+So both count the same kinds of pages, but for files that are read after the reset: the kernel has no mark without them.
+A baseline removes what libraries take. Reserved addresses, bytes that were never touched, and what copies move to and
+from the spill file count in neither. A page of a memfd that is mapped twice counts twice. The kernel keeps the counters
+per processor and adds them up lazily: a figure may be off by about 256 KiB for each processor.
 
 A kernel that is none of Linux (gVisor's) may have no mark. Steps on a CPU are measured by it, so they are refused then.
 """
@@ -20,14 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
-_STATUS, _STATM, _CLEAR_REFS = "/proc/self/status", "/proc/self/statm", "/proc/self/clear_refs"
+_STATUS, _CLEAR_REFS = "/proc/self/status", "/proc/self/clear_refs"
 _MEMORY = "/proc/meminfo"
 _GROUPS, _GROUP_ROOT = "/proc/self/cgroup", Path("/sys/fs/cgroup")
-_HIGH_WATER = b"VmHWM:"
-_OWN = (b"RssAnon:", b"RssShmem:")
+_HIGH_WATER, _RESIDENT, _OF_FILES, _SHARED = b"VmHWM:", b"VmRSS:", b"RssFile:", b"RssShmem:"
+_OWN = (b"RssAnon:", _SHARED)
 _RESET_HIGH_WATER = b"5"
-_PAGE_MAP, _PAGE_ENTRY_BYTES, _PRESENT = "/proc/self/pagemap", 8, np.uint64(1 << 63)
-"""The kernel's table of pages: an entry for each, whose highest bit says that the page is in RAM."""
+_PAGE_MAP, _PAGE_ENTRY_BYTES, _PRESENT, _NOT_ANONYMOUS = "/proc/self/pagemap", 8, np.uint64(1 << 63), np.uint64(1 << 61)
+"""The kernel's table of pages: an entry for each. Its highest bit says that the page is in RAM; where another one is
+set, it is of a file or shared memory."""
 _MOST_BYTES = 1 << 14
 """More than the kernel writes of one process."""
 _NO_MARK = (
@@ -38,8 +41,14 @@ _NO_MARK = (
 
 def process_bytes() -> int:
     """Return the bytes of RAM that the process takes now."""
-    _, resident, _ = _read(_STATM).split(maxsplit=2)
-    return int(resident) * mmap.PAGESIZE
+    status = _read(_STATUS)
+    return _field(status, _RESIDENT) - _of_files(status)
+
+
+def shared_bytes() -> int:
+    """Return how many of them are shared memory; none where the kernel does not tell."""
+    status = _read(_STATUS)
+    return _field(status, _SHARED) if _SHARED in status else 0
 
 
 def high_water_bytes() -> int:
@@ -47,22 +56,35 @@ def high_water_bytes() -> int:
     status = _read(_STATUS)
     if _HIGH_WATER not in status:
         raise OSError(_NO_MARK.format(f"VmHWM of {_STATUS}"))
-    return _field(status, _HIGH_WATER)
+    return _field(status, _HIGH_WATER) - min(_of_files_at_mark[0], _of_files(status))
 
 
-def present_bytes(address: int, size_bytes: int) -> int:
-    """Return how many bytes of a range of memory the process takes now: not those that nobody has touched yet.
+def without_files(mark_bytes: int) -> int:
+    """Return a mark of the kernel's without the pages of files that were there when it was last reset."""
+    return mark_bytes - min(_of_files_at_mark[0], _of_files(_read(_STATUS)))
 
-    Where the kernel does not tell, all of them.
+
+_of_files_at_mark = [0]
+"""The bytes of pages of files when the mark was last reset."""
+
+
+def present_bytes(address: int, size_bytes: int) -> tuple[int, int]:
+    """Return how many bytes of a range of memory are in RAM now: anonymous ones, and those of files or shared memory.
+
+    What nobody has touched yet is not. Where the kernel does not tell, all are anonymous.
     """
     first, last = address // mmap.PAGESIZE, -(-(address + size_bytes) // mmap.PAGESIZE)
     try:
         with Path(_PAGE_MAP).open("rb", buffering=0) as table:
             entries = os.pread(table.fileno(), (last - first) * _PAGE_ENTRY_BYTES, first * _PAGE_ENTRY_BYTES)
     except OSError:
-        return size_bytes
-    absent = int(np.count_nonzero(np.frombuffer(entries, dtype=np.uint64) < _PRESENT))
-    return max(0, size_bytes - absent * mmap.PAGESIZE)
+        return size_bytes, 0
+    pages = np.frombuffer(entries, dtype=np.uint64)
+    absent = int(np.count_nonzero(pages < _PRESENT))
+    other = int(np.count_nonzero((pages >= _PRESENT) & (pages & _NOT_ANONYMOUS > 0)))
+    present = max(0, size_bytes - absent * mmap.PAGESIZE)
+    anonymous = max(0, present - other * mmap.PAGESIZE)
+    return anonymous, present - anonymous
 
 
 def reset_high_water() -> None:
@@ -78,6 +100,7 @@ def reset_high_water() -> None:
         os.write(descriptor, _RESET_HIGH_WATER)
     finally:
         os.close(descriptor)
+    _of_files_at_mark[0] = _of_files(_read(_STATUS))
 
 
 def machine_bytes() -> int:
@@ -102,6 +125,11 @@ def _field(text: bytes, name: bytes) -> int:
     """Return the bytes of a field of a table in which the kernel writes KiB."""
     kibibytes, _ = text.partition(name)[2].split(maxsplit=1)
     return int(kibibytes) * 1024
+
+
+def _of_files(status: bytes) -> int:
+    """Return the bytes of pages of files; none where the kernel does not tell them apart."""
+    return _field(status, _OF_FILES) if _OF_FILES in status else 0
 
 
 def _limits() -> Iterator[int]:
