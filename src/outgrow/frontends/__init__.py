@@ -15,6 +15,7 @@ torn           which steps may run after one has failed
 runs           what is kept of the runs of a step
 beside         what the process holds beside a step
 guided         how a step is planned, from what its runs have shown
+entry          what is kept for one kind of call
 entries        which plans a step has
 compile        who owns the loop over steps
 build          how a model is made that does not fit into memory

@@ -27,7 +27,8 @@ from torch.optim import Optimizer
 
 from outgrow.analysis.timeline import Trace
 from outgrow.frontends import calls
-from outgrow.frontends.entries import Entries, Entry, Served
+from outgrow.frontends.entries import Entries
+from outgrow.frontends.entry import Entry, Served
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings

@@ -5,16 +5,18 @@ capture it anew together: one that is alone in seeing a change would wait for th
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from time import perf_counter
 
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor, nn
+from torch import Tensor
 
 from outgrow.errors import Infeasible, Uncapturable
+from outgrow.frontends.entry import Ample, Entry, Served
 from outgrow.frontends.guided import GuidedPlanning, Runnable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.platforms.platform import Platform
@@ -67,71 +69,6 @@ _CROWDED_OUT_AGAIN = 2
 _UNTRAINED = (
     "The step changes no parameter, so nothing is trained. Does it call optimizer.step(), while there are gradients?"
 )
-
-
-@dataclass(eq=False)
-class Entry:
-    """What is kept for one signature: the captured step, its plan, and what its runs have shown.
-
-    Entries are numbered as they are made. `shapes` are those of the batch, `new_floor_bytes` the floor before a run had
-    shown the overhead, with a margin for other processes, `seconds` what capturing and planning took in all, and
-    `last_call` the number of the call that it served last.
-    """
-
-    number: int
-    captured: Captured
-    planned: Runnable
-    runs: Runs
-    shapes: tuple[tuple[int, ...], ...]
-    new_floor_bytes: int
-    seconds: float
-    last_call: int
-
-
-@dataclass(frozen=True)
-class Ample:
-    """An entry whose step runs as it is written, in ample room, and what must not change for that.
-
-    That is what is quickly seen (`glance`), which parameters are trained, and what the process held when the call
-    began, beside memory that rests, which shows new layers and other types.
-    """
-
-    entry: Entry
-    seen: Hashable
-    trained: tuple[tuple[nn.Parameter, bool], ...]
-    held_bytes: int
-
-    @staticmethod
-    def of(entry: Entry, seen: Hashable, training: Training, held_bytes: int) -> "Ample":
-        """Return the record to compare later calls with, from the state at the first one."""
-        parameters = (parameter for model in training.models for parameter in model.parameters())
-        return Ample(entry, seen, tuple((item, item.requires_grad) for item in parameters), held_bytes)
-
-    def still_holds(self, seen: Hashable, held_bytes: int) -> bool:
-        """Whether the entry is right for a call with this `glance`, before which the process holds `held_bytes`."""
-        return (
-            self.entry.planned.runs_as_written
-            and self.seen == seen
-            and all(parameter.requires_grad is flag for parameter, flag in self.trained)
-            and held_bytes <= self.held_bytes + SLACK_BYTES
-        )
-
-    def still_answers(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-        """Whether a batch answers what the step has asked of it as before; most steps ask nothing."""
-        captured = self.entry.captured
-        return not captured.questions or captured.answered_otherwise(pytree.tree_leaves((args, kwargs))) is None
-
-
-@dataclass(frozen=True)
-class Served:
-    """The entry that is right for a call, and the tensors of the call by input storage, if they were looked for.
-
-    It `is_known` to be that of this call, unless there was but a `glance`, as in ample room, or numbers outside differ.
-    """
-
-    entry: Entry
-    tensors: Mapping[str, Tensor] | None = None
-    is_known: bool = True
 
 
 class Entries:
@@ -254,11 +191,14 @@ class Entries:
     def _planned(self, captured: Captured, leaves: Sequence[object], runs: Runs) -> Runnable | None:
         """Return a plan of a step that is new; None if older entries had to be forgotten to make room for one."""
         try:
-            return self.guided.planned(captured, captured.tensors(self._training, leaves), runs)
+            plans = self._plans(captured, captured.tensors(self._training, leaves), runs)
+            (planned,) = deque(plans, maxlen=1)
         except Infeasible as refusal:
             older = self._older(refusal.floor_bytes - self._settings.budget_bytes)
             if older is None:
                 raise
+        else:
+            return planned
         self._forget(older)
         self._crowded_out += 1
         if self._crowded_out == _CROWDED_OUT_AGAIN:
@@ -427,10 +367,8 @@ class Entries:
         begin, captured, runs, guided = perf_counter(), entry.captured, entry.runs, self.guided
         tensors = captured.tensors(self._training, leaves)
         try:
-            for _ in range(_MOST_PLANS):
-                self._exchange(entry, guided.planned(captured, tensors, runs))
-                if guided.lacking_bytes(captured, tensors, entry.planned, runs) + SLACK_BYTES <= 0:
-                    break
+            for planned in self._plans(captured, tensors, runs):
+                self._exchange(entry, planned)
         except Infeasible:
             is_lacking = guided.lacking_bytes(captured, tensors, entry.planned, runs) > 0
             if is_lacking and not guided.forgives(captured, tensors, entry.planned, runs, self._calls):
@@ -438,6 +376,21 @@ class Entries:
         finally:
             entry.seconds += perf_counter() - begin
         runs.settled = True
+
+    def _plans(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> Iterator[Runnable]:
+        """Yield plans of a step, at most a few, up to one that has room for what planning itself has left behind."""
+        lacking_bytes = 1
+        for _ in range(_MOST_PLANS):
+            try:
+                planned = self.guided.planned(captured, tensors, runs)
+            except Infeasible:
+                if lacking_bytes > 0:
+                    raise
+                return
+            yield planned
+            lacking_bytes = self.guided.lacking_bytes(captured, tensors, planned, runs)
+            if lacking_bytes + SLACK_BYTES <= 0:
+                return
 
     def _exchange(self, entry: Entry, planned: Runnable) -> None:
         """Let another plan take the place of the one that an entry has."""

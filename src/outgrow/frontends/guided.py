@@ -45,8 +45,9 @@ is made again, so many times at most."""
 _LOOKED_AT = 3
 """How many runs are timed op by op on a device that the host does not wait for."""
 _FORGIVEN = (
-    "The process took {} in a step, more than its budget of {}, by memory that is free again. The plan, which kept the "
-    "budget before, goes on; if the next step exceeds it too, it is refused. Does another thread take memory meanwhile?"
+    "The process took {} in a step, more than its budget of {}, by memory that is free again. The plan that is "
+    "there goes on; if the next step exceeds the budget too, the one after it is refused. Does another thread take "
+    "memory meanwhile?"
 )
 _FORGIVEN_AGAIN = 16
 """A plan is forgiven again after this many calls."""
@@ -130,7 +131,10 @@ class GuidedPlanning:
         return planned
 
     def _own(self, runs: Runs, kept_bytes: int) -> int | None:
-        """What a run takes beyond what is held: the most that this step, or a program of this training, has shown."""
+        """What a run takes beyond what is held: the most that this step, or programs of this training, have shown.
+
+        A step that has shown nothing yet is taken to need as much as any that had a plan.
+        """
         shown = self._most_own_bytes if runs.shown is None else runs.shown.own_bytes(kept_bytes)
         return max((found for found in (self._own_bytes, shown) if found is not None), default=None)
 
@@ -185,7 +189,10 @@ class GuidedPlanning:
         If it has not run yet, it is taken to need as much as it was planned for, without the slack.
         """
         beside = self._beside.kept_bytes(captured, tensors)
-        own = self._own(runs, beside) if runs.is_fresh or runs.shown is None else runs.shown.own_bytes(beside)
+        if runs.shown is None:
+            own = self._own_bytes
+        else:
+            own = self._own(runs, beside) if runs.is_fresh else runs.shown.own_bytes(beside)
         taking = self._expected(planned) if own is None else own
         return planned.needed_bytes + beside + taking - self._settings.budget_bytes
 

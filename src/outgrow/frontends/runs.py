@@ -13,8 +13,9 @@ class Shown:
     """What a run has shown of memory.
 
     The process took `overhead_bytes` beyond what was planned. Beside the step it held `begun_bytes` when the run began,
-    of which no more than `kept_bytes` was not free; and `held_bytes` when it had ended, if that was looked at, else the
-    same as when it began. If a program exceeded the budget, it `binds` the plans of its step until the next run.
+    of which at most `kept_bytes` could not be given back; and `held_bytes` when it had ended, if that was looked at,
+    else the same as when it began. If a program exceeded the budget, it `binds` the plans of its step until its next
+    run.
     """
 
     overhead_bytes: int
@@ -34,8 +35,8 @@ class Shown:
         What came before or during the run and has stayed is not its own. It may have come after the run took most, so
         what is its own is not known to be less than the slack.
         """
-        taken = self.overhead_bytes - self.kept_bytes
-        stayed = min(kept_bytes, self.held_bytes) - self.kept_bytes
+        least = min(self.kept_bytes, self.held_bytes)  # what went may have gone before the run took most
+        taken, stayed = self.overhead_bytes - least, min(kept_bytes, self.held_bytes) - least
         return max(0, taken - max(0, stayed), min(taken, SLACK_BYTES))
 
 
@@ -58,7 +59,7 @@ class Runs:
     """What is kept of the runs of one captured step.
 
     `process_bytes` is what the process took in the last one, and `shown` what that tells. Beside the step `held_bytes`
-    were held when it was called, of which no more than `kept_bytes` was not free. Until its plan has run the
+    were held when it was called, of which at most `kept_bytes` could not be given back. Until its plan has run the
     step `is_fresh`, and `settled` says that the last run showed nothing new. `observed` says that a program has run,
     which shows what ops cost, and `noted` is what the program holds, if it may run again from that. `room_bytes` is
     what the call that comes may use for what is planned, if others have taken some of it. Runs that took another time

@@ -18,7 +18,7 @@ import torch
 from outgrow.runtime import arena
 from outgrow.runtime.freeing import is_on_heap, trim
 from outgrow.runtime.memory import Block, give_back_mapped, lend, make_usable, room_for, take_back
-from outgrow.runtime.process import high_water_bytes, process_bytes, reset_high_water, without_files
+from outgrow.runtime.process import counted_bytes, high_water_bytes, reset_high_water, without_files
 from outgrow.runtime.program import Geometry
 from outgrow.runtime.resting import Extent
 from outgrow.runtime.results import compact
@@ -107,7 +107,7 @@ class Heap:
         arena.keep_at_most(0)
         _ = self.high_water_bytes
         reset_high_water()
-        self._before = process_bytes()
+        self._before = counted_bytes()
         arena.rise_bytes()
         arena.watch()
 
@@ -115,7 +115,7 @@ class Heap:
         seen, beside = arena.watched()
         top = max(high_water_bytes(), without_files(seen))
         self._high_water = max(self._high_water, top)
-        after = process_bytes() - arena.resting_bytes()
+        after = counted_bytes() - arena.resting_bytes()
         workspace = max(0, top - max(self._before + born_bytes, after), arena.rise_bytes() - born_bytes)
         return workspace, max(0, workspace - beside)
 

@@ -2,14 +2,14 @@
 
     process_bytes     VmRSS - RssFile: pages of the process that are in RAM now, anonymous ones (heap, stacks, blocks)
                       and shared memory, but not those of files (libraries, mapped data sets), which the kernel takes
-                      back when it needs them
+                      back when it needs them, unless they are locked
     high_water_bytes  VmHWM: the largest VmRSS since the process began or `reset_high_water` was last called, without
-                      the pages of files that were there then, as far as they are still there
+                      the pages of files that were there then and at every look since
 
-So both count the same kinds of pages, but for files that are read after the reset: the kernel has no mark without them.
-A baseline removes what libraries take. Reserved addresses, bytes that were never touched, and what copies move to and
-from the spill file count in neither. A page of a memfd that is mapped twice counts twice. The kernel keeps the counters
-per processor and adds them up lazily: a figure may be off by about 256 KiB for each processor.
+The kernel has no mark without files, so of those that are read after the reset, or go, pages are counted. Reserved
+addresses, bytes that were never touched, and what copies move to and from the spill file count in neither. A page of a
+memfd that is mapped twice counts twice. The kernel keeps the counters per processor and adds them up lazily: a figure
+may be off by about 256 KiB for each processor.
 
 A kernel that is none of Linux (gVisor's) may have no mark. Steps on a CPU are measured by it, so they are refused then.
 """
@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 
 _STATUS, _CLEAR_REFS = "/proc/self/status", "/proc/self/clear_refs"
+_MAPS, _PRIVATE = "/proc/self/maps", b"p"
 _MEMORY = "/proc/meminfo"
 _GROUPS, _GROUP_ROOT = "/proc/self/cgroup", Path("/sys/fs/cgroup")
-_HIGH_WATER, _RESIDENT, _OF_FILES, _SHARED = b"VmHWM:", b"VmRSS:", b"RssFile:", b"RssShmem:"
-_OWN = (b"RssAnon:", _SHARED)
+_HIGH_WATER, _RESIDENT, _OF_FILES = b"VmHWM:", b"VmRSS:", b"RssFile:"
 _RESET_HIGH_WATER = b"5"
 _PAGE_MAP, _PAGE_ENTRY_BYTES, _PRESENT, _NOT_ANONYMOUS = "/proc/self/pagemap", 8, np.uint64(1 << 63), np.uint64(1 << 61)
 """The kernel's table of pages: an entry for each. Its highest bit says that the page is in RAM; where another one is
@@ -39,16 +39,20 @@ _NO_MARK = (
 )
 
 
+_of_files_at_mark = [0]
+"""The bytes of pages of files when the mark was last reset, or the least that were seen since."""
+
+
 def process_bytes() -> int:
     """Return the bytes of RAM that the process takes now."""
     status = _read(_STATUS)
     return _field(status, _RESIDENT) - _of_files(status)
 
 
-def shared_bytes() -> int:
-    """Return how many of them are shared memory; none where the kernel does not tell."""
+def counted_bytes() -> int:
+    """Return the same as the mark counts it: with files that have been read since it was reset."""
     status = _read(_STATUS)
-    return _field(status, _SHARED) if _SHARED in status else 0
+    return _without_files(_field(status, _RESIDENT), status)
 
 
 def high_water_bytes() -> int:
@@ -56,16 +60,17 @@ def high_water_bytes() -> int:
     status = _read(_STATUS)
     if _HIGH_WATER not in status:
         raise OSError(_NO_MARK.format(f"VmHWM of {_STATUS}"))
-    return _field(status, _HIGH_WATER) - min(_of_files_at_mark[0], _of_files(status))
+    return _without_files(_field(status, _HIGH_WATER), status)
 
 
 def without_files(mark_bytes: int) -> int:
-    """Return a mark of the kernel's without the pages of files that were there when it was last reset."""
-    return mark_bytes - min(_of_files_at_mark[0], _of_files(_read(_STATUS)))
+    """Return a mark of the kernel's as `high_water_bytes` counts."""
+    return _without_files(mark_bytes, _read(_STATUS))
 
 
-_of_files_at_mark = [0]
-"""The bytes of pages of files when the mark was last reset."""
+def _without_files(size_bytes: int, status: bytes) -> int:
+    _of_files_at_mark[0] = min(_of_files_at_mark[0], _of_files(status))
+    return size_bytes - _of_files_at_mark[0]
 
 
 def present_bytes(address: int, size_bytes: int) -> tuple[int, int]:
@@ -85,6 +90,17 @@ def present_bytes(address: int, size_bytes: int) -> tuple[int, int]:
     present = max(0, size_bytes - absent * mmap.PAGESIZE)
     anonymous = max(0, present - other * mmap.PAGESIZE)
     return anonymous, present - anonymous
+
+
+def is_private(address: int) -> bool:
+    """Return whether what is written at an address becomes the process's own, even if it is mapped from a file."""
+    with Path(_MAPS).open("rb") as table:
+        for line in table:
+            extent, access, _ = line.split(maxsplit=2)
+            begin, end = (int(side, 16) for side in extent.split(b"-"))
+            if begin <= address < end:
+                return access.endswith(_PRIVATE)
+    return True
 
 
 def reset_high_water() -> None:
@@ -111,13 +127,9 @@ def machine_bytes() -> int:
 def available_bytes() -> int:
     """Return the bytes of RAM that could be taken now: what the kernel says is free, within the container's limit.
 
-    Of the limit this process's own memory is taken, less the pages of files, which the kernel can drop, where it tells
-    them apart; what other processes of the container take is not known.
+    Of the limit what this process takes is gone; what other processes of the container take is not known.
     """
-    free = _field(_read(_MEMORY), b"MemAvailable:")
-    status = _read(_STATUS)
-    are_told = all(kind in status for kind in _OWN)
-    own = sum(_field(status, kind) for kind in _OWN) if are_told else process_bytes()
+    free, own = _field(_read(_MEMORY), b"MemAvailable:"), process_bytes()
     return max(0, min([free, *(limit - own for limit in _limits())]))
 
 

@@ -138,25 +138,23 @@ class OnCpu:
         return nullcontext()
 
     def held_bytes(self, tensors: list[Tensor]) -> int:
-        """What was read of the disk is given back, and not held, nor is what nobody has touched yet, nor are files.
+        """What was read of the disk is given back first. What nobody has touched yet, and pages of files, are not held.
 
-        That is asked of each storage until all of it is there: one that is mapped, or without values, comes when it is
-        first used.
+        That is asked of each storage until it holds all of its bytes: one that is mapped, or without values, comes when
+        it is first used.
         """
         give_back_mapped()
-        held = others = 0
-        for storage in resident(tensors):
-            anonymous, other = self._present_bytes(storage)
-            held, others = held + anonymous, others + other
-        return held + (min(others, process.shared_bytes()) if others else 0)
+        return sum(item.nbytes() if item in self._touched else self._present_bytes(item) for item in resident(tensors))
 
-    def _present_bytes(self, storage: torch.UntypedStorage) -> tuple[int, int]:
-        """What a storage takes of the process's own memory, which is noted if it is all of it, and of other memory."""
-        size = storage.nbytes()
-        if storage in self._touched:
-            return size, 0
-        present = process.present_bytes(storage.data_ptr(), size)
-        if present == (size, 0):
+    def _present_bytes(self, storage: torch.UntypedStorage) -> int:
+        """What a storage holds of its bytes, which is noted if it is all of them.
+
+        Of a file that others see as well, or shared memory, it holds what is there: no update makes that another's.
+        """
+        present, other = process.present_bytes(storage.data_ptr(), storage.nbytes())
+        if other and not process.is_private(storage.data_ptr()):
+            present += other
+        if present == storage.nbytes():
             self._touched.add(storage)
         return present
 
