@@ -53,6 +53,8 @@ _FORGIVEN_AGAIN = 16
 """A plan is forgiven again after this many calls."""
 _LATER = "Later steps may need more: `outgrow plan` says how much."
 """Which find the state of an optimizer that this one makes."""
+_PLAN_BYTES = 1000
+"""What a plan and its program take for each op: 50 MiB were seen for 57,849."""
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
 """Room is ample if the capacity is at least twice the peak plus 64 MiB. Then the user's function is called as it is:
 Python may hold tensors longer than the graph, and the heap may waste what it likes."""
@@ -149,13 +151,14 @@ class GuidedPlanning:
     ) -> Runnable:
         assert self._machine is not None, "it was measured before"
         is_new = not runs.observed
+        held = beside + (len(captured.graph.ops) * _PLAN_BYTES if is_new else 0)  # by when it runs
 
         def overhead_within(limit_bytes: int) -> int:
             expected = _with_slack(own, self._platform.slack_bytes)
             if is_new or own is None:
                 unseen = captured.copied_bytes + self._platform.unseen_bytes(captured.graph, limit_bytes)
                 expected = max(expected, unseen)
-            return max(0, beside + expected)
+            return max(0, held + expected)
 
         demand = Demand(
             platform=self._platform,
@@ -180,7 +183,7 @@ class GuidedPlanning:
         runs_as_written = is_roomy and self._as_written and not runs.function.has_exceeded
         if not runs_as_written:
             self._platform.make_ready(program, tensors, budget.capacity_bytes)
-        needed, unplanned = self._platform.needed_bytes(prepared, program), max(0, budget.overhead_bytes - beside)
+        needed, unplanned = self._platform.needed_bytes(prepared, program), max(0, budget.overhead_bytes - held)
         return Runnable(prepared, program, needed, unplanned, runs_as_written)
 
     def lacking_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> int:
