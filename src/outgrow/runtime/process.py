@@ -112,11 +112,11 @@ def reset_high_water() -> None:
         descriptor = os.open(_CLEAR_REFS, os.O_WRONLY)
     except FileNotFoundError as error:
         raise OSError(_NO_MARK.format(_CLEAR_REFS)) from error
+    _of_files_at_mark[0] = _of_files(_read(_STATUS))  # before the reset: what is read meanwhile is counted
     try:
         os.write(descriptor, _RESET_HIGH_WATER)
     finally:
         os.close(descriptor)
-    _of_files_at_mark[0] = _of_files(_read(_STATUS))
 
 
 def machine_bytes() -> int:
