@@ -148,9 +148,10 @@ class Entries:
         if entry.planned.runs_as_written:
             self.come_home()
             entry.planned = guided.distrusted(entry.planned, runs)
-        has_new = not runs.settled and (runs.count > 0 or runs.function.has_exceeded)
         tensors = served.tensors
-        if (tensors is not None and guided.is_outdated(entry.captured, tensors, entry.planned, runs)) or has_new:
+        is_outdated = tensors is not None and guided.is_outdated(entry.captured, tensors, entry.planned, runs)
+        has_new = not runs.settled and (runs.count > 0 or runs.function.has_exceeded)
+        if is_outdated or has_new:
             self._plan_again(entry, leaves)
 
     def _new(self, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
