@@ -113,17 +113,14 @@ class Entries:
 
     def _is_ample(self, ample: Ample, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether a call like those before may be served without a closer look."""
-        is_alike = ample.still_holds(self._glance(args, kwargs), self._held_bytes())
+        is_alike = ample.still_holds(self._glance(args, kwargs), self.guided.beside.taken_bytes())
         return is_alike and ample.still_answers(args, kwargs)
 
     def _note_ample(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Note what calls like this one have in common, if the user's own function is known to run in ample room."""
         if entry.planned.runs_as_written and entry.runs.settled:
-            self._ample = Ample.of(entry, self._glance(args, kwargs), self._training, self._held_bytes())
-
-    def _held_bytes(self) -> int:
-        """What the process holds, without what rests for the next step."""
-        return self._platform.process_bytes() - self._platform.idle_bytes()
+            taken = self.guided.beside.taken_bytes()
+            self._ample = Ample.of(entry, self._glance(args, kwargs), self._training, taken)
 
     def _glance(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
         return glance(self._training.models, self._training.optimizers, args, kwargs)

@@ -35,28 +35,28 @@ class Entry:
 class Ample:
     """An entry whose step runs as it is written, in ample room, and what must not change for that.
 
-    That is what is quickly seen (`glance`), which parameters are trained, and what the process held when the call
-    began, beside memory that rests, which shows new layers and other types.
+    That is what is quickly seen (`glance`), which parameters are trained, and what the process took when the call
+    began (`Beside.taken_bytes`), which shows new layers and other types.
     """
 
     entry: Entry
     seen: Hashable
     trained: tuple[tuple[nn.Parameter, bool], ...]
-    held_bytes: int
+    taken_bytes: int
 
     @staticmethod
-    def of(entry: Entry, seen: Hashable, training: Training, held_bytes: int) -> "Ample":
+    def of(entry: Entry, seen: Hashable, training: Training, taken_bytes: int) -> "Ample":
         """Return the record to compare later calls with, from the state at the first one."""
         parameters = (parameter for model in training.models for parameter in model.parameters())
-        return Ample(entry, seen, tuple((item, item.requires_grad) for item in parameters), held_bytes)
+        return Ample(entry, seen, tuple((item, item.requires_grad) for item in parameters), taken_bytes)
 
-    def still_holds(self, seen: Hashable, held_bytes: int) -> bool:
-        """Whether the entry is right for a call with this `glance`, before which the process holds `held_bytes`."""
+    def still_holds(self, seen: Hashable, taken_bytes: int) -> bool:
+        """Whether the entry is right for a call with this `glance`, before which the process takes `taken_bytes`."""
         return (
             self.entry.planned.runs_as_written
             and self.seen == seen
             and all(parameter.requires_grad is flag for parameter, flag in self.trained)
-            and held_bytes <= self.held_bytes + SLACK_BYTES
+            and taken_bytes <= self.taken_bytes + SLACK_BYTES
         )
 
     def still_answers(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:

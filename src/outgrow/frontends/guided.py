@@ -98,7 +98,7 @@ class GuidedPlanning:
         as_written: bool,
     ) -> None:
         self._settings, self._platform, self._progress = settings, platform, progress
-        self._beside, self._as_written = Beside(training, platform, baseline_bytes), as_written
+        self.beside, self._as_written = Beside(training, platform, baseline_bytes), as_written
         self._machine: Machine | None = None
         self._own_bytes: int | None = None
         """The most that a program, which kept the budget when it ran first, took beyond what was planned and held."""
@@ -119,7 +119,7 @@ class GuidedPlanning:
         if self._machine is None:
             self._machine = self._platform.machine()
         known = self._platform.known(captured, self._progress)
-        beside = self._beside.kept_bytes(captured, tensors)
+        beside = self.beside.kept_bytes(captured, tensors)
         own = self._own(runs, beside)
         try:
             planned = self._planned(captured, tensors, runs, known, beside, own)
@@ -191,7 +191,7 @@ class GuidedPlanning:
 
         If it has not run yet, it is taken to need as much as it was planned for, without the slack.
         """
-        beside = self._beside.kept_bytes(captured, tensors)
+        beside = self.beside.kept_bytes(captured, tensors)
         if runs.shown is None:
             own = self._own_bytes
         else:
@@ -231,13 +231,13 @@ class GuidedPlanning:
         self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs, shown: Shown
     ) -> bool:
         """Whether others have taken so much since a program ran last that there is no room for it now."""
-        runs.held_bytes = self._beside.held_bytes(captured, tensors)
+        runs.held_bytes = self.beside.held_bytes(captured, tensors)
         runs.kept_bytes = min(runs.kept_bytes, runs.held_bytes)
         room = self._settings.budget_bytes - planned.needed_bytes - shown.overhead_bytes
         grown = runs.held_bytes - shown.least_bytes
         most = max(room - _NOISE_BYTES, min(_NOISE_BYTES, max(0, room)))
         if grown > most:
-            kept = runs.kept_bytes = runs.held_bytes = self._beside.kept_bytes(captured, tensors)
+            kept = runs.kept_bytes = runs.held_bytes = self.beside.kept_bytes(captured, tensors)
             grown = kept + shown.own_bytes(kept) - shown.overhead_bytes
         _make_room(planned, runs, planned.needed_bytes + room - grown)
         return grown > most
@@ -246,21 +246,21 @@ class GuidedPlanning:
         """Get ready for a program that runs for the first time, and note what the process holds beside the step."""
         if runs.is_fresh:
             self._platform.install()
-            runs.held_bytes = runs.kept_bytes = self._beside.kept_bytes(captured, tensors)
+            runs.held_bytes = runs.kept_bytes = self.beside.kept_bytes(captured, tensors)
 
     def begins_as_written(self, planned: Runnable, runs: Runs) -> None:
         """Let no more memory rest than there is room for beside the user's own function, and note what is held."""
         function = runs.function
-        function.begun_bytes = self._beside.taken_bytes()
+        function.begun_bytes = self.beside.taken_bytes()
         self._platform.keep_at_most(self._most_beside_function(planned, runs) - function.begun_bytes)
         function.rested_bytes = self._platform.resting_bytes()
 
     def distrusted(self, planned: Runnable, runs: Runs) -> Runnable:
         """Return what runs from now on: a plan if the user's own function would take more than the budget by now."""
         most = self._most_beside_function(planned, runs)
-        if self._beside.taken_bytes() > most:
+        if self.beside.taken_bytes() > most:
             self._platform.trim()
-            runs.function.has_exceeded = self._beside.taken_bytes() > most
+            runs.function.has_exceeded = self.beside.taken_bytes() > most
         if not runs.function.has_exceeded:
             return planned
         runs.settled = False
@@ -283,7 +283,7 @@ class GuidedPlanning:
         known = self._expected(planned) if self._own_bytes is None else self._own_bytes
         if not runs.binds or (last is not None and call < last + _FORGIVEN_AGAIN):
             return False
-        held = self._beside.kept_bytes(captured, tensors)
+        held = self.beside.kept_bytes(captured, tensors)
         if planned.needed_bytes + held + known > limit:
             return False
         remark(_FORGIVEN.format(format_bytes(runs.process_bytes), format_bytes(limit)))
@@ -321,7 +321,7 @@ class GuidedPlanning:
         begun = held = runs.held_bytes
         if runs.is_fresh or has_exceeded:
             results = [item for item in outcome.results if isinstance(item, Tensor)]
-            held = self._beside.kept_bytes(captured, tensors, results)
+            held = self.beside.kept_bytes(captured, tensors, results)
         runs.shown = Shown(overhead, runs.kept_bytes, begun, held, binds=has_exceeded)
         if runs.is_fresh and not has_exceeded:  # later runs may begin beside what others hold for a while
             self._own_bytes = self._own(runs, held)
@@ -342,7 +342,7 @@ class GuidedPlanning:
     def note_captured(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> None:
         """Learn what the user's own function took beyond the peak of its tensors, since it did what was captured."""
         peak = planned.prepared.in_core.peak_bytes
-        held = runs.function.begun_bytes - self._beside.tensor_bytes(captured, tensors)
+        held = runs.function.begun_bytes - self.beside.tensor_bytes(captured, tensors)
         runs.shown = Shown(runs.process_bytes - peak, held, held, held)
         self._times = max(self._times, (runs.process_bytes - held) / max(1, peak))
 

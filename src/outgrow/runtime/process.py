@@ -52,7 +52,7 @@ def process_bytes() -> int:
 def counted_bytes() -> int:
     """Return the same as the mark counts it: with files that have been read since it was reset."""
     status = _read(_STATUS)
-    return _without_files(_field(status, _RESIDENT), status)
+    return without_files(_field(status, _RESIDENT), status)
 
 
 def high_water_bytes() -> int:
@@ -60,16 +60,12 @@ def high_water_bytes() -> int:
     status = _read(_STATUS)
     if _HIGH_WATER not in status:
         raise OSError(_NO_MARK.format(f"VmHWM of {_STATUS}"))
-    return _without_files(_field(status, _HIGH_WATER), status)
+    return without_files(_field(status, _HIGH_WATER), status)
 
 
-def without_files(mark_bytes: int) -> int:
-    """Return a mark of the kernel's as `high_water_bytes` counts."""
-    return _without_files(mark_bytes, _read(_STATUS))
-
-
-def _without_files(size_bytes: int, status: bytes) -> int:
-    _of_files_at_mark[0] = min(_of_files_at_mark[0], _of_files(status))
+def without_files(size_bytes: int, status: bytes | None = None) -> int:
+    """Return a figure of the kernel's as `high_water_bytes` counts; `status` is what the kernel says now."""
+    _of_files_at_mark[0] = min(_of_files_at_mark[0], _of_files(_read(_STATUS) if status is None else status))
     return size_bytes - _of_files_at_mark[0]
 
 
