@@ -115,6 +115,21 @@ def test_a_second_plan_has_room_for_what_was_taken_before() -> None:
     assert held.nbytes < max(taken(step, given, 2)) <= 400 * MIB
 
 
+def test_what_each_plan_leaves_behind_is_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every plan leaves more memory than the slack, the next one has room for as much."""
+    job, given = wide(layers=12), batch(2600)
+    plan, left = guided.GuidedPlanning.planned, list[Any]()
+
+    def planned(*given: Any) -> guided.Runnable:
+        found = plan(*given)
+        left.append(np.ones(24 * MIB // 8))
+        return found
+
+    monkeypatch.setattr(guided.GuidedPlanning, "planned", planned)
+    assert max(taken(under(job, 400), given, 3)) <= 400 * MIB
+    assert left
+
+
 def test_a_view_counts_with_the_data_set_that_it_is_of() -> None:
     """The data set was loaded after the step was compiled, so it is beside the step."""
     job = wide(layers=12)

@@ -376,19 +376,23 @@ class Entries:
         runs.settled = True
 
     def _plans(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> Iterator[Runnable]:
-        """Yield plans of a step, at most a few, up to one that has room for what planning itself has left behind."""
-        lacking_bytes = 1
+        """Yield plans of a step, at most a few, up to one that has room for what planning itself has left behind.
+
+        Each spares what the ones before it were lacking: it is taken to leave as much behind.
+        """
+        lacking_bytes, spare_bytes = 1, 0
         for _ in range(_MOST_PLANS):
             try:
-                planned = self.guided.planned(captured, tensors, runs)
+                planned = self.guided.planned(captured, tensors, runs, spare_bytes)
             except Infeasible:
                 if lacking_bytes > 0:
                     raise
                 return
             yield planned
             lacking_bytes = self.guided.lacking_bytes(captured, tensors, planned, runs)
-            if lacking_bytes + SLACK_BYTES <= 0:
+            if lacking_bytes + SLACK_BYTES // 2 <= 0:
                 return
+            spare_bytes += lacking_bytes + SLACK_BYTES
 
     def _exchange(self, entry: Entry, planned: Runnable) -> None:
         """Let another plan take the place of the one that an entry has."""

@@ -107,12 +107,15 @@ class GuidedPlanning:
         self._times: float = _ROOMY
         """How many times the peak of its tensors the user's own function may take: the most that was seen, or more."""
 
-    def planned(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> Runnable:
+    def planned(
+        self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, spare_bytes: int = 0
+    ) -> Runnable:
         """Plan a captured step for a call that brings these tensors, by input storage, from what runs have shown.
 
-        What the last run of this step took is made room for. Where there is no plan then, and that run kept the budget,
-        what programs took that kept it is enough: Python may hold tensors longer than any program, and somebody else
-        may have taken memory meanwhile. Raises `Infeasible` if the budget is below the floor.
+        What the last run of this step took is made room for, and `spare_bytes` more. Where there is no plan then, none
+        are spared; and if that run kept the budget, what programs took that kept it is enough: Python may hold tensors
+        longer than any program, and somebody else may have taken memory meanwhile. Raises `Infeasible` if the budget is
+        below the floor.
         """
         self._progress("plan", 0.0)
         self._platform.make_room(captured, tensors)
@@ -122,8 +125,10 @@ class GuidedPlanning:
         beside = self.beside.kept_bytes(captured, tensors)
         own = self._own(runs, beside)
         try:
-            planned = self._planned(captured, tensors, runs, known, beside, own)
+            planned = self._planned(captured, tensors, runs, known, beside + spare_bytes, own)
         except Infeasible:
+            if spare_bytes:
+                return self.planned(captured, tensors, runs)
             if own == self._own_bytes or runs.binds:
                 raise
             planned = self._planned(captured, tensors, runs, known, beside, self._own_bytes)
