@@ -107,9 +107,7 @@ class GuidedPlanning:
         self._times: float = _ROOMY
         """How many times the peak of its tensors the user's own function may take: the most that was seen, or more."""
 
-    def planned(
-        self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, spare_bytes: int = 0
-    ) -> Runnable:
+    def planned(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, spare_bytes: int = 0) -> Runnable:
         """Plan a captured step for a call that brings these tensors, by input storage, from what runs have shown.
 
         What the last run of this step took is made room for, and `spare_bytes` more. Where there is no plan then, none
