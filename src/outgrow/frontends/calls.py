@@ -82,10 +82,10 @@ def made_ready(
     )
 
 
-def repeating(call: Bound, run: Run, noted: Held) -> Running:
-    """Return the run of a call, which has not begun, as one that repeats an earlier one, if it can.
+def repeating(call: Bound, run: Run, noted: Held | None) -> Running:
+    """Return the run of a call, which has not begun, as one that has less to find out, if it can.
 
-    The earlier one has `noted` what it held. What is not stowed stays in memory between steps, except the batch.
+    An earlier one, if any, has `noted` what it held. What is not stowed stays in memory between steps, but the batch.
     """
     slots, stowed = call.captured.slots, call.program.stowed
     staying = (name for name in call.tensors if name not in stowed and not isinstance(slots[name], BatchSlot))

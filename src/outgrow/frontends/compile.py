@@ -150,8 +150,7 @@ class Step(Generic[P, R]):
         try:
             observe = self._platform.observes and not runs.observed
             run = calls.made_ready(call, prepared.costs, spill, memory, capacity, progress, observe=observe)
-            way = run if runs.noted is None else calls.repeating(call, run, runs.noted)
-            outcome = calls.carried_out(call, way)
+            outcome = calls.carried_out(call, calls.repeating(call, run, runs.noted))
             returned = calls.settle(call, outcome)
             completed = True
         finally:

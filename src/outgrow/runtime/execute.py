@@ -194,13 +194,17 @@ class Run:
         scalar = self.scalars.get(name)
         if scalar is not None:
             return scalar
+        found = self.view_of(name)
+        self._keep(name, self.program.geometry[name].storage, found)
+        return found
+
+    def view_of(self, name: str) -> torch.Tensor:
+        """Return a value as a new view of its storage."""
         geometry = self.program.geometry[name]
         assert geometry.dtype is not None, f"scalar {name} is read before it is computed"
         if name in self.strides:
             geometry = replace(geometry, strides=self.strides[name])
-        found = geometry.over(self.storages[geometry.storage])
-        self._keep(name, geometry.storage, found)
-        return found
+        return geometry.over(self.storages[geometry.storage])
 
     def _keep(self, name: str, storage: str, item: torch.Tensor) -> None:
         """Keep a value for as long as its storage is there."""
@@ -318,12 +322,16 @@ class Run:
         self.submit(Lane.OUT, storage, begin, end, self.storages[storage].data_ptr() + begin)
 
     def _swap_in(self, storage: str, begin: int, end: int) -> None:
-        there = None if storage in self.program.lasting else self.storages.get(storage)
         self.memory.before(self.position)
-        address = self.memory.reserve(storage, begin, end, self.program.sizes[storage], there)
+        address = self.reserve(storage, begin, end)
         self._hold(end - begin)
         self._make_room()
         self.submit(Lane.IN, storage, begin, end, address + begin)
+
+    def reserve(self, storage: str, begin: int, end: int) -> int:
+        """Make room for a part of a storage that comes back, and return where the storage begins."""
+        there = None if storage in self.program.lasting else self.storages.get(storage)
+        return self.memory.reserve(storage, begin, end, self.program.sizes[storage], there)
 
     def submit(self, lane: Lane, storage: str, begin: int, end: int, address: int) -> None:
         """Begin a copy of bytes begin:end of a storage between its tier and the device, from `address` on."""
@@ -333,11 +341,15 @@ class Run:
         self.in_flight.setdefault(storage, []).append(ticket)
 
     def _wait(self, storage: str) -> None:
+        self.arrive(storage)
+        self.free_since = self.memory.moment()
+
+    def arrive(self, storage: str) -> None:
+        """Wait until no copy of a storage is in flight, and let what has come back take its place."""
         for ticket in self.in_flight.pop(storage, ()):
             ticket.wait()
             if self.memory.is_timed:
                 self.recording.copies.append(ticket)
-        self.free_since = self.memory.moment()
         arrived = self.memory.arrived(storage)
         if arrived is not None and storage in self.program.lasting:
             arena.exchange(self.storages[storage], arrived)
@@ -345,33 +357,44 @@ class Run:
             self.storages[storage] = arrived
 
     def _drop(self, storage: str, begin: int, end: int) -> None:
-        """Free device bytes of a storage whose content rests in the tier; the caller's storages stay readable there."""
+        is_whole = end - begin == self.program.sizes[storage]
+        if is_whole:
+            self.forget(storage)
+        self._hold(-self.drop(storage, begin, end))
+
+    def drop(self, storage: str, begin: int, end: int) -> int:
+        """Free device bytes of a storage whose content rests in the tier; the caller's storages stay readable there.
+
+        Returns how many.
+        """
         if end - begin < self.program.sizes[storage]:
             assert storage not in self.program.lasting, "the law of swapping drops what outlives the step as a whole"
             self.memory.lend(storage, self.storages[storage], begin, end)
-            self._hold(begin - end)
-            return
+            return end - begin
         if storage not in self.program.lasting:
-            self._release(storage)
-            return
-        self.forget(storage)
+            return self.let_go(storage)
         lasting = self.storages[storage]
         address = lasting.data_ptr()
         rest(lasting, self.extents[storage])
-        self._freed(lasting.nbytes(), address)
+        self.memory.freed(lasting.nbytes(), address)
+        return lasting.nbytes()
 
     def _release(self, storage: str) -> None:
         """Free the device bytes of a storage now."""
         self.forget(storage)
-        freed = self.storages.pop(storage, None)
-        if freed is not None:
-            size, address = freed.nbytes(), freed.data_ptr()
-            del freed
-            self._freed(size, address)
+        size = self.let_go(storage)
+        if size:
+            self._hold(-size)
 
-    def _freed(self, size: int, address: int) -> None:
-        self._hold(-size)
+    def let_go(self, storage: str) -> int:
+        """Free the device bytes of a storage to which no value refers any more, and return how many."""
+        freed = self.storages.pop(storage, None)
+        if freed is None:
+            return 0
+        size, address = freed.nbytes(), freed.data_ptr()
+        del freed
         self.memory.freed(size, address)
+        return size
 
 
 def _settled(spill: Spill) -> BaseException | None:

@@ -10,7 +10,10 @@ from functools import cached_property, partial
 from typing import TypeAlias
 
 from outgrow.analysis.timeline import Event, Lane, Span, Trace, peak_bytes
+from outgrow.ir.graph import Wait
+from outgrow.runtime.foreknown import Foreknown
 from outgrow.runtime.medium import Copy
+from outgrow.runtime.program import Call
 from outgrow.runtime.streams import Mark
 
 Moment: TypeAlias = float | Mark
@@ -68,6 +71,9 @@ class Recording:
     @cached_property
     def trace(self) -> Trace:
         """What happened; this waits for it, and is asked for after the end of the run."""
+        return self._traced()
+
+    def _traced(self) -> Trace:
         since = partial(seconds_between, self.begin)
         spans = [Span(Lane.COMPUTE, name, since(begin), since(end)) for name, begin, end in self.ops]
         copies = [copy.span(self.host_begin) for copy in self.copies]
@@ -88,3 +94,37 @@ class Recording:
         """
         is_late = self.host_end - self.host_begin > _HOST_SHARE * self.seconds
         return is_late and 2 * self.behind <= len(self.ops)
+
+
+@dataclass
+class Retold(Recording):
+    """What is noted of a run of which all is `foreknown` but the `moments` when its instructions were over.
+
+    The user's storages took `there_bytes` of the device when it began. Where a run goes on after it has paused, it is
+    noted when it `goes_on`, by position.
+    """
+
+    foreknown: Foreknown = field(kw_only=True)
+    there_bytes: int = field(kw_only=True)
+    moments: list[Moment] = field(default_factory=list[Moment])
+    goes_on: dict[int, Moment] = field(default_factory=dict[int, Moment])
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The most bytes that were held at once."""
+        return self.there_bytes + self.foreknown.peak_bytes
+
+    def _traced(self) -> Trace:
+        begun, self.ops, free = list[Moment](), [], self.begin
+        for at, (item, over) in enumerate(zip(self.foreknown.instructions, self.moments, strict=True)):
+            resumed = self.goes_on.get(at)
+            free = free if resumed is None else resumed
+            begun.append(self.moments[at - 1] if resumed is None else resumed)
+            if isinstance(item, Call):
+                self.ops.append((item.name, free, over))
+            if isinstance(item, Call | Wait):
+                free = over
+        moments = [moment for pair in zip(begun, self.moments, strict=True) for moment in pair]
+        changes = [(moments[at], device, tier) for at, device, tier in self.foreknown.changes.tolist()]
+        self.memory = [(self.begin, self.there_bytes, 0), *changes]
+        return super()._traced()

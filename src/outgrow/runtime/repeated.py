@@ -15,8 +15,10 @@ import torch
 from outgrow.analysis.timeline import Lane
 from outgrow.ir.graph import SwapOut
 from outgrow.runtime.execute import SEVERAL, Outcome, Run, require_as_captured
+from outgrow.runtime.numbered import NumberedProgram
 from outgrow.runtime.program import Call, Item, Lookup
 from outgrow.runtime.recording import Held, Recording
+from outgrow.runtime.rerun import Rerun
 from outgrow.runtime.score import Loose, Moved, Placed, Played, Score
 
 
@@ -160,16 +162,19 @@ def _result(returned: Any, at: int) -> Any:
     return returned[at] if isinstance(returned, SEVERAL) else returned
 
 
-Running: TypeAlias = Run | Repeated
+Running: TypeAlias = Run | Repeated | Rerun
 """A run of a program, whichever way it goes."""
 
 
-def again(run: Run, noted: Held, there: Mapping[str, torch.UntypedStorage]) -> Running:
-    """Return a run from a score, in place of a run that has not begun; if there is no score, return that run.
+def again(run: Run, noted: Held | None, there: Mapping[str, torch.UntypedStorage]) -> Running:
+    """Return a run by numbers or from a score, in place of a run that has not begun; if there is neither, that run.
 
-    An earlier run of the program has `noted` what it held. The user's storages `there` stay where they are.
+    A run by numbers observes nothing. One from a score needs what an earlier run of the program has `noted` that it
+    held; the user's storages `there` stay where they are.
     """
     program = run.program
+    if isinstance(program, NumberedProgram):
+        return run if run.observe else Rerun(run, program.numbers)
     rests = program.lasting == program.stowed and program.lasting <= run.storages.keys()
-    score = run.memory.score(there) if rests else None
-    return run if score is None else Repeated(run, score, noted)
+    score = None if noted is None or not rests else run.memory.score(there)
+    return run if noted is None or score is None else Repeated(run, score, noted)

@@ -44,7 +44,7 @@ class Waiting:
         except BaseException:
             shared.idle.append(self.platform)
             raise
-        self.run = again(run, [], _staying(ready, args, run)) if ready.runs else run
+        self.run = again(run, [] if ready.runs else None, _staying(ready, args, run))
         self.end = finalize(self, _end, shared, ready, self.platform, self.run)
         self.run.start()
 

@@ -23,6 +23,7 @@ from outgrow.runtime.exported import note_exports
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import give_back_mapped
+from outgrow.runtime.numbered import numbered
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import bring_home, is_exchangeable, resident
@@ -73,7 +74,7 @@ class OnCpu:
         return freeing.least_bytes()
 
     def program(self, captured: Captured, prepared: Prepared) -> Program:  # noqa: ARG002
-        return lower(prepared.derived)
+        return numbered(lower(prepared.derived), prepared.costs)
 
     def needed_bytes(self, prepared: Prepared, program: Program) -> int:  # noqa: ARG002
         """There are no holes: the arena moves memory to where it is wanted."""
