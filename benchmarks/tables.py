@@ -282,6 +282,22 @@ def _deep(rows: Sequence[Row]) -> Iterator[str]:
     )
 
 
+def _many_ops(rows: Sequence[Row]) -> Iterator[str]:
+    yield table(
+        "training, one thread | ops | eager | planned, over that | more, per op",
+        (
+            (
+                row["name"],
+                f"{row['ops']:,}",
+                f"{row['eager_seconds']:.3f} s",
+                f"{row['ratio']:.2f}",
+                f"{row['more_seconds'] / row['ops'] * 1e6:.1f} µs",
+            )
+            for row in rows
+        ),
+    )
+
+
 def _kernels(rows: Sequence[Row]) -> Iterator[str]:
     yield table(
         "training | kernels | peak | first call | step",
@@ -397,6 +413,7 @@ PARTS: Mapping[str, Sequence[Table]] = {
         ("simulator", "The simulator against this machine", simulator.goals, _simulator),
         ("heavy_state", "Weights and optimizer state that do not fit", heavy_state.goals, _heavy_state),
         ("deep", "The deepest steps, in a quarter of their memory", deep.goals, _deep),
+        ("many_ops", "Steps of many small operators, planned where nothing has to move", None, _many_ops),
         ("kernels", "Compiled kernels", kernels.goals, _kernels),
         ("overhead", "50 models where they fit", overhead.goals, _overhead),
         ("swapped_op", "A swapped op", swapped_op.goals, _swapped_op),

@@ -13,6 +13,7 @@ from outgrow.frontends import guided
 from outgrow.frontends.runs import Runs
 from outgrow.remarks import Remark
 from outgrow.runtime.execute import Run
+from outgrow.runtime.rerun import Rerun
 from tests.frontends.training import Job, reporting, wide
 
 AMPLE = "10TiB"
@@ -102,16 +103,15 @@ def test_a_tensor_outside_is_put_back_after_a_failure() -> None:
 
     step = outgrow.compile(moving, model=job.model, optimizer=job.optimizer, memory_budget=AMPLE)
     step(x, y)
-    before, apply, calls, failing = queue.clone(), Run._apply, iter(range(4)), pytest.MonkeyPatch()
+    before, play, calls, failing = queue.clone(), Rerun._play, iter(range(4)), pytest.MonkeyPatch()
 
-    def failed(run: Run, call: object) -> int:
-        born = apply(run, call)  # pyright: ignore[reportArgumentType]
+    def failed(run: Rerun, part: object) -> None:
+        play(run, part)  # pyright: ignore[reportArgumentType]
         if next(calls, None) is None:
             assert not torch.equal(queue, before)
             raise KeyboardInterrupt
-        return born
 
-    failing.setattr(Run, "_apply", failed)
+    failing.setattr(Rerun, "_play", failed)
     with pytest.raises(KeyboardInterrupt):
         step(x, y)
     failing.undo()

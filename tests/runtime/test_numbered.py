@@ -13,7 +13,7 @@ from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.tracing.capture import capture
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Run
-from outgrow.runtime.foreknown import foreknown
+from outgrow.runtime.foreknown import course_of
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.numbered import Numbered, NumberedProgram, numbered
 from outgrow.runtime.program import Call, Program
@@ -31,7 +31,8 @@ def of(function: Callable[[Tensor], object], x: Tensor) -> Program:
 
 def run_of(program: Program, x: Tensor, memory: Heap, capacity: int = 1 << 24) -> Rerun:
     """The run by numbers of a program."""
-    run = again(Run(program, {}, None, {"batch.0": x.untyped_storage()}, {}, capacity, memory=memory), None, {})
+    storages = {"batch.0": x.untyped_storage()}
+    run = again(Run(program, {}, None, storages, {}, capacity, memory=memory), None, {})
     assert isinstance(run, Rerun)
     return run
 
@@ -44,21 +45,59 @@ def chain(x: Tensor) -> Tensor:
     return rows.sum() + torch.stack([*large[:4].split(1), small[:1]]).sum()
 
 
-def test_room_is_made_for_all_that_comes_until_it_is_made_next() -> None:
-    """It is made where something large comes into being, and for the workspace of an op."""
-    program = of(chain, torch.ones(LARGE))
-    workspace = {"exp_1": Cost(1.0, 5000, 1000)}
-    _, begun, risen = foreknown(program, workspace)
-    numbers = numbered(program, workspace).numbers
-    room, made = numbers.at_first, list[str]()
-    for at, part in enumerate(numbers.parts):
-        assert isinstance(part, Numbered)
-        if part.after is not None:
-            room = part.after
-            made.append(part.call.name)
-        assert risen[at] <= room
-        assert part.before == (begun[at] + 4000 if part.call.name == "exp_1" else None)
-    assert made == ["exp_1", "add_1", "sin"]
+def beside_something_freed(x: Tensor) -> Tensor:
+    """Many small results after a large one that has been freed."""
+    scale = x.exp().sum()
+    return torch.stack([(torch.ones(LARGE - 64) * scale).sum() for _ in range(60)]).sum()
+
+
+def beside_workspace(x: Tensor) -> Tensor:
+    """Many small results after an op that has taken large workspace."""
+    scale = torch.logsumexp(x, 0)
+    return torch.stack([(torch.ones(LARGE - 64) * scale).sum() for _ in range(60)]).sum()
+
+
+@pytest.mark.parametrize("function", [chain, beside_something_freed, beside_workspace])
+def test_what_is_held_and_what_rests_keeps_the_capacity(function: Callable[[Tensor], Tensor]) -> None:
+    """After each instruction, with no more than what the largest of them needs and 1 MiB."""
+    arena.install()
+    x = torch.ones(4 << 20)
+    workspace = x.nbytes if function is beside_workspace else 0
+    costs = {"logsumexp": Cost(1.0, workspace, workspace)}
+    program = numbered(of(function, x), costs)
+    course = course_of(program, costs)
+    capacity = x.nbytes + course.foreknown.peak_bytes + (1 << 20)
+    arena.keep_at_most(0)
+    run = run_of(program, x, Heap(), capacity)
+    run.start()
+    for at, held in enumerate([*course.begun_bytes[1:], course.risen_bytes[-1]]):
+        run.advance(at + 1)
+        assert x.nbytes + held + arena.resting_bytes() <= capacity, at
+    recording = run.finish().recording
+    assert recording.peak_bytes == x.nbytes + course.foreknown.peak_bytes == recording.trace.peak_bytes
+
+
+def test_what_somebody_else_gives_is_room_and_a_reader() -> None:
+    """The call that is skipped makes room for it, and looks at values as if it ran."""
+    arena.install()
+
+    def function(x: Tensor) -> Tensor:
+        y = x.exp().view(2048, -1).t()
+        return (y.sin() * y.cos()).sum()
+
+    x = torch.randn(4 << 20)
+    program = numbered(of(function, x), {})
+    (at,) = (at for at, item in enumerate(program.instructions) if isinstance(item, Call) and item.name == "sin")
+    capacity = x.nbytes * 4 + (1 << 20)
+    arena.keep_at_most(0)
+    run = run_of(program, x, Heap(), capacity)
+    run.start()
+    run.advance(at)
+    given = [x.exp().view(2048, -1).t().sin()]
+    run.receive(given)
+    assert x.nbytes * 3 + arena.resting_bytes() <= capacity
+    run.advance(len(program.instructions))
+    assert torch.equal(torch.as_tensor(run.finish().results[0]), function(x))
 
 
 def test_arguments_in_lists_and_views_are_found() -> None:

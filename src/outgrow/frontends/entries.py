@@ -21,7 +21,7 @@ from outgrow.frontends.guided import GuidedPlanning, Runnable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.runs import SLACK_BYTES, Runs
+from outgrow.frontends.runs import Runs
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.capture import capture, captured_by
 from outgrow.frontends.tracing.captured import Captured
@@ -40,8 +40,8 @@ from outgrow.runtime.resting import is_loaded
 
 _MOST_ENTRIES = 32
 """A step keeps at most this many entries, and forgets the one that was not used for the longest."""
-_OP_BYTES = 3700
-"""What an op takes of the memory of the process in graph, plan and program: about 25 MiB were seen for 7,000."""
+_OP_BYTES = 4300
+"""What an op takes of the memory of the process in graph, plan and program."""
 _MOST_PLANS = 3
 """How many plans are made anew at a call, at most, until one has room for what planning itself has left behind."""
 _MANY = 5
@@ -378,21 +378,26 @@ class Entries:
     def _plans(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> Iterator[Runnable]:
         """Yield plans of a step, at most a few, up to one that has room for what planning itself has left behind.
 
-        Each spares what the ones before it were lacking: it is taken to leave as much behind.
+        Each spares what the ones before it were lacking: it is taken to leave as much behind. Where that is too much,
+        one that spares nothing is the last.
         """
-        lacking_bytes, spare_bytes = 1, 0
-        for _ in range(_MOST_PLANS):
+        lacking_bytes, spare_bytes, made, slack_bytes = 1, 0, 0, self._platform.slack_bytes
+        while made < _MOST_PLANS:
             try:
                 planned = self.guided.planned(captured, tensors, runs, spare_bytes)
             except Infeasible:
+                if spare_bytes:
+                    spare_bytes, made = 0, _MOST_PLANS - 1
+                    continue
                 if lacking_bytes > 0:
                     raise
                 return
             yield planned
+            made += 1
             lacking_bytes = self.guided.lacking_bytes(captured, tensors, planned, runs)
-            if lacking_bytes + SLACK_BYTES // 2 <= 0:
+            if lacking_bytes + slack_bytes // 2 <= 0:
                 return
-            spare_bytes += lacking_bytes + SLACK_BYTES
+            spare_bytes += lacking_bytes + slack_bytes
 
     def _exchange(self, entry: Entry, planned: Runnable) -> None:
         """Let another plan take the place of the one that an entry has."""

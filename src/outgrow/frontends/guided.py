@@ -53,8 +53,8 @@ _FORGIVEN_AGAIN = 16
 """A plan is forgiven again after this many calls."""
 _LATER = "Later steps may need more: `outgrow plan` says how much."
 """Which find the state of an optimizer that this one makes."""
-_PLAN_BYTES = 1000
-"""What a plan and its program take for each op: 50 MiB were seen for 57,849."""
+_PLAN_BYTES = 1600
+"""What a plan and its program take for each op."""
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
 """Room is ample if the capacity is at least twice the peak plus 64 MiB. Then the user's function is called as it is:
 Python may hold tensors longer than the graph, and the heap may waste what it likes."""
@@ -110,8 +110,8 @@ class GuidedPlanning:
     def planned(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, spare_bytes: int = 0) -> Runnable:
         """Plan a captured step for a call that brings these tensors, by input storage, from what runs have shown.
 
-        What the last run of this step took is made room for, and `spare_bytes` more. Where there is no plan then, none
-        are spared; and if that run kept the budget, what programs took that kept it is enough: Python may hold tensors
+        What the last run of this step took is made room for, and `spare_bytes` more. Where nothing is spared, there is
+        no plan then, and that run kept the budget, what programs took that kept it is enough: Python may hold tensors
         longer than any program, and somebody else may have taken memory meanwhile. Raises `Infeasible` if the budget is
         below the floor.
         """
@@ -125,9 +125,7 @@ class GuidedPlanning:
         try:
             planned = self._planned(captured, tensors, runs, known, beside + spare_bytes, own)
         except Infeasible:
-            if spare_bytes:
-                return self.planned(captured, tensors, runs)
-            if own == self._own_bytes or runs.binds:
+            if spare_bytes or own == self._own_bytes or runs.binds:
                 raise
             planned = self._planned(captured, tensors, runs, known, beside, self._own_bytes)
             runs.shown = None

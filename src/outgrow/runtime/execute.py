@@ -7,8 +7,8 @@ made when they are first read and forgotten with their storage.
 While an op runs that has not been measured yet, no copy is in flight, and the memory of the device is watched.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -100,9 +100,7 @@ class Run:
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
         self.free_since = self.memory.moment()
-        timed = self.memory.is_timed
-        serving = nullcontext() if self.spill is None else self.spill.serving(is_timed=timed)
-        with torch.no_grad(), torch._C._DisableAutocast(), serving:  # noqa: SLF001 - casts are ops of the program
+        with by_program(self.spill, is_timed=self.memory.is_timed):
             for item in self.program.instructions[self.position : stop]:
                 match item:
                     case Call():
@@ -145,7 +143,10 @@ class Run:
 
     def finish(self) -> Outcome:
         """Return what came of the run."""
-        results = self.read(self.program.results)
+        return self.ended(self.read(self.program.results))
+
+    def ended(self, results: tuple[Item, ...]) -> Outcome:
+        """End a run that has these results."""
         self.recording.host_end = perf_counter()
         self.recording.end = self.memory.end()
         return Outcome(results, self.recording, self.observed, self.memory.high_water_bytes)
@@ -395,6 +396,14 @@ class Run:
         del freed
         self.memory.freed(size, address)
         return size
+
+
+@contextmanager
+def by_program(spill: Spill | None, *, is_timed: bool) -> Iterator[None]:
+    """Within it ops do what the program says: nothing is differentiated or cast, and links carry bytes."""
+    serving = nullcontext() if spill is None else spill.serving(is_timed=is_timed)
+    with torch.no_grad(), torch._C._DisableAutocast(), serving:  # noqa: SLF001 - casts are ops of the program
+        yield
 
 
 def _settled(spill: Spill) -> BaseException | None:

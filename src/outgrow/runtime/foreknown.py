@@ -13,33 +13,43 @@ from numpy.typing import NDArray
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import peak_bytes
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
-from outgrow.runtime.program import Call, Instruction, Program
+from outgrow.runtime import arena
+from outgrow.runtime.program import Call, Program
 
 
 @dataclass(frozen=True, repr=False)
 class Foreknown:
-    """What every run of a program does.
+    """What every run of a program does; sizes are those that were planned.
 
-    Each of `changes` is a moment, and the bytes of the device and of the next tier that are taken then, or freed
-    (n, 3). The user's storages that the run finds on the device do not count until they are moved or die. At most
-    `peak_bytes` are held.
+    By position, `names` are those of its ops (None: no op), and it `waits` for copies. Each of `changes` is a moment,
+    and the bytes of the device and of the next tier that are taken then, or freed (n, 3). The user's storages that the
+    run finds on the device do not count until they are moved or die. At most `peak_bytes` are held.
     """
 
-    instructions: tuple[Instruction, ...]
+    names: tuple[str | None, ...]
+    waits: frozenset[int]
     changes: NDArray[np.int64]
     peak_bytes: int
 
 
-def foreknown(program: Program, costs: Mapping[str, Cost]) -> tuple[Foreknown, list[int], list[int]]:
-    """Return what every run of a program does whose ops have these costs, by name as captured.
+@dataclass(frozen=True, repr=False)
+class Course:
+    """What is held, by position: when an instruction begins, and once all that it makes is there, without workspace.
 
-    By position, return also what is held when an instruction begins, and once all that it makes is there, without its
-    workspace.
+    By then `rested_bytes` have come to rest since the run began: of large storages, whose memory is kept for others.
     """
-    ledger = _Ledger(program, costs)
-    begun, risen = list[int](), list[int]()
+
+    foreknown: Foreknown
+    begun_bytes: tuple[int, ...]
+    risen_bytes: tuple[int, ...]
+    rested_bytes: tuple[int, ...]
+
+
+def course_of(program: Program, costs: Mapping[str, Cost]) -> Course:
+    """Return what every run of a program does whose ops have these costs, by name as captured."""
+    ledger, rows = _Ledger(program, costs), list[tuple[int, int, int]]()
     for position, item in enumerate(program.instructions):
-        begun.append(ledger.held)
+        begun_bytes = ledger.held_bytes
         match item:
             case Call():
                 ledger.call(2 * position, item)
@@ -51,11 +61,16 @@ def foreknown(program: Program, costs: Mapping[str, Cost]) -> tuple[Foreknown, l
                 ledger.arrive(storage)
             case Drop(storage, begin, end):
                 ledger.drop(2 * position, storage, end - begin)
-        risen.append(ledger.held)
+        rows.append((begun_bytes, ledger.held_bytes, ledger.rested_bytes))
         ledger.die(2 * position + 1, program.dies.get(position, ()))
-    changes = np.array(ledger.changes, dtype=np.int64).reshape(-1, 3)
-    peak = peak_bytes(device for _, device, _ in ledger.changes)
-    return Foreknown(program.instructions, changes, peak), begun, risen
+    foreknown = Foreknown(
+        names=tuple([item.name if isinstance(item, Call) else None for item in program.instructions]),
+        waits=frozenset([at for at, item in enumerate(program.instructions) if isinstance(item, Wait)]),
+        changes=np.array(ledger.changes, dtype=np.int64).reshape(-1, 3),
+        peak_bytes=peak_bytes([0, *(device for _, device, _ in ledger.changes)]),
+    )
+    begun, risen, rested = zip(*rows, strict=True) if rows else ((), (), ())
+    return Course(foreknown, begun, risen, rested)
 
 
 class _Ledger:
@@ -69,11 +84,11 @@ class _Ledger:
         self._there = tensors - born
         self._arriving = set[str]()
         self._resting = {name: size for name, size in program.sizes.items() if name in self._there & program.stowed}
-        self.held = 0
+        self.held_bytes = self.rested_bytes = 0
         self.changes = [(0, 0, size) for size in self._resting.values()]
 
     def _note(self, moment: int, device: int, tier: int = 0) -> None:
-        self.held += device
+        self.held_bytes += device
         if device or tier:
             self.changes.append((moment, device, tier))
 
@@ -104,6 +119,7 @@ class _Ledger:
 
     def drop(self, moment: int, storage: str, size_bytes: int) -> None:
         if size_bytes < self._program.sizes[storage] or storage in self._program.lasting:
+            self.rested_bytes += size_bytes
             self._note(moment, -size_bytes)
         else:
             self._release(moment, storage)
@@ -116,4 +132,6 @@ class _Ledger:
     def _release(self, moment: int, storage: str) -> None:
         if storage in self._there:
             self._there.remove(storage)
-            self._note(moment, -self._program.sizes[storage])
+            size = self._program.sizes[storage]
+            self.rested_bytes += size if size >= arena.LEAST_BYTES else 0
+            self._note(moment, -size)

@@ -5,13 +5,13 @@ and let go of, how much is held then, and how much memory may rest beside that.
 
     constants   arguments that are the same in every run; they have numbers as well, so that one look-up finds them all
     looked at   values that nobody has made since their storage came into being, or came back: views of it
-    known       storages that the run has to find by name: they move, outlive the step, have views, or are large
+    named       storages that the run has to find by name: they move, outlive the step, have views, or are large
 
-What is freed rests, so memory that is held and memory that rests are no more together than before. Only what comes into
-being asks for room, and room is made where that is large, for all the small ones as well that follow it.
+What is large rests when it is freed, so what is held and what rests grow together with whatever comes into being. Room
+is made where that is large, or something has come to rest since, for all the small storages that follow.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
-from outgrow.runtime.foreknown import Foreknown, foreknown
+from outgrow.runtime.foreknown import Foreknown, course_of
 from outgrow.runtime.program import Call, Instruction, Item, Program, Result
 
 Gather: TypeAlias = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -28,28 +28,29 @@ Gather: TypeAlias = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Entering:
-    """Result number `at` of a call, and its number in the table; `is_known` if the run has to find its storage."""
+    """Result number `at` of a call, and its number in the table; `is_named` if the run has to find its storage."""
 
     at: int
     number: int
     result: Result
-    is_known: bool
+    is_named: bool
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Numbered:
     """A call of which all arguments are in the table; if `gather` is None, some are in lists and found by name.
 
-    Before it values are `looked_at`. Besides the user's own storages so much is held `before` it that memory that rests
-    has to make room for its workspace, and `after` it until room is made next (None: no room has to be made).
+    Before it values are `looked_at`. Memory that rests makes room for so much that is held before it, with the
+    workspace that nothing serves, and after it, until room is made next (None: it makes no room). The user's own
+    storages do not count.
     """
 
     call: Call
     gather: Gather | None
     looked_at: tuple[tuple[int, str], ...]
     entering: tuple[Entering, ...]
-    before: int | None
-    after: int | None
+    held_before_bytes: int | None
+    held_after_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,7 +58,7 @@ class Arriving:
     """A copy that comes back, and what is held then until room is made next."""
 
     copy: SwapIn
-    after: int
+    held_after_bytes: int
 
 
 Part: TypeAlias = Numbered | Arriving | SwapOut | Wait | Drop
@@ -68,7 +69,7 @@ class Numbers:
     """A program with numbers instead of names.
 
     A run begins with a copy of `table`. By position, `cleared` has the numbers of the values that go once an
-    instruction is over, and `released` the known storages. Until room is made first, so much is held `at_first`.
+    instruction is over, and `released` the named storages. Until room is made first, so much is held `first_bytes`.
     """
 
     parts: tuple[Part, ...]
@@ -76,7 +77,7 @@ class Numbers:
     number_of: Mapping[str, int]
     cleared: tuple[tuple[int, ...], ...]
     released: tuple[tuple[str, ...], ...]
-    at_first: int
+    first_bytes: int
     foreknown: Foreknown
 
 
@@ -95,44 +96,67 @@ def numbered(program: Program, costs: Mapping[str, Cost]) -> NumberedProgram:
 
 def numbers_of(program: Program, costs: Mapping[str, Cost]) -> Numbers:
     """Return the numbers of a program whose ops have these costs, by name as captured."""
-    known, begun, risen = foreknown(program, costs)
-    before = [_before(item, costs, held) for item, held in zip(program.instructions, begun, strict=True)]
-    at_first, after = _rooms(program.instructions, begun, risen)
+    course = course_of(program, costs)
+    needs = [_Needs.of(item, costs) for item in program.instructions]
+    first_bytes, after = _rooms(list(_make_room(needs, course.rested_bytes)), course.risen_bytes)
     numbering = _Numbering(program)
     drafts = [numbering.draft(at, item) for at, item in enumerate(program.instructions)]
-    is_known = numbering.known.__contains__
-    parts = [item.part(before[at], after[at], is_known) for at, item in enumerate(drafts)]
+    is_named = numbering.named.__contains__
+    parts = [
+        draft.part(begun + need.beside_bytes if need.beside_bytes else None, most, is_named)
+        for draft, need, begun, most in zip(drafts, needs, course.begun_bytes, after, strict=True)
+    ]
     return Numbers(
         parts=tuple(parts),
         table=tuple(numbering.table),
         number_of=numbering.number_of,
         cleared=tuple([item.cleared for item in drafts]),
-        released=tuple([tuple(filter(is_known, item.dying)) for item in drafts]),
-        at_first=at_first,
-        foreknown=known,
+        released=tuple([tuple(filter(is_named, item.dying)) for item in drafts]),
+        first_bytes=first_bytes,
+        foreknown=course.foreknown,
     )
 
 
-def _before(item: Instruction, costs: Mapping[str, Cost], begun: int) -> int | None:
-    """Return what is held with the workspace of a call that memory which rests cannot serve."""
-    cost = costs.get(item.captured) if isinstance(item, Call) else None
-    more = 0 if cost is None else cost.workspace_bytes - cost.served_bytes
-    return begun + more if more > 0 else None
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """How much an instruction brings into being, of which or of its workspace something is large (`is_large`).
+
+    Memory that rests cannot serve `beside_bytes` of its workspace.
+    """
+
+    born_bytes: int
+    is_large: bool
+    beside_bytes: int
+
+    @classmethod
+    def of(cls, item: Instruction, costs: Mapping[str, Cost]) -> "_Needs":
+        if not isinstance(item, Call):
+            return cls(0, isinstance(item, SwapIn), 0)
+        cost = costs.get(item.captured, _NOTHING)
+        born = sum(result.size_bytes for result in item.results if result is not None and result.born is not None)
+        is_large = max(born, cost.workspace_bytes) >= arena.LEAST_BYTES
+        return cls(born, is_large, max(0, cost.workspace_bytes - cost.served_bytes))
 
 
-def _rooms(
-    instructions: Sequence[Instruction], begun: Sequence[int], risen: Sequence[int]
-) -> tuple[int, list[int | None]]:
+_NOTHING = Cost(0.0)
+
+
+def _make_room(needs: Sequence[_Needs], rested_bytes: Sequence[int]) -> Iterator[bool]:
+    """Yield of each instruction whether it makes room."""
+    seen = 0
+    for need, rested in zip(needs, rested_bytes, strict=True):
+        makes = need.is_large or (need.born_bytes > 0 and rested > seen)
+        seen = rested if makes else seen
+        yield makes
+
+
+def _rooms(make_room: Sequence[bool], risen_bytes: Sequence[int]) -> tuple[int, list[int | None]]:
     """Return what is held until room is made first, and after each instruction that makes room until the next one."""
     most, rooms = 0, list[int | None]()
-    for at in reversed(range(len(instructions))):
-        most = max(most, risen[at])
-        item = instructions[at]
-        is_large = risen[at] - begun[at] >= arena.LEAST_BYTES
-        makes = isinstance(item, SwapIn) or (isinstance(item, Call) and is_large)
+    for makes, risen in zip(reversed(make_room), reversed(risen_bytes), strict=True):
+        most = max(most, risen)
         rooms.append(most if makes else None)
-        if makes:
-            most = 0
+        most = 0 if makes else most
     return most, rooms[::-1]
 
 
@@ -147,20 +171,20 @@ class _Draft:
     cleared: tuple[int, ...]
     dying: tuple[str, ...]
 
-    def part(self, before: int | None, after: int | None, is_known: Callable[[str], bool]) -> Part:
+    def part(self, before_bytes: int | None, after_bytes: int | None, is_named: Callable[[str], bool]) -> Part:
         """Return the part, now that all storages are told apart that the run has to find."""
         match self.item:
             case Call():
                 entering = tuple(
                     [
-                        Entering(at, number, result, result.born is not None and is_known(result.born))
+                        Entering(at, number, result, result.born is not None and is_named(result.born))
                         for at, number, result in self.entering
                     ]
                 )
-                return Numbered(self.item, self.gather, self.looked_at, entering, before, after)
+                return Numbered(self.item, self.gather, self.looked_at, entering, before_bytes, after_bytes)
             case SwapIn():
-                assert after is not None, "what comes back asks for room"
-                return Arriving(self.item, after)
+                assert after_bytes is not None, "what comes back asks for room"
+                return Arriving(self.item, after_bytes)
             case SwapOut() | Wait() | Drop():
                 return self.item
 
@@ -175,7 +199,8 @@ class _Numbering:
         moved = {item.storage for item in program.instructions if not isinstance(item, Call)}
         large = {name for name, size in program.sizes.items() if size >= arena.LEAST_BYTES}
         returned = {program.geometry[name].storage for name in program.results}
-        self.known = {*moved, *large, *returned, *(program.sizes.keys() - born)}
+        written = {item.geometry.storage for call in calls for item in call.results if item and item.born is None}
+        self.named = {*moved, *large, *returned, *written, *(program.sizes.keys() - born)}
         self.number_of = dict[str, int]()
         self.table = list[Any]()
         self._there = dict[str, dict[str, None]]()
@@ -205,8 +230,10 @@ class _Numbering:
             return 0
 
         if call.slots or call.keyword_slots:
-            for _, slot in (*call.values, *call.slots, *call.keyword_slots):
-                look(slot) if isinstance(slot, str) else slot(look)
+            for _, name in call.values:
+                look(name)
+            for _, slot in (*call.slots, *call.keyword_slots):
+                slot(look)
             return None
         values = dict(call.values)
         numbers = list[int]()
@@ -215,8 +242,7 @@ class _Numbering:
                 look(values[at])
                 numbers.append(self.number_of[values[at]])
             else:
-                numbers.append(self._number())
-                self.table[-1] = constant
+                numbers.append(self._number(constant))
         return _gathering(numbers)
 
     def _is_made_now(self, name: str) -> bool:
@@ -228,7 +254,7 @@ class _Numbering:
         if geometry.dtype is None or name in there:
             return False
         there[name] = None
-        self.known.add(geometry.storage)
+        self.named.add(geometry.storage)
         return True
 
     def _enter(self, result: Result) -> int:
@@ -238,8 +264,8 @@ class _Numbering:
             self._there.setdefault(result.geometry.storage, {})[result.value] = None
         return number
 
-    def _number(self) -> int:
-        self.table.append(None)
+    def _number(self, constant: object = None) -> int:
+        self.table.append(constant)
         return len(self.table) - 1
 
     def _forget(self, storage: str) -> list[int]:

@@ -10,10 +10,8 @@ from functools import cached_property, partial
 from typing import TypeAlias
 
 from outgrow.analysis.timeline import Event, Lane, Span, Trace, peak_bytes
-from outgrow.ir.graph import Wait
 from outgrow.runtime.foreknown import Foreknown
 from outgrow.runtime.medium import Copy
-from outgrow.runtime.program import Call
 from outgrow.runtime.streams import Mark
 
 Moment: TypeAlias = float | Mark
@@ -114,15 +112,21 @@ class Retold(Recording):
         """The most bytes that were held at once."""
         return self.there_bytes + self.foreknown.peak_bytes
 
+    @cached_property
+    def held(self) -> Held:
+        """What another run that does the same takes and frees."""
+        changes = [(None, device, tier) for _, device, tier in self.foreknown.changes.tolist()]
+        return [(None, self.there_bytes, 0), *changes]
+
     def _traced(self) -> Trace:
         begun, self.ops, free = list[Moment](), [], self.begin
-        for at, (item, over) in enumerate(zip(self.foreknown.instructions, self.moments, strict=True)):
+        for at, (name, over) in enumerate(zip(self.foreknown.names, self.moments, strict=True)):
             resumed = self.goes_on.get(at)
             free = free if resumed is None else resumed
             begun.append(self.moments[at - 1] if resumed is None else resumed)
-            if isinstance(item, Call):
-                self.ops.append((item.name, free, over))
-            if isinstance(item, Call | Wait):
+            if name is not None:
+                self.ops.append((name, free, over))
+            if name is not None or at in self.foreknown.waits:
                 free = over
         moments = [moment for pair in zip(begun, self.moments, strict=True) for moment in pair]
         changes = [(moments[at], device, tier) for at, device, tier in self.foreknown.changes.tolist()]

@@ -6,7 +6,6 @@ arena. A run that fails leaves them as the last copies out have made them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, TypeAlias, final
 
@@ -14,7 +13,7 @@ import torch
 
 from outgrow.analysis.timeline import Lane
 from outgrow.ir.graph import SwapOut
-from outgrow.runtime.execute import SEVERAL, Outcome, Run, require_as_captured
+from outgrow.runtime.execute import SEVERAL, Outcome, Run, by_program, require_as_captured
 from outgrow.runtime.numbered import NumberedProgram
 from outgrow.runtime.program import Call, Item, Lookup
 from outgrow.runtime.recording import Held, Recording
@@ -60,9 +59,7 @@ class Repeated:
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
-        spill = self._run.spill
-        serving = nullcontext() if spill is None else spill.serving(is_timed=False)
-        with torch.no_grad(), torch._C._DisableAutocast(), serving:  # noqa: SLF001 - casts are ops of the program
+        with by_program(self._run.spill, is_timed=False):
             for part in self.score.parts[self.position : stop]:
                 if isinstance(part, Played):
                     self._play(part)

@@ -5,7 +5,6 @@ into being. Results are looked at as in any run: views of them would be wrong if
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, final
 
@@ -13,7 +12,7 @@ import torch
 
 from outgrow.analysis.timeline import Lane
 from outgrow.ir.graph import Drop, SwapOut, Wait
-from outgrow.runtime.execute import SEVERAL, Outcome, Run, is_as_captured, require_as_captured
+from outgrow.runtime.execute import SEVERAL, Outcome, Run, by_program, is_as_captured, require_as_captured
 from outgrow.runtime.numbered import Arriving, Entering, Numbered, Numbers
 from outgrow.runtime.program import Item
 from outgrow.runtime.recording import Retold
@@ -48,7 +47,7 @@ class Rerun:
                 self._table[numbers.number_of[name]] = item
         there = sum(item.nbytes() for name, item in self.storages.items() if name not in self.program.stowed)
         self._room_bytes = run.capacity_bytes - there
-        begin = self.memory.begin(self._room_bytes - numbers.at_first)
+        begin = self.memory.begin(self._room_bytes - numbers.first_bytes)
         self._recording = run.recording = Retold(
             begin,
             perf_counter(),
@@ -70,8 +69,7 @@ class Rerun:
 
     def finish(self) -> Outcome:
         """Return what came of the run."""
-        self._run.values.update({name: self._read(name) for name in self.program.results})
-        return self._run.finish()
+        return self._run.ended(self.read(self.program.results))
 
     def abandon(self) -> None:
         """Let go of everything after a failure, as any run does."""
@@ -83,82 +81,87 @@ class Rerun:
         part, at = self._numbers.parts[self.position], self.position
         assert isinstance(part, Numbered), "only a call returns something"
         self._recording.goes_on[at] = self.memory.moment()
+        self._look(part)
         self._enter(part, returned)
-        self._bury(self._numbers.cleared[at], self._numbers.released[at])
+        self._clear(self._numbers.cleared[at])
+        self._bury(self._numbers.released[at])
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
-        numbers, spill, ahead = self._numbers, self._run.spill, slice(self.position, stop)
-        serving = nullcontext() if spill is None else spill.serving(is_timed=self.memory.is_timed)
+        numbers, ahead = self._numbers, slice(self.position, stop)
         self._recording.goes_on[self.position] = self.memory.moment()
         rows = zip(numbers.parts[ahead], numbers.cleared[ahead], numbers.released[ahead], strict=True)
-        with torch.no_grad(), torch._C._DisableAutocast(), serving:  # noqa: SLF001 - casts are ops of the program
+        with by_program(self._run.spill, is_timed=self.memory.is_timed):
             for part, cleared, released in rows:
                 if isinstance(part, Numbered):
                     self._play(part)
+                    self._clear(cleared)
                 else:
-                    self._move(part, cleared)
-                self._bury(cleared, released)
+                    self._clear(cleared)
+                    self._move(part)
+                self._bury(released)
 
-    def _bury(self, cleared: Sequence[int], released: Sequence[str]) -> None:
-        """Let go of what dies with the present instruction, and go on to the next."""
-        for number in cleared:
+    def _clear(self, numbers: Sequence[int]) -> None:
+        """Forget values."""
+        for number in numbers:
             self._table[number] = None
+
+    def _bury(self, released: Sequence[str]) -> None:
+        """Let go of the storages that die with the present instruction, and go on to the next."""
         for storage in released:
             self._run.let_go(storage)
         self._recording.moments.append(self.memory.moment())
         self.position += 1
 
-    def _move(self, part: Arriving | SwapOut | Wait | Drop, cleared: Sequence[int]) -> None:
+    def _move(self, part: Arriving | SwapOut | Wait | Drop) -> None:
         match part:
-            case Arriving(copy, after):
+            case Arriving(copy, held_after_bytes):
                 address = self._run.reserve(copy.storage, copy.begin, copy.end)
-                self.memory.leave_free(self._room_bytes - after)
+                self.memory.leave_free(self._room_bytes - held_after_bytes)
                 self._run.submit(Lane.IN, copy.storage, copy.begin, copy.end, address + copy.begin)
             case SwapOut(storage, begin, end):
                 self._run.submit(Lane.OUT, storage, begin, end, self.storages[storage].data_ptr() + begin)
             case Wait(storage):
                 self._run.arrive(storage)
             case Drop(storage, begin, end):
-                for number in cleared:
-                    self._table[number] = None
                 self._run.drop(storage, begin, end)
 
-    def _lookup(self, name: str) -> Any:
+    def _lookup(self, name: str) -> Item:
         return self._table[self._numbers.number_of[name]]
 
-    def _play(self, part: Numbered) -> None:
-        call, table = part.call, self._table
+    def _look(self, part: Numbered) -> None:
+        """Make views that a call reads and nobody has looked at yet."""
         for number, name in part.looked_at:
-            table[number] = self._run.view_of(name)
-        if part.before is not None:
-            self.memory.leave_free(self._room_bytes - part.before)
+            self._table[number] = self._run.view_of(name)
+
+    def _play(self, part: Numbered) -> None:
+        call = part.call
+        self._look(part)
+        if part.held_before_bytes is not None:
+            self.memory.leave_free(self._room_bytes - part.held_before_bytes)
         if call.updates:
             self.progress.updating = True
         if part.gather is None:
             returned = call.run(self._lookup)
         else:
-            returned = call.function(*part.gather(table), **call.keywords)
+            returned = call.function(*part.gather(self._table), **call.keywords)
         self._enter(part, returned)
-        del returned
-        if part.after is not None:
-            self.memory.leave_free(self._room_bytes - part.after)
 
-    def _enter(self, part: Numbered, returned: Any) -> None:
-        """Enter what an op returned: one result, or several of which some may be missing."""
-        if isinstance(returned, SEVERAL):
-            for entering in part.entering:
-                if entering.at < len(returned) and returned[entering.at] is not None:
-                    self._enter_one(part, entering, returned[entering.at])
-        elif returned is not None and len(part.call.results) == 1:
-            for entering in part.entering:
-                self._enter_one(part, entering, returned)
+    def _enter(self, part: Numbered, returned: object) -> None:
+        """Enter what an op returned, one result or several, and make room for what follows."""
+        is_one = not isinstance(returned, SEVERAL)
+        for entering in part.entering:
+            if is_one:
+                item = returned if len(part.call.results) == 1 else None
+            else:
+                item = returned[entering.at] if entering.at < len(returned) else None
+            self._enter_one(part, entering, item)
+        if part.held_after_bytes is not None:
+            self.memory.leave_free(self._room_bytes - part.held_after_bytes)
 
-    def _enter_one(self, part: Numbered, entering: Entering, item: Any) -> None:
+    def _enter_one(self, part: Numbered, entering: Entering, item: object) -> None:
         result = entering.result
-        if not isinstance(item, torch.Tensor):
-            self.scalars[result.value] = item
-        else:
+        if isinstance(item, torch.Tensor):
             if not is_as_captured(item, result.geometry):
                 require_as_captured(part.call, item, result.geometry)
                 self._run.strides[result.value] = item.stride()
@@ -167,6 +170,11 @@ class Rerun:
                 if storage.nbytes() > result.size_bytes:
                     item = compact(item, result.geometry, result.size_bytes)
                     storage = item.untyped_storage()
-                if entering.is_known:
+                if entering.is_named:
                     self.storages[result.born] = storage
+        elif item is not None:
+            assert isinstance(item, int | float), f"{part.call.name} gives a tensor or a number, not {type(item)}"
+            self.scalars[result.value] = item
+        elif result.born is None:  # written in place, by an op that returns nothing
+            item = self._run.view_of(result.value)
         self._table[entering.number] = item
