@@ -48,13 +48,15 @@ def chain(x: Tensor) -> Tensor:
 def beside_something_freed(x: Tensor) -> Tensor:
     """Many small results after a large one that has been freed."""
     scale = x.exp().sum()
-    return torch.stack([(torch.ones(LARGE - 64) * scale).sum() for _ in range(60)]).sum()
+    small = [torch.ones(LARGE - 64) * scale for _ in range(60)]
+    return torch.stack([item.sum() for item in small]).sum()
 
 
 def beside_workspace(x: Tensor) -> Tensor:
     """Many small results after an op that has taken large workspace."""
     scale = torch.logsumexp(x, 0)
-    return torch.stack([(torch.ones(LARGE - 64) * scale).sum() for _ in range(60)]).sum()
+    small = [torch.ones(LARGE - 64) * scale for _ in range(60)]
+    return torch.stack([item.sum() for item in small]).sum()
 
 
 @pytest.mark.parametrize("function", [chain, beside_something_freed, beside_workspace])
