@@ -1,7 +1,9 @@
 """What will a run of a program hold, and when? It is known before it runs, but for the user's own storages.
 
-moment 2k       when instruction k begins
-moment 2k + 1   when it is over
+Moments have numbers:
+
+    2k       instruction k begins
+    2k + 1   it is over
 """
 
 from collections.abc import Iterable, Mapping
