@@ -11,28 +11,16 @@ function would be called as it is. Eager and planned steps of one process take t
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from rows import Row, spelled, told_by_a_process, workload_function, write_rows
+from deep import Training
+from rows import Row, told_by_a_process, workload_function, write_rows
 
 SETTLING, ROUNDS, SECONDS = 8, 40, 30.0
 """Calls before the rounds; as many rounds as fit the seconds, but at least a quarter of them."""
 LIMIT_SECONDS = 900
-
-
-@dataclass(frozen=True)
-class Training:
-    """A row: a workload, and how it is asked for."""
-
-    workload: str
-    settings: Mapping[str, object]
-
-    @property
-    def name(self) -> str:
-        """What the row is called."""
-        return f"{self.workload.split(':')[1]}, {spelled(self.settings)}"
 
 
 SMALL = (
