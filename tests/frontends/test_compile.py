@@ -35,7 +35,9 @@ from outgrow.remarks import Remark
 from outgrow.runtime import arena, program
 from outgrow.runtime.execute import Run
 from outgrow.runtime.links import Link
+from outgrow.runtime.numbered import Numbered
 from outgrow.runtime.recording import Recording
+from outgrow.runtime.rerun import Rerun
 from outgrow.runtime.spill import Spill
 from outgrow.units import MIB
 from tests.frontends.training import WIDTH, Job, Left, Scenario, Step, batch, differences, left, left_by, wide
@@ -600,13 +602,13 @@ def test_an_error_that_is_kept_keeps_nothing(
         copies.append(ref(copy))
         return copy
 
-    def failing(run: Run, call: program.Call) -> int:
-        assert run.extents, "weights leave in the step"
-        raise OSError(call.name)
+    def failing(run: Rerun, part: Numbered) -> None:
+        assert run._run.extents, "weights leave in the step"
+        raise OSError(part.call.name)
 
     with monkeypatch.context() as broken:
         broken.setattr(Tensor, "clone", cloned)
-        broken.setattr(Run, "_apply", failing)
+        broken.setattr(Rerun, "_play", failing)
         with pytest.raises(OSError, match=r".") as kept:
             step(*job.batches[2])
     assert copies
@@ -636,19 +638,18 @@ def test_an_interrupted_op_leaves_the_last_step(
     expected = by_eager(plain, MOMENTUM)
     ours = wide(momentum=MOMENTUM)
     step = compiled(ours, short(ours))
-    apply = Run._apply
+    play = Rerun._play
 
-    def interrupt(run: Run, call: program.Call) -> int:
-        born = apply(run, call)
-        if run.in_flight:
+    def interrupt(run: Rerun, part: Numbered) -> None:
+        play(run, part)
+        if run._run.in_flight:
             raise KeyboardInterrupt
-        return born
 
     found = interrupted(
         ours,
         step,
-        lambda: monkeypatch.setattr(Run, "_apply", interrupt),
-        lambda: monkeypatch.setattr(Run, "_apply", apply),
+        lambda: monkeypatch.setattr(Rerun, "_play", interrupt),
+        lambda: monkeypatch.setattr(Rerun, "_play", play),
         KeyboardInterrupt,
     )
     assert differences(found, expected) == []
