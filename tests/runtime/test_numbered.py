@@ -32,7 +32,7 @@ def of(function: Callable[[Tensor], object], x: Tensor) -> Program:
 def run_of(program: Program, x: Tensor, memory: Heap, capacity: int = 1 << 24) -> Rerun:
     """The run by numbers of a program."""
     storages = {"batch.0": x.untyped_storage()}
-    run = again(Run(program, {}, None, storages, {}, capacity, memory=memory), None, {})
+    run = again(Run(program, {}, None, storages, {}, capacity, memory=memory), None, [])
     assert isinstance(run, Rerun)
     return run
 

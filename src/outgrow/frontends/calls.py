@@ -89,7 +89,7 @@ def repeating(call: Bound, run: Run, noted: Held | None) -> Running:
     """
     slots, stowed = call.captured.slots, call.program.stowed
     staying = (name for name in call.tensors if name not in stowed and not isinstance(slots[name], BatchSlot))
-    return again(run, noted, {name: run.storages[name] for name in staying})
+    return again(run, noted, staying)
 
 
 def carried_out(call: Bound, run: Running) -> Outcome:

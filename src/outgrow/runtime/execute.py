@@ -89,13 +89,17 @@ class Run:
 
     def start(self) -> None:
         """Begin to measure."""
-        there = sum(storage.nbytes() for name, storage in self.storages.items() if name not in self.program.stowed)
+        there = self.there_bytes()
         begin = self.memory.begin(self.capacity_bytes - there)
         self.recording = Recording(begin, perf_counter(), begun_bytes=there + self.memory.resting_bytes())
         self._hold(there)
         for name in self.storages:
             if name in self.program.stowed:
                 self._rest(name, self.program.sizes[name])
+
+    def there_bytes(self) -> int:
+        """What the user's storages take of the device when the run begins."""
+        return sum(item.nbytes() for name, item in self.storages.items() if name not in self.program.stowed)
 
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""

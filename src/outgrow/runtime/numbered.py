@@ -13,6 +13,7 @@ is made where that is large, or something has come to rest since, for all the sm
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -83,21 +84,27 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class NumberedProgram(Program):
-    """A program that has numbers as well."""
+    """A program that has numbers as well, once somebody asks for them; its ops have these `costs`."""
 
-    numbers: Numbers = field(kw_only=True)
+    costs: Mapping[str, Cost] = field(kw_only=True)
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """What stays the same in every run."""
+        return numbers_of(self, self.costs)
 
 
 def numbered(program: Program, costs: Mapping[str, Cost]) -> NumberedProgram:
-    """Return a program with its numbers; its ops have these costs, by name as captured."""
+    """Return a program that has numbers; its ops have these costs, by name as captured."""
     given = {item.name: getattr(program, item.name) for item in fields(program)}
-    return NumberedProgram(**given, numbers=numbers_of(program, costs))
+    return NumberedProgram(**given, costs=costs)
 
 
 def numbers_of(program: Program, costs: Mapping[str, Cost]) -> Numbers:
     """Return the numbers of a program whose ops have these costs, by name as captured."""
     course = course_of(program, costs)
-    needs = [_Needs.of(item, costs) for item in program.instructions]
+    born_bytes = [risen - begun for begun, risen in zip(course.begun_bytes, course.risen_bytes, strict=True)]
+    needs = [_Needs.of(item, costs, born) for item, born in zip(program.instructions, born_bytes, strict=True)]
     first_bytes, after = _rooms(list(_make_room(needs, course.rested_bytes)), course.risen_bytes)
     numbering = _Numbering(program)
     drafts = [numbering.draft(at, item) for at, item in enumerate(program.instructions)]
@@ -129,13 +136,12 @@ class _Needs:
     beside_bytes: int
 
     @classmethod
-    def of(cls, item: Instruction, costs: Mapping[str, Cost]) -> "_Needs":
+    def of(cls, item: Instruction, costs: Mapping[str, Cost], born_bytes: int) -> "_Needs":
         if not isinstance(item, Call):
             return cls(0, isinstance(item, SwapIn), 0)
         cost = costs.get(item.captured, _NOTHING)
-        born = sum(result.size_bytes for result in item.results if result is not None and result.born is not None)
-        is_large = max(born, cost.workspace_bytes) >= arena.LEAST_BYTES
-        return cls(born, is_large, max(0, cost.workspace_bytes - cost.served_bytes))
+        is_large = max(born_bytes, cost.workspace_bytes) >= arena.LEAST_BYTES
+        return cls(born_bytes, is_large, max(0, cost.workspace_bytes - cost.served_bytes))
 
 
 _NOTHING = Cost(0.0)

@@ -5,7 +5,7 @@ storages that rest in the next tier between steps stay there, as the user sees t
 arena. A run that fails leaves them as the last copies out have made them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Any, TypeAlias, final
 
@@ -163,15 +163,17 @@ Running: TypeAlias = Run | Repeated | Rerun
 """A run of a program, whichever way it goes."""
 
 
-def again(run: Run, noted: Held | None, there: Mapping[str, torch.UntypedStorage]) -> Running:
+def again(run: Run, noted: Held | None, staying: Iterable[str]) -> Running:
     """Return a run by numbers or from a score, in place of a run that has not begun; if there is neither, that run.
 
     A run by numbers observes nothing. One from a score needs what an earlier run of the program has `noted` that it
-    held; the user's storages `there` stay where they are.
+    held, and which of the user's storages are `staying` where they are.
     """
     program = run.program
     if isinstance(program, NumberedProgram):
         return run if run.observe else Rerun(run, program.numbers)
     rests = program.lasting == program.stowed and program.lasting <= run.storages.keys()
-    score = None if noted is None or not rests else run.memory.score(there)
-    return run if noted is None or score is None else Repeated(run, score, noted)
+    if noted is None or not rests:
+        return run
+    score = run.memory.score({name: run.storages[name] for name in staying})
+    return run if score is None else Repeated(run, score, noted)

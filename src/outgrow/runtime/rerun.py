@@ -45,7 +45,7 @@ class Rerun:
         for name, item in self.scalars.items():
             if name in numbers.number_of:
                 self._table[numbers.number_of[name]] = item
-        there = sum(item.nbytes() for name, item in self.storages.items() if name not in self.program.stowed)
+        there = run.there_bytes()
         self._room_bytes = run.capacity_bytes - there
         begin = self.memory.begin(self._room_bytes - numbers.first_bytes)
         self._recording = run.recording = Retold(

@@ -105,11 +105,10 @@ class Waiting:
         self.platform.reset_high_water()
 
 
-def _staying(ready: Ready, args: Sequence[object], run: Running) -> dict[str, torch.UntypedStorage]:
-    """Return the storages of a run that stay in place from run to run: those of parameters."""
+def _staying(ready: Ready, args: Sequence[object], run: Running) -> Iterator[str]:
+    """Yield the storages of a run that stay in place from run to run: those of parameters."""
     leaves = ready.captured.batch_leaves
-    found = {name for name, leaf in leaves.items() if isinstance(args[leaf], nn.Parameter)}
-    return {name: run.storages[name] for name in found & run.storages.keys()}
+    return (name for name, leaf in leaves.items() if name in run.storages and isinstance(args[leaf], nn.Parameter))
 
 
 def _end(shared: Shared, ready: Ready, platform: Platform, run: Running) -> None:

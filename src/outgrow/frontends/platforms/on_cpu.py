@@ -23,7 +23,7 @@ from outgrow.runtime.exported import note_exports
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import give_back_mapped
-from outgrow.runtime.numbered import numbered
+from outgrow.runtime.numbered import NumberedProgram, numbered
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import bring_home, is_exchangeable, resident
@@ -86,6 +86,8 @@ class OnCpu:
         freeing.trim()
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
+        if isinstance(program, NumberedProgram):
+            _ = program.numbers  # they take memory, which is there before somebody asks what is left
         if not program.moves:
             bring_home(tensor.untyped_storage() for tensor in tensors.values())
             return None
