@@ -439,6 +439,20 @@ class Looping(nn.Module):
         return x
 
 
+def test_modules_are_given_back_as_they_were(disk_folder: Path) -> None:
+    """Also one that the user had compiled, and one that was taken twice, after a loop that never ended."""
+    in_place = dynamo.InPlace(Settings.of(1 << 30, offload_dir=disk_folder))
+    plain_one, compiled = nn.Linear(4, 4), nn.Linear(4, 4)
+    compiled.compile(backend="eager")
+    before = compiled._compiled_call_impl
+    for module in (plain_one, compiled, compiled):
+        in_place.compile(module)
+    assert before is not compiled._compiled_call_impl
+    in_place.release()
+    assert plain_one._compiled_call_impl is None
+    assert compiled._compiled_call_impl is before
+
+
 def test_a_loop_without_parts_is_told(disk_folder: Path) -> None:
     """Once, by the integrations; a loop with parts is not."""
     in_place = dynamo.InPlace(Settings.of(1 << 30, offload_dir=disk_folder))

@@ -141,6 +141,7 @@ from outgrow.frontends.user.state import Training
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
 from outgrow.runtime.heap import Heap
+from outgrow.runtime.repeated import execute
 
 arena.install()
 
@@ -162,7 +163,7 @@ def noted(self, *arguments):
     most.append(self.held + arena.resting_bytes())
 
 Run._record = noted
-run.execute()
+execute(run)
 assert arena.resting_bytes() > 0, "the large tensor's memory rests"
 assert max(most) <= capacity, (max(most), capacity)
 print("made room")
@@ -181,6 +182,7 @@ from outgrow.frontends.user.state import Training
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
 from outgrow.runtime.heap import Heap
+from outgrow.runtime.repeated import execute
 
 arena.install()
 
@@ -202,7 +204,7 @@ def noted(self, call):
     return apply(self, call)
 
 Run._apply = noted
-run.execute()
+execute(run)
 print(rested["add"])
 """
 
@@ -286,6 +288,7 @@ from outgrow.rewriting.derive import apply_laws
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Progress, Run
 from outgrow.runtime.heap import Heap
+from outgrow.runtime.repeated import execute
 from outgrow.runtime.process import process_bytes
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
@@ -323,7 +326,7 @@ def noted(self, storage, begin, end):
 
 Run._drop = noted
 call = calls.bind(captured, program, Training((), ()), captured.tensors(Training((), ()), (x,)))
-outcome = calls.made_ready(call, {}, spill, Heap(), 1 << 40, Progress(), observe=False).execute()
+outcome = execute(calls.made_ready(call, {}, spill, Heap(), 1 << 40, Progress(), observe=False))
 assert all(torch.equal(one, other) for one, other in zip(outcome.results, expected, strict=True))
 spill.close()
 print(seen)

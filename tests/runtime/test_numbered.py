@@ -17,7 +17,7 @@ from outgrow.runtime.foreknown import course_of
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.numbered import Numbered, NumberedProgram, numbered
 from outgrow.runtime.program import Call, Program
-from outgrow.runtime.repeated import again
+from outgrow.runtime.repeated import again, execute
 from outgrow.runtime.rerun import Rerun
 
 LARGE = arena.LEAST_BYTES // 4
@@ -111,7 +111,7 @@ def test_arguments_in_lists_and_views_are_found() -> None:
         torch.manual_seed(seed)
         x = torch.randn(LARGE)
         run = run_of(program, x, Heap())
-        (found,) = run.execute().results
+        (found,) = execute(run).results
         assert isinstance(found, Tensor)
         assert torch.equal(found, chain(x))
         kept = {item.untyped_storage().data_ptr() for item in run._table if isinstance(item, Tensor)}
@@ -127,7 +127,7 @@ def test_a_result_that_lies_otherwise_is_refused() -> None:
     wrong = Program(**{**vars(program), "instructions": (_returning(exp, torch.ones(16)[::2]), *others)})
     run = run_of(numbered(wrong, {}), x, Heap())
     with pytest.raises(ReplayMismatch, match=re.escape(exp.name)):
-        run.execute()
+        execute(run)
     run.abandon()
     assert not run._table
     assert not run.storages

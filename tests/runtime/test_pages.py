@@ -99,14 +99,17 @@ def test_a_driver_may_unmap_only_what_was_mapped_as_one(monkeypatch: pytest.Monk
     assert calls == [("cuMemUnmap", 8 * PAGE, 2 * PAGE), *unmapped, ("cuMemAddressFree", 8 * PAGE, 2 * PAGE)]
 
 
-def test_a_window_for_which_tables_find_no_room_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("status", "error"), [(2, MemoryError), (700, RuntimeError)])
+def test_a_window_that_the_driver_does_not_show_is_none(
+    monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception]
+) -> None:
     """What was mapped of it is unmapped, and nothing of it is left to hide or close."""
     calls: list[tuple[object, ...]] = []
 
     def told(name: str) -> Callable[..., int]:
         def call(*arguments: object) -> int:
             calls.append((name, *arguments))
-            return 2 * (name == "cuMemMap" and arguments[3] == 4)
+            return status * (name == "cuMemMap" and arguments[3] == 4)
 
         return call
 
@@ -117,7 +120,7 @@ def test_a_window_for_which_tables_find_no_room_is_none(monkeypatch: pytest.Monk
     pages = Pages(mapper, DEVICE)
     pages._pages += [3, 4]
     calls.clear()
-    with pytest.raises(MemoryError):
+    with pytest.raises(error):
         pages.show((0, 1))
     assert calls[-2:] == [("cuMemUnmap", 8 * PAGE, PAGE), ("cuMemAddressFree", 8 * PAGE, 2 * PAGE)]
     assert not pages.are_shown(8 * PAGE)

@@ -26,7 +26,7 @@ from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Progress, Run
 from outgrow.runtime.program import Item, Program
 from outgrow.runtime.recording import Held
-from outgrow.runtime.repeated import Running, again
+from outgrow.runtime.repeated import Running, again, execute
 from outgrow.runtime.spill import Spill
 
 
@@ -101,7 +101,7 @@ def carried_out(call: Bound, run: Running) -> Outcome:
     generators = [(generator, generator.get_state()) for generator in generators_of(call.captured.device)]
     completed = False
     try:
-        outcome = run.execute()
+        outcome = execute(run)
         completed = True
     finally:
         try:

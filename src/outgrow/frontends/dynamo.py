@@ -8,7 +8,6 @@ Each part is planned and run by `frontends.parts`. Those of one budget share it,
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TypeGuard
-from warnings import warn
 
 import torch
 import torch.utils._pytree as pytree
@@ -26,6 +25,7 @@ from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.user.devices import device_of
 from outgrow.frontends.user.living import living
 from outgrow.plan import Estimate
+from outgrow.remarks import remark
 from outgrow.report.parts import BudgetReport, PartReport, PartsReport
 from outgrow.runtime.device import BesideHost
 
@@ -45,9 +45,9 @@ def backend(
 
     `options` are `memory_budget` (bytes, or a string such as "8GiB"), and if need be `offload_dir`, `disk_budget`,
     `planner` and `kernels`, all as for `outgrow.compile`. When it runs it raises `TypeError` for other options,
-    `ValueError` for an unknown planner or unknown kernels, `InvalidQuantity` for a size that is none, `TierFailure` for
-    a folder that cannot be used, `Infeasible` below the floor, `Uncapturable`, and `DeviceFull` where others have taken
-    the memory of a GPU.
+    `ValueError` for an unknown planner, unknown kernels, or a `disk_budget` for a model on a GPU, `InvalidQuantity` for
+    a size that is none, `TierFailure` for a folder that cannot be used, `Infeasible` below the floor, `Uncapturable`,
+    and `DeviceFull` where others have taken the memory of a GPU.
     """
     look_as_in_eager(backend)
     try:
@@ -78,13 +78,21 @@ class InPlace:
         if not torch.cuda.is_available():
             settings.require_disk()
         self._settings = settings
+        self._before: list[tuple[nn.Module, Callable[..., object] | None]] = []
         self._has_parts = self._has_warned = False
 
     def compile(self, module: nn.Module) -> None:
         """Let a module run by parts."""
         look_as_in_eager(InPlace._part)
+        self._before.append((module, module._compiled_call_impl))
         # Dynamo skips the frames of torch.nn's own modules unless they are wrapped; `module.compile` does not wrap them
         module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl), backend=self._part)
+
+    def release(self) -> None:
+        """Let modules run as they did before."""
+        while self._before:
+            module, before = self._before.pop()
+            module._compiled_call_impl = before
 
     def _part(self, module: fx.GraphModule, _example_inputs: Sequence[object]) -> Part:
         self._has_parts = True
@@ -94,7 +102,7 @@ class InPlace:
         """Warn, once, if modules have run and none of them by parts."""
         if not (self._has_parts or self._has_warned):
             self._has_warned = True
-            warn(_NO_PART, stacklevel=3)
+            remark(_NO_PART)
 
 
 def _checked(options: Mapping[str, object]) -> Settings:

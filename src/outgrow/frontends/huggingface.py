@@ -42,9 +42,9 @@ class BudgetCallback(TrainerCallback):
         """Warn if the model does not run by parts."""
         self._in_place.check()
 
-    def on_train_end(self, *_about: object, **kwargs: object) -> None:
-        """Make the model an ordinary module again."""
-        _model(kwargs)._compiled_call_impl = None
+    def on_train_end(self, *_about: object, **_kwargs: object) -> None:
+        """Let the model run as it did before."""
+        self._in_place.release()
 
 
 def _model(told: Mapping[str, object]) -> nn.Module:

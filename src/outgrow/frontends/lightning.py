@@ -69,9 +69,8 @@ class BudgetStrategy(SingleDeviceStrategy):
         self._in_place.check()
 
     def teardown(self) -> None:
-        """Make the modules ordinary ones again."""
-        for module in self._modules():
-            module._compiled_call_impl = None
+        """Let the modules run as they did before."""
+        self._in_place.release()
         super().teardown()
 
     def _modules(self) -> tuple[nn.Module, ...]:

@@ -15,10 +15,10 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from warnings import warn
 
 import torch
 
+from outgrow.remarks import remark
 from outgrow.runtime import native
 
 CHUNK_BYTES = 2 << 20
@@ -146,7 +146,7 @@ def _library() -> ctypes.CDLL | None:
     try:
         library = native.load(_SOURCE)
     except (OSError, subprocess.SubprocessError) as error:
-        warn(f"{_MISSING} It was said: {native.told(error)}", stacklevel=2)
+        remark(f"{_MISSING} It was said: {native.told(error)}")
         return None
     library.arena_resting_bytes.restype = ctypes.c_size_t
     library.arena_rise_bytes.restype = ctypes.c_size_t

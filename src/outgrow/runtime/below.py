@@ -52,7 +52,7 @@ class FileBelow:
         """Return what `size_bytes` more take of the disk."""
         return self.file.taken_for(size_bytes)
 
-    def release(self, is_free: Callable[[int, int], bool]) -> None:
+    def release(self, take_away: Callable[[int, int], bool]) -> None:
         """Give nothing back: a file is one piece."""
 
     def mapped(self, offset: int, size: int, keep: object) -> torch.UntypedStorage:

@@ -26,11 +26,11 @@ from functools import cache
 from itertools import starmap
 from pathlib import Path
 from typing import TypeVar, final
-from warnings import warn
 from weakref import finalize
 
 import torch
 
+from outgrow.remarks import remark
 from outgrow.runtime import native
 from outgrow.units import round_up
 
@@ -233,7 +233,7 @@ def _library(kind: str) -> ctypes.CDLL | None:
     try:
         library = native.load(source(kind), ctypes.PyDLL)  # no function of it takes long, or waits for Python
     except (OSError, subprocess.SubprocessError) as error:
-        warn(f"{_MISSING[kind]} It was said: {native.told(error)}", stacklevel=3)
+        remark(f"{_MISSING[kind]} It was said: {native.told(error)}")
         return None
     library.directed_table.argtypes = (ctypes.c_int,)
     library.directed_table.restype = ctypes.c_void_p

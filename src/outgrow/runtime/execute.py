@@ -25,10 +25,8 @@ from outgrow.runtime.medium import Copy
 from outgrow.runtime.program import Call, Geometry, Item, Program, Result
 from outgrow.runtime.recording import Moment, Recording, seconds_between
 from outgrow.runtime.resting import Extent, rest
+from outgrow.runtime.results import results_of
 from outgrow.runtime.spill import Spill
-
-SEVERAL = (tuple, list)
-"""What an op with several results returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +78,6 @@ class Run:
     free_since: Moment = 0.0
     held: int = 0
     position: int = 0
-
-    def execute(self) -> Outcome:
-        """Run every instruction and return what came of it."""
-        self.start()
-        self.advance(len(self.program.instructions))
-        return self.finish()
 
     def start(self) -> None:
         """Begin to measure."""
@@ -281,12 +273,8 @@ class Run:
 
     def _enter(self, call: Call, returned: object) -> int:
         """Enter what an op returned, and return the bytes that were born."""
-        if not isinstance(returned, SEVERAL):
-            if returned is None or len(call.results) != 1 or call.results[0] is None:
-                return 0
-            return self.enter_one(call, call.results[0], returned)
         born = 0
-        for result, item in zip(call.results, returned, strict=False):
+        for result, item in zip(call.results, results_of(returned), strict=False):
             if result is not None and item is not None:  # a result that is read, and a gradient that was asked for
                 born += self.enter_one(call, result, item)
         return born

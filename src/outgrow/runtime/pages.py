@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol, final
-from warnings import warn
 from weakref import finalize
 
 import torch
+
+from outgrow.remarks import remark
 
 _TAKEN: Counter[str] = Counter()
 """Bytes of all pages of this process, by the name of the device."""
@@ -41,7 +42,7 @@ class Mapper(Protocol):
     def show(self, address: int, pages: Sequence[int]) -> None:
         """Show pages, one after the other, from a reserved address on.
 
-        Raises `MemoryError` where tables find no room; none is shown then, and the addresses are free.
+        Raises `MemoryError` where tables find no room; where it fails none is shown, and the addresses are free.
         """
         ...
 
@@ -86,12 +87,8 @@ class Pages:
             return 0
         size = len(pages) * self.page_bytes
         address = self._mapper.reserve(size)
+        self._mapper.show(address, [self._pages[page] for page in pages])
         self._windows[address] = size
-        try:
-            self._mapper.show(address, [self._pages[page] for page in pages])
-        except MemoryError:
-            del self._windows[address]
-            raise
         return address
 
     def hide(self, address: int) -> None:
@@ -281,7 +278,7 @@ def cuda_pages(torch_device: torch.device) -> Pages | None:
         mapper = CudaMapper(torch_device)
         _try(mapper)
     except RuntimeError as error:
-        warn(f"{torch_device} has no pages for outgrow, so its arena is one piece, with holes: {error}", stacklevel=2)
+        remark(f"{torch_device} has no pages for outgrow, so its arena is one piece, with holes: {error}")
         return None
     return Pages(mapper, torch_device)
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any, NamedTuple
-from warnings import warn
 from weakref import finalize
 
 import torch
 
 from outgrow.errors import TierFailure
+from outgrow.remarks import remark
 from outgrow.runtime import arena
 from outgrow.runtime.memory import HUGE_PAGE_BYTES, bytes_at, bytes_on, fresh
 from outgrow.runtime.pages import reaches_locked
@@ -80,7 +80,7 @@ class HostPool:
             ends.append(unlock)
         elif self.is_locked:
             self.is_locked = False
-            warn(_PAGEABLE.format(format_bytes(size), unlock), stacklevel=2)
+            remark(_PAGEABLE.format(format_bytes(size), unlock))
         self._pieces.append(_Piece(begin, capacity_bytes, piece))
         self.capacity_bytes = capacity_bytes
 
@@ -93,9 +93,12 @@ class HostPool:
         """Return what a piece of `size_bytes` takes of the host."""
         return round_up(size_bytes, HUGE_PAGE_BYTES)
 
-    def release(self, is_free: Callable[[int, int], bool]) -> None:
-        """Give back pieces of which nobody has any byte; `is_free(begin, end)` says so of a piece, by its offsets."""
-        self._pieces = [piece for piece in self._pieces if not is_free(piece.begin, piece.end)]
+    def release(self, take_away: Callable[[int, int], bool]) -> None:
+        """Give back pieces of which nobody has any byte.
+
+        `take_away(begin, end)` says so of a piece, by its offsets, and takes them out of what is free.
+        """
+        self._pieces = [piece for piece in self._pieces if not take_away(piece.begin, piece.end)]
 
     def bytes(self, offset: int, size: int) -> torch.Tensor:
         """Return bytes of the pool, uint8[size]."""

@@ -7,17 +7,18 @@ arena. A run that fails leaves them as the last copies out have made them.
 
 from collections.abc import Iterable, Sequence
 from time import perf_counter
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import torch
 
 from outgrow.analysis.timeline import Lane
 from outgrow.ir.graph import SwapOut
-from outgrow.runtime.execute import SEVERAL, Outcome, Run, by_program, require_as_captured
+from outgrow.runtime.execute import Outcome, Run, by_program, require_as_captured
 from outgrow.runtime.numbered import NumberedProgram
 from outgrow.runtime.program import Call, Item, Lookup
 from outgrow.runtime.recording import Held, Recording
 from outgrow.runtime.rerun import Rerun
+from outgrow.runtime.results import results_of
 from outgrow.runtime.score import Loose, Moved, Placed, Played, Score
 
 
@@ -33,12 +34,6 @@ class Repeated:
         self.program, self.memory, self.progress = run.program, run.memory, run.progress
         self.storages, self.scalars, self.observed = run.storages, run.scalars, run.observed
         self._run, self._noted = run, noted
-
-    def execute(self) -> Outcome:
-        """Run every instruction and return what came of it."""
-        self.start()
-        self.advance(len(self.program.instructions))
-        return self.finish()
 
     def start(self) -> None:
         """Begin to measure."""
@@ -99,7 +94,7 @@ class Repeated:
             else:
                 returned = call.function(*part.arguments, **part.keywords)
             for at, name in part.numbers:
-                self._run.values[name] = _result(returned, at)
+                self._run.values[name] = results_of(returned)[at]
             if is_placing:
                 self._enter_results(part, returned)
                 returned = None
@@ -109,12 +104,13 @@ class Repeated:
 
     def _enter_results(self, part: Played, returned: object) -> None:
         """See to the results with which storages are born."""
+        results = results_of(returned)
         for placed in part.placed:
-            item = _result(returned, placed.at)
+            item = results[placed.at]
             if item is not None:  # a gradient that was asked for
                 self._settle(part.call, placed, item)
         for at, result in part.born:
-            item = _result(returned, at)
+            item = results[at]
             if item is not None:
                 self._run.enter_one(part.call, result, item)
 
@@ -154,13 +150,15 @@ def _found(argument: object, lookup: Lookup) -> object:
     return lookup(argument.name) if isinstance(argument, Loose) else argument
 
 
-def _result(returned: Any, at: int) -> Any:
-    """Return a result of an op: one of several, or the only one."""
-    return returned[at] if isinstance(returned, SEVERAL) else returned
-
-
 Running: TypeAlias = Run | Repeated | Rerun
 """A run of a program, whichever way it goes."""
+
+
+def execute(run: Running) -> Outcome:
+    """Run every instruction and return what came of it."""
+    run.start()
+    run.advance(len(run.program.instructions))
+    return run.finish()
 
 
 def again(run: Run, noted: Held | None, staying: Iterable[str]) -> Running:

@@ -12,11 +12,11 @@ import torch
 
 from outgrow.analysis.timeline import Lane
 from outgrow.ir.graph import Drop, SwapOut, Wait
-from outgrow.runtime.execute import SEVERAL, Outcome, Run, by_program, is_as_captured, require_as_captured
+from outgrow.runtime.execute import Outcome, Run, by_program, is_as_captured, require_as_captured
 from outgrow.runtime.numbered import Arriving, Entering, Numbered, Numbers
 from outgrow.runtime.program import Item
 from outgrow.runtime.recording import Retold
-from outgrow.runtime.results import compact
+from outgrow.runtime.results import compact, results_of
 
 
 @final
@@ -31,12 +31,6 @@ class Rerun:
         self._table = list[Any]()
         self._room_bytes = 0
         """What is left of the capacity beside the user's storages."""
-
-    def execute(self) -> Outcome:
-        """Run every instruction and return what came of it."""
-        self.start()
-        self.advance(len(self.program.instructions))
-        return self.finish()
 
     def start(self) -> None:
         """Begin to measure."""
@@ -148,14 +142,10 @@ class Rerun:
         self._enter(part, returned)
 
     def _enter(self, part: Numbered, returned: object) -> None:
-        """Enter what an op returned, one result or several, and make room for what follows."""
-        is_one = not isinstance(returned, SEVERAL)
+        """Enter what an op returned, and make room for what follows."""
+        results = results_of(returned)
         for entering in part.entering:
-            if is_one:
-                item = returned if len(part.call.results) == 1 else None
-            else:
-                item = returned[entering.at] if entering.at < len(returned) else None
-            self._enter_one(part, entering, item)
+            self._enter_one(part, entering, results[entering.at] if entering.at < len(results) else None)
         if part.held_after_bytes is not None:
             self.memory.leave_free(self._room_bytes - part.held_after_bytes)
 

@@ -1,11 +1,19 @@
-"""How does a result lie in the memory that was planned for it? As captured, and in no more than that.
+"""What are the results of an op, and how do they lie in the memory that was planned for them? As captured, no larger.
 
 A kernel may return a tensor in larger memory: a loss that keeps all that it was summed from. No plan counts that.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from outgrow.runtime.program import Geometry
+
+
+def results_of(returned: object) -> Sequence[Any]:
+    """Return what an op returned, one result or several, one after the other."""
+    return returned if isinstance(returned, tuple | list) else (returned,)
 
 
 def compact(item: torch.Tensor, geometry: Geometry, size_bytes: int) -> torch.Tensor:

@@ -27,6 +27,7 @@ from outgrow.ir.graph import Role
 from outgrow.ir.text import parse_graph, print_graph
 from outgrow.ir.verify import verify
 from outgrow.runtime.execute import Run
+from outgrow.runtime.repeated import execute
 from tests.frontends.replay import placement, replay
 from tests.frontends.steps import JOBS, Job, adam, gradients_accumulated, gradients_cleared_first, mlp, sgd
 
@@ -577,7 +578,7 @@ def test_the_state_of_a_gpus_generator_is_read_and_set_where_the_step_does_it(mo
     assert operators.index("outgrow.write_cuda_generator.default") > 0
     program = lower(captured.graph)
     run = Run(program, {}, None, {"batch.0": torch.ones(4).untyped_storage()}, {}, 1 << 20)
-    run.execute()
+    execute(run)
     assert torch.equal(states[0], torch.arange(16, dtype=torch.uint8) + 2)
 
 

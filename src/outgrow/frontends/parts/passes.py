@@ -41,12 +41,13 @@ class Waiting:
         self.platform = shared.taken(ready.program)
         try:
             run = self._made_ready(call)
+            self.run = again(run, [] if ready.runs else None, _staying(ready, args, run))
         except BaseException:
             shared.idle.append(self.platform)
             raise
-        self.run = again(run, [] if ready.runs else None, _staying(ready, args, run))
         self.end = finalize(self, _end, shared, ready, self.platform, self.run)
-        self.run.start()
+        with self.ended_by_errors():
+            self.run.start()
 
     @contextmanager
     def ended_by_errors(self) -> Iterator[None]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
-from warnings import warn
 from weakref import WeakSet
 
 import torch
@@ -60,8 +59,8 @@ _WAITS = (
     "them there, load it with map_location='cpu'."
 )
 _idle: "WeakSet[OnDevice]" = WeakSet()
-_idle_lock = RLock()
 """Whole steps that do not run now."""
+_idle_lock = RLock()
 _TRIED_AT_ONCE = 2
 """Trying an op takes up to twice the bytes that it touches: of two runs both hold their results."""
 
@@ -79,7 +78,8 @@ def platform_of(settings: Settings, home: torch.device, device: BesideHost | Non
         device = Cuda(home)
     if settings.disk_bytes is not None and settings.host_bytes is None:
         raise ValueError(
-            "disk_budget is for a model on the CPU, or beside a host_budget: without one, a model on a GPU has no file."
+            "disk_budget is for a model on the CPU, or, in outgrow.compile, beside a host_budget: without one, a model "
+            "on a GPU has no file."
         )
     return OnDevice(settings, device)
 
@@ -230,8 +230,7 @@ class OnDevice:
 
     def held_at_most(self, program: Program, recording: Recording) -> int:  # noqa: ARG002
         """The arena, with the holes between addresses, what lies beside it, and arenas of idle steps."""
-        others = sum(other.resting_bytes() for other in self._idle_beside())
-        return self._taken_by(self._arena.size_bytes, program.placed) + others
+        return self._taken_by(self._arena.size_bytes, program.placed) + self._idle_beside_bytes()
 
     def resting_bytes(self) -> int:
         return self._arena.size_bytes
@@ -240,7 +239,7 @@ class OnDevice:
         """Do nothing: to come home closes the arenas, and that goes before."""
 
     def idle_bytes(self) -> int:
-        return self.resting_bytes() + sum(other.resting_bytes() for other in self._idle_beside())
+        return self.resting_bytes() + self._idle_beside_bytes()
 
     def held_bytes(self, tensors: list[Tensor]) -> int:
         return resident_bytes(item for item in tensors if item.device == self._device.torch_device)
@@ -258,7 +257,7 @@ class OnDevice:
         try:
             bring_home(item for item in storages if not is_own or self._beside.spill.has(item))
         except torch.OutOfMemoryError:
-            warn(_STAYS, stacklevel=2)
+            remark(_STAYS)
 
     def forget(self, program: Program) -> None:
         if self.last is not None and self.last.program is program:
@@ -268,6 +267,9 @@ class OnDevice:
     def close(self) -> None:
         self._beside.spill.close()
         self._arena.close()
+
+    def _idle_beside_bytes(self) -> int:
+        return sum(other.resting_bytes() for other in self._idle_beside())
 
     def _idle_beside(self) -> list["OnDevice"]:
         """Other steps of this device that do not run."""

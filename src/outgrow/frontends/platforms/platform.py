@@ -67,7 +67,7 @@ class Platform(Protocol):
         ...
 
     def install(self) -> None:
-        """Let memory be served as planned steps need it; done when a plan is made."""
+        """Let memory be served as planned steps need it; done when a step runs first, and when a part is planned."""
         ...
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:

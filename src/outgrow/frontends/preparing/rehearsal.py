@@ -33,6 +33,7 @@ from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.device import BesideHost
 from outgrow.runtime.directed import scratch_needed, watched
 from outgrow.runtime.program import Call, Geometry, Item
+from outgrow.runtime.results import results_of
 
 _ROUNDS, _TURNS = 3, 4
 _SCALARS: Mapping[str, Item] = {"float": 0.5, "int": 1, "bool": True}
@@ -174,7 +175,7 @@ class Rehearsal:
 
     def _check_devices(self, call: Call, returned: object, elsewhere: Collection[str]) -> None:
         """Raise `ReplayMismatch` for a result that is born in other memory than the capture says."""
-        for result, item in zip(call.results, _several(returned), strict=False):
+        for result, item in zip(call.results, results_of(returned), strict=False):
             if result is not None and result.born is not None and isinstance(item, torch.Tensor):
                 home = torch.device("cpu") if result.born in elsewhere else self.device.torch_device
                 if item.device != home:
@@ -187,7 +188,7 @@ class Rehearsal:
         returned, allocations = watched(run, self.device.torch_device)
         numbers = {item.address: at for at, item in enumerate(allocations) if item.died is None}
         results: dict[int, tuple[int, int]] = {}
-        for place, (result, item) in enumerate(zip(call.results, _several(returned), strict=False)):
+        for place, (result, item) in enumerate(zip(call.results, results_of(returned), strict=False)):
             if isinstance(item, torch.Tensor) and result is not None and result.born is not None:
                 number = numbers.get(item.untyped_storage().data_ptr())
                 if number is not None:
@@ -228,10 +229,6 @@ class Rehearsal:
 def _only_checks(graph: Graph, op: Op) -> bool:
     """Whether an op makes and writes no bytes: noise would not pass what it checks, and a failure ends a GPU's work."""
     return not op.results and not any(graph.storages[name].size_bytes for name in op.writes)
-
-
-def _several(returned: object) -> tuple[object, ...]:
-    return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
 
 
 def _ignore(_share: float) -> None:

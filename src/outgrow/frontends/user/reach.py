@@ -186,17 +186,17 @@ class _Reach:
                 self._note(location)
                 self._follow(location, is_of_super=SUPER in path.names)
         for call in found.calls:
-            given = _Given(
+            handed = _Given(
                 tuple([_all_locations(function, paths, known) for paths in call.positions]),
                 tuple([(name, _all_locations(function, paths, known)) for name, paths in call.keywords]),
             )
             callees = list(_locations(function, call.callee, known))
-            met = [self._follow(callee, given, is_of_super=SUPER in call.callee.names) for callee in callees]
+            met = [self._follow(callee, handed, is_of_super=SUPER in call.callee.names) for callee in callees]
             self._use(callee.above() for callee in callees if _reads_all(callee))
             if call.callee.names == ("getattr",) and not call.callee.is_local:
-                self._use_numbers(location for locations in given.positions[:1] for location in locations)
+                self._use_numbers(location for locations in handed.positions[:1] for location in locations)
             if not any(met) and (call.callee.is_local or call.callee.names[0] not in _BLIND):
-                self._use(location for locations in given.all() for location in locations)
+                self._use(location for locations in handed.all() for location in locations)
         self._use(_all_locations(function, found.whole, known))
         for location in _all_locations(function, found.asked, known):
             self._note(location)

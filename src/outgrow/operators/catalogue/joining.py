@@ -3,7 +3,7 @@
 A slice is cut along its own dimension as well: its elements lie at multiples of its step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from outgrow.operators.catalogue.entry import Entry, dimension, sized, whole_number, with_argument
 from outgrow.operators.tdl import ALL, All, Argument, Call, Place, Result, applied, numbered
@@ -61,19 +61,15 @@ def _sliced(call: Call, cut: str) -> Call:
     return with_argument(with_argument(call, 2, 0), 3, x.shape[axis])
 
 
-def of_a_part(axis_at: int) -> Callable[[Call], list[Result | None]]:
-    """Return the description of a gradient that is zero except in a part; the axis is argument number `axis_at`."""
-
-    def describe(call: Call) -> list[Result | None]:
-        (y,) = call.operands
-        (shape,) = call.shapes
-        assert shape is not None, "a gradient is a result"
-        axis = dimension(call.arguments[axis_at], len(shape))
-        at = _but(axis, len(shape))
-        read = at if len(y.shape) == len(shape) else (*at[:axis], *at[axis + 1 :])
-        return [Result.at(at, applied(y[read]))]
-
-    return describe
+def of_a_part(call: Call) -> list[Result | None]:
+    """A gradient that is zero except in a part."""
+    (y,) = call.operands
+    (shape,) = call.shapes
+    assert shape is not None, "a gradient is a result"
+    axis = dimension(call.arguments[2], len(shape))
+    at = _but(axis, len(shape))
+    read = at if len(y.shape) == len(shape) else (*at[:axis], *at[axis + 1 :])
+    return [Result.at(at, applied(y[read]))]
 
 
 def _but(dim: Argument, rank: int) -> tuple[Place | All, ...]:
@@ -89,6 +85,6 @@ ENTRIES: Mapping[str, Entry] = {
     "aten.unbind.int": Entry(taken_out),
     "aten.select.int": Entry(taken_out),
     "aten.slice.Tensor": Entry(slice_tensor, _sliced),
-    "aten.slice_backward.default": Entry(of_a_part(2), sized(1)),
-    "aten.select_backward.default": Entry(of_a_part(2), sized(1)),
+    "aten.slice_backward.default": Entry(of_a_part, sized(1)),
+    "aten.select_backward.default": Entry(of_a_part, sized(1)),
 }
