@@ -6,7 +6,7 @@ from rows import workload_function
 
 from outgrow.errors import InvalidWorkload
 from outgrow.frontends.preparing.machines import described_machine
-from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured
+from outgrow.frontends.preparing.prepare import How, KnownMachine, plan_captured
 from outgrow.frontends.workloads.loading import built
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.graph import Role
@@ -42,7 +42,7 @@ def test_each_workload_is_planned(name: str) -> None:
     The captured step is the one that repeats: the state of the optimizer is there from the start.
     """
     captured = capture_workload(workload_function(name), TINY[name])
-    plan = plan_captured(captured, V100, AMPLE).plan
+    plan = plan_captured(captured, V100, AMPLE, How()).plan
     assert plan.predicted == plan.in_core
     storages = captured.graph.storages.values()
     assert plan.in_core.peak_bytes > sum(storage.size_bytes for storage in storages if storage.is_persistent)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from outgrow.commands.job import Job, Prospect
 from outgrow.errors import Infeasible, InvalidPlan
+from outgrow.frontends.preparing.prepare import How
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.report.account import account_of
 from outgrow.report.comparison import Row, comparison
@@ -24,12 +25,8 @@ def plan(job: Job, narrator: Narrator) -> None:
     prospect = Prospect.of(job)
     ahead = prospect.ahead(job.settings)
     narrator.stage("plan")
-    prepared = ahead.planned(
-        job.limit_bytes,
-        planner=job.planner,
-        progress=narrator.stage,
-        solver_seconds=job.solver_seconds,
-    )
+    how = How(job.planner, solver_seconds=job.solver_seconds, progress=narrator.stage)
+    prepared = ahead.planned(job.limit_bytes, how)
     found = Findings(
         prepared.summary(job.workload),
         prepared.plan,
@@ -51,16 +48,11 @@ def compare(job: Job, narrator: Narrator) -> None:
     ahead = prospect.ahead(job.settings)
     rows: list[Row] = []
     bound: float | None = None
+    how = How(solver_seconds=job.solver_seconds, progress=narrator.stage)
     for planner in PLANNER_NAMES:
         narrator.stage(f"planning by {planner}")
         try:
-            prepared = ahead.planned(
-                job.limit_bytes,
-                planner=planner,
-                progress=narrator.stage,
-                prove=bound is None,
-                solver_seconds=job.solver_seconds,
-            )
+            prepared = ahead.planned(job.limit_bytes, replace(how, planner=planner, prove=bound is None))
         except Infeasible as refusal:
             rows.append(Row(planner, refusal))
             continue

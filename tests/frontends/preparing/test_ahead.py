@@ -10,7 +10,7 @@ from outgrow.errors import Infeasible
 from outgrow.frontends.preparing import prepare
 from outgrow.frontends.preparing.ahead import Ahead, look_ahead
 from outgrow.frontends.preparing.machines import described_machine
-from outgrow.frontends.preparing.prepare import KnownMachine
+from outgrow.frontends.preparing.prepare import How, KnownMachine
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.graph import Role
 
@@ -52,14 +52,14 @@ def normalised(*, width: int = 400, rows: int = 400, channels: int = 1 << 18) ->
 def floor_of(ahead: Ahead) -> int:
     """Return the floor that a refusal names."""
     with pytest.raises(Infeasible) as refusal:
-        ahead.planned(1 << 20, prove=False)
+        ahead.planned(1 << 20, How(prove=False))
     return refusal.value.floor_bytes
 
 
 def test_the_plan_is_that_of_the_step_that_comes_again() -> None:
     """It finds the state of the optimizer."""
     ahead = look_ahead(adaptive, {}, V100)
-    prepared = ahead.planned(1 << 32)
+    prepared = ahead.planned(1 << 32, How())
     given = [storage for name, storage in prepared.graph.storages.items() if name not in prepared.graph.born_at]
     assert sum(item.size_bytes for item in given if item.role is Role.OPTIMIZER) > 2 * 6 * (4 << 20)
     assert prepared.graph == ahead.steps[-1].graph
@@ -69,11 +69,11 @@ def test_a_floor_that_is_named_has_a_plan() -> None:
     """Exactly there, for every step, and not a byte below."""
     ahead = look_ahead(adaptive, {}, V100)
     floor = floor_of(ahead)
-    prepared = ahead.planned(floor, prove=False)
+    prepared = ahead.planned(floor, How(prove=False))
     assert prepared.plan.budget.limit_bytes == floor
     assert prepared.plan.floor_bytes <= floor
     with pytest.raises(Infeasible):
-        ahead.planned(floor - 1, prove=False)
+        ahead.planned(floor - 1, How(prove=False))
 
 
 def test_the_floor_without_a_budget_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_the_floor_without_a_budget_has_a_plan(monkeypatch: pytest.MonkeyPatch) 
     ahead = look_ahead(normalised, {}, V100)
     assert ahead.steps[-1].copied_bytes > 2 << 20
     floor = ahead.floor_bytes()
-    assert ahead.planned(floor, prove=False).plan.floor_bytes <= floor
+    assert ahead.planned(floor, How(prove=False)).plan.floor_bytes <= floor
 
 
 @pytest.mark.parametrize("is_turned", [False, True])
@@ -93,7 +93,7 @@ def test_each_step_has_to_fit(*, is_turned: bool) -> None:
     mixed = Ahead(steps[::-1] if is_turned else steps, V100)
     largest = Ahead(steps[:1], V100)
     assert floor_of(mixed) == floor_of(largest)
-    assert mixed.planned(1 << 32).plan.floor_bytes == largest.planned(1 << 32).plan.floor_bytes
+    assert mixed.planned(1 << 32, How()).plan.floor_bytes == largest.planned(1 << 32, How()).plan.floor_bytes
 
 
 def test_what_the_process_takes_counts() -> None:

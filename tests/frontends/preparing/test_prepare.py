@@ -8,7 +8,7 @@ import torch
 from outgrow.analysis.cost import Cost
 from outgrow.errors import Infeasible, Uncapturable
 from outgrow.frontends.preparing.machines import described_machine, machine_names
-from outgrow.frontends.preparing.prepare import KnownMachine, Prepared, plan_captured
+from outgrow.frontends.preparing.prepare import How, KnownMachine, Prepared, plan_captured
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.workloads.loading import built, load_workload_function
 from outgrow.frontends.workloads.steps import capture_workload
@@ -67,7 +67,7 @@ def test_a_plan_says_what_training_would_take(tmp_path: Path) -> None:
     """Below what the step takes in core there is a plan within the budget, and nothing has been measured."""
     function = load_workload_function(f"{written(tmp_path)}:perceptron")
     budget = 100 << 20
-    summary = plan_captured(capture_workload(function, DEEP), V100, budget).summary("toy")
+    summary = plan_captured(capture_workload(function, DEEP), V100, budget, How()).summary("toy")
     assert summary.predicted.peak_bytes + summary.overhead_bytes <= budget < summary.in_core_peak_bytes
     assert summary.predicted.seconds >= summary.bound_seconds > 0
     assert summary.measured is None
@@ -78,7 +78,7 @@ def test_a_model_larger_than_any_memory_is_planned(tmp_path: Path) -> None:
     """Nothing is allocated: a batch of 128 TiB is no obstacle."""
     function = load_workload_function(f"{written(tmp_path)}:perceptron")
     with pytest.raises(Infeasible, match="below the floor"):
-        plan_captured(capture_workload(function, {"rows": 1 << 35, "width": 1 << 10}), V100, 1 << 40)
+        plan_captured(capture_workload(function, {"rows": 1 << 35, "width": 1 << 10}), V100, 1 << 40, How())
 
 
 def test_content_that_is_not_there_is_named(tmp_path: Path) -> None:

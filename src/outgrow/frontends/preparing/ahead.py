@@ -8,17 +8,15 @@ takes itself: modules that are imported, data that are read, steps as graphs.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
 
 from outgrow.errors import Infeasible
-from outgrow.frontends.preparing.prepare import KnownMachine, Prepared, plan_captured, problem_of
+from outgrow.frontends.preparing.prepare import How, KnownMachine, Prepared, plan_captured, problem_of
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.workloads.steps import capture_steps
 from outgrow.frontends.workloads.workload import Workload
-from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.pareto import range_of
-from outgrow.planning.problem import Problem, silent
+from outgrow.planning.problem import Problem
 from outgrow.runtime.freeing import settled_bytes
 
 
@@ -30,26 +28,10 @@ class Ahead:
     target: KnownMachine
     taken_bytes: int = 0
 
-    def planned(
-        self,
-        budget_bytes: int,
-        *,
-        planner: str = "search",
-        progress: Callable[[str, float], None] = silent,
-        prove: bool = True,
-        solver_seconds: float = SOLVER_SECONDS,
-    ) -> Prepared:
+    def planned(self, budget_bytes: int, how: How) -> Prepared:
         """Return the plan of the last step; raises `Infeasible`, naming the largest floor, if one does not fit."""
-        quickly = [self._tried(step, budget_bytes, prove=False, quick=True) for step in self.steps[:-1]]
-        wanted = self._tried(
-            self.steps[-1],
-            budget_bytes,
-            planner=planner,
-            progress=progress,
-            prove=prove,
-            solver_seconds=solver_seconds,
-        )
-        found = [*quickly, wanted]
+        quickly = [self._tried(step, budget_bytes, How(prove=False, quick=True)) for step in self.steps[:-1]]
+        found = [*quickly, self._tried(self.steps[-1], budget_bytes, how)]
         refusals = [item for item in found if isinstance(item, Infeasible)]
         if refusals:
             raise max(refusals, key=attrgetter("floor_bytes"))
@@ -66,9 +48,9 @@ class Ahead:
         problems = (problem_of(step, self.target, self.taken_bytes) for step in self.steps)
         return max(range_of(Orders(problem))[0] for problem in problems)
 
-    def _tried(self, step: Captured, budget_bytes: int, **how: Any) -> Prepared | Infeasible:
+    def _tried(self, step: Captured, budget_bytes: int, how: How) -> Prepared | Infeasible:
         try:
-            return plan_captured(step, self.target, budget_bytes, taken_bytes=self.taken_bytes, **how)
+            return plan_captured(step, self.target, budget_bytes, how, self.taken_bytes)
         except Infeasible as refusal:
             return refusal
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.ahead import Ahead
-from outgrow.frontends.preparing.prepare import Prepared
+from outgrow.frontends.preparing.prepare import How, Prepared
 from outgrow.planning.pareto import slowdown_of
 
 
@@ -28,7 +28,7 @@ class Trial:
 def trial(ahead: Ahead, budget_bytes: int, planner: str, value: int) -> Trial:
     """Plan the steps that were captured with this value of the setting."""
     try:
-        return Trial(value, ahead.planned(budget_bytes, planner=planner, prove=False))
+        return Trial(value, ahead.planned(budget_bytes, How(planner, prove=False)))
     except Infeasible as refusal:
         return Trial(value, refusal)
 

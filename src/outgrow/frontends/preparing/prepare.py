@@ -176,29 +176,34 @@ def within(limit_bytes: int, overhead_within: Callable[[int], int], found: Calla
                 raise
 
 
+@dataclass(frozen=True)
+class How:
+    """How a step is planned: by which planner, with a proof of how near the plan is to the best one, or quickly."""
+
+    planner: str = "search"
+    prove: bool = True
+    quick: bool = False
+    solver_seconds: float = SOLVER_SECONDS
+    progress: Callable[[str, float], None] = silent
+
+
 def plan_captured(
-    captured: Captured,
-    target: KnownMachine,
-    budget_bytes: int,
-    *,
-    planner: str = "search",
-    progress: Callable[[str, float], None] = silent,
-    prove: bool = True,
-    solver_seconds: float = SOLVER_SECONDS,
-    taken_bytes: int = 0,
-    quick: bool = False,
+    captured: Captured, target: KnownMachine, budget_bytes: int, how: How, taken_bytes: int = 0
 ) -> Prepared:
     """Plan a captured step before it has run, in a process that takes `taken_bytes` for other things.
 
     Raises `Infeasible` if the budget is below the floor.
     """
     problem = replace(
-        problem_of(captured, target, taken_bytes), quick=quick, solver_seconds=solver_seconds, progress=progress
+        problem_of(captured, target, taken_bytes),
+        quick=how.quick,
+        solver_seconds=how.solver_seconds,
+        progress=how.progress,
     )
     found = within(
         budget_bytes,
         lambda limit: _overhead_bytes(captured, taken_bytes, limit),
-        lambda budget: planned(replace(problem, budget=budget), planner, prove=prove),
+        lambda budget: planned(replace(problem, budget=budget), how.planner, prove=how.prove),
     )
     prepared = Prepared.of(problem, found)
     prepared.require_verified()

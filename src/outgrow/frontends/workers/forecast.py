@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from outgrow.analysis.cost import cost_key, costs_of
 from outgrow.errors import Infeasible
-from outgrow.frontends.preparing.prepare import KnownMachine, plan_captured
+from outgrow.frontends.preparing.prepare import How, KnownMachine, plan_captured
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.workers.divisible import Divisible, exchange_costs
 from outgrow.ir.flight import ARRIVED
@@ -91,7 +91,7 @@ def _planned(
     if budget_bytes is None:
         trace = replay(captured.graph, costs_of(captured.graph, target.machine.device, target.costs), target.machine)
         return Estimate(trace.peak_bytes, trace.seconds)
-    return plan_captured(captured, target, budget_bytes, progress=progress, prove=False).plan.predicted
+    return plan_captured(captured, target, budget_bytes, How(prove=False, progress=progress)).plan.predicted
 
 
 def _data_parallel(
