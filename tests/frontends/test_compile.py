@@ -673,6 +673,28 @@ def test_a_signal_leaves_the_last_step(compiled: Compile, short: Callable[..., i
 # ---- What is refused
 
 
+def test_no_gradient_goes_back_into_a_step_that_is_over(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it returns has a graph as in eager mode; a term that is added outside would miss the gradient behind it."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    job = wide(layers=2)
+
+    def losses(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        loss = job.loss(x, y)
+        loss.backward()
+        job.optimizer.step()
+        job.optimizer.zero_grad()
+        return loss, loss, loss.detach(), y + 1
+
+    first, second, detached, number = compiled(job, AMPLE, losses)(*job.batches[0])
+    assert (first.requires_grad, detached.requires_grad, number.requires_grad) == (True, False, False)
+    assert first is second
+    assert torch.equal(first.detach(), detached)
+    first *= 2
+    penalty = sum(parameter.square().sum() for parameter in job.model.parameters())
+    with pytest.raises(Uncapturable, match=r"test_compile\.py:\d+: .*call backward\(\) in the function"):
+        (first + penalty).backward()
+
+
 @pytest.mark.parametrize("budget", ["8 bananas", "", 0, -1, "-1GiB", True, 1.5, None])
 @pytest.mark.parametrize("which", ["memory_budget", "disk_budget", "host_budget"])
 def test_a_budget_is_a_size(budget: object, which: str, disk_folder: Path) -> None:

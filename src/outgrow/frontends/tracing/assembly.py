@@ -184,7 +184,8 @@ class _Assembly:
         leaves = list(self.traced.returned)
         for at, output in enumerate(self.traced.outputs):
             if isinstance(output, Leaf):
-                leaves[output.index] = GraphResult(numbers[at]) if at in numbers else self.outputs[at]
+                found = GraphResult(numbers[at], output.has_graph) if at in numbers else self.outputs[at]
+                leaves[output.index] = found
         return Returned(self.traced.structure, tuple(leaves))
 
 

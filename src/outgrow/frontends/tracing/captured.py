@@ -19,6 +19,7 @@ from outgrow.analysis.updates import written_before_updates
 from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.fake.questions import Question, first_changed
 from outgrow.frontends.user.attributes import Contents, Left, Settled
+from outgrow.frontends.user.behind import with_nothing_behind
 from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Changed, Filled, Outside
@@ -55,9 +56,10 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """The result of the graph of this number."""
+    """The result of the graph of this number; `has_graph` if it had one in eager mode."""
 
     number: int
+    has_graph: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,5 +237,15 @@ class Captured:
 
     def unflatten(self, results: Sequence[object]) -> object:
         """Return what the step returns, made of the graph's results: tensors, and floats for host scalars."""
-        leaves = [results[leaf.number] if isinstance(leaf, GraphResult) else leaf for leaf in self.returned.leaves]
+        ended: dict[int, Tensor] = {}
+
+        def given(leaf: object) -> object:
+            if not isinstance(leaf, GraphResult):
+                return leaf
+            result = results[leaf.number]
+            if not leaf.has_graph or not isinstance(result, Tensor):
+                return result
+            return ended.setdefault(leaf.number, with_nothing_behind(result))
+
+        leaves = [given(leaf) for leaf in self.returned.leaves]
         return pytree.tree_unflatten(leaves, self.returned.structure)

@@ -93,9 +93,10 @@ _DIVIDING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "F
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf of what the step returns."""
+    """A leaf of what the step returns; `has_graph` if autograd knows how it was made."""
 
     index: int
+    has_graph: bool
 
 
 Output: TypeAlias = Leaf | StateSlot | None
@@ -398,7 +399,7 @@ def _observe(returned: object, training: Training, before: Mapping[StateSlot, Te
         is_output = isinstance(leaf, (Tensor, *py_sym_types))
         run.returned.append(None if is_output else leaf)
         if is_output:
-            run.outputs.append(Leaf(at))
+            run.outputs.append(Leaf(at, isinstance(leaf, Tensor) and leaf.grad_fn is not None))
             found.append(leaf)
     after = state_tensors(training)
     for slot, tensor in after.items():

@@ -13,6 +13,7 @@ hooks          functions that torch calls by itself
 outside        the numbers at these locations, things that a step uses, and its helpers
 taken          what a step takes out of what is outside, so that it is gone
 escapes        what a step keeps that has no content
+behind         what a step returns that autograd has made
 unseen         what a step does that no trace sees
 living         the objects of some kind that the process holds
 drawn          random numbers that are not torch's
