@@ -1,9 +1,12 @@
 """Numbers that a step finds outside are those of the call, and those that it changes are changed once a call."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -175,6 +178,41 @@ class Rate:
     rate = 1.0
 
 
+class Where:
+    """A descriptor."""
+
+    def __get__(self, owner: "Reading | None", kind: type) -> Any:
+        return self if owner is None else owner.rate
+
+
+class LookingConfig:
+    """A configuration whose attributes are entries."""
+
+    def __init__(self) -> None:
+        self.entries = {"rate": 1.0}
+
+    def __getattr__(self, name: str) -> float:
+        return self.entries[name]
+
+
+def importing(x: Tensor) -> Tensor:
+    import tests.frontends.user.test_outside as here  # noqa: PLW0406
+
+    return x * here.FACTOR
+
+
+def importing_from(x: Tensor) -> Tensor:
+    from .test_outside import FACTOR as factor  # noqa: N811
+
+    return x * factor
+
+
+def importing_the_whole(x: Tensor) -> Tensor:
+    import tests.frontends.user.test_outside  # noqa: PLW0406
+
+    return x * tests.frontends.user.test_outside.FACTOR
+
+
 def scaled(x: Tensor, config: Rate, *, other: Rate) -> Tensor:
     return x * config.rate * other.rate
 
@@ -198,8 +236,14 @@ class Reading:
         self.config, self.other = Rate(), Rate()
         self.rate = 1.0
 
+    described = Where()
+
     @property
     def slow(self) -> float:
+        return self.rate
+
+    @cached_property
+    def kept(self) -> float:
         return self.rate
 
     @staticmethod
@@ -243,6 +287,13 @@ READS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
     "given to a static method": (lambda x: READING.apart(x, READING.config), {"READING.config.rate"}),
     "of a class method": (READING.by_class, {"self.shared"}),
     "behind a property": (lambda x: x * READING.slow, {"READING.rate"}),
+    "behind a property that is kept": (lambda x: x * READING.kept, {"READING.rate"}),
+    "behind a descriptor": (lambda x: x * READING.described, {"READING.rate"}),
+    "among attributes": (lambda x: x * vars(READING)["rate"], {"READING.__dict__.rate"}),
+    "among attributes by their name": (lambda x: x * READING.__dict__["rate"], {"READING.__dict__.rate"}),
+    "of a module that is imported": (importing, {"tests.frontends.user.test_outside.FACTOR"}),
+    "out of a module": (importing_from, {"tests.frontends.user.test_outside.FACTOR"}),
+    "of a module in a package": (importing_the_whole, {"tests.frontends.user.test_outside.FACTOR"}),
     "of a wrapped method": (READING.without_gradients, {"self.rate"}),
     "of the class above": (READING.inherited, {"self.rate"}),
     "of an object that is called": (lambda x: READING(x + 1), {"READING.shared"}),
@@ -279,6 +330,35 @@ DROPPING = Dropping()
 def test_numbers_are_found_in_many_ways(step: Callable[[Tensor], Tensor], found: set[str]) -> None:
     """By the place where they are, whichever way the code takes to it."""
     assert names(step) == found
+
+
+def test_entries_that_look_like_attributes_of_a_configuration_count() -> None:
+    """What its class has for that is looked at."""
+    config = LookingConfig()
+    captured = capture(lambda x: x * config.rate, [], [], (torch.ones(2),))
+    assert captured.outside.still_hold()
+    config.entries["rate"] = 2.0
+    assert not captured.outside.still_hold()
+
+
+def test_a_module_that_the_step_imports_first_counts_from_the_next_call_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in it was not there when the step was looked at."""
+    (tmp_path / "imported_first.py").write_text("rate = 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def step(x: Tensor) -> Tensor:
+        import imported_first  # pyright: ignore[reportMissingImports]
+
+        return x * imported_first.rate
+
+    assert not capture(step, [], [], (torch.ones(2),)).outside.still_hold()
+    outside = capture(step, [], [], (torch.ones(2),)).outside
+    assert outside.still_hold()
+    sys.modules["imported_first"].rate = 2.0  # pyright: ignore[reportAttributeAccessIssue]
+    assert not outside.still_hold()
+    monkeypatch.delitem(sys.modules, "imported_first")
 
 
 def test_forward_passes_of_modules_in_training_are_looked_at() -> None:

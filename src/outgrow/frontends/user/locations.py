@@ -71,6 +71,8 @@ class Location:
 
     def may_come(self) -> bool:
         """Whether nothing is there, but may be at another time."""
+        if self.root is sys.modules and len(self.path) == 1:
+            return self.own() is MISSING
         owner, name = self.owner(), self.path[-1]
         if owner is MISSING or isinstance(owner, nn.Module) or _table(owner) is None:
             return False
@@ -139,6 +141,8 @@ def _own_part(value: object, name: str) -> object:
     if isinstance(value, type):
         return vars(value).get(name, MISSING) if is_of_the_user(value) else MISSING
     table = _table(value)
+    if name == "__dict__" and not isinstance(value, dict):
+        return MISSING if table is None else table
     if table is not None and name in table:
         return table[name]
     if isinstance(value, nn.Module):

@@ -3,6 +3,7 @@
     variables     that it closes over, and global ones
     attributes    of what is in a variable, or of the object that it is a method of: `self.count`, `config.loss.weight`
     entries       of dictionaries, under words: `state["step"]`
+    modules       that its code imports itself, and what is in them
 
 What it calls by name, a function, a method or an object of the user's, is looked at as well, with what it is given, and
 so is all that wraps a function. What torch calls is looked at for itself: forward passes of the modules in training,
@@ -11,10 +12,12 @@ looked at; of an object that is, the methods that operators call. What is reache
 object in a list, is not seen.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
+from importlib.util import resolve_name
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -23,11 +26,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.optim import Optimizer
 
-from outgrow.frontends.user.configuration import NUMBERS, is_opaque
+from outgrow.frontends.user.configuration import NUMBERS, is_configuration, is_opaque
 from outgrow.frontends.user.drawn import wrapped_by, wraps
 from outgrow.frontends.user.hooks import hooks
 from outgrow.frontends.user.locations import MISSING, Location, is_of_the_user, of_class
-from outgrow.frontends.user.reads import SUPER, Path, reads
+from outgrow.frontends.user.reads import IMPORT, SUPER, Path, reads
 from outgrow.frontends.user.refusals import is_of_a_library
 
 _WRITING = frozenset(("add", "append", "appendleft", "clear", "discard", "extend", "insert", "setdefault", "update"))
@@ -218,7 +221,7 @@ class _Reach:
                 for item in list(value.values() if isinstance(value, dict) else value)[:_MOST_ITEMS]:
                     if _is_function(item):
                         self.meet(item, _Given())
-            elif value is not MISSING and is_opaque(value) and not isinstance(value, type):
+            elif value is not MISSING and (is_opaque(value) or is_configuration(value)) and not isinstance(value, type):
                 for method in _operators(type(value)):
                     self.meet(method, _Given().behind(location))
 
@@ -255,9 +258,11 @@ class _Reach:
             match found:
                 case FunctionType() if not isinstance(owner, type):
                     met |= self.meet(found, given.behind(holder))
-                case property(fget=FunctionType() as getter):
+                case property(fget=FunctionType() as getter) | cached_property(func=FunctionType() as getter):
                     met |= self.meet(getter, _Given().behind(holder))
                 case _:
+                    for getter in list(of_class(type(found), "__get__"))[:1]:
+                        met |= self.meet(getter, _Given().behind(self._holding("self", found), holder))
                     met |= self._meet_of(owner, found, given, None)
         return met
 
@@ -296,16 +301,27 @@ def _operators(kind: type) -> Iterator[FunctionType]:
 
 
 def _locations(function: FunctionType, path: Path, known: Mapping[str, Locations]) -> Iterator[Location]:
-    """Yield where a path of a function begins, and goes on: at a parameter, in a closure, or at a global variable."""
+    """Yield where a path of a function goes on: from a parameter, a closure, a global variable, or a module."""
     name, *rest = [name for name in path.names if name != SUPER]
     free, cells = function.__code__.co_freevars, function.__closure__
     if path.is_local:
         found = [location.below(tuple(rest)) for location in known.get(name, ())]
+    elif name == IMPORT:
+        module = _resolved(rest[0], function)
+        found = [] if module is None else [Location(sys.modules, (module, *rest[1:]))]
     elif name in free and cells is not None:
         found = [Location(cells[free.index(name)], (name, *rest))]
     else:
         found = [Location(function.__globals__, (name, *rest))] if name in function.__globals__ else []
     yield from (location for location in found if len(location.path) <= _LONGEST)
+
+
+def _resolved(module: str, function: FunctionType) -> str | None:
+    """Return the name of a module that a function imports; None for a relative one where it is in no package."""
+    try:
+        return resolve_name(module, function.__globals__.get("__package__"))
+    except ImportError:
+        return None
 
 
 def _all_locations(function: FunctionType, paths: tuple[Path, ...], known: Mapping[str, Locations]) -> Locations:

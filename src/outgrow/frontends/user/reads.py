@@ -3,7 +3,8 @@
 The instructions are gone through once, in their order, with a stack of values as the function would have it. Of each
 value it is known on which paths it may have been read: `self`, and of that `config`. A path stays known in a local
 variable, and as an argument of a call; where two ways meet (`one if flag else other`), both count. So does a word that
-`getattr(value, "word")`, `value.get("word")` or `"word" in value` names.
+`getattr(value, "word")`, `value.get("word")` or `"word" in value` names, and `vars(value)` is `value.__dict__`. What is
+imported within the function is on a path from its module on.
 
 What is reached by an index, or by a loop over a container, is on no path, but the container is used as a whole then. Of
 what the code only asks whether it is there, or empty, the truth is used.
@@ -18,6 +19,8 @@ from types import CodeType
 
 SUPER = "super()"
 """Stands in a path for `super()` of the value before, in a method of it."""
+IMPORT = "import"
+"""Begins a path of what is imported; the name of the module, with dots before it if it is a relative one, is next."""
 _LONGEST = 6
 """Attributes of attributes are followed this far."""
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST")
@@ -143,6 +146,11 @@ class _Walk:
             self._store(item)
         elif kind in ("CALL", "CALL_KW"):
             self._call(item)
+        elif kind == "IMPORT_NAME":
+            self._import(item.argval)
+        elif kind == "IMPORT_FROM":
+            self.stack.append(self.stack[-1].below(item.argval) if self.stack else _UNKNOWN)
+            self._note(self.stack[-1].paths)
         else:
             self._move(item)
 
@@ -175,6 +183,14 @@ class _Walk:
             key, owner = self._pop(), self._pop()
             self._use(key, *(() if isinstance(key.constant, str) else (owner,)))
             self._push(owner.below(key.constant))
+
+    def _import(self, name: str) -> None:
+        """Read a module: the one that is named, or, if nothing is to be taken from it, the package in which it is."""
+        taken, level = self._pop().constant, self._pop().constant
+        dots = "." * level if isinstance(level, int) else ""
+        value = _Value((Path(is_local=False, names=(IMPORT, dots + (name if taken else name.partition(".")[0]))),))
+        self._note(value.paths)
+        self.stack.append(value)
 
     def _store(self, item: dis.Instruction) -> None:
         match item.opname:
@@ -302,7 +318,9 @@ def _after(stack: Sequence[_Value], item: dis.Instruction, *, jump: bool) -> lis
 
 
 def _named_by_word(callee: Paths, given: Sequence[_Value]) -> _Value | None:
-    """Return what `getattr(value, "word")` or `value.get("word")` reads; None for other calls."""
+    """Return what `getattr(value, "word")`, `value.get("word")` or `vars(value)` reads; None for other calls."""
+    if callee == (Path(is_local=False, names=("vars",)),) and len(given) == 1:
+        return given[0].below("__dict__")
     if callee == (Path(is_local=False, names=("getattr",)),) and len(given) > 1 and isinstance(given[1].constant, str):
         return given[0].below(given[1].constant)
     if callee and given and isinstance(given[0].constant, str):
