@@ -78,8 +78,8 @@ def platform_of(settings: Settings, home: torch.device, device: BesideHost | Non
         device = Cuda(home)
     if settings.disk_bytes is not None and settings.host_bytes is None:
         raise ValueError(
-            "disk_budget is for a model on the CPU, or beside a host_budget (of outgrow.compile): without one, a model on "
-            "a GPU has no file."
+            "disk_budget is for a model on the CPU, or beside a host_budget (of outgrow.compile): without one, a model "
+            "on a GPU has no file."
         )
     return OnDevice(settings, device)
 
