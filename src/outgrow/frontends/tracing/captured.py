@@ -61,6 +61,14 @@ class GraphResult:
     number: int
     has_graph: bool
 
+    def of(self, results: Sequence[object]) -> object:
+        """Return it as the step returns it."""
+        result = results[self.number]
+        if not self.has_graph:
+            return result
+        assert isinstance(result, Tensor), "only tensors have graphs"
+        return with_nothing_behind(result)
+
 
 @dataclass(frozen=True, slots=True)
 class Returned:
@@ -237,15 +245,7 @@ class Captured:
 
     def unflatten(self, results: Sequence[object]) -> object:
         """Return what the step returns, made of the graph's results: tensors, and floats for host scalars."""
-        ended: dict[int, Tensor] = {}
-
-        def given(leaf: object) -> object:
-            if not isinstance(leaf, GraphResult):
-                return leaf
-            result = results[leaf.number]
-            if not leaf.has_graph or not isinstance(result, Tensor):
-                return result
-            return ended.setdefault(leaf.number, with_nothing_behind(result))
-
-        leaves = [given(leaf) for leaf in self.returned.leaves]
+        wanted = {leaf for leaf in self.returned.leaves if isinstance(leaf, GraphResult)}
+        found = {leaf: leaf.of(results) for leaf in wanted}
+        leaves = [found[leaf] if isinstance(leaf, GraphResult) else leaf for leaf in self.returned.leaves]
         return pytree.tree_unflatten(leaves, self.returned.structure)

@@ -149,8 +149,7 @@ class _Walk:
         elif kind == "IMPORT_NAME":
             self._import(item.argval)
         elif kind == "IMPORT_FROM":
-            self.stack.append(self.stack[-1].below(item.argval) if self.stack else _UNKNOWN)
-            self._note(self.stack[-1].paths)
+            self._push((self.stack[-1] if self.stack else _UNKNOWN).below(item.argval))
         else:
             self._move(item)
 
@@ -188,9 +187,7 @@ class _Walk:
         """Read a module: the one that is named, or, if nothing is to be taken from it, the package in which it is."""
         taken, level = self._pop().constant, self._pop().constant
         dots = "." * level if isinstance(level, int) else ""
-        value = _Value((Path(is_local=False, names=(IMPORT, dots + (name if taken else name.partition(".")[0]))),))
-        self._note(value.paths)
-        self.stack.append(value)
+        self._push(_Value((Path(is_local=False, names=(IMPORT, dots + (name if taken else name.partition(".")[0]))),)))
 
     def _store(self, item: dis.Instruction) -> None:
         match item.opname:
