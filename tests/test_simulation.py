@@ -8,6 +8,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import Lane, Trace, memory_over_time
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
+from outgrow.ir.verify import verify
 from outgrow.simulation import replay
 
 GRAPH = parse_graph(
@@ -98,6 +99,51 @@ def test_a_second_copy_out_takes_the_place_of_the_first() -> None:
     )
     trace = replay(graph, {}, Machine("toy", Device("toy", 1.0, 1.0), LinkRates(8.0, 8.0)))
     assert (tier_peak_bytes(trace), trace.bytes_out, trace.seconds) == (8, 16, 2.0)
+
+
+def test_what_is_dropped_last_is_freed_once() -> None:
+    """A storage whose last touch is its drop holds nothing then."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage y 800
+        storage z 800
+        value %x: x@0 f32[2]
+        %y: y@0 f32[200] = my.one(%x)
+        swap_out y
+        wait y
+        drop y
+        %z: z@0 f32[200] = my.two(%x)
+        return %z
+        """
+    )
+    trace = replay(graph, {}, Machine("toy", Device("toy", 1.0, 1.0), LinkRates(8.0, 8.0)))
+    assert [device for _, device, _ in memory_over_time(trace.events)][-1] == 808
+    assert trace.peak_bytes == 808
+
+
+def test_a_wait_ends_with_the_last_copy_in_flight() -> None:
+    """A slow copy out and a quick one in of other bytes: the wait that follows is for both."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage y 8
+        storage z 8
+        value %x: x@0 f32[2]
+        %y: y@0 f32[2] = my.one(%x)
+        swap_out y 0:4
+        wait y
+        drop y 0:4
+        swap_out y 4:8
+        swap_in y 0:4
+        wait y
+        %z: z@0 f32[2] = my.two(%y)
+        return %z
+        """
+    )
+    verify(graph)
+    trace = replay(graph, {}, Machine("toy", Device("toy", 1.0, 1.0), LinkRates(1.0, 4.0)))
+    assert trace.seconds == 8.0
 
 
 def test_what_sinks_takes_the_lanes_below_and_turns_on_those_above() -> None:

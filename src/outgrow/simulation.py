@@ -14,7 +14,7 @@ its last use; the workspace of an op is held while it runs. `ir.verify` states t
 them for every order in which events may happen, while one order is simulated here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outgrow.analysis.cost import Cost
@@ -36,9 +36,7 @@ def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
     for at, item in enumerate(graph.instructions):
         match item:
             case Op():
-                born = sum(
-                    graph.storages[name].size_bytes for name in graph.written(item) if graph.born_at.get(name) == at
-                )
+                born = [graph.storages[name] for name in graph.written(item) if graph.born_at.get(name) == at]
                 clock.run(item.name, costs.get(item.captured, FREE), slowdown(graph.values, item), born)
             case SwapOut(storage, begin, end):
                 clock.copy_out(storage, end - begin)
@@ -46,10 +44,10 @@ def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
                 clock.copy_in(storage, end - begin)
             case Wait(storage):
                 clock.wait(storage)
-            case Drop(_, begin, end):
-                clock.hold(begin - end)
+            case Drop(storage, begin, end):
+                clock.drop(storage, end - begin)
         for name in graph.dying_at.get(at, ()):
-            clock.forget(name, graph.storages[name].size_bytes)
+            clock.forget(name)
     return Trace(clock.now, tuple(clock.spans), tuple(clock.events))
 
 
@@ -68,6 +66,7 @@ class _Clock:
     lane_free: dict[Lane, float] = field(default_factory=_free_lanes)
     below_free: dict[Lane, float] = field(default_factory=_free_lanes)
     in_flight: dict[str, float] = field(default_factory=dict[str, float])
+    held: dict[str, int] = field(default_factory=dict[str, int])
     resting: dict[str, int] = field(default_factory=dict[str, int])
     spans: list[Span] = field(default_factory=list[Span])
     events: list[Event] = field(default_factory=list[Event])
@@ -79,14 +78,16 @@ class _Clock:
     def rest(self, name: str, storage: Storage) -> None:
         """A storage is there when the step begins, at home."""
         if storage.home == DEVICE:
+            self.held[name] = storage.size_bytes
             self.hold(storage.size_bytes)
         else:
             self.resting[name] = storage.size_bytes
             self.events.append(Event(self.now, 0, storage.size_bytes))
 
-    def run(self, name: str, cost: Cost, slowdown: float, born_bytes: int) -> None:
+    def run(self, name: str, cost: Cost, slowdown: float, born: Sequence[Storage]) -> None:
         begin = self.now
-        self.hold(born_bytes + cost.workspace_bytes)
+        self.held |= {storage.name: storage.size_bytes for storage in born}
+        self.hold(sum([storage.size_bytes for storage in born]) + cost.workspace_bytes)
         self.now += cost.seconds * slowdown
         self.hold(-cost.workspace_bytes)
         self.spans.append(Span(Lane.COMPUTE, name, begin, self.now))
@@ -99,15 +100,20 @@ class _Clock:
         self._copy(Lane.OUT, storage, size_bytes)
 
     def copy_in(self, storage: str, size_bytes: int) -> None:
+        self.held[storage] = self.held.get(storage, 0) + size_bytes
         self.hold(size_bytes)
         self._copy(Lane.IN, storage, size_bytes)
+
+    def drop(self, storage: str, size_bytes: int) -> None:
+        self.held[storage] -= size_bytes
+        self.hold(-size_bytes)
 
     def _copy(self, lane: Lane, storage: str, size_bytes: int) -> None:
         begin, end = self._taken(self.link, self.lane_free, lane, size_bytes)
         if storage in self.sunk and self.below is not None:
             begin, there = self._taken(self.below, self.below_free, lane, size_bytes)
             end = max(end, there)
-        self.in_flight[storage] = end
+        self.in_flight[storage] = max(end, self.in_flight.get(storage, end))
         self.spans.append(Span(lane, storage, begin, end, size_bytes))
 
     def _taken(self, link: LinkRates, free: dict[Lane, float], lane: Lane, size_bytes: int) -> tuple[float, float]:
@@ -121,5 +127,5 @@ class _Clock:
     def wait(self, storage: str) -> None:
         self.now = max(self.now, self.in_flight.pop(storage, self.now))
 
-    def forget(self, storage: str, size_bytes: int) -> None:
-        self.events.append(Event(self.now, -size_bytes, -self.resting.pop(storage, 0)))
+    def forget(self, storage: str) -> None:
+        self.events.append(Event(self.now, -self.held.pop(storage, 0), -self.resting.pop(storage, 0)))

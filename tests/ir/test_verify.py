@@ -133,6 +133,8 @@ def test_invariant_3_bytes_and_workspace_stay_within_the_capacity() -> None:
     graph = parse_graph(HEAD + MAKE_Y + USE_Y)
     verify(graph, capacity_bytes=80)
     verify(graph, capacity_bytes=84, workspace={"add": 4})
+    with pytest.raises(InvalidGraph, match=r"8 bytes .* are held when the step begins, which is 1 over"):
+        verify(parse_graph("storage w parameter 8\nvalue %w: w@0 f32[2]"), capacity_bytes=7)
     with pytest.raises(InvalidGraph, match=r"80 bytes .* 1 over the capacity of 79") as caught:
         verify(graph, capacity_bytes=79)
     assert (caught.value.invariant, caught.value.position) == (3, 1)

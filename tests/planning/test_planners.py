@@ -13,7 +13,7 @@ from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.errors import Infeasible, InvalidGraph, InvalidPlan
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.machine import Device, LinkRates, Machine
-from outgrow.ir.text import parse_graph
+from outgrow.ir.text import parse_graph, print_graph
 from outgrow.plan import Budget, Swap
 from outgrow.planning.addresses.addresses import outside
 from outgrow.planning.addresses.blocks import blocks_of, live_peak_bytes
@@ -243,6 +243,34 @@ def test_state_that_has_no_room_in_the_next_tier_stays() -> None:
         derived = apply_laws(graph, planned(problem).plan.decisions)
         assert len(lasting(derived)) <= rests
         assert not homeless(derived, machine)
+
+
+def test_what_rested_and_has_no_room_there_is_held() -> None:
+    """State that no op uses rests where there is room for it; where there is none, no plan lets it rest."""
+    text = "storage s optimizer 8192\nvalue %s: s@0 f32[2048]\n" + print_graph(chain(12))
+    graph = parse_graph(text)
+    alone = replace(problem_of(graph, 8192 + 1600), resting=frozenset({"s"}))
+    machine = replace(alone.machine, tier_bytes=8192, below=LinkRates(1e9, 1e9))
+    for tier_bytes, rests in ((16384, {"s"}), (4096, set[str]())):
+        problem = replace(alone, machine=replace(machine, tier_bytes=tier_bytes))
+        derived = apply_laws(graph, planned(problem).plan.decisions)
+        assert lasting(derived) == rests
+        assert not homeless(derived, problem.machine)
+
+
+def test_a_bound_holds_for_a_plan_in_an_order_of_its_own() -> None:
+    """The integer programme finds an order in which all fits; in the captured one and the lean one, nothing does."""
+    lines = ["storage x input 4", "value %x: x@0 f32[1]"]
+    lines += [f"storage {name} {size}" for name, size in (("p", 4), ("a", 4 << 20), ("b", 4 << 20), ("c", 4))]
+    lines += ["storage d gradient 4", "%p: p@0 f32[1] = my.p(%x)", f"%a: a@0 f32[{1 << 20}] = my.a(%p)"]
+    lines += [f"%b: b@0 f32[{1 << 20}] = my.b(%p)", "%c: c@0 f32[1] = my.c(%b)", "%d: d@0 f32[1] = my.d(%a, %c)"]
+    graph = parse_graph("\n".join(lines))
+    costs = {op.name: Cost(1.0) for op in graph.ops}
+    machine = replace(MACHINE, link=LinkRates(1e-3, 1e-3))
+    problem = Problem(graph, costs, machine, Budget(6 << 20))
+    found = planned(problem, "olla")
+    verified(graph, found.plan, found.stages, problem.workspace)
+    assert found.plan.predicted.seconds == found.plan.bound_seconds == pytest.approx(5.0)
 
 
 def test_a_plan_through_a_slow_tier_is_no_worse_than_one_that_does_not_know_of_it() -> None:

@@ -78,6 +78,7 @@ REFUSED: tuple[tuple[Decision, str], ...] = (
     (Move(("neg",), after="dropout"), "does not precede"),
     (Move(("mul",), after="relu"), "conflicts"),
     (Move(("mul",), after="nothing"), "no op nothing"),
+    (Move((), after="neg"), "no op is named"),
     (Reuse("neg"), "used after"),
     (Reuse("relu"), "outlives"),
     (Reuse("dropout"), "no form that writes over"),
@@ -92,6 +93,7 @@ REFUSED: tuple[tuple[Decision, str], ...] = (
     (Swap("a", "mul", "dropout", (Piece(0, 8, "mul"),), "mul"), "out of order"),
     (Swap("nothing", "neg", "dropout", (), "mul"), "no storage nothing"),
     (Stow("w", (Piece(0, 8, "nothing"),), "add_", "add_", None), "stow does not apply: the graph has no op nothing."),
+    (Stow("e", (Piece(0, 8, "neg"),), None, "exp", None), "nothing of it comes back"),
 )
 
 
@@ -444,4 +446,33 @@ def test_what_is_being_sent_is_not_built_again() -> None:
     )
     with pytest.raises(NotApplicable, match="a is in flight until arrived"):
         apply_laws(graph, [Recompute("a", before="exp")])
+    with pytest.raises(NotApplicable, match="a is in flight until arrived"):
+        apply_laws(graph, [Swap("a", "exchange", "exp", (Piece(0, 8, "arrived"),), "arrived")])
     verify_derived(apply_laws(graph, [Recompute("a", before="add")]), graph)
+
+
+def test_what_is_away_does_not_serve_a_recomputation() -> None:
+    """A storage is built again only from what is on the device then; once an operand is back, it serves again."""
+    graph = parse_graph(
+        """
+        storage x input 8
+        storage a 8
+        storage b 8
+        storage c 8
+        storage d 8
+        storage e 8
+        value %x: x@0 f32[2]
+        %a: a@0 f32[2] = aten.relu.default(%x)
+        %b: b@0 f32[2] = aten.neg.default(%a)
+        %c: c@0 f32[2] = aten.exp.default(%x)
+        mul: %d: d@0 f32[2] = aten.mul.Tensor(%c, %b)
+        add: %e: e@0 f32[2] = aten.add.Tensor(%a, %d)
+        sub: %f: f@0 f32[2] = aten.sub.Tensor(%b, %e)
+        return %f
+        storage f 8
+        """
+    )
+    away = Swap("a", "neg", "exp", (Piece(0, 8, "add"),), "add")
+    with pytest.raises(NotApplicable, match="a, which neg reads, is away"):
+        apply_laws(graph, [away, Recompute("b", before="mul")])
+    verify_derived(apply_laws(graph, [away, Recompute("b", before="sub")]), graph)

@@ -42,7 +42,7 @@ class Gap:
 
 
 def lifetimes(graph: Graph) -> dict[str, Lifetime]:
-    """Return the lifetime of every storage that the graph uses, in order of first use."""
+    """Return the lifetime of every storage of the graph, also of those that no op uses, in the order of declaration."""
     uses: dict[str, list[int]] = {}
     for step, touched in enumerate(graph.touched_at):
         for storage in touched:

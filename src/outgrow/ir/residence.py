@@ -206,6 +206,7 @@ def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspa
         if storage.home == DEVICE:
             held[storage.name] = storage.size_bytes
     total = sum(held.values())
+    _require_room(total, 0, capacity_bytes, None)
     last_uses = _last_uses(graph, steps)
     for at, (item, step) in enumerate(zip(graph.instructions, steps, strict=True)):
         workspace_bytes = 0
@@ -223,11 +224,16 @@ def check_capacity(graph: Graph, steps: list[Step], capacity_bytes: int, workspa
         for name, change in changes.items():
             held[name] += change
             total += change
-        needed = total + workspace_bytes
-        if needed > capacity_bytes:
-            excess = f"{needed - capacity_bytes} over the capacity of {capacity_bytes}"
-            held_here = f"{needed} bytes ({format_bytes(needed)}), {workspace_bytes} of them as workspace"
-            message = f"{held_here}, are held here, which is {excess}"
-            raise InvalidGraph(message, invariant=3, position=at)
+        _require_room(total, workspace_bytes, capacity_bytes, at)
         for name in last_uses[at]:
             total -= held[name]
+
+
+def _require_room(held_bytes: int, workspace_bytes: int, capacity_bytes: int, at: int | None) -> None:
+    """Raise `InvalidGraph` unless what is held at an instruction fits; None: before the first one."""
+    needed = held_bytes + workspace_bytes
+    if needed > capacity_bytes:
+        excess = f"{needed - capacity_bytes} over the capacity of {capacity_bytes}"
+        held = f"{needed} bytes ({format_bytes(needed)}), {workspace_bytes} of them as workspace"
+        where = "here" if at is not None else "when the step begins"
+        raise InvalidGraph(f"{held}, are held {where}, which is {excess}", invariant=3, position=at)

@@ -5,7 +5,8 @@
 2. *Residence.* What an op touches is on the device in full, and so are the bytes that a copy out reads: born, and
    not dropped since, or dropped and brought back byte for byte by copies that were waited for.
 3. *Capacity.* At every instruction the resident bytes, those reserved by swap_in among them, and the
-   workspace of the op stay within the capacity. A copy out holds no bytes but its source, which by 4 stays.
+   workspace of the op stay within the capacity, and so does what is there from the start. A copy out holds no bytes but
+   its source, which by 4 stays. Room that a device keeps for results from the start is its arena's to check.
 4. *Copies in flight.* Between a swap_out or swap_in and the next wait of its storage, the storage is neither
    dropped nor written, nor freed by its last use. To read it during a copy out is fine. The same holds for what an
    exchange between workers sends and receives, until the op that says it has arrived (`ir.flight`).

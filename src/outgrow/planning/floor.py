@@ -55,6 +55,16 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
     return found
 
 
+def needed_bytes(problem: Problem) -> int:
+    """Return what the captured step needs as it is: its peak.
+
+    On an anchored device it has that beside all that it brings into being and that outlives it.
+    """
+    graph = problem.graph
+    born = sum(graph.storages[name].size_bytes for name in graph.kept & graph.born_at.keys())
+    return peak_bytes(graph, problem.workspace) + (born if problem.anchored else 0)
+
+
 def floor_of(problem: Problem, graph: Graph) -> tuple[int, Op | None]:
     """Return the floor in bytes and the op that sets it; without ops, the bytes that the step is given, and None."""
     found = needs(problem, graph)

@@ -1,18 +1,18 @@
 """From a problem to a plan: run a planner, derive its graph, and write down what is predicted."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
-from outgrow.analysis.liveness import live_bytes
 from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import Infeasible, InvalidPlan
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.text import fingerprint
-from outgrow.plan import Decision, Estimate, Plan
-from outgrow.planning.floor import floor_of
+from outgrow.plan import Decision, Estimate, Move, Plan
+from outgrow.planning.bound.bound import bound_seconds
+from outgrow.planning.floor import floor_of, needed_bytes
 from outgrow.planning.leaving import idle
 from outgrow.planning.order.lean import Orders, least_seconds
 from outgrow.planning.problem import Problem
@@ -25,7 +25,7 @@ from outgrow.planning.published.sqrt_checkpoint import sqrt_checkpoint
 from outgrow.planning.published.tflms_v1 import tflms_v1
 from outgrow.planning.published.tflms_v2 import tflms_v2
 from outgrow.planning.search.search import search
-from outgrow.rewriting.derive import Stage, carried_out
+from outgrow.rewriting.derive import Stage, apply_laws, carried_out
 from outgrow.simulation import replay
 
 _PUBLISHED: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = {
@@ -59,7 +59,7 @@ def planned(
     earlier: Plan | None = None,
     orders: Orders | None = None,
 ) -> Planned:
-    """Return the plan of the named planner, with the bound of `planning.order.lean`; without `prove`, the arithmetic.
+    """Return the plan of the named planner, with a bound on its seconds; without `prove`, those of the step in core.
 
     The time that floor and bound take is not counted as planning: no planner needs them. Plans of one graph and its
     costs may share `orders`, which then are looked for once. The decisions are those of an `earlier` plan, if one
@@ -80,7 +80,7 @@ def planned(
     elif published is None:
         stages = _searched(problem, orders, rewritten, free)
     else:
-        fits = max(live_bytes(problem.graph, problem.workspace), default=0) <= problem.budget.capacity_bytes
+        fits = needed_bytes(problem) <= problem.budget.capacity_bytes
         stages = () if fits else carried_out(problem.graph, published(problem))
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
@@ -99,7 +99,7 @@ def planned(
         floor_bytes=floor + problem.budget.overhead_bytes,
         floor_op=culprit.name if culprit else "",
         in_core=Estimate(in_core.peak_bytes, in_core.seconds),
-        bound_seconds=least_seconds(whole, orders) if prove else in_core.seconds,
+        bound_seconds=_bound(whole, orders, () if is_search else stages) if prove else in_core.seconds,
         planning_seconds=planning_seconds,
         notes=tuple(notes),
     )
@@ -129,7 +129,8 @@ def _searched(problem: Problem, orders: Orders, rewritten: Graph, free: tuple[De
     without = homeless(derived, machine)
     if without:
         moving = lasting(derived) - without
-        problem = replace(problem, fixed=problem.fixed | (derived.outliving - moving))
+        fewer = replace(problem, fixed=problem.fixed | (derived.outliving - moving))
+        problem, rewritten, free = _with_a_plan(fewer, orders, may_rest=True)
         try:
             stages = search(problem, orders, rewritten, free)
         except Infeasible:  # whoever asks the tier for room hears how much there is
@@ -166,6 +167,13 @@ def _with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[P
         ways = ((rewritten, free), orders.freed(finest))
         return finest, *min(ways, key=lambda way: floor_of(finest, way[0])[0])
     return problem, rewritten, free
+
+
+def _bound(problem: Problem, orders: Orders, stages: Sequence[Stage]) -> float:
+    """Return seconds that no plan beats in the captured order or the lean one, nor in one of their own by `stages`."""
+    least = least_seconds(problem, orders)
+    moves = [decision for stage in stages for decision in stage.decisions if isinstance(decision, Move)]
+    return min(least, bound_seconds(replace(problem, graph=apply_laws(problem.graph, moves)))) if moves else least
 
 
 def _floor(problem: Problem, orders: Orders, rewritten: Graph, *, may_reorder: bool) -> tuple[int, Op | None]:

@@ -74,7 +74,7 @@ class Summary:
 
     @property
     def distance(self) -> float:
-        """Predicted seconds above the bound, as a share of the bound: 0 is the best that any plan can be."""
+        """Predicted seconds above the bound, as a share of the bound: at 0 no plan of its scope is quicker."""
         return self.predicted.seconds / self.bound_seconds - 1 if self.bound_seconds else 0.0
 
     @property
@@ -156,7 +156,10 @@ class Summary:
         is_deep, is_writing = self.bytes_below > 0, self.bytes_written > 0
         written = self.written_a_day_bytes
         a_day = format_bytes(int(written)) if math.isfinite(written) else "-"
-        basis = "the arithmetic in core: " if self.bound_seconds == self.in_core_seconds else ""
+        is_arithmetic = self.bound_seconds == self.in_core_seconds
+        scope = (
+            "the arithmetic in core: no plan" if is_arithmetic else "no plan in the captured order, or the lean one,"
+        )
         at_most = _FLOOR_AT_MOST if self.floor_bytes >= self.budget_bytes else _FLOOR
         floor = ("floor", format_bytes(self.floor_bytes), at_most if self.measured else _FLOOR_UNSEEN)
         in_core, in_core_seconds = format_bytes(self.in_core_peak_bytes), format_seconds(self.in_core_seconds)
@@ -175,7 +178,7 @@ class Summary:
             (
                 "bound",
                 format_seconds(self.bound_seconds),
-                f"{basis}no plan is below, by the costs when it was made; this: {self.distance:+z.1%}",
+                f"{scope} is below, by the costs when it was made; this: {self.distance:+z.1%}",
             ),
             ("speed", f"{self.speed:.3f}", "of the step in core, predicted"),
             (

@@ -34,6 +34,7 @@ def move(draft: Draft, decision: Move) -> None:
         %h: h@0 f32[2] = aten.exp.default(%g)
         return %h
     """
+    require(bool(decision.ops), "no op is named")
     moved = draft.in_order([required_place(draft, name) for name in decision.ops])
     after = required_place(draft, decision.after)
     require(after not in moved, f"{decision.after} cannot follow itself")

@@ -1,14 +1,13 @@
 """The law of recomputation: a storage may be built again from what made it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Op, Value, result_values
 from outgrow.operators.effects import quiet
 from outgrow.plan import Recompute
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import reading, require, required_place, returning
+from outgrow.rewriting.rule import is_away, reading, require, require_landed, required_place, returning
 
 
 def recompute(draft: Draft, decision: Recompute) -> None:
@@ -27,8 +26,8 @@ def recompute(draft: Draft, decision: Recompute) -> None:
     with:
         Recompute(storage="a", before="add")
     provided:
-        every write that made the version is by a repeatable op, what these ops read is still of the
-        version that they read, and the storage is not in flight. Batch normalisation is repeated without its
+        every write that made the version is by a repeatable op, what these ops read is on the device, and still of
+        the version that they read, and the storage is not in flight. Batch normalisation is repeated without its
         running statistics.
     because:
         a repeated op reads the same bytes, so it writes the same bits.
@@ -49,7 +48,8 @@ def recompute(draft: Draft, decision: Recompute) -> None:
     before = required_place(draft, decision.before)
     require(storage in draft.storages, f"the graph has no storage {storage}")
     chain = [draft.op(place) for place in draft.writers(storage, before)]
-    reason = why_not(draft, storage, chain, before)
+    require_landed(draft, storage, before)
+    reason = _why_not(draft, storage, chain, before)
     require(reason is None, reason or "")
     later = [place for place in draft.touching(storage) if not draft.precedes(place, before)]
     moved = any(not isinstance(draft.item(place), Op) for place in later)
@@ -58,13 +58,10 @@ def recompute(draft: Draft, decision: Recompute) -> None:
     _redirect(draft, later, storage, suffix)
 
 
-def why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> str | None:
+def _why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> str | None:
     """Return why `chain`, the ops that wrote `storage`, cannot rebuild it at a place, or None if it can."""
     if not chain or draft.storages[storage].is_persistent:
         return f"{storage} is not made by this step"
-    flight = next((op for op in _touching_after(draft, storage, before) if _is_begun(draft, op, before)), None)
-    if flight is not None:
-        return f"{storage} is in flight until {flight.name}"
     repeated = [quiet(op) for op in chain]
     made = {value.storage for op in repeated for value in _results(draft, op) if value.version == 0}
     for op in repeated:
@@ -78,18 +75,9 @@ def why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> s
                 return f"{value.storage} has been overwritten since {op.name} read it"
             if value.storage in made and value.storage != storage and value.version != 0:
                 return f"{op.name} reads a later version of {value.storage}"
+            if value.storage not in made and is_away(draft, value.storage, before):
+                return f"{value.storage}, which {op.name} reads, is away"
     return None
-
-
-def _touching_after(draft: Draft, storage: str, before: Place) -> Iterator[Op]:
-    """Yield the ops at or behind a place that touch a storage."""
-    items = (draft.item(place) for place in draft.touching(storage) if not draft.precedes(place, before))
-    yield from (item for item in items if isinstance(item, Op))
-
-
-def _is_begun(draft: Draft, op: Op, before: Place) -> bool:
-    """Whether an op ends an exchange that began before a place."""
-    return op.operator == ARRIVED and bool(draft.writers(draft.values[op.references[0]].storage, before))
 
 
 def _results(draft: Draft, op: Op) -> list[Value]:

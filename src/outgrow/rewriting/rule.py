@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from outgrow.errors import NotApplicable
-from outgrow.ir.graph import Argument, Op, Ref
+from outgrow.ir.flight import ARRIVED
+from outgrow.ir.graph import DEVICE, Argument, Drop, Op, Ref, SwapIn, Wait
 from outgrow.rewriting.draft import Draft, Place
 
 
@@ -56,3 +57,31 @@ def outlives(draft: Draft, storage: str) -> bool:
     """Whether a storage outlives the step: it is persistent or holds a result."""
     is_result = any(draft.values[result].storage == storage for result in draft.results)
     return is_result or draft.storages[storage].is_persistent
+
+
+def is_away(draft: Draft, storage: str, place: Place) -> bool:
+    """Whether bytes of a storage are not on the device directly before a place: dropped, or not waited for since."""
+    declared = draft.storages[storage]
+    missing = 0 if declared.home == DEVICE or draft.is_born(storage) else declared.size_bytes
+    is_coming = False
+    for item in (draft.item(other) for other in draft.touching(storage) if draft.precedes(other, place)):
+        match item:
+            case Drop(_, begin, end):
+                missing += end - begin
+            case SwapIn(_, begin, end):
+                missing -= end - begin
+                is_coming = True
+            case Wait():
+                is_coming = False
+            case _:
+                pass
+    return missing > 0 or is_coming
+
+
+def require_landed(draft: Draft, storage: str, place: Place) -> None:
+    """Raise `NotApplicable` if a storage is in flight between workers (`ir.flight`) directly before a place."""
+    for other in draft.touching(storage):
+        item = draft.item(other)
+        if isinstance(item, Op) and item.operator == ARRIVED and not draft.precedes(other, place):
+            has_begun = bool(draft.writers(draft.values[item.references[0]].storage, place))
+            require(not has_begun, f"{storage} is in flight until {item.name}")

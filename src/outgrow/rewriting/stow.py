@@ -65,7 +65,9 @@ def stow(draft: Draft, decision: Stow) -> None:
     before = None if decision.before is None else required_place(draft, decision.before)
     is_first = before is None if draft.is_born(name) else before == uses[0]
     require(is_first, f"{decision.before} is not the first use of {name}")
-    if before is not None:
+    if before is None:
+        require(not decision.pieces, f"{name} is born in the step, and nothing of it comes back")
+    else:
         moved = moved_bytes(draft, name, decision.pieces, draft.begin, before)
         require(moved == storage.size_bytes, f"{moved} of {storage.size_bytes} bytes of {name} come back")
     draft.storages[name] = replace(storage, home=TIER)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Transfer, Wait
 from outgrow.plan import Piece, Swap
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import outlives, require, required_place
+from outgrow.rewriting.rule import outlives, require, require_landed, required_place
 
 
 def swap(draft: Draft, decision: Swap) -> None:
@@ -24,9 +24,9 @@ def swap(draft: Draft, decision: Swap) -> None:
     with:
         Swap(storage="a", after="relu", dropped="neg", pieces=(Piece(0, 4, "neg"),), before="add")
     provided:
-        no op between the drop and the next use touches the storage, none writes it while it is copied out,
-        the pieces are its bytes, each once, or the first of them, if the storage does not outlive the step; and what
-        is not copied out has a copy of this version.
+        no op between the drop and the next use touches the storage, none writes it while it is copied out, and it is
+        not in flight between workers; the pieces are its bytes, each once, or the first of them, if the storage does
+        not outlive the step; and what is not copied out has a copy of this version.
     because:
         a copy there and back changes no byte, and nothing reads the storage in between.
     ->
@@ -59,6 +59,7 @@ def swap(draft: Draft, decision: Swap) -> None:
     require(is_resting, f"{storage} is used before {decision.before}")
     is_written = any(storage in draft.written(place) for place in between)
     require(not is_written, f"{storage} is written while it is copied out")
+    require_landed(draft, storage, before)
     moved = moved_bytes(draft, storage, decision.pieces, dropped, before)
     size = draft.storages[storage].size_bytes
     is_part = 0 < moved < size and not outlives(draft, storage)

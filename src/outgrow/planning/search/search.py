@@ -24,10 +24,10 @@ from threading import Event
 
 import numpy as np
 
-from outgrow.analysis.liveness import peak_bytes
 from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
+from outgrow.planning.floor import needed_bytes
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import (
@@ -92,7 +92,7 @@ def search(problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision,
     `orders` are those of the problem, `graph` is the captured one after the rewrites that are free, and `free` are
     those. Raises `Infeasible` if the budget is below the floor of every order.
     """
-    if _needed_bytes(problem) <= problem.budget.capacity_bytes:
+    if needed_bytes(problem) <= problem.budget.capacity_bytes:
         return ()
     is_wanted = Event()
     is_wanted.set()
@@ -117,13 +117,6 @@ def _first_admitted(problem: Problem, ranked: Iterable[_Found]) -> tuple[Stage, 
         except NotApplicable as refusal:
             problem.remark(f"A quicker plan was passed over, since one of its decisions is not right: {refusal}")
     raise AssertionError("of several plans the laws admit one")
-
-
-def _needed_bytes(problem: Problem) -> int:
-    """Return what the captured step needs."""
-    graph = problem.graph
-    born = sum(graph.storages[name].size_bytes for name in graph.kept & graph.born_at.keys())
-    return peak_bytes(graph, problem.workspace) + (born if problem.anchored else 0)
 
 
 def _searched(
