@@ -91,7 +91,7 @@ def measured(chain: Chain) -> Row:
         overheads: list[float] = []
         for _ in range(ROUNDS):
             spent.clear()
-            call = calls.bind(captured, program, training, captured.tensors(training, (x,)))
+            call = calls.bind(captured.given(training, (x,)), program, training)
             calls.carried_out(call, calls.made_ready(call, costs, spill, Heap(), AMPLE, Progress(), observe=False))
             overheads.append(sum(spent) / swaps)
         spill.close()

@@ -189,7 +189,7 @@ def test_what_the_device_held_before_is_no_part_of_the_budget(
     monkeypatch.setattr(rehearsal, "_KNOWN", {})
     monkeypatch.setattr(platform._beside, "rest", lambda tensors: rested.append(len(tensors)))
     captured = capture(lambda x: model(x).sum(), [model], [], (x,))
-    platform.make_room(captured, captured.tensors(Training((model,), ()), (x,)))
+    platform.make_room(captured.given(Training((model,), ()), (x,)))
     assert rested == ([2] if taken_since else [])
 
 

@@ -157,8 +157,8 @@ def test_a_plan_makes_room_for_what_planning_left(monkeypatch: pytest.MonkeyPatc
     job, budget, left = wide(layers=8), 128 << 20, list[Tensor]()
     plan: Callable[..., guided.Runnable] = guided.GuidedPlanning.planned
 
-    def leaving(self: object, captured: object, tensors: object, runs: Runs, spare_bytes: int = 0) -> guided.Runnable:
-        found = plan(self, captured, tensors, runs, spare_bytes)
+    def leaving(self: object, given: object, runs: Runs, spare_bytes: int = 0) -> guided.Runnable:
+        found = plan(self, given, runs, spare_bytes)
         if runs.count and not left:
             left.append(torch.ones(40 << 18))
         return found

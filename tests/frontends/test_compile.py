@@ -348,7 +348,7 @@ def test_a_function_that_takes_more_than_it_may_is_planned_from_then_on(
             first.setattr(
                 guided.GuidedPlanning,
                 "note_captured",
-                lambda _self, _captured, _tensors, _planned, runs: setattr(runs, "shown", Shown(overhead, 0, 0, 0)),
+                lambda _self, _given, _planned, runs: setattr(runs, "shown", Shown(overhead, 0, 0, 0)),
             )
             returned = [step(*job.batches[0])]
         returned.append(step(*job.batches[1]))

@@ -122,8 +122,7 @@ class Within:
             captured = self._captured(key, job, batch)
             ready = self.ready[key] = Ready(captured, *planned_within(captured.graph, self.share))
         program, plan = numbered(lower(ready.derived), ready.costs), ready.planned.plan
-        tensors = ready.captured.tensors(training, pytree.tree_leaves(batch))
-        call = calls.bind(ready.captured, program, training, tensors)
+        call = calls.bind(ready.captured.given(training, pytree.tree_leaves(batch)), program, training)
         self.spill.reserve(program.scratch_bytes, 0)
         capacity = plan.budget.capacity_bytes
         run = calls.made_ready(call, ready.costs, self.spill, Heap(), capacity, Progress(), observe=False)

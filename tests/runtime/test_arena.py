@@ -153,7 +153,7 @@ batch = torch.ones(16 << 20), torch.ones(32 << 10)
 captured = capture(step, [], [], batch)
 capacity = max(live_bytes(captured.graph, {}))
 run = calls.made_ready(
-    calls.bind(captured, lower(captured.graph), Training((), ()), captured.tensors(Training((), ()), batch)),
+    calls.bind(captured.given(Training((), ()), batch), lower(captured.graph), Training((), ())),
     {}, None, Heap(), capacity, Progress(), observe=False,
 )
 record, most = Run._record, []
@@ -193,7 +193,7 @@ def step(x, y):
 batch = torch.ones(16 << 20), torch.ones(1 << 20)
 captured = capture(step, [], [], batch)
 run = calls.made_ready(
-    calls.bind(captured, lower(captured.graph), Training((), ()), captured.tensors(Training((), ()), batch)),
+    calls.bind(captured.given(Training((), ()), batch), lower(captured.graph), Training((), ())),
     {"add": Cost(0.0, 48 << 20, int(sys.argv[1]) << 20)}, None, Heap(), max(live_bytes(captured.graph, {})),
     Progress(), observe=False,
 )
@@ -325,7 +325,7 @@ def noted(self, storage, begin, end):
     seen.append(round((size - process_bytes()) / (1 << 20)))
 
 Run._drop = noted
-call = calls.bind(captured, program, Training((), ()), captured.tensors(Training((), ()), (x,)))
+call = calls.bind(captured.given(Training((), ()), (x,)), program, Training((), ()))
 outcome = execute(calls.made_ready(call, {}, spill, Heap(), 1 << 40, Progress(), observe=False))
 assert all(torch.equal(one, other) for one, other in zip(outcome.results, expected, strict=True))
 spill.close()

@@ -1,9 +1,9 @@
 """Before which step may a storage be built again? Until what its chain has read is overwritten.
 
 The *chain* of a storage as of one of its writes are the ops that wrote it up to there: what has to be repeated to build
-it again. That gives the same bits under the law of recomputation, which `rewriting.recompute` states for one place of a
-draft. Here it is worked out for every chain of a captured graph at once, where a version only grows. That a storage may
-be in flight (`ir.flight`) is left to who asks.
+it again. That gives the same bits under the law of recomputation, which `rewriting.recompute.why_not` says of one place
+of a draft. Here it is worked out for every chain of a captured graph at once, where a version only grows. That a
+storage may be in flight (`ir.flight`) is left to who asks.
 """
 
 from bisect import bisect_left

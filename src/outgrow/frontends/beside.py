@@ -3,13 +3,13 @@
 Such are objects of capture and plan, what libraries keep, holes of the heap, and what the program has taken since.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from outgrow.frontends.platforms.platform import Platform
-from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.tracing.captured import Given
 from outgrow.frontends.user.state import Training, local, read
 
 
@@ -25,27 +25,27 @@ class Beside:
         """What the process takes now beyond its baseline, without what rests for the next step."""
         return self.platform.process_bytes() - self.platform.idle_bytes() - self.baseline_bytes
 
-    def tensor_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], results: Sequence[Tensor] = ()) -> int:
+    def tensor_bytes(self, given: Given, results: Sequence[Tensor] = ()) -> int:
         """What is taken by the tensors with which a step is called, and by its results."""
-        return self.platform.held_bytes([*self._tensors(captured, tensors), *results])
+        return self.platform.held_bytes([*self._tensors(given), *results])
 
-    def held_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], results: Sequence[Tensor] = ()) -> int:
+    def held_bytes(self, given: Given, results: Sequence[Tensor] = ()) -> int:
         """What is held beside these tensors of a step; below 0 if the process has let go of some of its baseline."""
-        own = self.tensor_bytes(captured, tensors, results)  # first: it gives back what was read of the disk
+        own = self.tensor_bytes(given, results)  # first: it gives back what was read of the disk
         return self.taken_bytes() - own
 
-    def kept_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], results: Sequence[Tensor] = ()) -> int:
+    def kept_bytes(self, given: Given, results: Sequence[Tensor] = ()) -> int:
         """What is still held once all that is free was given back."""
         self.platform.trim()
-        return self.held_bytes(captured, tensors, results)
+        return self.held_bytes(given, results)
 
-    def _tensors(self, captured: Captured, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    def _tensors(self, given: Given) -> Iterator[Tensor]:
         """Yield the tensors of a step; of a batch that is a view, such as of a data set, what the step sees."""
-        for name, tensor in tensors.items():
-            storage = captured.storage_of(name, tensor)
+        for name, tensor in given.tensors.items():
+            storage = given.captured.storage_of(name, tensor)
             is_whole = storage.nbytes() == tensor.untyped_storage().nbytes()
             yield tensor if is_whole else tensor.new_empty(0).set_(storage)
-        for slot in captured.stale:
+        for slot in given.captured.stale:
             gradient = read(slot, self.training)
             if isinstance(gradient, Tensor):
                 yield local(gradient)

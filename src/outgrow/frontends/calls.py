@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
-from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.user.devices import generators_of
 from outgrow.frontends.user.sharing import raise_versions
 from outgrow.frontends.user.state import BatchSlot, Training, put
@@ -41,15 +41,11 @@ class Bound:
     hyper: Mapping[str, Item]
 
 
-def bind(
-    captured: Captured,
-    program: Program,
-    training: Training,
-    tensors: Mapping[str, Tensor],
-) -> Bound:
-    """Find the hyper-parameters of a call with these tensors."""
+def bind(given: Given, program: Program, training: Training) -> Bound:
+    """Find the hyper-parameters of a call."""
+    captured = given.captured
     hyper = dict(zip(captured.hyper, captured.hyper_values(training), strict=True))
-    return Bound(captured, program, training, tensors, hyper)
+    return Bound(captured, program, training, given.tensors, hyper)
 
 
 def made_ready(

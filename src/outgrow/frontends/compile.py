@@ -137,11 +137,11 @@ class Step(Generic[P, R]):
         entry = served.entry
         prepared, program, runs = entry.planned.prepared, entry.planned.program, entry.runs
         guided = self._entries.guided
-        tensors = served.tensors
-        if tensors is None:  # of a new entry, or of one that ran as it is written
-            tensors = entry.captured.tensors(self._training, pytree.tree_leaves((args, kwargs)))
-        call = calls.bind(entry.captured, program, self._training, tensors)
-        guided.begins(entry.captured, call.tensors, runs)
+        given = served.given
+        if given is None:  # of a new entry, or of one that ran as it is written
+            given = entry.captured.given(self._training, pytree.tree_leaves((args, kwargs)))
+        call = calls.bind(given, program, self._training)
+        guided.begins(given, runs)
         capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes
         spill = self._platform.make_ready(program, call.tensors, capacity)
         memory = self._platform.memory(program, is_timed=guided.looks_at(runs))
@@ -158,7 +158,7 @@ class Step(Generic[P, R]):
                 self._whole.tear()
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
         self._recording = outcome.recording
-        guided.note(entry.captured, call.tensors, entry.planned, runs, outcome, self.process_bytes)
+        guided.note(given, entry.planned, runs, outcome, self.process_bytes)
         return returned
 
     @property

@@ -24,7 +24,7 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.runs import Runs
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.capture import capture, captured_by
-from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import glance, signature
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.attributes import Left, withheld
@@ -145,8 +145,8 @@ class Entries:
         if entry.planned.runs_as_written:
             self.come_home()
             entry.planned = guided.distrusted(entry.planned, runs)
-        tensors = served.tensors
-        is_outdated = tensors is not None and guided.is_outdated(entry.captured, tensors, entry.planned, runs)
+        given = served.given
+        is_outdated = given is not None and guided.is_outdated(given, entry.planned, runs)
         has_new = not runs.settled and (runs.count > 0 or runs.function.has_exceeded)
         if is_outdated or has_new:
             self._plan_again(entry, leaves)
@@ -189,7 +189,7 @@ class Entries:
     def _planned(self, captured: Captured, leaves: Sequence[object], runs: Runs) -> Runnable | None:
         """Return a plan of a step that is new; None if older entries had to be forgotten to make room for one."""
         try:
-            plans = self._plans(captured, captured.tensors(self._training, leaves), runs)
+            plans = self._plans(captured.given(self._training, leaves), runs)
             (planned,) = deque(plans, maxlen=1)
         except Infeasible as refusal:
             older = self._older(refusal.floor_bytes - self._settings.budget_bytes)
@@ -345,12 +345,14 @@ class Entries:
             return Served(entry, is_known=captured.outside.still_hold())
         if not captured.is_apart(leaves):
             return None
-        tensors = captured.tensors(self._training, leaves)
-        if not all(item.still_lies(tensors) for item in captured.found):
+        given = captured.given(self._training, leaves)
+        if not all(item.still_lies(given.tensors) for item in captured.found):
             return None
         platform, lasting = self._platform, entry.planned.program.lasting
-        moves = all(platform.may_leave(captured.graph, name, tensors[name]) for name in lasting & tensors.keys())
-        return Served(entry, tensors) if moves else None
+        moves = all(
+            platform.may_leave(captured.graph, name, given.tensors[name]) for name in lasting & given.tensors.keys()
+        )
+        return Served(entry, given) if moves else None
 
     def come_home(self, *, is_own: bool = False) -> None:
         """Bring what rests in the next tier between steps back to memory; `is_own`: only from that of this step."""
@@ -362,20 +364,20 @@ class Entries:
 
         If there is no such plan, the old one stays if it has room for that nevertheless, or may be forgiven.
         """
-        begin, captured, runs, guided = perf_counter(), entry.captured, entry.runs, self.guided
-        tensors = captured.tensors(self._training, leaves)
+        begin, runs, guided = perf_counter(), entry.runs, self.guided
+        given = entry.captured.given(self._training, leaves)
         try:
-            for planned in self._plans(captured, tensors, runs):
+            for planned in self._plans(given, runs):
                 self._exchange(entry, planned)
         except Infeasible:
-            is_lacking = guided.lacking_bytes(captured, tensors, entry.planned, runs) > 0
-            if is_lacking and not guided.forgives(captured, tensors, entry.planned, runs, self._calls):
+            is_lacking = guided.lacking_bytes(given, entry.planned, runs) > 0
+            if is_lacking and not guided.forgives(given, entry.planned, runs, self._calls):
                 raise
         finally:
             entry.seconds += perf_counter() - begin
         runs.settled = True
 
-    def _plans(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> Iterator[Runnable]:
+    def _plans(self, given: Given, runs: Runs) -> Iterator[Runnable]:
         """Yield plans of a step, at most a few, up to one that has room for what planning itself has left behind.
 
         Each spares what the ones before it were lacking: it is taken to leave as much behind. Where that is too much,
@@ -384,7 +386,7 @@ class Entries:
         lacking_bytes, spare_bytes, made, slack_bytes = 1, 0, 0, self._platform.slack_bytes
         while made < _MOST_PLANS:
             try:
-                planned = self.guided.planned(captured, tensors, runs, spare_bytes)
+                planned = self.guided.planned(given, runs, spare_bytes)
             except Infeasible:
                 if spare_bytes:
                     spare_bytes, made = 0, _MOST_PLANS - 1
@@ -394,7 +396,7 @@ class Entries:
                 return
             yield planned
             made += 1
-            lacking_bytes = self.guided.lacking_bytes(captured, tensors, planned, runs)
+            lacking_bytes = self.guided.lacking_bytes(given, planned, runs)
             if lacking_bytes + slack_bytes // 2 <= 0:
                 return
             spare_bytes += lacking_bytes + slack_bytes
@@ -411,8 +413,8 @@ class Entries:
         entry = served.entry
         entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes)
         if entry.runs.function.has_exceeded and self._is_as_captured(served, args, kwargs):
-            tensors = entry.captured.tensors(self._training, pytree.tree_leaves((args, kwargs)))
-            self.guided.note_captured(entry.captured, tensors, entry.planned, entry.runs)
+            given = entry.captured.given(self._training, pytree.tree_leaves((args, kwargs)))
+            self.guided.note_captured(given, entry.planned, entry.runs)
 
     def _is_as_captured(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether a call that was carried out as it is written was that of its entry."""

@@ -4,11 +4,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch.utils._pytree as pytree
-from torch import Tensor, nn
+from torch import nn
 
 from outgrow.frontends.guided import Runnable
 from outgrow.frontends.runs import SLACK_BYTES, Runs
-from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.user.state import Training
 
 
@@ -67,11 +67,11 @@ class Ample:
 
 @dataclass(frozen=True)
 class Served:
-    """The entry that is right for a call, and the tensors of the call by input storage, if they were looked for.
+    """The entry that is right for a call, and what the call brings for it, if that was looked for.
 
     It `is_known` to be that of this call, unless there was but a `glance`, as in ample room, or numbers outside differ.
     """
 
     entry: Entry
-    tensors: Mapping[str, Tensor] | None = None
+    given: Given | None = None
     is_known: bool = True

@@ -19,7 +19,7 @@ from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.runs import SLACK_BYTES, Runs, Shown
-from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.tracing.captured import Given
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.graph import Graph, Role
@@ -107,8 +107,8 @@ class GuidedPlanning:
         self._times: float = _ROOMY
         """How many times the peak of its tensors the user's own function may take: the most that was seen, or more."""
 
-    def planned(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs, spare_bytes: int = 0) -> Runnable:
-        """Plan a captured step for a call that brings these tensors, by input storage, from what runs have shown.
+    def planned(self, given: Given, runs: Runs, spare_bytes: int = 0) -> Runnable:
+        """Plan a captured step for a call, from what runs have shown.
 
         What the last run of this step took is made room for, and `spare_bytes` more. Where nothing is spared, there is
         no plan then, and that run kept the budget, what programs took that kept it is enough: Python may hold tensors
@@ -116,18 +116,18 @@ class GuidedPlanning:
         below the floor.
         """
         self._progress("plan", 0.0)
-        self._platform.make_room(captured, tensors)
+        self._platform.make_room(given)
         if self._machine is None:
             self._machine = self._platform.machine()
-        known = self._platform.known(captured, self._progress)
-        beside = self.beside.kept_bytes(captured, tensors)
+        known = self._platform.known(given.captured, self._progress)
+        beside = self.beside.kept_bytes(given)
         own = self._own(runs, beside)
         try:
-            planned = self._planned(captured, tensors, runs, known, beside + spare_bytes, own)
+            planned = self._planned(given, runs, known, beside + spare_bytes, own)
         except Infeasible:
             if spare_bytes or own == self._own_bytes or runs.binds:
                 raise
-            planned = self._planned(captured, tensors, runs, known, beside, self._own_bytes)
+            planned = self._planned(given, runs, known, beside, self._own_bytes)
             runs.shown = None
         if runs.binds:
             self._most_own_bytes = max(own or 0, self._most_own_bytes or 0)
@@ -143,8 +143,7 @@ class GuidedPlanning:
 
     def _planned(
         self,
-        captured: Captured,
-        tensors: Mapping[str, Tensor],
+        given: Given,
         runs: Runs,
         known: Mapping[str, Cost],
         beside: int,
@@ -152,12 +151,12 @@ class GuidedPlanning:
     ) -> Runnable:
         assert self._machine is not None, "it was measured before"
         is_new = not runs.observed
-        held = beside + (len(captured.graph.ops) * _PLAN_BYTES if is_new else 0)  # by when it runs
+        held = beside + (len(given.captured.graph.ops) * _PLAN_BYTES if is_new else 0)  # by when it runs
 
         def overhead_within(limit_bytes: int) -> int:
             expected = _with_slack(own, self._platform.slack_bytes)
             if is_new or own is None:
-                unseen = captured.copied_bytes + self._platform.unseen_bytes(captured.graph, limit_bytes)
+                unseen = given.captured.copied_bytes + self._platform.unseen_bytes(given.captured.graph, limit_bytes)
                 expected = max(expected, unseen)
             return max(0, held + expected)
 
@@ -165,14 +164,16 @@ class GuidedPlanning:
             platform=self._platform,
             machine=self._machine,
             planner=self._settings.planner,
-            captured=captured,
+            captured=given.captured,
             known=known,
-            fixed=self._platform.fixed(captured, tensors),
-            resting=frozenset(name for name, item in tensors.items() if extent_of(item.untyped_storage()) is not None),
+            fixed=self._platform.fixed(given),
+            resting=frozenset(
+                name for name, item in given.tensors.items() if extent_of(item.untyped_storage()) is not None
+            ),
             overhead_within=overhead_within,
             progress=self._progress,
         )
-        makes_state = _makes_state(captured.graph)
+        makes_state = _makes_state(given.captured.graph)
         try:
             prepared, program = fitted(demand, self._settings.budget_bytes, is_new=is_new, is_thorough=not makes_state)
         except Infeasible as refusal:
@@ -183,16 +184,16 @@ class GuidedPlanning:
         is_roomy = prepared.in_core.peak_bytes * self._times + _ROOMY_BYTES <= budget.capacity_bytes
         runs_as_written = is_roomy and self._as_written and not runs.function.has_exceeded
         if not runs_as_written:
-            self._platform.make_ready(program, tensors, budget.capacity_bytes)
+            self._platform.make_ready(program, given.tensors, budget.capacity_bytes)
         needed, unplanned = self._platform.needed_bytes(prepared, program), max(0, budget.overhead_bytes - held)
         return Runnable(prepared, program, needed, unplanned, runs_as_written)
 
-    def lacking_bytes(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> int:
+    def lacking_bytes(self, given: Given, planned: Runnable, runs: Runs) -> int:
         """What a plan lacks for what is held by now and its own run; below 0 if there is room for more.
 
         If it has not run yet, it is taken to need as much as it was planned for, without the slack.
         """
-        beside = self.beside.kept_bytes(captured, tensors)
+        beside = self.beside.kept_bytes(given)
         if runs.shown is None:
             own = self._own_bytes
         else:
@@ -204,7 +205,7 @@ class GuidedPlanning:
         """What a run is expected to take that no run has shown, without the slack."""
         return max(0, planned.unplanned_bytes - self._platform.slack_bytes)
 
-    def is_outdated(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> bool:
+    def is_outdated(self, given: Given, planned: Runnable, runs: Runs) -> bool:
         """Whether a plan has no room for what others have taken since its program ran, or leaves room for what is gone.
 
         What is free is given back only where there is no room for it, or where the plan has not run yet, since its
@@ -212,10 +213,10 @@ class GuidedPlanning:
         """
         shown = runs.shown
         if runs.is_fresh or shown is None:
-            lacking = self.lacking_bytes(captured, tensors, planned, runs)
+            lacking = self.lacking_bytes(given, planned, runs)
             _make_room(planned, runs, planned.needed_bytes - lacking)
             return lacking > 0
-        if self._lacks_room(captured, tensors, planned, runs, shown):
+        if self._lacks_room(given, planned, runs, shown):
             return True
         regains = runs.regained < _MOST_REGAINED and self._regains_room(planned, runs)  # memory may come and go
         runs.regained += regains
@@ -228,26 +229,24 @@ class GuidedPlanning:
         is_much = plan.budget.overhead_bytes - max(0, overhead) >= limit * _MUCH_SHARE
         return is_much and plan.predicted.seconds > plan.in_core.seconds * (1 + _WORTH_SHARE)
 
-    def _lacks_room(
-        self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs, shown: Shown
-    ) -> bool:
+    def _lacks_room(self, given: Given, planned: Runnable, runs: Runs, shown: Shown) -> bool:
         """Whether others have taken so much since a program ran last that there is no room for it now."""
-        runs.held_bytes = self.beside.held_bytes(captured, tensors)
+        runs.held_bytes = self.beside.held_bytes(given)
         runs.kept_bytes = min(runs.kept_bytes, runs.held_bytes)
         room = self._settings.budget_bytes - planned.needed_bytes - shown.overhead_bytes
         grown = runs.held_bytes - shown.least_bytes
         most = max(room - _NOISE_BYTES, min(_NOISE_BYTES, max(0, room)))
         if grown > most:
-            kept = runs.kept_bytes = runs.held_bytes = self.beside.kept_bytes(captured, tensors)
+            kept = runs.kept_bytes = runs.held_bytes = self.beside.kept_bytes(given)
             grown = kept + shown.own_bytes(kept) - shown.overhead_bytes
         _make_room(planned, runs, planned.needed_bytes + room - grown)
         return grown > most
 
-    def begins(self, captured: Captured, tensors: Mapping[str, Tensor], runs: Runs) -> None:
+    def begins(self, given: Given, runs: Runs) -> None:
         """Get ready for a program that runs for the first time, and note what the process holds beside the step."""
         if runs.is_fresh:
             self._platform.install()
-            runs.held_bytes = runs.kept_bytes = self.beside.kept_bytes(captured, tensors)
+            runs.held_bytes = runs.kept_bytes = self.beside.kept_bytes(given)
 
     def begins_as_written(self, planned: Runnable, runs: Runs) -> None:
         """Let no more memory rest than there is room for beside the user's own function, and note what is held."""
@@ -272,9 +271,7 @@ class GuidedPlanning:
         rising = max(planned.prepared.in_core.peak_bytes + planned.unplanned_bytes, runs.function.risen_bytes)
         return self._settings.budget_bytes - rising - SLACK_BYTES
 
-    def forgives(
-        self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs, call: int
-    ) -> bool:
+    def forgives(self, given: Given, planned: Runnable, runs: Runs, call: int) -> bool:
         """Whether the plan that is there goes on though its last run exceeded the budget, and none has room for that.
 
         It does if it has room for what was known before, or expected, unless it was forgiven a few calls ago; what the
@@ -284,7 +281,7 @@ class GuidedPlanning:
         known = self._expected(planned) if self._own_bytes is None else self._own_bytes
         if not runs.binds or (last is not None and call < last + _FORGIVEN_AGAIN):
             return False
-        held = self.beside.kept_bytes(captured, tensors)
+        held = self.beside.kept_bytes(given)
         if planned.needed_bytes + held + known > limit:
             return False
         remark(_FORGIVEN.format(format_bytes(runs.process_bytes), format_bytes(limit)))
@@ -299,8 +296,7 @@ class GuidedPlanning:
 
     def note(
         self,
-        captured: Captured,
-        tensors: Mapping[str, Tensor],
+        given: Given,
         planned: Runnable,
         runs: Runs,
         outcome: Outcome,
@@ -310,7 +306,7 @@ class GuidedPlanning:
         runs.observed = True
         runs.process_bytes = process_bytes
         tells = self._platform.observes or (self.looks_at(runs) and not outcome.recording.waits_for_host)
-        seen = _costs_seen(captured.graph, planned.prepared, runs, outcome) if tells else {}
+        seen = _costs_seen(given.captured.graph, planned.prepared, runs, outcome) if tells else {}
         if seen:
             self._platform.cache.add(seen)
         has_exceeded = process_bytes > self._settings.budget_bytes
@@ -322,7 +318,7 @@ class GuidedPlanning:
         begun = held = runs.held_bytes
         if runs.is_fresh or has_exceeded:
             results = [item for item in outcome.results if isinstance(item, Tensor)]
-            held = self.beside.kept_bytes(captured, tensors, results)
+            held = self.beside.kept_bytes(given, results)
         runs.shown = Shown(overhead, runs.kept_bytes, begun, held, binds=has_exceeded)
         if runs.is_fresh and not has_exceeded:  # later runs may begin beside what others hold for a while
             self._own_bytes = self._own(runs, held)
@@ -340,10 +336,10 @@ class GuidedPlanning:
         function.has_exceeded = True
         return replace(planned, runs_as_written=False)
 
-    def note_captured(self, captured: Captured, tensors: Mapping[str, Tensor], planned: Runnable, runs: Runs) -> None:
+    def note_captured(self, given: Given, planned: Runnable, runs: Runs) -> None:
         """Learn what the user's own function took beyond the peak of its tensors, since it did what was captured."""
         peak = planned.prepared.in_core.peak_bytes
-        held = runs.function.begun_bytes - self.beside.tensor_bytes(captured, tensors)
+        held = runs.function.begun_bytes - self.beside.tensor_bytes(given)
         runs.shown = Shown(runs.process_bytes - peak, held, held, held)
         self._times = max(self._times, (runs.process_bytes - held) / max(1, peak))
 

@@ -7,7 +7,7 @@ from outgrow.ir.graph import Op, Value, result_values
 from outgrow.operators.effects import quiet
 from outgrow.plan import Recompute
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import is_away, reading, require, require_landed, required_place, returning
+from outgrow.rewriting.rule import flight, is_away, reading, require, required_place, returning
 
 
 def recompute(draft: Draft, decision: Recompute) -> None:
@@ -48,8 +48,7 @@ def recompute(draft: Draft, decision: Recompute) -> None:
     before = required_place(draft, decision.before)
     require(storage in draft.storages, f"the graph has no storage {storage}")
     chain = [draft.op(place) for place in draft.writers(storage, before)]
-    require_landed(draft, storage, before)
-    reason = _why_not(draft, storage, chain, before)
+    reason = why_not(draft, storage, chain, before)
     require(reason is None, reason or "")
     later = [place for place in draft.touching(storage) if not draft.precedes(place, before)]
     moved = any(not isinstance(draft.item(place), Op) for place in later)
@@ -58,10 +57,13 @@ def recompute(draft: Draft, decision: Recompute) -> None:
     _redirect(draft, later, storage, suffix)
 
 
-def _why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> str | None:
+def why_not(draft: Draft, storage: str, chain: Sequence[Op], before: Place) -> str | None:
     """Return why `chain`, the ops that wrote `storage`, cannot rebuild it at a place, or None if it can."""
     if not chain or draft.storages[storage].is_persistent:
         return f"{storage} is not made by this step"
+    in_flight = flight(draft, storage, before)
+    if in_flight is not None:
+        return in_flight
     repeated = [quiet(op) for op in chain]
     made = {value.storage for op in repeated for value in _results(draft, op) if value.version == 0}
     for op in repeated:

@@ -78,10 +78,12 @@ def is_away(draft: Draft, storage: str, place: Place) -> bool:
     return missing > 0 or is_coming
 
 
-def require_landed(draft: Draft, storage: str, place: Place) -> None:
-    """Raise `NotApplicable` if a storage is in flight between workers (`ir.flight`) directly before a place."""
+def flight(draft: Draft, storage: str, place: Place) -> str | None:
+    """Say until which op a storage is in flight between workers (`ir.flight`) directly before a place; None if not."""
     for other in draft.touching(storage):
         item = draft.item(other)
         if isinstance(item, Op) and item.operator == ARRIVED and not draft.precedes(other, place):
-            has_begun = bool(draft.writers(draft.values[item.references[0]].storage, place))
-            require(not has_begun, f"{storage} is in flight until {item.name}")
+            there = draft.values[item.references[0]].storage
+            if draft.writers(there, place):  # its exchange has begun
+                return f"{storage} is in flight until {item.name}"
+    return None

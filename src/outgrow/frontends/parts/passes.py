@@ -37,7 +37,7 @@ class Waiting:
     def __init__(self, shared: Shared, ready: Ready, others_bytes: int, args: Sequence[object]) -> None:
         """Begin the run of a part on its inputs, while others take `others_bytes`."""
         self.shared, self.ready, self._pause = shared, ready, Pause(others_bytes, 0)
-        call = calls.bind(ready.captured, ready.program, NOBODY, ready.captured.tensors(NOBODY, [*map(plain, args)]))
+        call = calls.bind(ready.captured.given(NOBODY, [*map(plain, args)]), ready.program, NOBODY)
         self.platform = shared.taken(ready.program)
         try:
             run = self._made_ready(call)

@@ -29,7 +29,7 @@ from outgrow.frontends.parts.joint import Origin, hole_of, open_results
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.machine import Machine
@@ -241,12 +241,12 @@ def planned(
     for pause in shared.waiting:
         pause.clean = False
     platform = shared.platform
-    tensors = captured.tensors(NOBODY, [plain(arg) for arg in args])
-    platform.make_room(captured, tensors)
+    given = captured.given(NOBODY, [plain(arg) for arg in args])
+    platform.make_room(given)
     rooms = _rooms(shared, captured, others, before)
     for room in rooms:
         try:
-            prepared, program = _fitted(shared, captured, tensors, room, is_last=room == rooms[-1])
+            prepared, program = _fitted(shared, given, room, is_last=room == rooms[-1])
         except Infeasible:
             if room == rooms[-1]:
                 raise
@@ -259,8 +259,8 @@ def planned(
     waits_at = None if hole is None else prepared.derived.op_positions[hole.name]
     passes = waits_at, open_results(hole), found, tuple(map(len, found.sources))
     number = next(shared.numbers) if before is None else before.number
-    given = [args[at] for at in origin.inputs]
-    shapes = tuple(tuple(item.shape) for item in given if isinstance(item, Tensor))
+    inputs = [args[at] for at in origin.inputs]
+    shapes = tuple(tuple(item.shape) for item in inputs if isinstance(item, Tensor))
     ready = Ready(number, origin, shapes, captured, prepared, program, *passes, own, room)
     if before is not None:
         shared.highest_bytes += own - before.own_bytes
@@ -306,11 +306,10 @@ def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None
     return [Room(always, share) for share in waiting]
 
 
-def _fitted(
-    shared: Shared, captured: Captured, tensors: dict[str, Tensor], room: Room, *, is_last: bool
-) -> tuple[Prepared, Program]:
+def _fitted(shared: Shared, given: Given, room: Room, *, is_last: bool) -> tuple[Prepared, Program]:
     """Return a plan that leaves `room` to others, and its program. Raises `Infeasible` where there is none."""
-    graph, platform = captured.graph, shared.platform
+    captured, platform = given.captured, shared.platform
+    graph = captured.graph
     known = dict(platform.known(captured, silent))
     hole = hole_of(graph)
     if hole is not None:
@@ -326,7 +325,7 @@ def _fitted(
         planner=shared.settings.planner,
         captured=captured,
         known=known,
-        fixed=platform.fixed(captured, tensors).union(captured.slots),
+        fixed=platform.fixed(given).union(captured.slots),
         resting=frozenset(),
         overhead_within=overhead_within,
         progress=silent,

@@ -14,7 +14,7 @@ from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.preparing.measure import CostCache, open_cost_cache, this_machine
 from outgrow.frontends.preparing.prepare import Prepared, unseen_overhead_bytes
 from outgrow.frontends.preparing.settings import Settings, remark_beyond_memory
-from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.remarks import remark
@@ -54,7 +54,7 @@ class OnCpu:
         self._touched: WeakSet[torch.UntypedStorage] = WeakSet()
         self._spill = Spill(OnDisk(settings.folder), settings.disk)
 
-    def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
+    def make_room(self, given: Given) -> None:
         """Do nothing: what has to be measured takes little."""
 
     def machine(self) -> Machine:
@@ -67,8 +67,10 @@ class OnCpu:
         storage = tensor.untyped_storage()
         return storage.nbytes() == graph.storages[name].size_bytes and is_exchangeable(storage)
 
-    def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
-        return frozenset(name for name in tensors if not self.may_leave(captured.graph, name, tensors[name]))
+    def fixed(self, given: Given) -> frozenset[str]:
+        return frozenset(
+            name for name, item in given.tensors.items() if not self.may_leave(given.captured.graph, name, item)
+        )
 
     def least_bytes(self) -> int:
         return freeing.least_bytes()

@@ -28,7 +28,7 @@ from outgrow.frontends.preparing.measure import CostCache, machine_of, open_cost
 from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
 from outgrow.frontends.preparing.settings import Settings
-from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.user.devices import CPU
 from outgrow.ir.graph import Graph, Op, Role
 from outgrow.ir.machine import Machine
@@ -112,12 +112,12 @@ class OnDevice:
             with _idle_lock:
                 _idle.add(self)
 
-    def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
+    def make_room(self, given: Given) -> None:
         """Give arenas back; if there is still little room, let all state rest until the first step.
 
         The step brings back what its plan wants on the device.
         """
-        graph = captured.graph
+        graph = given.captured.graph
         if self._rehearsal.knows(graph):
             return
         self._close_arenas()
@@ -125,8 +125,8 @@ class OnDevice:
         taken_bytes = self._device.taken_bytes() - (self._baseline_bytes or 0)
         if taken_bytes + _TRIED_AT_ONCE * tried <= self._budget_bytes:
             return
-        staying = self.fixed(captured, tensors)
-        self._beside.rest([tensors[name] for name in tensors.keys() - staying])
+        staying = self.fixed(given)
+        self._beside.rest([tensor for name, tensor in given.tensors.items() if name not in staying])
         self._device.give_back()
 
     def machine(self) -> Machine:
@@ -147,11 +147,11 @@ class OnDevice:
         is_here = tensor.device == self._device.torch_device and storage.nbytes() == known.size_bytes
         return is_here and known.role is not Role.INPUT and is_exchangeable(storage)
 
-    def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
-        graph = captured.graph
-        staying = frozenset(name for name in tensors if not self.may_leave(graph, name, tensors[name]))
+    def fixed(self, given: Given) -> frozenset[str]:
+        graph, tensors = given.captured.graph, given.tensors
+        staying = frozenset(name for name, item in tensors.items() if not self.may_leave(graph, name, item))
         born = frozenset() if arena.is_available() else graph.kept - tensors.keys()
-        return staying | captured.elsewhere | born
+        return staying | given.captured.elsewhere | born
 
     def least_bytes(self) -> int:
         return ALIGNMENT_BYTES

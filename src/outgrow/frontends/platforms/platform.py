@@ -14,7 +14,7 @@ from torch import Tensor
 from outgrow.analysis.cost import Cost
 from outgrow.frontends.preparing.measure import CostCache
 from outgrow.frontends.preparing.prepare import Prepared
-from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.runtime.device_memory import DeviceMemory
@@ -34,7 +34,7 @@ class Platform(Protocol):
     slack_bytes: int
     """What it may take beyond the overhead that a run has shown."""
 
-    def make_room(self, captured: Captured, tensors: Mapping[str, Tensor]) -> None:
+    def make_room(self, given: Given) -> None:
         """Make room to measure rates, and whatever is not known yet of a step."""
         ...
 
@@ -50,7 +50,7 @@ class Platform(Protocol):
         """Whether the storage that a graph knows by this name can be moved without anybody noticing."""
         ...
 
-    def fixed(self, captured: Captured, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    def fixed(self, given: Given) -> frozenset[str]:
         """Return the storages of a step that stay on the device although they outlive it."""
         ...
 

@@ -243,9 +243,21 @@ class Captured:
             found[name] = local(tensor)
         return found
 
+    def given(self, training: Training, leaves: Sequence[object]) -> "Given":
+        """Return the step with what a call with these leaves of the arguments brings for it."""
+        return Given(self, self.tensors(training, leaves))
+
     def unflatten(self, results: Sequence[object]) -> object:
         """Return what the step returns, made of the graph's results: tensors, and floats for host scalars."""
         wanted = {leaf for leaf in self.returned.leaves if isinstance(leaf, GraphResult)}
         found = {leaf: leaf.of(results) for leaf in wanted}
         leaves = [found[leaf] if isinstance(leaf, GraphResult) else leaf for leaf in self.returned.leaves]
         return pytree.tree_unflatten(leaves, self.returned.structure)
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A captured step, and the tensors that a call brings for it: those that own its input storages, by their names."""
+
+    captured: Captured
+    tensors: Mapping[str, Tensor]

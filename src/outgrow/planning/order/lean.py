@@ -10,6 +10,9 @@ order of least peak (`reorder`), as if the storages of the other half took no ro
 A step without updates and gradients has one half. Updates keep their places, since they move forward anyway
 (`early_updates`). In a chain of layers the captured order is the best, which is seen at once; where branches cross,
 such as in randomly wired cells, another order may be far better.
+
+`Orders` keeps both for all plans of a step, with what can be had for nothing in each; `least_seconds` is the bound over
+both.
 """
 
 from collections.abc import Hashable, Iterator

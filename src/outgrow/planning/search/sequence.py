@@ -57,7 +57,15 @@ def sequence_of(tables: Tables, policy: Policy) -> OpSequence:
 def expanded(  # noqa: C901, PLR0912, PLR0915
     tables: Tables, policy: Policy
 ) -> tuple[int, Integers, Integers, Integers, Integers, Integers, Integers, Flags]:
-    """The fields of `OpSequence`."""
+    """The fields of `OpSequence`, by a stack of frames in place of a recursion.
+
+    A frame is a chain under way: the captured op at the bottom (`frame_storage` -1), and above it the chain of each
+    storage that the frame below waits for. Of a frame are known its rebuilding (`frame_number`), the place in its chain
+    and the length of that, the first thing touched by its present op that was not looked at (`frame_touch`), and how
+    much had been made when it began (`frame_made`); what it makes beside its storage goes when it is popped. Where an
+    op misses a storage, a frame is pushed; where it misses none, it runs, and the frame goes on to the next op of its
+    chain, or, after the last, is popped, and its storage is there.
+    """
     touch_start, touched, touch_writes = tables.touch_start, tables.touched, tables.touch_writes
     writes, write_start, write_at = tables.writes, tables.write_start, tables.write_at
     touch_use, birth, stays, limit = tables.touch_use, tables.birth, tables.stays, tables.limit
@@ -82,7 +90,6 @@ def expanded(  # noqa: C901, PLR0912, PLR0915
             is_there[storage] = True
             instance_storage[instances] = storage
             instances += 1
-    # One frame for the op itself, and one for each storage that is being built again for the frame below.
     frame_storage = np.empty(storages + 2, np.int64)
     frame_number = np.empty(storages + 2, np.int64)
     frame_place = np.empty(storages + 2, np.int64)
