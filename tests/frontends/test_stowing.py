@@ -28,7 +28,9 @@ from outgrow.plan import Stow
 from outgrow.remarks import Remark
 from outgrow.runtime import process
 from outgrow.runtime.execute import Run
+from outgrow.runtime.numbered import Numbered
 from outgrow.runtime.program import Call, Program
+from outgrow.runtime.rerun import Rerun
 from outgrow.runtime.resting import extent_of
 from outgrow.units import MIB
 from tests.frontends.training import Job, Left, Step, differences, left, left_by
@@ -315,11 +317,15 @@ def test_a_failing_disk_loses_nothing(
     before = sums(job)
     original, left_over = getattr(os, function), [copies]
     is_updating: list[bool] = []
-    apply = Run._apply
+    apply, play = Run._apply, Rerun._play
 
     def applied(run: Run, call: Call) -> int:
         is_updating.append(call.updates)
         return apply(run, call)
+
+    def played(run: Rerun, part: Numbered) -> None:
+        is_updating.append(part.call.updates)
+        play(run, part)
 
     def broken(*arguments: object) -> int:
         left_over[0] -= 1
@@ -329,6 +335,7 @@ def test_a_failing_disk_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "_apply", applied)
+        patch.setattr(Rerun, "_play", played)
         patch.setattr(os, function, broken)
         with pytest.raises(TierFailure):
             step(*job.batches[2])
