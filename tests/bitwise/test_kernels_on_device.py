@@ -22,7 +22,7 @@ WIDTH = 256
 def blocks() -> Workload:
     """Blocks of a norm, a product and a residual, whose activations are most of what they take."""
     torch.manual_seed(0)
-    model = nn.Sequential(*[Block(WIDTH) for _ in range(6)])
+    model = nn.Sequential(*[Block(WIDTH) for _ in range(3)])
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 
     def step(x: Tensor, y: Tensor) -> Tensor:

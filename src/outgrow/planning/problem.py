@@ -52,7 +52,7 @@ class Problem:
     """After this a solver that a planner asks is stopped."""
     progress: Callable[[str, float], None] = field(default=silent, compare=False)
     remark: Callable[[str], None] = field(default=unheard, compare=False)
-    """What a planner has to say of its plan, such as that a solver was stopped."""
+    """What a planner has to say of its plan, such as that a solver was stopped; `planned` keeps it with the plan."""
 
     def seconds_of(self, op: Op) -> float:
         """Return the seconds of an op where it does not stall, captured or repeated; none, if its cost is unknown."""
