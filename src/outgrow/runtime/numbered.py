@@ -4,24 +4,27 @@ Each value gets a number, which is its place in a table. It is known at every in
 and let go of, how much is held then, and how much memory may rest beside that.
 
     constants   arguments that are the same in every run; they have numbers as well, so that one look-up finds them all
-    looked at   values that nobody has made since their storage came into being, or came back: views of it
+    looked at   values that nobody has made since their storage came into being, or came back: views of it, or of
+                another value of it that is there, which is quicker
     named       storages that the run has to find by name: they move, outlive the step, have views, or are large
 
 What is large rests when it is freed, so what is held and what rests grow together with whatever comes into being. Room
 is made where that is large, or something has come to rest since, for all the small storages that follow.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from torch._ops import OpOverload
+
 from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
 from outgrow.runtime.foreknown import Foreknown, course_of
-from outgrow.runtime.program import Call, Instruction, Item, Program, Result
+from outgrow.runtime.program import Call, Geometry, Instruction, Item, Program, Result
 
 Gather: TypeAlias = Callable[[Sequence[Any]], tuple[Any, ...]]
 """Returns the arguments of a call from the table."""
@@ -38,8 +41,18 @@ class Entering:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class Look:
+    """A value that is made as a view of value number `source`; None: of its storage."""
+
+    number: int
+    value: str
+    geometry: Geometry
+    source: int | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Numbered:
-    """A call of which all arguments are in the table; if `gather` is None, some are in lists and found by name.
+    """A call of `function`, of which all arguments are in the table; if `gather` is None, some are in lists.
 
     Before it values are `looked_at`. Memory that rests makes room for so much that is held before it, with the
     workspace that nothing serves, and after it, until room is made next (None: it makes no room). The user's own
@@ -47,8 +60,9 @@ class Numbered:
     """
 
     call: Call
+    function: Callable[..., object]
     gather: Gather | None
-    looked_at: tuple[tuple[int, str], ...]
+    looked_at: tuple[Look, ...]
     entering: tuple[Entering, ...]
     held_before_bytes: int | None
     held_after_bytes: int | None
@@ -172,7 +186,7 @@ class _Draft:
 
     item: Instruction
     gather: Gather | None
-    looked_at: tuple[tuple[int, str], ...]
+    looked_at: tuple[Look, ...]
     entering: tuple[tuple[int, int, Result], ...]
     cleared: tuple[int, ...]
     dying: tuple[str, ...]
@@ -187,12 +201,18 @@ class _Draft:
                         for at, number, result in self.entering
                     ]
                 )
-                return Numbered(self.item, self.gather, self.looked_at, entering, before_bytes, after_bytes)
+                function = _at_once(self.item.function)
+                return Numbered(self.item, function, self.gather, self.looked_at, entering, before_bytes, after_bytes)
             case SwapIn():
                 assert after_bytes is not None, "what comes back asks for room"
                 return Arriving(self.item, after_bytes)
             case SwapOut() | Wait() | Drop():
                 return self.item
+
+
+def _at_once(function: Callable[..., object]) -> Callable[..., object]:
+    """Return what an operator of torch calls itself: a call of Python less."""
+    return function._op if isinstance(function, OpOverload) else function  # noqa: SLF001 - it has no other name
 
 
 class _Numbering:
@@ -204,6 +224,8 @@ class _Numbering:
         born = {result.born for call in calls for result in call.results if result is not None}
         moved = {item.storage for item in program.instructions if not isinstance(item, Call)}
         large = {name for name, size in program.sizes.items() if size >= arena.LEAST_BYTES}
+        self._returned = frozenset(program.results)
+        """What the step returns is nobody's view: the user may write over it."""
         returned = {program.geometry[name].storage for name in program.results}
         written = {item.geometry.storage for call in calls for item in call.results if item and item.born is None}
         self.named = {*moved, *large, *returned, *written, *(program.sizes.keys() - born)}
@@ -215,7 +237,7 @@ class _Numbering:
     def draft(self, position: int, item: Instruction) -> _Draft:
         """Go through an instruction, the next one."""
         gather, cleared = None, list[int]()
-        looked_at, entering = list[tuple[int, str]](), list[tuple[int, int, Result]]()
+        looked_at, entering = list[Look](), list[tuple[int, int, Result]]()
         if isinstance(item, Call):
             gather = self._gather(item, looked_at)
             found = ((at, result) for at, result in enumerate(item.results) if result is not None)
@@ -227,12 +249,13 @@ class _Numbering:
             cleared += self._forget(storage)
         return _Draft(item, gather, tuple(looked_at), tuple(entering), tuple(cleared), dying)
 
-    def _gather(self, call: Call, looked_at: list[tuple[int, str]]) -> Gather | None:
+    def _gather(self, call: Call, looked_at: list[Look]) -> Gather | None:
         """Return how the arguments of a call are found, and add the values that are made for it."""
 
         def look(name: str) -> Item:
-            if self._is_made_now(name):
-                looked_at.append((self.number_of[name], name))
+            made = self._made_now(name)
+            if made is not None:
+                looked_at.append(made)
             return 0
 
         if call.slots or call.keyword_slots:
@@ -251,17 +274,23 @@ class _Numbering:
                 numbers.append(self._number(constant))
         return _gathering(numbers)
 
-    def _is_made_now(self, name: str) -> bool:
-        """Give a value that is read its number; return whether it has to be looked at before."""
+    def _made_now(self, name: str) -> Look | None:
+        """Give a value that is read its number; return how it is made before, if it is not there."""
         if name not in self.number_of:
             self.number_of[name] = self._number()
         geometry = self._program.geometry[name]
         there = self._there.setdefault(geometry.storage, {})
         if geometry.dtype is None or name in there:
-            return False
+            return None
+        source = None if name in self._returned else self._alike(there, geometry)
         there[name] = None
         self.named.add(geometry.storage)
-        return True
+        return Look(self.number_of[name], name, geometry, source)
+
+    def _alike(self, there: Iterable[str], geometry: Geometry) -> int | None:
+        """Return the number of a value of a storage that is there and has elements of the same type."""
+        geometries = self._program.geometry
+        return next((self.number_of[name] for name in there if geometries[name].dtype is geometry.dtype), None)
 
     def _enter(self, result: Result) -> int:
         """Give a result its number."""

@@ -125,8 +125,13 @@ class Rerun:
 
     def _look(self, part: Numbered) -> None:
         """Make views that a call reads and nobody has looked at yet."""
-        for number, name in part.looked_at:
-            self._table[number] = self._run.view_of(name)
+        table, run = self._table, self._run
+        for look in part.looked_at:
+            if look.source is None or look.value in run.strides:
+                table[look.number] = run.view_of(look.value)
+            else:
+                like = look.geometry
+                table[look.number] = table[look.source].as_strided(like.shape, like.strides, like.offset)
 
     def _play(self, part: Numbered) -> None:
         call = part.call
@@ -138,7 +143,7 @@ class Rerun:
         if part.gather is None:
             returned = call.run(self._lookup)
         else:
-            returned = call.function(*part.gather(self._table), **call.keywords)
+            returned = part.function(*part.gather(self._table), **call.keywords)
         self._enter(part, returned)
 
     def _enter(self, part: Numbered, returned: object) -> None:
