@@ -25,6 +25,7 @@ from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.drawn import names_of
+from outgrow.frontends.user.living import living
 from outgrow.frontends.user.outside import Outside
 
 _TABLES, _LISTS = frozenset((dict, OrderedDict, defaultdict)), frozenset((list, deque, set))
@@ -111,10 +112,9 @@ def _take_out(mode: FakeTensorMode, environment: ShapeEnv) -> None:
 
 
 def _objects() -> list[Any]:
-    """Return all objects that hold others; of those that the program has frozen, what can be reached."""
+    """Return containers and caches; of objects that the program has frozen, all that can be reached."""
     _all_in_sight()
-    found = gc.get_objects()
-    return _reached(found) if gc.get_freeze_count() else found
+    return _reached(gc.get_objects()) if gc.get_freeze_count() else living(*_TABLES, *_LISTS, _CACHED)
 
 
 def _reached(found: list[Any]) -> list[Any]:
@@ -129,12 +129,12 @@ def _reached(found: list[Any]) -> list[Any]:
 
 
 def _kept(mode: FakeTensorMode, environment: ShapeEnv) -> list[object]:
-    return [item for item in gc.get_objects() if _is_of(item, mode, environment)]
+    return [item for item in living(*_EMPTY) if _is_of(item, mode, environment)]
 
 
 def _is_of(item: object, mode: FakeTensorMode, environment: ShapeEnv) -> bool:
     if type(item) is FakeTensor:
-        return item.fake_mode is mode
+        return getattr(item, "fake_mode", None) is mode  # another thread may be in the middle of making one
     if type(item) in _EMPTY:
         node = vars(item).get("node")
         return isinstance(node, SymNode) and node.shape_env is environment
