@@ -330,7 +330,7 @@ def test_kinds_of_inputs_are_forgotten_in_turn(
     compiled: Callable[[int], Callable[[nn.Module], Model]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that sees ever other shapes keeps plans for the last ones alone, and the bits of eager."""
-    monkeypatch.setattr(parts, "_MOST_KINDS", 2)
+    monkeypatch.setattr(parts, "MOST_KINDS", 2)
     found_parts: list[parts.Part] = []
     made = parts.Part.__init__
 

@@ -7,17 +7,20 @@ Each part is planned and run by `frontends.parts`. Those of one budget share it,
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import TypeGuard
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.external_utils import wrap_inline
 from torch.optim import Optimizer
 
 from outgrow.errors import OutgrowError
 from outgrow.frontends.parts.masks import look_as_in_eager
-from outgrow.frontends.parts.parts import Part
+from outgrow.frontends.parts.parts import MOST_KINDS, Part
 from outgrow.frontends.parts.shared_budget import Ready, Shared, by_itself
 from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
@@ -66,7 +69,12 @@ def _refused(error: Exception, *_args: object) -> object:
 
 
 def part_of(module: fx.GraphModule, settings: Settings, device: BesideHost | None = None) -> Part:
-    """Return what runs a part, on a device that is given, or on the one where its inputs are."""
+    """Return what runs a part, on a device that is given, or on the one where its inputs are.
+
+    From then on Dynamo compiles as many kinds of calls as a part keeps plans for: what is beyond its limit runs in
+    eager mode, outside of the budget.
+    """
+    dynamo_config.recompile_limit = max(dynamo_config.recompile_limit, MOST_KINDS)
     return Part(module, settings, partial(_shared, device=device))
 
 
@@ -86,7 +94,7 @@ class InPlace:
         look_as_in_eager(InPlace._part)
         self._before.append((module, module._compiled_call_impl))
         # Dynamo skips the frames of torch.nn's own modules unless they are wrapped; `module.compile` does not wrap them
-        module._compiled_call_impl = torch.compile(wrap_inline(module._call_impl), backend=self._part)
+        module._compiled_call_impl = torch.compile(_alone(wrap_inline(module._call_impl)), backend=self._part)
 
     def release(self) -> None:
         """Let modules run as they did before."""
@@ -103,6 +111,13 @@ class InPlace:
         if not (self._has_parts or self._has_warned):
             self._has_warned = True
             remark(_NO_PART)
+
+
+def _alone(function: Callable[..., object]) -> FunctionType:
+    """Return a function with code of its own: of all functions with the same code Dynamo compiles but a few."""
+    assert isinstance(function, FunctionType), "torch wraps what it is given"
+    code, defaults = function.__code__.replace(), function.__defaults__
+    return FunctionType(code, function.__globals__, function.__name__, defaults, function.__closure__)
 
 
 def _checked(options: Mapping[str, object]) -> Settings:
@@ -143,7 +158,9 @@ def _trained() -> list[Tensor]:
 
 
 def _is_plain(item: object) -> TypeGuard[Tensor]:
-    return type(item) in (Tensor, nn.Parameter) and item.layout is torch.strided  # pyright: ignore[reportAttributeAccessIssue]
+    if not isinstance(item, Tensor) or type(item) not in (Tensor, nn.Parameter):
+        return False
+    return item.layout is torch.strided and not is_functorch_wrapped_tensor(item)
 
 
 def budgets() -> tuple[Shared, ...]:

@@ -29,7 +29,7 @@ from outgrow.frontends.tracing.signature import signature
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.sharing import raise_versions
 
-_MOST_KINDS = 32
+MOST_KINDS = 32
 """A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
 _CHANGED = (
     "An input or a result of a compiled part was changed in place before the backward pass, which the plan of the part "
@@ -147,7 +147,7 @@ class Part:
         """Forget the kind of inputs that was not seen for the longest, if there is one too many."""
         kinds: dict[Any, Ready]
         for kinds in (self._ready, self._others):
-            if len(kinds) > _MOST_KINDS:
+            if len(kinds) > MOST_KINDS:
                 close(shared, kinds.pop(next(iter(kinds))))
 
 

@@ -20,7 +20,7 @@ from weakref import WeakSet, WeakValueDictionary
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost, cost_key
-from outgrow.analysis.timeline import Trace
+from outgrow.analysis.timeline import Lane, Trace, memory_over_time
 from outgrow.errors import Infeasible
 from outgrow.frontends.parts.arrivals import Arrival, telling
 from outgrow.frontends.parts.between import Between, between
@@ -279,13 +279,24 @@ def by_itself(ready: Ready) -> tuple[Trace, Trace]:
 
 def may_stay(shared: Shared, ready: Ready, others: int) -> bool:
     """Whether a plan may stay if none can be made for what others take now; then it counts as made for that."""
-    always = max(others, ready.staying_bytes)
-    own = ready.own_bytes if shared.is_apart else by_itself(ready)[1].peak_bytes
-    if always + own > shared.settings.budget_bytes:
+    always, trace = max(others, ready.staying_bytes), by_itself(ready)[1]
+    taken = always + (ready.own_bytes if shared.is_apart else trace.peak_bytes)
+    waiting = 0 if shared.is_apart else (ready.beside_bytes or 0) + _waiting_bytes(ready, trace)
+    if max(taken, waiting) > shared.settings.budget_bytes:
         return False
     ready.room = Room(always, max(0, (ready.beside_bytes or 0) - always))
     ready.is_settled = True
     return True
+
+
+def _waiting_bytes(ready: Ready, trace: Trace) -> int:
+    """Return what a run of this trace holds at least while it waits for its backward pass."""
+    hole = hole_of(ready.captured.graph)
+    if hole is None:
+        return 0
+    begin = next(span.begin for span in trace.spans if span.lane is Lane.COMPUTE and span.label == hole.name)
+    held = [size for at, size, _ in memory_over_time(trace.events) if at <= begin]
+    return min(held[-2:], default=0)  # the last may be of the gradients that arrive
 
 
 def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None) -> list[Room]:
