@@ -467,3 +467,66 @@ def test_a_loop_without_parts_is_told(disk_folder: Path) -> None:
     plain_one(torch.ones(2, 4))
     other.check()
     dynamo.forget()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_loop_over_many_modules_has_a_part_for_each(disk_folder: Path) -> None:
+    """However many there are: what Dynamo would leave out is not under the budget."""
+    in_place = dynamo.InPlace(Settings.of(1 << 30, offload_dir=disk_folder))
+    modules = [nn.Linear(4 + at, 5 + at) for at in range(12)]
+    for module in modules:
+        in_place.compile(module)
+    found = torch.ones(2, 4)
+    for module in modules:
+        found = module(found)
+    (shown,) = dynamo.parts().budgets
+    assert len(shown.parts) == len(modules)
+    in_place.release()
+    dynamo.forget()
+
+
+def test_a_model_has_as_many_kinds_of_calls_as_plans(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:
+    """Layers that are thawed one after the other make a kind each, and each has a part."""
+    module = nn.Sequential(*(nn.Linear(8, 8) for _ in range(12))).requires_grad_(requires_grad=False)
+    model = compiled(1 << 30)(module)
+    for layer in module:
+        layer.requires_grad_()
+        model(torch.ones(2, 8)).sum().backward()
+    (shown,) = dynamo.parts().budgets
+    assert len(shown.parts) == len(module)
+
+
+def test_a_loop_that_takes_more_than_the_budget_is_refused(
+    compiled: Callable[[int], Callable[[nn.Module], Model]],
+) -> None:
+    """What it makes of the results of a part, between the two passes, has no room beside the part: that is said."""
+    torch.manual_seed(0)
+    model = compiled(150 * MIB)(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()))
+
+    def looped() -> None:
+        many = torch.cat([model(torch.randn(ROWS, WIDTH))] * 24, 1)
+        many.sin().mean().backward()
+
+    looped()
+    with pytest.raises(Infeasible, match="Raise the budget"):
+        looped()
+
+
+class Inclined(nn.Module):
+    """A gradient within the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.func.grad(lambda x: self.first(x).tanh().sum())(x))
+
+
+def test_a_model_that_takes_gradients_itself_has_the_bits_of_eager(
+    compiled: Callable[[int], Callable[[nn.Module], Model]],
+) -> None:
+    """With tensors of its own about, which have no memory."""
+    torch.manual_seed(0)
+    module, x = Inclined(), torch.randn(4, 8)
+    assert torch.equal(compiled(1 << 30)(module)(x), module(x))
