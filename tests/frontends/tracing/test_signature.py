@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 import outgrow
 from outgrow.errors import Uncapturable
+from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.signature import glance, signature
+from outgrow.frontends.user.state import Training
+from tests.frontends.replay import replay
 
 
 class Scaled(nn.Sequential):
@@ -58,6 +61,10 @@ def swap(model: Any) -> None:
     model.first, model.second = model.second, model.first
 
 
+class Own(Tensor):
+    """A type of tensors of its own, which may answer operators otherwise."""
+
+
 def model_with_a_number() -> nn.Sequential:
     torch.manual_seed(0)
     return Scaled(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.1), nn.Linear(4, 4))
@@ -96,6 +103,8 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "a partial function": lambda model: setattr(model, "way", partial(torch.add, alpha=2)),
     "which of two is a flag": swap,
     "a number that is a flag now": lambda model: setattr(model, "third", True),
+    "an attribute of a weight": lambda model: setattr(model[0].weight, "scale", 2.0),
+    "the type of a buffer": lambda model: setattr(model[1], "running_mean", Own(model[1].running_mean)),
     "weights of one memory": tie,
     "places in memory": flatten,
     "which of two layers is used": lambda model: setattr(model, "used", model.other),
@@ -174,6 +183,45 @@ def test_an_argument_over_memory_of_the_state_is_signed() -> None:
     assert signed(weight.detach()) != signed(torch.ones(4, 4))
     assert signed(batch[:2], batch[2:4]) == signed(batch[4:6], batch[6:8])
     assert signed(batch[:2], batch[1:3]) != signed(batch[:2], batch[2:4])
+
+
+def test_which_arguments_are_one_tensor_is_signed_and_seen() -> None:
+    """Torch's attention asks whether its query is its key; a view of the same memory is another tensor."""
+    x = torch.randn(2, 4)
+
+    def step(one: Tensor, other: Tensor) -> Tensor:
+        return (one + other) * (2.0 if one is other else 1.0)
+
+    pairs = [(x, x), (x, x.view_as(x)), (x, x.clone())]
+    assert len({signature(step, (), (), pair, {}) for pair in pairs}) == len(pairs)
+    for pair in pairs:
+        captured = capture(step, (), (), pair)
+        assert torch.equal(replay(captured, Training((), ()), pair, {}), step(*pair))  # pyright: ignore[reportArgumentType]
+
+
+def test_what_an_argument_has_in_attributes_is_signed_and_seen() -> None:
+    """As a mark that a data loader has left there."""
+    marked, plain = torch.ones(2), torch.ones(2)
+    vars(marked)["scale"] = 3.0
+
+    def step(x: Tensor) -> Tensor:
+        return x * getattr(x, "scale", 1.0)
+
+    assert signature(step, (), (), (marked,), {}) != signature(step, (), (), (plain,), {})
+    for x in (marked, plain):
+        captured = capture(step, (), (), (x,))
+        assert torch.equal(replay(captured, Training((), ()), (x,), {}), step(x))  # pyright: ignore[reportArgumentType]
+
+
+def test_an_argument_of_another_type_or_with_a_gradient_has_another_signature() -> None:
+    """Neither is captured, and no plan of another call may serve them."""
+    plain, own, with_gradient = torch.ones(2), Own(torch.ones(2)), torch.ones(2)
+    with_gradient.grad = torch.ones(2)
+    kinds = [signature(torch.sum, (), (), (x,), {}) for x in (plain, own, with_gradient)]
+    assert len(set(kinds)) == len(kinds)
+    for x, reason in ((own, "only plain tensors"), (with_gradient, "has a gradient")):
+        with pytest.raises(Uncapturable, match=reason):
+            capture(torch.sum, (), (), (x,))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -101,3 +101,38 @@ def test_what_is_read_and_stays_is_no_matter(tmp_path: Any) -> None:
             return MODEL(x).sum() * len(BATCHES)
 
         assert len(capture(step, [MODEL], [], (BATCHES[0],)).graph.ops) > 0
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda batches: batches.pop(),
+        lambda batches: batches.append(batches.popleft() if isinstance(batches, deque) else batches.pop(0)),
+        lambda batches: batches.reverse(),
+        lambda batches: batches.__delitem__(0),
+    ],
+    ids=["pop", "rotate", "reverse", "del"],
+)
+@pytest.mark.parametrize("kind", [list, deque])
+def test_a_list_that_is_given_stays_as_it_is(take: Callable[[Any], object], kind: Callable[[Any], Any]) -> None:
+    """The step has another list than the caller, whose next call would begin with the same batch."""
+
+    def step(given: dict[str, Any]) -> Tensor:
+        x = given["batches"][0]
+        take(given["batches"])
+        return MODEL(x).sum()
+
+    with pytest.raises(Uncapturable, match="out of a list among its arguments"):
+        capture(step, [MODEL], [], ({"batches": kind(BATCHES)},))
+
+
+def test_a_list_that_is_given_may_grow_and_a_dictionary_may_be_taken_from() -> None:
+    """The first is remarked; of a dictionary that is made for each call nobody misses what the step takes."""
+
+    def growing(batches: list[Tensor]) -> Tensor:
+        batches.append(batches[0] * 2)
+        return MODEL(batches[-1]).sum()
+
+    with pytest.warns(UserWarning, match="puts something into"):
+        capture(growing, [MODEL], [], ([*BATCHES],))
+    capture(lambda batch: MODEL(batch.pop("x")).sum(), [MODEL], [], ({"x": BATCHES[0]},))

@@ -233,15 +233,26 @@ def _nothing() -> None:
 
 
 def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
-    """Return a fake tensor of the same kind with a storage of its own that begins at its first element."""
+    """Return a fake tensor of the same kind with a storage of its own that begins at its first element.
+
+    It has what the tensor has in attributes.
+    """
     _check_plain(tensor, "an argument of the step")
     if tensor.requires_grad:
         raise Uncapturable(
             "an argument of the step requires grad; pass x.detach(), and begin the step with "
             "x = x.detach().requires_grad_()"
         )
+    if tensor.is_leaf and tensor.grad is not None:
+        raise Uncapturable(
+            "an argument of the step has a gradient, x.grad, which the step would not see; pass it as an argument of "
+            "its own, and x.detach()"
+        )
     with mode:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    for name, value in vars(tensor).items():
+        setattr(made, name, value)
+    return made
 
 
 def _check_plain(tensor: Tensor, what: str) -> None:
@@ -252,6 +263,8 @@ def _check_plain(tensor: Tensor, what: str) -> None:
 @dataclass(frozen=True, slots=True)
 class Fakes:
     """What the step sees in place of tensors: `tensors` by their slots, those of its `batch` by leaf, and all leaves.
+
+    Of a tensor that is several leaves the first one counts.
 
     `originals` are the real ones that models and optimizers have.
     """
@@ -267,6 +280,8 @@ class Fakes:
         """Return what stands for the tensors of models and optimizers, and for leaves of the arguments."""
         twins = Twins(mode)
         state = {slot: twins.twin(tensor) for slot, tensor in originals.items()}
-        batch = {at: stand_in(leaf, mode) for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+        first: dict[int, int] = {}
+        places = [first.setdefault(id(leaf), at) for at, leaf in enumerate(leaves)]
+        batch = {at: stand_in(x, mode) for at, x in enumerate(leaves) if isinstance(x, Tensor) and places[at] == at}
         tensors = state | {BatchSlot(at): tensor for at, tensor in batch.items()}
-        return Fakes(twins, originals, tensors, batch, [batch.get(at, leaf) for at, leaf in enumerate(leaves)])
+        return Fakes(twins, originals, tensors, batch, [batch.get(places[at], leaf) for at, leaf in enumerate(leaves)])

@@ -1,11 +1,12 @@
 """For which calls is a captured step right? Those with the same signature.
 
-A signature is everything that shaped the capture and is not read anew at each call: shapes, dtypes and strides of all
-tensors, devices of parameters and arguments, which tensors share memory and where they lie in it, which state and
-gradients exist, arguments that are not tensors, requires_grad flags, the types of modules and under which names they,
-their parameters and buffers hang in each other, what they and optimizers have in their attributes (`configuration`),
-all hooks, constants of the parameter groups, and the modes of torch. Only the finite floats of parameter groups are no
-part of it: they are inputs of the graph (see `Captured.guards_hold`).
+A signature is everything that shaped the capture and is not read anew at each call: types, shapes, dtypes and strides
+of all tensors and what they have in attributes, devices of parameters and arguments, which arguments are one tensor,
+which tensors share memory and where they lie in it, which state and gradients exist, arguments that are not tensors,
+requires_grad flags, the types of modules and under which names they, their parameters and buffers hang in each other,
+what they and optimizers have in their attributes (`configuration`), all hooks, constants of the parameter groups, and
+the modes of torch. Only the finite floats of parameter groups are no part of it: they are inputs of the graph (see
+`Captured.guards_hold`).
 
 It walks modules by itself and takes about two microseconds a tensor, on every call except where a step has ample room
 and a `glance` is enough. What the step's code names outside, or of its arguments, and the modules beside that it runs
@@ -27,7 +28,7 @@ from torch.utils._device import DeviceContext
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user import hooks
-from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of_optimizer
+from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of_optimizer, of_tensor
 from outgrow.frontends.user.containers import open_dataclasses
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import check_python
@@ -85,9 +86,11 @@ def _call(args: Sequence[object], kwargs: Mapping[str, object], memory: Memory) 
     """Describe the arguments, and the modes of torch."""
     open_dataclasses((tuple(args), dict(kwargs)))
     leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    order: dict[int, int] = {}
     return (
         str(structure),
         tuple([_argument(leaf, memory) for leaf in leaves]),
+        tuple([order.setdefault(id(leaf), len(order)) for leaf in leaves if isinstance(leaf, Tensor)]),
         _modes(),
     )
 
@@ -133,7 +136,8 @@ def _layout(tensor: Tensor, memory: Memory) -> Hashable:
         return (tensor.shape, tensor.dtype, tensor.layout)
     storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
     number, _ = memory.setdefault(storage._cdata, (len(memory), offset))
-    return (tensor.shape, tensor.dtype, tensor.stride(), number, offset, storage.nbytes())
+    kind, own = type(tensor), of_tensor(tensor)
+    return (tensor.shape, tensor.dtype, tensor.stride(), number, offset, storage.nbytes(), kind, own)
 
 
 def _tensor(tensor: Tensor) -> Hashable:
@@ -148,7 +152,11 @@ def _tensor(tensor: Tensor) -> Hashable:
             f"an argument of the step is a sparse tensor ({tensor.layout}), and plans hold dense ones only; pass "
             "x.to_dense(), or its indices and values, each a dense tensor"
         )
-    return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
+    kind, has_gradient = type(tensor), tensor.is_leaf and tensor.grad is not None
+    return (
+        *(tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad),
+        *(kind, has_gradient, of_tensor(tensor)),
+    )
 
 
 def _argument(leaf: object, memory: Memory) -> Hashable:

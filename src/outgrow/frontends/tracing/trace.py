@@ -67,7 +67,7 @@ from outgrow.frontends.user.state import (
     set_hyper_parameters,
     state_tensors,
 )
-from outgrow.frontends.user.taken import nothing_taken
+from outgrow.frontends.user.taken import arguments_in_place, nothing_taken
 from outgrow.frontends.user.unseen import check_geometries, geometry, nothing_unseen
 from outgrow.remarks import remark
 
@@ -229,11 +229,12 @@ def _trace(
         run = _Run()
 
         def traced(_inputs: object) -> list[object]:
-            with as_in_eager(mode, caches_casts=caches_casts):
+            given = (call_args, call_kwargs)
+            with as_in_eager(mode, caches_casts=caches_casts), arguments_in_place(given):
                 returned = step(*call_args, **call_kwargs)
             schedulers.ended(returned)
             attributes.warn_of_opaque()
-            _warn_of_given(fakes.leaves, (call_args, call_kwargs))
+            _warn_of_given(fakes.leaves, given)
             found = _observe(returned, training, before, run)
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
             run.kept, run.changed = attributes.kept(), outside.changed()

@@ -66,6 +66,12 @@ def of_module(module: nn.Module, known: Known) -> Hashable:
     return _described(vars(module), known, _OF_MODULES)
 
 
+def of_tensor(tensor: Tensor) -> Hashable:
+    """Describe what somebody has put into the attributes of a tensor; most have none."""
+    own = vars(tensor)
+    return _described(own, {}) if own else None
+
+
 def of_helper(module: nn.Module, met: dict[int, Hashable]) -> Hashable:
     """Describe what a module that is not in training has of its own, and which tensors, modules and hooks it has.
 

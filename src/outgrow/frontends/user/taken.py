@@ -5,7 +5,8 @@ put back what it has given. A container of which the step takes something, `batc
 is refused as well.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import IOBase
 from multiprocessing.queues import Queue as ProcessQueue
@@ -38,6 +39,33 @@ def _gives(value: object) -> bool:
 
 def _is_of_a_queue(location: Location) -> bool:
     return location.path[-1] in _GETTERS and isinstance(location.owner(), _QUEUES)
+
+
+@contextmanager
+def arguments_in_place(arguments: object) -> Iterator[None]:
+    """Raise `Uncapturable` if the block takes something out of a list among the arguments of a step, or moves it."""
+    before = [(item, [*item]) for item in _lists(arguments)]
+    yield
+    if any(_is_rearranged(now, then) for now, then in before):
+        raise Uncapturable(
+            "the step takes something out of a list among its arguments, or moves it there, which the captured step "
+            "would not do in the list of the caller. Do that outside of the step, and pass what it works on"
+        )
+
+
+def _lists(value: object) -> Iterator[list[object] | deque[object]]:
+    if isinstance(value, list | deque):
+        yield value
+    if isinstance(value, list | deque | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _lists(item)
+
+
+def _is_rearranged(now: Sequence[object], before: Sequence[object]) -> bool:
+    """Whether a list is shorter than before, or what was in it is at another place; what is new does not count."""
+    known = set(map(id, before))
+    pairs = zip(now, before, strict=False)
+    return len(now) < len(before) or any(item is not then and id(item) in known for item, then in pairs)
 
 
 @contextmanager
