@@ -48,6 +48,7 @@ from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_k
 from outgrow.frontends.fake.questions import Asking
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
 from outgrow.frontends.fake.sums import Sums
+from outgrow.frontends.user.configuration import attributes_of
 from outgrow.frontends.user.refusals import check_nothing_caught, present_line
 from outgrow.frontends.user.sharing import ZEROS, address
 from outgrow.frontends.user.state import BatchSlot, Slot
@@ -250,7 +251,7 @@ def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
         )
     with mode:
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    for name, value in vars(tensor).items():
+    for name, value in attributes_of(tensor).items():
         setattr(made, name, value)
     return made
 

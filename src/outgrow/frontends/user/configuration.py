@@ -57,6 +57,7 @@ _SINGLE = (
 )
 
 
+_PLAIN_TENSORS = (Tensor, nn.Parameter)
 _TOLD_APART = (Optimizer, LRScheduler, GradScaler)
 _TABLES = (dict, UserDict, ChainMap, MappingProxyType)
 
@@ -68,8 +69,13 @@ def of_module(module: nn.Module, known: Known) -> Hashable:
 
 def of_tensor(tensor: Tensor) -> Hashable:
     """Describe what somebody has put into the attributes of a tensor; most have none."""
-    own = vars(tensor)
+    own = attributes_of(tensor)
     return _described(own, {}) if own else None
+
+
+def attributes_of(tensor: Tensor) -> Mapping[str, object]:
+    """Return what somebody has put into the attributes of a tensor; what other types have there is their own."""
+    return vars(tensor) if type(tensor) in _PLAIN_TENSORS else {}
 
 
 def of_helper(module: nn.Module, met: dict[int, Hashable]) -> Hashable:
