@@ -152,7 +152,8 @@ def _tensor(tensor: Tensor) -> Hashable:
             f"an argument of the step is a sparse tensor ({tensor.layout}), and plans hold dense ones only; pass "
             "x.to_dense(), or its indices and values, each a dense tensor"
         )
-    kind, has_gradient = type(tensor), tensor.is_leaf and tensor.grad is not None
+    # one that wants a gradient is captured by parts alone, which do not look at it
+    kind, has_gradient = type(tensor), not tensor.requires_grad and tensor.is_leaf and tensor.grad is not None
     return (
         *(tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad),
         *(kind, has_gradient, of_tensor(tensor)),
