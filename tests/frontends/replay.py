@@ -17,7 +17,7 @@ def replay(captured: Captured, training: Training, args: Sequence[object], kwarg
     """Run the graph on the present state, put its results back, and return what the step returns."""
     graph = captured.graph
     scalars: dict[str, object] = dict(zip(captured.hyper, captured.hyper_values(training), strict=True))
-    tensors = captured.tensors(training, pytree.tree_leaves((args, kwargs)))
+    tensors = captured.given(training, pytree.tree_leaves((args, kwargs))).tensors
     storages = {name: tensor.untyped_storage() for name, tensor in tensors.items()}
     starts = {
         name: tensors[name].storage_offset() * tensors[name].element_size()

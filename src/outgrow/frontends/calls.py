@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
-from outgrow.frontends.tracing.captured import Captured, Given
+from outgrow.frontends.tracing.captured import Given
 from outgrow.frontends.user.devices import generators_of
 from outgrow.frontends.user.sharing import raise_versions
 from outgrow.frontends.user.state import BatchSlot, Training, put
@@ -34,10 +34,9 @@ from outgrow.runtime.spill import Spill
 class Bound:
     """Everything that one call of a captured step works on."""
 
-    captured: Captured
+    given: Given
     program: Program
     training: Training
-    tensors: Mapping[str, Tensor]
     hyper: Mapping[str, Item]
 
 
@@ -45,7 +44,7 @@ def bind(given: Given, program: Program, training: Training) -> Bound:
     """Find the hyper-parameters of a call."""
     captured = given.captured
     hyper = dict(zip(captured.hyper, captured.hyper_values(training), strict=True))
-    return Bound(captured, program, training, given.tensors, hyper)
+    return Bound(given, program, training, hyper)
 
 
 def made_ready(
@@ -59,9 +58,9 @@ def made_ready(
     observe: bool,
 ) -> Run:
     """Return the run of a call, within the capacity. Gradients that it replaces go, what is stowed goes to `spill`."""
-    for slot in call.captured.stale:
+    for slot in call.given.captured.stale:
         put(slot, None, call.training)
-    storages = {name: call.captured.storage_of(name, tensor) for name, tensor in call.tensors.items()}
+    storages = {name: call.given.captured.storage_of(name, tensor) for name, tensor in call.given.tensors.items()}
     lasting = {name: size for name, size in call.program.sizes.items() if name in call.program.lasting}
     extents = {} if spill is None else spill.arrange(storages, call.program.stowed, lasting, call.program.sunk)
     return Run(
@@ -83,8 +82,8 @@ def repeating(call: Bound, run: Run, noted: Held | None) -> Running:
 
     An earlier one, if any, has `noted` what it held. What is not stowed stays in memory between steps, but the batch.
     """
-    slots, stowed = call.captured.slots, call.program.stowed
-    staying = (name for name in call.tensors if name not in stowed and not isinstance(slots[name], BatchSlot))
+    slots, stowed = call.given.captured.slots, call.program.stowed
+    staying = (name for name in call.given.tensors if name not in stowed and not isinstance(slots[name], BatchSlot))
     return again(run, noted, staying)
 
 
@@ -93,8 +92,8 @@ def carried_out(call: Bound, run: Running) -> Outcome:
 
     Autograd sees that tensors were written, as by any operator that works in place.
     """
-    before = {name: call.tensors[name].detach().clone() for name in call.captured.written_forward}
-    generators = [(generator, generator.get_state()) for generator in generators_of(call.captured.device)]
+    before = {name: call.given.tensors[name].detach().clone() for name in call.given.captured.written_forward}
+    generators = [(generator, generator.get_state()) for generator in generators_of(call.given.captured.device)]
     completed = False
     try:
         outcome = execute(run)
@@ -109,7 +108,7 @@ def carried_out(call: Bound, run: Running) -> Outcome:
                 for generator, state in generators:
                     generator.set_state(state)
             else:
-                raise_versions(call.tensors[name] for name in call.captured.written)
+                raise_versions(call.given.tensors[name] for name in call.given.captured.written)
             before.clear()  # an error that somebody keeps would keep the copies
     return outcome
 
@@ -118,20 +117,20 @@ def _put_back(call: Bound, before: Mapping[str, Tensor]) -> None:
     """Let tensors of a call be again what they were."""
     with torch.no_grad():
         for name, copy in before.items():
-            call.tensors[name].copy_(copy)
+            call.given.tensors[name].copy_(copy)
 
 
 def settle(call: Bound, outcome: Outcome) -> object:
     """Leave new state, attributes and schedulers as the captured step did, and return what it returns."""
-    for item in call.captured.puts:
+    for item in call.given.captured.puts:
         result = None if item.result is None else outcome.results[item.result]
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
-        spread = call.captured.spreads.get(item.slot)
+        spread = call.given.captured.spreads.get(item.slot)
         put(item.slot, result if result is None or spread is None else spread.around(result), call.training)
-    for item in (*call.captured.settled, *call.captured.changed):
+    for item in (*call.given.captured.settled, *call.given.captured.changed):
         item.leave()
-    for item in call.captured.overwritten:
+    for item in call.given.captured.overwritten:
         item.withhold()
-    for scheduler in call.captured.schedulers:
+    for scheduler in call.given.captured.schedulers:
         scheduler.step()
-    return call.captured.unflatten(outcome.results)
+    return call.given.captured.unflatten(outcome.results)

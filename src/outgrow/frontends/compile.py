@@ -143,7 +143,7 @@ class Step(Generic[P, R]):
         call = calls.bind(given, program, self._training)
         guided.begins(given, runs)
         capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes
-        spill = self._platform.make_ready(program, call.tensors, capacity)
+        spill = self._platform.make_ready(program, given.tensors, capacity)
         memory = self._platform.memory(program, is_timed=guided.looks_at(runs))
         progress = Progress()
         completed = False

@@ -68,7 +68,7 @@ class Waiting:
     def _with_room(self, call: calls.Bound) -> Run:
         ready, platform = self.ready, self.platform
         capacity, observes = ready.prepared.plan.budget.capacity_bytes, platform.observes
-        spill = platform.make_ready(ready.program, call.tensors, capacity)
+        spill = platform.make_ready(ready.program, call.given.tensors, capacity)
         memory = platform.memory(ready.program, is_timed=observes)
         observe = observes and ready.runs == 0
         return calls.made_ready(call, ready.prepared.costs, spill, memory, capacity, Progress(), observe=observe)

@@ -279,12 +279,15 @@ def by_itself(ready: Ready) -> tuple[Trace, Trace]:
 
 def may_stay(shared: Shared, ready: Ready, others: int) -> bool:
     """Whether a plan may stay if none can be made for what others take now; then it counts as made for that."""
-    always, trace = max(others, ready.staying_bytes), by_itself(ready)[1]
-    taken = always + (ready.own_bytes if shared.is_apart else trace.peak_bytes)
-    waiting = 0 if shared.is_apart else (ready.beside_bytes or 0) + _waiting_bytes(ready, trace)
-    if max(taken, waiting) > shared.settings.budget_bytes:
+    always, beside = max(others, ready.staying_bytes), ready.beside_bytes or 0
+    if shared.is_apart:
+        needed = always + ready.own_bytes
+    else:
+        _, trace = by_itself(ready)
+        needed = max(always + trace.peak_bytes, beside + _waiting_bytes(ready, trace))
+    if needed > shared.settings.budget_bytes:
         return False
-    ready.room = Room(always, max(0, (ready.beside_bytes or 0) - always))
+    ready.room = Room(always, max(0, beside - always))
     ready.is_settled = True
     return True
 

@@ -228,8 +228,8 @@ class Captured:
         assert all(isinstance(value, float) for value in values), "the signature says that they are floats"
         return [float(value) for value in values if value is not None]
 
-    def tensors(self, training: Training, leaves: Sequence[object]) -> dict[str, Tensor]:
-        """Return, for each input storage, the tensor that owns it at a call with these leaves of the arguments."""
+    def given(self, training: Training, leaves: Sequence[object]) -> "Given":
+        """Return the step with what a call with these leaves of the arguments brings for it."""
         found: dict[str, Tensor] = {}
         for name, slot in self.slots.items():
             match slot:
@@ -241,11 +241,7 @@ class Captured:
                     tensor = read(slot, training)
             assert isinstance(tensor, Tensor), f"the signature says that {slot} holds a tensor"
             found[name] = local(tensor)
-        return found
-
-    def given(self, training: Training, leaves: Sequence[object]) -> "Given":
-        """Return the step with what a call with these leaves of the arguments brings for it."""
-        return Given(self, self.tensors(training, leaves))
+        return Given(self, found)
 
     def unflatten(self, results: Sequence[object]) -> object:
         """Return what the step returns, made of the graph's results: tensors, and floats for host scalars."""
