@@ -256,7 +256,7 @@ def test_each_shape_is_captured_once(
 
     counted(entries, "capture")
     counted(guided, "fitted")
-    monkeypatch.setattr(guided, "_SURPRISES", 0)  # how long a run takes is no matter of this test
+    monkeypatch.setattr(guided, "_SURPRISE", math.inf)  # how long a run takes is no matter of this test
     job = wide()
     step = compiled(job, short(job, 16))
     done.clear()
@@ -287,6 +287,26 @@ def test_no_trace_is_made_of_a_run_that_takes_what_was_predicted(
     assert not made
     assert step.plan.measured is not None
     assert made
+
+
+@pytest.mark.parametrize("share", [0.0, math.inf])
+def test_a_machine_that_changes_is_planned_for_while_that_takes_a_small_share_of_the_time(
+    compiled: Compile, short: Callable[..., int], monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """After the first surprises a run that differs is planned again only if runs have taken long enough for that."""
+    monkeypatch.setattr(guided, "_PLANNING_SHARE", share)
+    monkeypatch.setattr(guided, "_SURPRISE", -1.0)  # every run differs
+    job = wide()
+    step = compiled(job, short(job, 16))
+    calls = 3 + guided._SURPRISES  # the first run shows costs, and the last one has not been answered yet
+    for _ in range(calls):
+        step(*job.batches[0])
+    done: list[int] = []
+    original = guided.fitted
+    monkeypatch.setattr(guided, "fitted", lambda *args, **kwargs: (done.append(1), original(*args, **kwargs))[1])
+    for _ in range(3):
+        step(*job.batches[0])
+    assert bool(done) == (share > 0)
 
 
 def test_the_published_planner_keeps_the_bits(compiled: Compile, short: Callable[..., int]) -> None:

@@ -374,7 +374,9 @@ class Entries:
             if is_lacking and not guided.forgives(given, entry.planned, runs, self._calls):
                 raise
         finally:
-            entry.seconds += perf_counter() - begin
+            seconds = perf_counter() - begin
+            entry.seconds += seconds
+            runs.planning_seconds += seconds
         runs.settled = True
 
     def _plans(self, given: Given, runs: Runs) -> Iterator[Runnable]:

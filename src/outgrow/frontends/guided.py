@@ -38,7 +38,9 @@ _SLACK_SHARE = 0.25
 """What a run was seen to take beyond what was held may grow by this share."""
 _SURPRISE = 0.05
 _SURPRISES = 2
-"""A run that differs from its prediction by more than this share is planned again, this many times at most."""
+"""A run that differs from its prediction by more than this share is planned again, this many times in any case."""
+_PLANNING_SHARE = 1 / 50
+"""After that, while planning again has taken no more than this share of the time of the runs: machines change."""
 _MUCH_SHARE, _WORTH_SHARE, _MOST_REGAINED = 1 / 8, 1 / 20, 3
 """A plan that leaves this share of the budget to what is gone by now, and takes this much longer than the step in core,
 is made again, so many times at most."""
@@ -306,6 +308,8 @@ class GuidedPlanning:
         runs.observed = True
         runs.process_bytes = process_bytes
         tells = self._platform.observes or (self.looks_at(runs) and not outcome.recording.waits_for_host)
+        if self._platform.observes:
+            runs.seconds += outcome.recording.seconds
         seen = _costs_seen(given.captured.graph, planned.prepared, runs, outcome) if tells else {}
         if seen:
             self._platform.cache.add(seen)
@@ -361,7 +365,8 @@ def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) 
     predicted, it tells of all ops: known costs may be of another day, or of memory that was fresh.
     """
     seen = dict(outcome.observed)
-    if not seen and runs.surprises < _SURPRISES and _is_surprising(outcome.recording, prepared):
+    may_surprise = runs.surprises < _SURPRISES or runs.planning_seconds <= _PLANNING_SHARE * runs.seconds
+    if not seen and may_surprise and _is_surprising(outcome.recording, prepared):
         runs.surprises += 1
         seen = prepared.costs_in(outcome.recording.trace)
     if not seen:

@@ -63,8 +63,9 @@ class Runs:
     step `is_fresh`, and `settled` says that the last run showed nothing new. `observed` says that a program has run,
     which shows what ops cost, and `noted` is what the program holds, if it may run again from that. `room_bytes` is
     what the call that comes may use for what is planned, if others have taken some of it. Runs that took another time
-    than was predicted are `surprises`, and `regained` counts how often others had let go of much. The plan was forgiven
-    last before the call of the number `forgiven_at`.
+    than was predicted are `surprises`, and `regained` counts how often others had let go of much. All runs of programs
+    that the host waits for took `seconds`, and planning again after runs `planning_seconds`. The plan was forgiven last
+    before the call of the number `forgiven_at`.
     """
 
     count: int = 0
@@ -77,6 +78,8 @@ class Runs:
     settled: bool = False
     surprises: int = 0
     regained: int = 0
+    seconds: float = 0.0
+    planning_seconds: float = 0.0
     observed: bool = False
     noted: Held | None = None
     forgiven_at: int | None = None
