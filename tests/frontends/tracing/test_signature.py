@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import outgrow
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.signature import glance, signature
+from outgrow.frontends.user.hooks import hooks
+from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.state import Training
 from tests.frontends.replay import replay
 
@@ -293,6 +296,21 @@ def test_modes_that_choose_operators_are_signed() -> None:
     finally:
         torch.set_deterministic_debug_mode("default")
     assert len(found) == 3
+
+
+def test_hooks_of_all_optimizers_are_signed_but_those_of_a_capture_that_goes_on_beside() -> None:
+    """A step that another thread captures meanwhile is no reason to capture this one again."""
+    model = nn.Linear(4, 4)
+    own = partial(signature, None, [model], [torch.optim.SGD(model.parameters())], (), {})
+    before = own()
+    with schedulers_put_off():
+        assert own() == before
+        assert list(hooks([model], [])) == []
+        handle = register_optimizer_step_pre_hook(lambda *_: None)
+        assert own() != before
+        assert len(list(hooks([model], []))) == 1
+        handle.remove()
+    assert own() == before
 
 
 def test_a_number_that_changes_in_every_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

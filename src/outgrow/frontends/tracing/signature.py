@@ -118,7 +118,7 @@ def _modes() -> Hashable:
         torch._C._get_math_sdp_enabled(),
         torch._C._get_cudnn_sdp_enabled(),
         (autocast, torch.is_autocast_cache_enabled()) if autocast else None,
-        tuple([tuple(table) for table in hooks.OF_ALL if table]),
+        hooks.of_all(),
     )
 
 

@@ -29,7 +29,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.optim import LBFGS, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
@@ -49,6 +49,7 @@ from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.helpers import helpers_noted
+from outgrow.frontends.user.hooks import before_optimizers
 from outgrow.frontends.user.outside import Changed, Filled, Outside
 from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import DROP_IN, refusals
@@ -437,11 +438,8 @@ def _gradients_noted(training: Training, run: _Run) -> Iterator[None]:
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         run.gradients += [p.grad for p in parameters if p.grad is not None]
 
-    handle = register_optimizer_step_pre_hook(note)
-    try:
+    with before_optimizers(note):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager

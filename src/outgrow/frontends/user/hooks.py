@@ -1,6 +1,8 @@
 """Which functions does torch call by itself? Hooks: of modules, tensors, optimizers, all of them, and what is saved."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, TypeAlias
 
@@ -11,18 +13,52 @@ from torch.optim.optimizer import (
     Optimizer,
     _global_optimizer_post_hooks,
     _global_optimizer_pre_hooks,
+    register_optimizer_step_pre_hook,
 )
 
 from outgrow.frontends.user.drawn import is_filled
 
 Table: TypeAlias = Mapping[int, Callable[..., Any]]
 _NO_HOOKS: Table = {}
-OF_ALL: tuple[Table, ...] = (
+_OF_ALL: tuple[Table, ...] = (
     *(all_modules._global_forward_hooks, all_modules._global_forward_pre_hooks),
     *(all_modules._global_backward_hooks, all_modules._global_backward_pre_hooks),
     *(_global_optimizer_pre_hooks, _global_optimizer_post_hooks),
 )
 """Those of all modules and all optimizers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """A hook of a capture, which is none of the user's."""
+
+    hook: Callable[[Optimizer, object, object], None]
+
+    def __call__(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        self.hook(optimizer, args, kwargs)
+
+
+@contextmanager
+def before_optimizers(hook: Callable[[Optimizer, object, object], None]) -> Iterator[None]:
+    """Within this context, call a hook of a capture before each step of any optimizer, in any thread."""
+    handle = register_optimizer_step_pre_hook(_Passing(hook))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def of_all() -> tuple[tuple[int, ...], ...]:
+    """Return the keys of the user's hooks of all modules and optimizers, without tables that have none.
+
+    Another thread may capture a step meanwhile.
+    """
+    tables = [tuple([key for key in tuple(table) if not _is_passing(table.get(key))]) for table in _OF_ALL if table]
+    return tuple([keys for keys in tables if keys])
+
+
+def _is_passing(hook: object) -> bool:
+    return isinstance(hook, _Passing)
 
 
 def of_module(module: nn.Module) -> tuple[Table, ...]:
@@ -70,10 +106,10 @@ def hooks(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Itera
     modules = [module for model in models for module in model.modules()]
     parameters = [parameter for module in modules for parameter in module._parameters.values() if parameter is not None]
     tables = [
-        *OF_ALL,
+        *_OF_ALL,
         *(table for module in modules for table in of_module(module)),
         *(table for parameter in parameters for table in of_tensor(parameter)),
         *(table for optimizer in optimizers for table in of_optimizer(optimizer)),
     ]
     for table in tables:
-        yield from (table or {}).values()
+        yield from (hook for hook in tuple((table or {}).values()) if not _is_passing(hook))

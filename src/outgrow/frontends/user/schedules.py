@@ -15,9 +15,10 @@ from unittest.mock import patch
 import torch.utils._pytree as pytree
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import ChainedScheduler, CyclicLR, LRScheduler, OneCycleLR, SequentialLR
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.hooks import before_optimizers
 from outgrow.frontends.user.unreadable import Unreadable
 
 _RATES = ("_last_lr",)
@@ -113,9 +114,9 @@ class Schedulers:
 def schedulers_put_off() -> Iterator[Schedulers]:
     """Within this context no scheduler makes a step; the yielded object says which would have."""
     found = Schedulers()
-    handle = register_optimizer_step_pre_hook(found.check_is_over)
     try:
         with ExitStack() as stack:
+            stack.enter_context(before_optimizers(found.check_is_over))
             for kind in _kinds(LRScheduler):
                 if "step" in vars(kind):
                     stack.enter_context(patch.object(kind, "step", _method(found.put_off, kind.step, found.thread)))
@@ -124,7 +125,6 @@ def schedulers_put_off() -> Iterator[Schedulers]:
             yield found
     finally:
         found.put_back()
-        handle.remove()
 
 
 def _kinds(kind: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
