@@ -93,6 +93,10 @@ class Divided(OutgrowError):
     """Workers of one training do not agree: other code, other seeds, other parameters or batches."""
 
 
+class OutOfTurn(OutgrowError, RuntimeError):
+    """Something is asked for too early, once more than it is kept for, or by two threads at once."""
+
+
 class TornState(OutgrowError):
     """An earlier failure left parameters half updated; the step refuses to go on."""
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 import outgrow
-from outgrow.errors import Infeasible, InvalidQuantity, TierFailure, TornState, Uncapturable
+from outgrow.errors import Infeasible, InvalidQuantity, OutOfTurn, TierFailure, TornState, Uncapturable
 from outgrow.frontends import entries, guided
 from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.platforms.on_cpu import OnCpu
@@ -879,7 +879,7 @@ def test_no_plan_before_the_first_call(compiled: Compile) -> None:
     job = wide(layers=1)
     step = compiled(job, AMPLE)
     for name in ("plan", "current", "traces", "captured", "derived", "derivation"):
-        with pytest.raises(RuntimeError, match=r"not been called yet.*Call it once"):
+        with pytest.raises(OutOfTurn, match=r"not been called yet.*Call it once"):
             getattr(step, name)
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.optim import LBFGS, AdamW, Optimizer, RAdam
 from torch.utils.checkpoint import checkpoint
 
-from outgrow.errors import Infeasible, InvalidQuantity, Uncapturable
+from outgrow.errors import Infeasible, InvalidQuantity, OutOfTurn, Uncapturable
 from outgrow.frontends import dynamo
 from outgrow.frontends.parts import parts
 from outgrow.frontends.parts.shared_budget import may_stay
@@ -269,6 +269,32 @@ def test_a_reentrant_checkpoint_gives_gradients_where_eager_does(
         assert torch.equal(parameter.grad, gradient)
 
 
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.BatchNorm1d])
+def test_a_checkpoint_around_parts_has_the_bits_of_eager(
+    norm: Callable[[int], nn.Module], compiled: Callable[[int], Callable[[nn.Module], Model]]
+) -> None:
+    """It saves nothing of parts, runs them again where eager would see that, and captures each kind once."""
+
+    def left(compiled: Callable[[nn.Module], Model]) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = nn.ModuleList([nn.Sequential(nn.Linear(32, 32), norm(32), nn.Dropout(0.1)) for _ in range(3)])
+        first, second, third = models = [*map(compiled, module)]
+        living.extend(models)
+        for _ in range(3):
+            x = torch.randn(8, 32, requires_grad=True)
+            y = checkpoint(lambda x: second(checkpoint(first, x, use_reentrant=False)).tanh(), x, use_reentrant=False)
+            checkpoint(third, y, use_reentrant=False).square().mean().backward()
+        gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+        return [*gradients, *module.buffers(), torch.get_rng_state()]
+
+    living: list[Model] = []
+    expected, found = left(identity), left(compiled(1 << 30))
+    assert len(found) == len(expected)
+    assert all(map(torch.equal, found, expected))
+    (report,) = dynamo.parts().budgets
+    assert len(report.parts) == 2, "one kind of call is given a leaf, and the other one is not"
+
+
 def test_a_budget_below_the_floor_is_refused(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:
     """The floor is named, and the model stays usable."""
     module = Plain()
@@ -355,7 +381,7 @@ def test_a_second_backward_pass_is_refused(compiled: Callable[[str], Callable[[n
     """Nothing is kept for it."""
     loss = compiled("1GiB")(Plain())(batch()[0]).sum()
     loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="has run already"):
+    with pytest.raises(OutOfTurn, match="has run already"):
         loss.backward()
 
 
@@ -367,7 +393,7 @@ def test_an_input_that_changes_before_the_backward_pass_is_refused(
     loss = compiled("1GiB")(module)(batch()[0]).sum()
     with torch.no_grad():
         module.head.weight.mul_(2)
-    with pytest.raises(RuntimeError, match="changed in place"):
+    with pytest.raises(OutOfTurn, match="changed in place"):
         loss.backward()
 
 

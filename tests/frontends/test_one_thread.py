@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 from torch.optim import SGD
 
+from outgrow.errors import OutOfTurn
 from outgrow.frontends import one_thread as module
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.user.state import Training
@@ -38,7 +39,7 @@ def test_one_thread_at_a_time_runs_steps_of_a_model() -> None:
     model, other = nn.Linear(1, 1), nn.Linear(1, 1)
     with training_beside(Training((model,), ())):
         with (
-            pytest.raises(RuntimeError, match="Another thread runs a step of the same model"),
+            pytest.raises(OutOfTurn, match="Another thread runs a step of the same model"),
             one_thread(Training((other, model), ())),
         ):
             pass
@@ -71,7 +72,7 @@ def test_models_that_share_something_are_one(made: Callable[[nn.Linear], Trainin
     model.register_buffer("scale", model.weight.detach().clone())
     with (
         training_beside(Training((nn.Sequential(model),), ())),
-        pytest.raises(RuntimeError, match="shares modules, weights or an optimizer"),
+        pytest.raises(OutOfTurn, match="shares modules, weights or an optimizer"),
         one_thread(made(model)),
     ):
         pass
@@ -82,7 +83,7 @@ def test_steps_that_share_an_optimizer_are_one() -> None:
     optimizer = SGD(nn.Linear(1, 1).parameters())
     with (
         training_beside(Training((nn.Linear(1, 1),), (optimizer,))),
-        pytest.raises(RuntimeError, match="shares modules, weights or an optimizer"),
+        pytest.raises(OutOfTurn, match="shares modules, weights or an optimizer"),
         one_thread(Training((nn.Linear(1, 1),), (optimizer,))),
     ):
         pass

@@ -26,6 +26,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import Optimizer
 
 from outgrow.analysis.timeline import Trace
+from outgrow.errors import OutOfTurn
 from outgrow.frontends import calls
 from outgrow.frontends.entries import Entries
 from outgrow.frontends.entry import Entry, Served
@@ -98,7 +99,7 @@ class Step(Generic[P, R]):
         """Run one step.
 
         Raises `Infeasible` below the floor, `Uncapturable` if the step cannot become a graph, `TierFailure` if the
-        disk fails, `TornState` after a failure that left parameters half updated, and `RuntimeError` while another
+        disk fails, `TornState` after a failure that left parameters half updated, and `OutOfTurn` while another
         thread runs a step that shares modules, weights or an optimizer with this one. Within a step that is being
         captured it is part of that one.
         """
@@ -210,10 +211,10 @@ class Step(Generic[P, R]):
 
     @property
     def shared(self) -> Received:
-        """What the processes of the mesh exchange. Raises `RuntimeError` without a mesh, and before the first call."""
+        """What the processes of the mesh exchange. Raises `OutOfTurn` without a mesh, and before the first call."""
         workers = self._entries.workers
         if workers is None or workers.shares is None:
-            raise RuntimeError("The step shares nothing yet. Give compile a mesh, and call the step once.")
+            raise OutOfTurn("The step shares nothing yet. Give compile a mesh, and call the step once.")
         return workers.shared
 
     @property
@@ -225,7 +226,7 @@ class Step(Generic[P, R]):
     def _entry(self) -> Entry:
         last = self._entries.last
         if last is None:
-            raise RuntimeError("The step has not been called yet, or not since its plan made room. Call it once.")
+            raise OutOfTurn("The step has not been called yet, or not since its plan made room. Call it once.")
         return last
 
     def __reduce__(self) -> NoReturn:

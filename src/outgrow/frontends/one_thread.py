@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock, get_ident
 
+from outgrow.errors import OutOfTurn
 from outgrow.frontends.user.state import Training
 
 _guard = Lock()
@@ -41,7 +42,7 @@ _running: dict[_Running, None] = {}
 def one_thread(training: Training) -> Iterator[None]:
     """Let this thread alone run steps of these models and optimizers; a step may call another one.
 
-    Raises `RuntimeError` if another thread runs a step that shares some of them.
+    Raises `OutOfTurn` if another thread runs a step that shares some of them.
     """
     own = _Running(get_ident(), training)
     try:
@@ -49,7 +50,7 @@ def one_thread(training: Training) -> Iterator[None]:
             others = [run for run in _running if run.thread != own.thread]
             parts = own.parts() if others else set[int]()
             if not all(parts.isdisjoint(run.parts()) for run in others):
-                raise RuntimeError(
+                raise OutOfTurn(
                     "Another thread runs a step of the same model, or of one that shares modules, weights or an "
                     "optimizer with it. Weights change places in memory meanwhile. Let one thread call such steps at a "
                     "time: with a lock around the call, for one."

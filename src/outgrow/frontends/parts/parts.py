@@ -8,6 +8,7 @@ and the optimizer's state stay on the device.
 
 import gc
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from outgrow.errors import Infeasible, Uncapturable
+from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
 from outgrow.frontends.parts.between import versions
@@ -26,6 +27,7 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import signature
+from outgrow.frontends.user import hooks
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.sharing import raise_versions
 
@@ -51,7 +53,9 @@ class Part:
 
     def __call__(self, *args: object) -> object:
         """Run the forward pass; with gradients, the results know their backward pass."""
-        asked = self._prepared(self._share(self._settings, args), args)
+        shared, is_checkpointed = self._share(self._settings, args), hooks.is_checkpointed()
+        with hooks.saved_without_hooks() if is_checkpointed else nullcontext():
+            asked = replace(self._prepared(shared, args), is_checkpointed=is_checkpointed)
         ready = asked.ready
         if ready.hole is not None:
             asked.shared.casts.note(ready.casts, args)
@@ -155,7 +159,8 @@ class Part:
 class _Asked:
     """A call of a part on its inputs: what it shares, the part for such inputs, by its key, and what others take.
 
-    `versions` are those of what must stay as it is, once the forward pass has run.
+    `versions` are those of what must stay as it is, once the forward pass has run. If it `is_checkpointed`, eager mode
+    would run the forward pass once more before the backward pass.
     """
 
     part: Part
@@ -165,6 +170,7 @@ class _Asked:
     others_bytes: int
     args: Sequence[object]
     versions: list[int] = field(default_factory=list[int])
+    is_checkpointed: bool = False
 
     @property
     def written(self) -> list[int]:
@@ -206,6 +212,8 @@ class _Pair(torch.autograd.Function):
             ctx.asked, ctx.waiting, ctx.results = asked, waiting, there
             ctx.wanted = _wanted(args)
             ctx.begun = begun
+            if asked.is_checkpointed and ready.between.writes:
+                ctx.save_for_backward(torch.empty(0))  # so that the checkpoint runs the part again, which writes again
             waiting.wait()
         return tuple(results)
 
@@ -214,13 +222,14 @@ class _Pair(torch.autograd.Function):
     def backward(ctx: Any, *given: Tensor | None) -> tuple[object, ...]:
         """Return what adds up to the gradients of the part's inputs; None where no gradient has arrived."""
         if ctx.waiting is None:
-            raise RuntimeError("This backward pass has run already, and outgrow keeps nothing for a second one.")
+            raise OutOfTurn("This backward pass has run already, and outgrow keeps nothing for a second one.")
         asked, waiting, results, begun = ctx.asked, ctx.waiting, ctx.results, ctx.begun
         ctx.asked, ctx.waiting, ctx.results, ctx.begun = None, None, (), None
         with waiting.ended_by_errors():
+            _ = ctx.saved_tensors
             _check_backward()
             if _versions(asked.ready, asked.args, results) != asked.versions:
-                raise RuntimeError(_CHANGED)
+                raise OutOfTurn(_CHANGED)
             del results
             arriving, places = {at: given[at] for at in asked.ready.open}, asked.ready.places
             waiting.go_on(sum(gradient.nbytes for gradient in arriving.values() if gradient is not None))

@@ -4,7 +4,7 @@ Capturing, planning and running load parts of torch on first use (fake tensors, 
 toy step goes the whole way once, so that these are in the baseline and not in the first real step.
 """
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,7 @@ from outgrow.analysis.cost import costs_of
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.user.hooks import saved_without_hooks
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.text import parse_graph
@@ -49,7 +50,10 @@ _CROSSING = parse_graph(
 def warm_up(kernels: str = "eager") -> int:
     """Load what a step with such kernels needs and return the process's bytes then: the baseline."""
     if kernels not in _warm:
-        with torch.device("cpu"), torch.inference_mode(mode=False), torch.enable_grad():  # whatever the first call does
+        usual_modes = torch.device("cpu"), torch.inference_mode(mode=False), torch.enable_grad(), saved_without_hooks()
+        with ExitStack() as stack:
+            for mode in usual_modes:  # whatever the first call does
+                stack.enter_context(mode)
             _toy_step(kernels)
         _warm.add(kernels)
     clear_away()

@@ -15,11 +15,13 @@ from torch.optim.optimizer import (
     _global_optimizer_pre_hooks,
     register_optimizer_step_pre_hook,
 )
+from torch.utils import checkpoint
 
 from outgrow.frontends.user.drawn import is_filled
 
 Table: TypeAlias = Mapping[int, Callable[..., Any]]
 _NO_HOOKS: Table = {}
+_AUTOGRAD: Any = vars(torch._C)["_autograd"]
 _OF_ALL: tuple[Table, ...] = (
     *(all_modules._global_forward_hooks, all_modules._global_forward_pre_hooks),
     *(all_modules._global_backward_hooks, all_modules._global_backward_pre_hooks),
@@ -80,9 +82,32 @@ def of_optimizer(optimizer: Optimizer) -> tuple[Table, Table]:
 
 def of_saved_tensors() -> Hashable:
     """Describe the hooks for what autograd saves, by their code and what they close over; None without any."""
-    top: Any = vars(torch._C)["_autograd"]._top_saved_tensors_default_hooks
-    found = top(False)  # noqa: FBT003 - it has no name
+    found = _of_saved_tensors()
     return None if found is None else tuple([_described(function) for function in found])
+
+
+def _of_saved_tensors() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    return _AUTOGRAD._top_saved_tensors_default_hooks(False)  # noqa: FBT003 - it has no name
+
+
+@contextmanager
+def saved_without_hooks() -> Iterator[None]:
+    """Within this context autograd saves tensors as they are, but for hooks that are set within it."""
+    found: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
+    while (hooks := _of_saved_tensors()) is not None:
+        found.append(hooks)
+        _AUTOGRAD._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(found):
+            _AUTOGRAD._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def is_checkpointed() -> bool:
+    """Whether what autograd would save now is computed again instead, by `torch.utils.checkpoint`."""
+    found = _of_saved_tensors()
+    return found is not None and all(function.__module__ == checkpoint.__name__ for function in found)
 
 
 def _described(function: object) -> Hashable:
