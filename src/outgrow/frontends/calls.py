@@ -108,7 +108,7 @@ def carried_out(call: Bound, run: Running) -> Outcome:
                 for generator, state in generators:
                     generator.set_state(state)
             else:
-                raise_versions(call.given.tensors[name] for name in call.given.captured.written)
+                raise_versions(call.given.tensors[name] for name in call.given.captured.written_aloud)
             before.clear()  # an error that somebody keeps would keep the copies
     return outcome
 

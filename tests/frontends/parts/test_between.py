@@ -261,13 +261,30 @@ def test_a_forward_pass_that_writes_over_its_input_may_be_dropped() -> None:
     assert held() is None
 
 
-def test_what_a_part_writes_has_another_version() -> None:
-    """So that whoever keeps it for a backward pass of his own is told."""
+def test_what_a_part_writes_has_another_version_where_it_has_in_eager_mode() -> None:
+    """So that whoever keeps it for a backward pass of his own is told; a batch norm tells of its counter alone."""
+
+    def raised(module: nn.Module, run: Callable[..., object]) -> list[bool]:
+        before = [buffer._version for buffer in module.buffers()]
+        run(rows())
+        return [buffer._version > version for buffer, version in zip(module.buffers(), before, strict=True)]
+
+    one, other = Normal(), Normal()
+    expected = raised(one, one)
+    assert sorted(expected) == [False, False, True]
+    assert raised(other, compiled(other)) == expected
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_batch_norm_may_run_in_eager_mode_before_a_part_runs_it(is_first: bool) -> None:
+    """Eager mode keeps running statistics for the backward pass, and does not mind that they change."""
     module = Normal()
-    before = module.norm.running_mean._version if module.norm.running_mean is not None else 0
-    compiled(module)(rows())
-    assert module.norm.running_mean is not None
-    assert module.norm.running_mean._version > before
+
+    def train(model: Callable[..., Any]) -> None:
+        first, second = (module, model) if is_first else (model, module)
+        (first(rows()).square().mean() + second(rows()).sin().mean()).backward()
+
+    same(module, train)
 
 
 def test_inference_tensors_are_inputs_like_others() -> None:

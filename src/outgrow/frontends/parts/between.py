@@ -8,7 +8,9 @@ for the tensors that it keeps itself, by their versions, which each write raises
                the captured backward pass reads of them does not matter
     results    that the rest reads, or that share memory: eager would know that one is in the other's history
 
-When the part itself writes an input, it also raises the version of the input, since nobody else sees that write.
+When the part itself writes an input, it also raises the version of the input, since nobody else sees that write. Where
+operators of eager mode would not, as those that write running statistics, it counts by itself: autograd may have kept
+the input for an eager call.
 """
 
 from collections.abc import Sequence
@@ -16,20 +18,27 @@ from dataclasses import dataclass
 
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from outgrow.frontends.tracing.captured import Captured, GraphResult
+from outgrow.frontends.user.sharing import raise_versions
 from outgrow.ir.graph import Graph, Op, SwapOut
+
+_written_silently = WeakTensorKeyDictionary()
+"""How often parts have written a tensor without raising its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """By their numbers: inputs that the part `writes`, inputs and results that must stay as they are.
+    """By their numbers: inputs that the part `writes`, of which it raises versions of those that it writes `aloud`,
+    inputs and results that must stay as they are.
 
     For each addend of the gradient of each input that wants one, `sources` are the gradients that arrive on which it
     depends, and `borrowed` says whether it lies in the memory of an input.
     """
 
     writes: tuple[int, ...]
+    aloud: tuple[int, ...]
     inputs: tuple[int, ...]
     results: tuple[int, ...]
     sources: tuple[tuple[frozenset[int], ...], ...]
@@ -41,14 +50,16 @@ def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
     leaves = captured.batch_leaves
     written = set(captured.written) & leaves.keys()
     writes = tuple(sorted(leaves[name] for name in written))
+    aloud = tuple(sorted(leaves[name] for name in leaves.keys() & {*captured.written_aloud}))
     if hole is None:
-        return Between(writes, (), (), ())
+        return Between(writes, aloud, (), (), ())
     read, rebuilt_from = _read_behind(captured.graph, derived, hole)
     inputs = (read - written) | (rebuilt_from & written)
     storages, sources, borrowed = _results(captured, hole)
     kept = [name is not None and (name in read or storages.count(name) > 1) for name in storages]
     return Between(
         writes,
+        aloud,
         tuple(sorted(leaves[name] for name in inputs & leaves.keys())),
         tuple(at for at, is_kept in enumerate(kept) if is_kept),
         sources,
@@ -100,7 +111,18 @@ def _ops_behind(graph: Graph, hole: Op) -> tuple[Op, ...]:
     return graph.ops[graph.ops.index(hole) + 1 :]
 
 
-def versions(tensors: Sequence[object], numbers: Sequence[int]) -> list[int]:
-    """Return the versions of some of the tensors, by their numbers."""
+def note_writes(inputs: Sequence[object], found: Between) -> None:
+    """Note, once a part has run, which of its inputs it has written."""
+    raise_versions(inputs[at] for at in found.aloud)
+    for at in set(found.writes).difference(found.aloud):
+        _written_silently[inputs[at]] = _written_silently.get(inputs[at], 0) + 1
+
+
+def versions(tensors: Sequence[object], numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return how often some of the tensors were written, by their numbers: as autograd counts, and beyond that."""
     chosen = [tensors[at] for at in numbers]
-    return [item._version if isinstance(item, Tensor) and not item.is_inference() else 0 for item in chosen]
+    return [(_version(item), _written_silently.get(item, 0)) if isinstance(item, Tensor) else (0, 0) for item in chosen]
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version

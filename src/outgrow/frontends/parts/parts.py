@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
-from outgrow.frontends.parts.between import versions
+from outgrow.frontends.parts.between import note_writes, versions
 from outgrow.frontends.parts.joint import SameAs, as_traced, joint, origin_of, primal
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
 from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outdated, may_stay, plain, planned, shown
@@ -29,7 +29,6 @@ from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import signature
 from outgrow.frontends.user import hooks
 from outgrow.frontends.user.outside import Outside
-from outgrow.frontends.user.sharing import raise_versions
 
 MOST_KINDS = 32
 """A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
@@ -66,7 +65,7 @@ class Part:
         waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
         with waiting.ended_by_errors():
             waiting.run.advance(len(ready.program.instructions))
-            raise_versions(args[at] for at in ready.between.writes)
+            note_writes(args, ready.between)
             results, _ = returned(ready, waiting.run)
             waiting.complete()
         return results
@@ -169,7 +168,7 @@ class _Asked:
     key: Hashable
     others_bytes: int
     args: Sequence[object]
-    versions: list[int] = field(default_factory=list[int])
+    versions: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     is_checkpointed: bool = False
 
     @property
@@ -200,7 +199,7 @@ class _Pair(torch.autograd.Function):
         waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
         with waiting.ended_by_errors():
             waiting.run.advance(ready.hole)
-            raise_versions(args[at] for at in ready.between.writes)
+            note_writes(args, ready.between)
             there, _ = returned(ready, waiting.run)
             there = [*there[: len(there) - len(written)], *(args[at] for at in written)]
             results = [plain(item) for item in there]  # a run that knew its backward pass would live for ever
@@ -277,7 +276,7 @@ def _again(ready: Ready, args: Sequence[object]) -> list[object]:
     return [leaf for leaf, count in zip(leaves, ready.places, strict=True) for _ in range(1, count)]
 
 
-def _versions(ready: Ready, inputs: Sequence[object], results: Sequence[object]) -> list[int]:
+def _versions(ready: Ready, inputs: Sequence[object], results: Sequence[object]) -> list[tuple[int, int]]:
     return [*versions(inputs, ready.between.inputs), *versions(results, ready.between.results)]
 
 

@@ -158,6 +158,13 @@ class Captured:
         return tuple(name for name in self.slots if name in written)
 
     @cached_property
+    def written_aloud(self) -> tuple[str, ...]:
+        """Those of which eager mode raises the versions: operators say of them that they write them."""
+        written = zip(self.graph.ops, self.graph.written_at, strict=True)
+        aloud = {name for op, names in written for name in names if name not in op.writes}
+        return tuple(name for name in self.written if name in aloud)
+
+    @cached_property
     def written_forward(self) -> tuple[str, ...]:
         """Those of buffers, and of tensors found outside, that it may write before an update: in its forward pass."""
         early = written_before_updates(self.graph)
