@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outgrow.frontends.fake.ambiguous import is_ambiguous
-from outgrow.frontends.parts.between import versions
+from outgrow.frontends.parts.between import Version, versions
 from outgrow.frontends.parts.joint import hole_of
 from outgrow.frontends.user.devices import device_of, generators_of
 from outgrow.ir.graph import Graph, Op
@@ -37,7 +37,7 @@ class Beginning:
 
     inputs: list[object]
     reads: list[int]
-    versions: list[int]
+    versions: list[Version]
     generators: list[tuple[torch.Generator, Tensor]]
     autocasts: list[tuple[str, torch.dtype]]
 

@@ -15,6 +15,7 @@ the input for an eager call.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch.utils._pytree as pytree
 from torch import Tensor
@@ -24,6 +25,8 @@ from outgrow.frontends.tracing.captured import Captured, GraphResult
 from outgrow.frontends.user.sharing import raise_versions
 from outgrow.ir.graph import Graph, Op, SwapOut
 
+Version: TypeAlias = tuple[int, int]
+"""How often a tensor was written: as autograd counts, and beyond that."""
 _written_silently = WeakTensorKeyDictionary()
 """How often parts have written a tensor without raising its version."""
 
@@ -115,13 +118,17 @@ def note_writes(inputs: Sequence[object], found: Between) -> None:
     """Note, once a part has run, which of its inputs it has written."""
     raise_versions(inputs[at] for at in found.aloud)
     for at in set(found.writes).difference(found.aloud):
-        _written_silently[inputs[at]] = _written_silently.get(inputs[at], 0) + 1
+        _written_silently[inputs[at]] = _silent_writes(inputs[at]) + 1
 
 
-def versions(tensors: Sequence[object], numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return how often some of the tensors were written, by their numbers: as autograd counts, and beyond that."""
+def versions(tensors: Sequence[object], numbers: Sequence[int]) -> list[Version]:
+    """Return the versions of some of the tensors, by their numbers."""
     chosen = [tensors[at] for at in numbers]
-    return [(_version(item), _written_silently.get(item, 0)) if isinstance(item, Tensor) else (0, 0) for item in chosen]
+    return [(_version(item), _silent_writes(item)) if isinstance(item, Tensor) else (0, 0) for item in chosen]
+
+
+def _silent_writes(tensor: object) -> int:
+    return _written_silently.get(tensor) or 0
 
 
 def _version(tensor: Tensor) -> int:

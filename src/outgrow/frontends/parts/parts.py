@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
-from outgrow.frontends.parts.between import note_writes, versions
+from outgrow.frontends.parts.between import Version, note_writes, versions
 from outgrow.frontends.parts.joint import SameAs, as_traced, joint, origin_of, primal
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
 from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outdated, may_stay, plain, planned, shown
@@ -168,7 +168,7 @@ class _Asked:
     key: Hashable
     others_bytes: int
     args: Sequence[object]
-    versions: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    versions: list[Version] = field(default_factory=list[Version])
     is_checkpointed: bool = False
 
     @property
@@ -276,7 +276,7 @@ def _again(ready: Ready, args: Sequence[object]) -> list[object]:
     return [leaf for leaf, count in zip(leaves, ready.places, strict=True) for _ in range(1, count)]
 
 
-def _versions(ready: Ready, inputs: Sequence[object], results: Sequence[object]) -> list[tuple[int, int]]:
+def _versions(ready: Ready, inputs: Sequence[object], results: Sequence[object]) -> list[Version]:
     return [*versions(inputs, ready.between.inputs), *versions(results, ready.between.results)]
 
 
