@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -67,6 +68,36 @@ def test_a_step_within_another_is_part_of_it() -> None:
             losses[-1].append(inner(x))
         losses[-1] += [outer(x), outer(x)]
     assert all(map(torch.equal, *losses))
+
+
+def test_a_step_returns_tensors_of_the_training_themselves() -> None:
+    """Parameters, buffers, state, gradients and the batch; a new leaf wants a gradient where it does in eager mode."""
+    linear, norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+    model = nn.Sequential(linear, norm)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: Tensor) -> dict[str, Any]:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        held = [weight, norm.running_mean, optimizer.state[weight]["momentum_buffer"], weight.grad, x]
+        return {"held": held, "leaf": (weight * 2).detach().requires_grad_(), "detached": weight.detach()}
+
+    weight, found = linear.weight, dict[str, Any]()
+    compiled = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=AMPLE)
+    for _ in range(3):
+        x = torch.randn(4, 8)
+        found = compiled(x)
+        held = [weight, norm.running_mean, optimizer.state[weight]["momentum_buffer"], weight.grad, x]
+        assert all(one is other for one, other in zip(found["held"], held, strict=True))
+        assert found["leaf"].is_leaf
+        assert found["leaf"].requires_grad
+        assert not found["detached"].requires_grad
+    optimizer.zero_grad()
+    found["held"][0].square().sum().backward()
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, 2 * weight)
 
 
 def test_other_steps_of_a_torn_model_refuse() -> None:

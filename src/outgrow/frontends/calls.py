@@ -13,6 +13,7 @@ that it writes to may have been written, as in eager mode. A failure after the f
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.frontends.tracing.captured import Given
 from outgrow.frontends.user.devices import generators_of
 from outgrow.frontends.user.sharing import raise_versions
-from outgrow.frontends.user.state import BatchSlot, Training, put
+from outgrow.frontends.user.state import BatchSlot, HeldSlot, Training, put, read, storage_name
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Progress, Run
 from outgrow.runtime.program import Item, Program
@@ -133,4 +134,17 @@ def settle(call: Bound, outcome: Outcome) -> object:
         item.withhold()
     for scheduler in call.given.captured.schedulers:
         scheduler.step()
-    return call.given.captured.unflatten(outcome.results)
+    return call.given.captured.unflatten(outcome.results, partial(_held, call))
+
+
+def _held(call: Bound, slot: HeldSlot) -> Tensor | None:
+    """Return what hangs in a slot, or was given; None if it is spread over a mesh, or lies in another's memory."""
+    match slot:
+        case BatchSlot():
+            return call.given.tensors.get(storage_name(slot))
+        case _ if slot in call.given.captured.spreads:
+            return None
+        case _:
+            found = read(slot, call.training)
+            assert isinstance(found, Tensor), f"{slot} holds a tensor by now"
+            return found

@@ -184,8 +184,9 @@ class _Assembly:
         leaves = list(self.traced.returned)
         for at, output in enumerate(self.traced.outputs):
             if isinstance(output, Leaf):
-                found = GraphResult(numbers[at], output.has_graph) if at in numbers else self.outputs[at]
-                leaves[output.index] = found
+                number = numbers.get(at)
+                of = (output.has_graph, output.wants_gradient, output.slot)
+                leaves[output.index] = self.outputs[at] if number is None else GraphResult(number, *of)
         return Returned(self.traced.structure, tuple(leaves))
 
 

@@ -5,7 +5,7 @@ at a call, the hyper-parameters that feed its host scalars, and the slots into w
 call with the same `frontends.tracing.signature` whose hyper-parameters keep the guards.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -30,6 +30,7 @@ from outgrow.frontends.user.state import (
     ConstantSlot,
     GradientSlot,
     GroupSlot,
+    HeldSlot,
     Slot,
     Spread,
     StateSlot,
@@ -56,18 +57,23 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """The result of the graph of this number; `has_graph` if it had one in eager mode."""
+    """The result of the graph of this number, or the tensor in a `slot`, if that is what the step returns.
+
+    It `has_graph` if it had one in eager mode, or it `wants_gradient` all the same.
+    """
 
     number: int
     has_graph: bool
+    wants_gradient: bool
+    slot: HeldSlot | None
 
     def of(self, results: Sequence[object]) -> object:
-        """Return it as the step returns it."""
+        """Return the result as the step returns it."""
         result = results[self.number]
-        if not self.has_graph:
+        if not (self.has_graph or self.wants_gradient):
             return result
-        assert isinstance(result, Tensor), "only tensors have graphs"
-        return with_nothing_behind(result)
+        assert isinstance(result, Tensor), "only tensors have gradients"
+        return with_nothing_behind(result) if self.has_graph else result.requires_grad_()
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +256,16 @@ class Captured:
             found[name] = local(tensor)
         return Given(self, found)
 
-    def unflatten(self, results: Sequence[object]) -> object:
-        """Return what the step returns, made of the graph's results: tensors, and floats for host scalars."""
+    def unflatten(
+        self, results: Sequence[object], held: Callable[[HeldSlot], Tensor | None] = lambda _: None
+    ) -> object:
+        """Return what the step returns, made of the graph's results: tensors, and floats for host scalars.
+
+        What is `held` in a slot by now is returned itself.
+        """
         wanted = {leaf for leaf in self.returned.leaves if isinstance(leaf, GraphResult)}
-        found = {leaf: leaf.of(results) for leaf in wanted}
+        there = {leaf: None if leaf.slot is None else held(leaf.slot) for leaf in wanted}
+        found = {leaf: leaf.of(results) if tensor is None else tensor for leaf, tensor in there.items()}
         leaves = [found[leaf] if isinstance(leaf, GraphResult) else leaf for leaf in self.returned.leaves]
         return pytree.tree_unflatten(leaves, self.returned.structure)
 

@@ -55,9 +55,11 @@ from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import DROP_IN, refusals
 from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.state import (
+    BatchSlot,
     BufferSlot,
     GradientSlot,
     GroupSlot,
+    HeldSlot,
     OptimizerSlot,
     Slot,
     StateSlot,
@@ -94,10 +96,16 @@ _DIVIDING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "F
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf of what the step returns; `has_graph` if autograd knows how it was made."""
+    """A leaf of what the step returns.
+
+    It may be the tensor that hangs in a `slot` when the step is over, or that was given. It `has_graph` if autograd
+    knows how it was made, and if not, may want a gradient all the same.
+    """
 
     index: int
     has_graph: bool
+    wants_gradient: bool
+    slot: HeldSlot | None
 
 
 Output: TypeAlias = Leaf | StateSlot | None
@@ -236,7 +244,7 @@ def _trace(
             schedulers.ended(returned)
             attributes.warn_of_opaque()
             _warn_of_given(fakes.leaves, given)
-            found = _observe(returned, training, before, run)
+            found = _observe(returned, training, before, fakes.batch, run)
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
             run.kept, run.changed = attributes.kept(), outside.changed()
             return [*found, *_without_graphs(value for item in run.kept for value in item.values)]
@@ -386,8 +394,17 @@ def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:
     return dict(first.values())
 
 
-def _observe(returned: object, training: Training, before: Mapping[StateSlot, Tensor], run: _Run) -> list[object]:
+def _observe(
+    returned: object,
+    training: Training,
+    before: Mapping[StateSlot, Tensor],
+    batch: Mapping[int, Tensor],
+    run: _Run,
+) -> list[object]:
     """Note what the step returned and left behind; return the outputs of the trace."""
+    after = state_tensors(training)
+    slots: dict[int, HeldSlot] = {id(tensor): BatchSlot(at) for at, tensor in batch.items()}
+    slots |= {id(tensor): slot for slot, tensor in after.items()}
     open_dataclasses(returned)
     check_open(returned, "return them in a dict, list, tuple or dataclass")
     leaves, run.structure = pytree.tree_flatten(returned)
@@ -401,9 +418,8 @@ def _observe(returned: object, training: Training, before: Mapping[StateSlot, Te
         is_output = isinstance(leaf, (Tensor, *py_sym_types))
         run.returned.append(None if is_output else leaf)
         if is_output:
-            run.outputs.append(Leaf(at, isinstance(leaf, Tensor) and leaf.grad_fn is not None))
+            run.outputs.append(_leaf(at, leaf, slots.get(id(leaf))))
             found.append(leaf)
-    after = state_tensors(training)
     for slot, tensor in after.items():
         stays = before.get(slot) is tensor
         if not stays and not isinstance(slot, (BufferSlot, GradientSlot, OptimizerSlot)):
@@ -415,6 +431,13 @@ def _observe(returned: object, training: Training, before: Mapping[StateSlot, Te
             found.append(tensor)
     run.emptied = tuple(slot for slot in before if slot not in after)
     return _without_graphs(found)
+
+
+def _leaf(index: int, value: object, slot: HeldSlot | None) -> Leaf:
+    if not isinstance(value, Tensor):
+        return Leaf(index, has_graph=False, wants_gradient=False, slot=None)
+    has_graph = value.grad_fn is not None
+    return Leaf(index, has_graph, wants_gradient=value.requires_grad and not has_graph, slot=slot)
 
 
 def _without_graphs(values: Iterable[object]) -> list[object]:

@@ -81,7 +81,9 @@ class ConstantSlot:
 
 
 StateSlot: TypeAlias = ParameterSlot | BufferSlot | GradientSlot | OptimizerSlot | GroupSlot
-Slot: TypeAlias = StateSlot | BatchSlot | ConstantSlot
+HeldSlot: TypeAlias = StateSlot | BatchSlot
+"""The slot of a tensor that the user has in hand."""
+Slot: TypeAlias = HeldSlot | ConstantSlot
 
 
 def title(slot: StateSlot) -> str:
