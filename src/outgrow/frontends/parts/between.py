@@ -33,8 +33,8 @@ _written_silently = WeakTensorKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """By their numbers: inputs that the part `writes`, of which it raises versions of those that it writes `aloud`,
-    inputs and results that must stay as they are.
+    """By their numbers: inputs that the part `writes`, of which it raises versions of those that it writes `aloud`, and
+    gives those written `over` another history; inputs and results that must stay as they are.
 
     For each addend of the gradient of each input that wants one, `sources` are the gradients that arrive on which it
     depends, and `borrowed` says whether it lies in the memory of an input.
@@ -42,6 +42,7 @@ class Between:
 
     writes: tuple[int, ...]
     aloud: tuple[int, ...]
+    over: tuple[int, ...]
     inputs: tuple[int, ...]
     results: tuple[int, ...]
     sources: tuple[tuple[frozenset[int], ...], ...]
@@ -54,8 +55,9 @@ def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
     written = set(captured.written) & leaves.keys()
     writes = tuple(sorted(leaves[name] for name in written))
     aloud = tuple(sorted(leaves[name] for name in leaves.keys() & {*captured.written_aloud}))
+    _, _, over = map(tuple, pytree.tree_unflatten(captured.returned.leaves, captured.returned.structure))
     if hole is None:
-        return Between(writes, aloud, (), (), ())
+        return Between(writes, aloud, over, (), (), ())
     read, rebuilt_from = _read_behind(captured.graph, derived, hole)
     inputs = (read - written) | (rebuilt_from & written)
     storages, sources, borrowed = _results(captured, hole)
@@ -63,6 +65,7 @@ def between(captured: Captured, derived: Graph, hole: Op | None) -> Between:
     return Between(
         writes,
         aloud,
+        over,
         tuple(sorted(leaves[name] for name in inputs & leaves.keys())),
         tuple(at for at, is_kept in enumerate(kept) if is_kept),
         sources,
@@ -91,10 +94,10 @@ def _results(
     ]
     depends = _dependence(graph, hole)
     structure = captured.returned.structure
-    results, _ = pytree.tree_unflatten(storages, structure)
+    results, _, _ = pytree.tree_unflatten(storages, structure)
     sources = [frozenset[int]() if name is None else depends.get(name, frozenset()) for name in storages]
-    _, depending = pytree.tree_unflatten(sources, structure)
-    _, borrowed = pytree.tree_unflatten([name in captured.slots for name in storages], structure)
+    _, depending, _ = pytree.tree_unflatten(sources, structure)
+    _, borrowed, _ = pytree.tree_unflatten([name in captured.slots for name in storages], structure)
     return list(results), tuple(map(tuple, depending)), tuple(map(tuple, borrowed))
 
 

@@ -95,14 +95,14 @@ def joint(
 ) -> Callable[..., object]:
     """Return the forward and backward pass of a module as one function of its inputs.
 
-    It returns the results, behind them the inputs that want a gradient and are written over; and for each input that
-    wants a gradient what adds up to it, in the order in which it arrives: eager mode adds it to what has arrived from
-    elsewhere, piece by piece. `arrival` are the strides of the gradients for results that can have one, None where none
-    arrives, if that is known.
+    It returns the results, behind them the inputs that are written over and have another history then; for each input
+    that wants a gradient what adds up to it, in the order in which it arrives: eager mode adds it to what has arrived
+    from elsewhere, piece by piece; and the numbers of those inputs. `arrival` are the strides of the gradients for
+    results that can have one, None where none arrives, if that is known.
     """
     wanted = [isinstance(arg, Tensor) and arg.requires_grad and torch.is_grad_enabled() for arg in args]
 
-    def both(*given: Any) -> tuple[list[object], list[list[Tensor]]]:
+    def both(*given: Any) -> tuple[list[object], list[list[Tensor]], list[int]]:
         triples = zip(given, args, wanted, strict=True)
         primals = [
             primal(item, arg) if is_wanted and isinstance(arg, Tensor) else item for item, arg, is_wanted in triples
@@ -118,7 +118,7 @@ def joint(
         results = [*(over.get(id(item), item) for item in results), *(primals[at] for at in written)]
         differentiable = [at for at, item in enumerate(results) if isinstance(item, Tensor) and item.requires_grad]
         if not differentiable:
-            return results, []
+            return results, [], written
         strides: list[int] = []
         if arrival is not None:
             strides = [*chain.from_iterable(found for found in arrival if found is not None)]
@@ -127,7 +127,7 @@ def joint(
         arriving = torch.ops.outgrow.elsewhere(tensors, differentiable, strides)
         with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
             found = addends([results[at] for at in differentiable], leaves, arriving)
-        return [item.detach() if isinstance(item, Tensor) else item for item in results], found
+        return [item.detach() if isinstance(item, Tensor) else item for item in results], found, written
 
     return both
 
@@ -154,16 +154,17 @@ def _written(
     primals: Sequence[object],
     before: Sequence[tuple[int, Node | None]],
 ) -> list[int]:
-    """Return the numbers of the inputs that want a gradient and were written over.
+    """Return the numbers of the inputs that were written over and have another history now.
 
-    Raises `Uncapturable` for one that wanted none before, one that is written past autograd, and a view: autograd
-    gives no view the history of a function with several results.
+    Those that were written past autograd (by `.data`, or under `torch.no_grad()`) have the one that they had. Raises
+    `Uncapturable` for one that wanted no gradient before, and for a view: autograd gives no view the history of a
+    function with several results.
     """
     found: list[int] = []
     for at, (arg, item, (version, node)) in enumerate(zip(args, primals, before, strict=True)):
         if not isinstance(arg, Tensor) or not isinstance(item, Tensor):
             continue
-        if not item.requires_grad or item._version == version:
+        if not item.requires_grad or item._version == version or (item.grad_fn is node and arg.requires_grad):
             continue
         what = f"a compiled part writes over its input of shape {tuple(item.shape)}{_by(module, at)}"
         if not arg.requires_grad:
@@ -171,10 +172,10 @@ def _written(
                 f"{what}, and what it writes depends on parameters, while the input did not: the caller would lose its "
                 "history; write the operation out of place, and return what it gives"
             )
-        if item.grad_fn is node or arg._is_view():
-            how = "which is a view" if arg._is_view() else "under torch.no_grad()"
+        if arg._is_view():
             raise Uncapturable(
-                f"{what}, {how}, and whose gradient is wanted; write the operation out of place (inplace=False)"
+                f"{what}, which is a view, and whose gradient is wanted; write the operation out of place "
+                "(inplace=False)"
             )
         found.append(at)
     return found

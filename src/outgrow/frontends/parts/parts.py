@@ -172,10 +172,9 @@ class _Asked:
     is_checkpointed: bool = False
 
     @property
-    def written(self) -> list[int]:
-        """The numbers of the inputs that want a gradient and are written over: they are the last results, too."""
-        wanted = _wanted(self.args)
-        return [at for at in self.ready.between.writes if wanted[at]]
+    def written(self) -> tuple[int, ...]:
+        """The numbers of the inputs that get another history: they are the last results, too."""
+        return self.ready.between.over
 
     def without_history(self) -> "_Asked":
         """Return the call with other tensors for what the part gives its own history: it would live for ever."""

@@ -126,7 +126,7 @@ def _end(shared: Shared, ready: Ready, platform: Platform, run: Running) -> None
 def returned(ready: Ready, run: Running) -> tuple[list[object], list[list[Tensor]]]:
     """Return the results of a part and the addends of gradients, as far as they are there by now (else None)."""
     leaves, structure = ready.captured.returned.leaves, ready.captured.returned.structure
-    results, addends = pytree.tree_unflatten([_leaf(leaf, ready, run) for leaf in leaves], structure)
+    results, addends, _ = pytree.tree_unflatten([_leaf(leaf, ready, run) for leaf in leaves], structure)
     return results, addends
 
 
