@@ -1,7 +1,7 @@
 """A loop that cannot be captured whole trains by parts, with the bits of eager and within its budget."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -293,6 +293,61 @@ def test_a_checkpoint_around_parts_has_the_bits_of_eager(
     assert all(map(torch.equal, found, expected))
     (report,) = dynamo.parts().budgets
     assert len(report.parts) == 2, "one kind of call is given a leaf, and the other one is not"
+
+
+class Rated(nn.Module):
+    """Rates that change from call to call: one is multiplied with, and of two others operators need the number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.dropout, self.scale = nn.Linear(32, 32), nn.BatchNorm1d(32), nn.Dropout(0.1), 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.norm(self.linear(x))) * self.scale
+
+
+@pytest.mark.parametrize(
+    ("changed", "kinds"), [((), 1), (("scale",), 2), (("p",), 4), (("momentum", "scale"), 4)], ids=str
+)
+def test_floats_that_change_between_calls_have_the_bits_of_eager(
+    changed: Sequence[str], kinds: int, compiled: Callable[[int], Callable[[nn.Module], Model]]
+) -> None:
+    """Dynamo hands them over as tensors; a part is captured for each number only where it has to be."""
+
+    def left(compiled: Callable[[nn.Module], Model]) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = Rated()
+        model = compiled(module)
+        living.append(model)
+        owners = {"scale": module, "p": module.dropout, "momentum": module.norm}
+        for call in (1, 2, 3, 4):
+            for name in changed:
+                setattr(owners[name], name, 0.1 * call)
+            model(torch.randn(8, 32)).square().mean().backward()
+        gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+        return [*gradients, *module.buffers(), torch.get_rng_state()]
+
+    living: list[Model] = []
+    expected, found = left(identity), left(compiled(1 << 30))
+    assert len(found) == len(expected)
+    assert all(map(torch.equal, found, expected))
+    (report,) = dynamo.parts().budgets
+    assert len(report.parts) == kinds
+
+
+def test_what_needs_a_content_in_a_part_is_not_told_to_plan_parts(
+    compiled: Callable[[int], Callable[[nn.Module], Model]],
+) -> None:
+    """That is what it does already."""
+
+    class Finding(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[x.detach().nonzero().squeeze(1)].sum()
+
+    model, whole = compiled(1 << 30)(Finding()), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+    with whole, pytest.raises(Uncapturable, match="depends on the content") as refusal:
+        model(torch.randn(4, requires_grad=True))
+    assert "backend=" not in str(refusal.value)
 
 
 def test_a_budget_below_the_floor_is_refused(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:

@@ -1,6 +1,7 @@
 """How does a loop run that cannot be captured whole? In parts, which wait for their backward pass and share a budget.
 
 casts          whether several of them cast a weight in one autocast block
+floats         which number is a float that Dynamo hands over as a tensor
 masks          how transformers goes eager's way while Dynamo reads it
 parts          a forward pass, and its backward pass that comes later
 joint          both as one step with a hole in it

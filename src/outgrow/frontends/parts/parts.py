@@ -20,6 +20,7 @@ from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
 from outgrow.frontends.parts.between import Version, note_writes, versions
+from outgrow.frontends.parts.floats import floats_of, numbers
 from outgrow.frontends.parts.joint import SameAs, as_traced, joint, origin_of, primal
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
 from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outdated, may_stay, plain, planned, shown
@@ -29,6 +30,7 @@ from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import signature
 from outgrow.frontends.user import hooks
 from outgrow.frontends.user.outside import Outside
+from outgrow.frontends.user.refusals import DROP_IN
 
 MOST_KINDS = 32
 """A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
@@ -47,6 +49,7 @@ class Part:
         """`share` says what the part shares with others, for settings and the inputs of a call."""
         self._origin = origin_of(module)
         self._module, self._settings, self._share = as_traced(module), settings, share
+        self._floats, self._by_number = floats_of(module), False
         self._ready: dict[Hashable, Ready] = {}
         self._others: dict[tuple[Hashable, Arrival], Ready] = {}
 
@@ -74,11 +77,18 @@ class Part:
         """Return a call with the part for its inputs, planned again once more is known."""
         shared.note()
         leaves = tuple(arg.is_leaf for arg in args if isinstance(arg, Tensor))
-        key = signature(self._module, (), (), args, {}), leaves
+        of_floats = numbers(self._floats, args) if self._by_number else ()
+        key = signature(self._module, (), (), args, {}), leaves, of_floats
         ready = self._ready.get(key)
         others = shared.others_bytes(args)
         if ready is None:
-            captured = self._captured(args)
+            try:
+                captured = self._captured(args)
+            except Uncapturable:
+                if self._by_number or not self._floats:
+                    raise
+                self._by_number = True
+                return self._prepared(shared, args)
             gc.collect()  # what the compilers have left behind
             shared.platform.trim()
             self._use(shared, key, planned(shared, captured, self._origin, args, others, None))
@@ -90,7 +100,13 @@ class Part:
         return _Asked(self, shared, self._ready[key], key, others, args)
 
     def _captured(self, args: Sequence[object], arrival: Arrival | None = None) -> Captured:
-        captured = capture(joint(self._module, args, arrival), (), (), [plain(arg) for arg in args])
+        if self._by_number:
+            for item, number in zip(self._floats, numbers(self._floats, args), strict=True):
+                item.number = number
+        try:
+            captured = capture(joint(self._module, args, arrival), (), (), [plain(arg) for arg in args])
+        except Uncapturable as refusal:
+            raise Uncapturable(str(refusal).removesuffix(DROP_IN)) from refusal
         inside = replace(captured, outside=Outside())  # Dynamo guards what is outside; the inputs are not to be held
         return by_kernels(inside, self._settings.kernels)
 
