@@ -123,6 +123,11 @@ def _distributed(job: Job, x: Tensor, _y: Tensor) -> Tensor:
     return torch.distributions.Normal(job.models[0](x), 1.0, validate_args=True).log_prob(torch.zeros(3))
 
 
+def _uncertain(job: Job, x: Tensor, _y: Tensor) -> Tensor:
+    found = job.models[0](x)
+    return nn.functional.gaussian_nll_loss(found, torch.zeros_like(found), found.exp())
+
+
 def _averaged(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
     return AVERAGING(x)
 
@@ -157,6 +162,7 @@ def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
         (_opaque, "a SimpleNamespace holds tensors; return them"),
         (_packed, r"test_features.py:\d+.*reads lengths.*torch.compile"),
         (_distributed, r"test_features.py:\d+.*validate_args=False"),
+        (_uncertain, r"test_features.py:\d+.*a variance is below 0"),
         (_averaged, r"test_features.py:\d+.*give it a momentum"),
         (_scaled, r"test_features.py:\d+.*fused=True"),
         (_curved, r"forward mode"),

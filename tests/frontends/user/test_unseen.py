@@ -9,6 +9,8 @@ from torch.ao import quantization
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.user.state import Training
+from tests.frontends.replay import replay
 
 Body = Callable[[nn.Module, Tensor], object]
 
@@ -120,6 +122,34 @@ def test_what_a_plan_would_leave_out_is_refused(body: Body, message: str) -> Non
     x = torch.ones(2)
     x.data = torch.zeros(2)
     assert x.sum() == 0
+
+
+def test_data_that_is_written_in_place_may_be_set_to_itself() -> None:
+    """As `x.data *= 2` does, of parameters and of what a step makes."""
+    left: list[list[Tensor]] = []
+    for is_captured in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Tensor, model: nn.Linear = model, optimizer: torch.optim.Optimizer = optimizer) -> Tensor:
+            model.weight.data *= 0.5
+            y = model(x)
+            y.data -= 0.1
+            optimizer.zero_grad()
+            loss = y.square().mean()
+            loss.backward()
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.data -= 0.1 * parameter.grad
+            return loss.detach()
+
+        given = (torch.ones(2, 4),)
+        training = Training((model,), (optimizer,))
+        loss = replay(capture(step, [model], [optimizer], given), training, given, {}) if is_captured else step(*given)
+        assert isinstance(loss, Tensor)
+        left.append([loss, *(parameter.detach() for parameter in model.parameters())])
+    assert all(map(torch.equal, *left))
 
 
 def test_a_gradient_of_a_copy_of_an_argument_is_captured() -> None:

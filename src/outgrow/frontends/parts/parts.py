@@ -38,6 +38,10 @@ _CHANGED = (
     "An input or a result of a compiled part was changed in place before the backward pass, which the plan of the part "
     "reads. Change a copy of it, or change it after the backward pass."
 )
+_OVER = (
+    "This backward pass has run already, and a compiled part keeps nothing for a second one (retain_graph=True). Give "
+    "outgrow.compile the whole step, add up the losses before one backward(), or run the forward pass again."
+)
 
 
 class Part:
@@ -236,7 +240,7 @@ class _Pair(torch.autograd.Function):
     def backward(ctx: Any, *given: Tensor | None) -> tuple[object, ...]:
         """Return what adds up to the gradients of the part's inputs; None where no gradient has arrived."""
         if ctx.waiting is None:
-            raise OutOfTurn("This backward pass has run already, and outgrow keeps nothing for a second one.")
+            raise OutOfTurn(_OVER)
         asked, waiting, results, begun = ctx.asked, ctx.waiting, ctx.results, ctx.begun
         ctx.asked, ctx.waiting, ctx.results, ctx.begun = None, None, (), None
         with waiting.ended_by_errors():

@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.captured import Captured, Found, GraphResult, Put, Returned
 from outgrow.frontends.tracing.convert import Conversion
-from outgrow.frontends.tracing.trace import Leaf, Traced
+from outgrow.frontends.tracing.leaf import Leaf
+from outgrow.frontends.tracing.trace import Traced
 from outgrow.frontends.user.devices import device_of, elsewhere_of
 from outgrow.frontends.user.guards import asked, guards
 from outgrow.frontends.user.refusals import NOT_HELD

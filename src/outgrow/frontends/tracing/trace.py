@@ -40,6 +40,7 @@ from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.questions import Asking, Looks, Question
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.tracing.dependence import dependent
+from outgrow.frontends.tracing.leaf import Leaf
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
@@ -69,6 +70,7 @@ from outgrow.frontends.user.state import (
     preserved,
     set_hyper_parameters,
     state_tensors,
+    title,
 )
 from outgrow.frontends.user.taken import arguments_in_place, nothing_taken
 from outgrow.frontends.user.unseen import check_geometries, geometry, nothing_unseen
@@ -92,20 +94,6 @@ _NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
 }
 _DIVIDING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"})
 """Names of torch's classes that divide a model among processes; to import them takes time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A leaf of what the step returns.
-
-    It may be the tensor that hangs in a `slot` when the step is over, or that was given. It `has_graph` if autograd
-    knows how it was made, and if not, may want a gradient all the same.
-    """
-
-    index: int
-    has_graph: bool
-    wants_gradient: bool
-    slot: HeldSlot | None
 
 
 Output: TypeAlias = Leaf | StateSlot | None
@@ -252,7 +240,7 @@ def _trace(
         attributes = stack.enter_context(attributes_kept(owners))
         stack.enter_context(nothing_drawn(step, owners, living))
         stack.enter_context(_side_effects_undone(training, twins, outside))
-        stack.enter_context(nothing_unseen(before))
+        stack.enter_context(nothing_unseen(before, twins.twin))
         twins.drawn = stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
         helpers = stack.enter_context(helpers_noted(_modules(owners), [*outside.modules(), *_modules(leaves)]))
@@ -418,12 +406,14 @@ def _observe(
         is_output = isinstance(leaf, (Tensor, *py_sym_types))
         run.returned.append(None if is_output else leaf)
         if is_output:
-            run.outputs.append(_leaf(at, leaf, slots.get(id(leaf))))
+            run.outputs.append(Leaf.of(at, leaf, slots.get(id(leaf))))
             found.append(leaf)
     for slot, tensor in after.items():
         stays = before.get(slot) is tensor
         if not stays and not isinstance(slot, (BufferSlot, GradientSlot, OptimizerSlot)):
-            raise Uncapturable(f"the step exchanges the tensor of {slot}; do this outside of the step")
+            raise Uncapturable(
+                f"the step exchanges the tensor of {title(slot)}; write into it (copy_), or do this outside"
+            )
         if not stays:
             run.born[slot] = tensor
         if not stays or isinstance(slot, GradientSlot):
@@ -431,13 +421,6 @@ def _observe(
             found.append(tensor)
     run.emptied = tuple(slot for slot in before if slot not in after)
     return _without_graphs(found)
-
-
-def _leaf(index: int, value: object, slot: HeldSlot | None) -> Leaf:
-    if not isinstance(value, Tensor):
-        return Leaf(index, has_graph=False, wants_gradient=False, slot=None)
-    has_graph = value.grad_fn is not None
-    return Leaf(index, has_graph, wants_gradient=value.requires_grad and not has_graph, slot=slot)
 
 
 def _without_graphs(values: Iterable[object]) -> list[object]:

@@ -46,6 +46,10 @@ _AVERAGED = (
     "a batch norm with momentum=None weighs by how often it was called, another number in every call; give it a "
     "momentum, such as 0.1"
 )
+_NEGATIVE = (
+    "this loss looks whether a variance is below 0; write it with tensor operations, such as 0.5 * (var.log() + "
+    "(mean - target)**2 / var)"
+)
 _SCALED = (
     "a GradScaler looks whether the gradients are finite, and leaves the optimizer out if not; give the optimizer "
     "fused=True, which looks by itself, or use bfloat16, which needs no scaler"
@@ -104,6 +108,7 @@ _LOOKING: Mapping[str, str] = {
     "torch/distributions/distribution.py:_validate_sample": _CHECKED,
     "torch/nn/modules/batchnorm.py:forward": _AVERAGED,
     "torch/amp/grad_scaler.py:_maybe_opt_step": _SCALED,
+    "torch/nn/functional.py:gaussian_nll_loss": _NEGATIVE,
 }
 """Functions that look at contents, by the end of their files' paths and their names; and what to do instead."""
 _RECURRENT = ("torch/nn/modules/rnn.py:forward",)

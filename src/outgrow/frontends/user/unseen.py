@@ -41,10 +41,10 @@ _content: Any = torch._C.TensorBase.data
 
 
 @contextmanager
-def nothing_unseen(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
+def nothing_unseen(held: Mapping[StateSlot, Tensor], twin: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Refuse `tensor.data = ...`, settings of torch and reading contents, also where the step catches the refusal.
 
-    `held` are the tensors that a message can name.
+    `held` are the tensors that a message can name, and `twin` gives what the step sees in place of one.
     """
     refused: list[Uncapturable] = []
     own = get_ident()  # what others do meanwhile is no part of the step
@@ -59,10 +59,11 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
             _content.__set__(tensor, content)
             return
         what = names.get(id(tensor), f"a tensor of shape {tuple(tensor.shape)}")
-        refuse(
+        why = (
             f"the step sets the .data of {what}, which the captured step would not see; write into the tensor (under "
             "torch.no_grad(), with copy_), assign p.grad itself, or do this outside of the step"
         )
+        _unless_there(twin(tensor), twin(content), partial(refuse, why))
 
     def set_setting(name: str, setting: Callable[..., None], *values: object, **named: object) -> None:
         if get_ident() != own:
@@ -95,6 +96,12 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor]) -> Iterator[None]:
         yield
     if refused:
         raise refused[0]
+
+
+def _unless_there(tensor: Tensor, content: Tensor, refuse: Callable[[], NoReturn]) -> None:
+    """Refuse to give a tensor a content, unless it has it already: `x.data *= 2` writes in place, and then sets it."""
+    if geometry(tensor) != geometry(content) or tensor.dtype != content.dtype:
+        refuse()
 
 
 def geometry(tensor: Tensor) -> Geometry:
