@@ -82,7 +82,8 @@ def test_a_step_returns_tensors_of_the_training_themselves() -> None:
         loss.backward()
         optimizer.step()
         held = [weight, norm.running_mean, optimizer.state[weight]["momentum_buffer"], weight.grad, x]
-        return {"held": held, "leaf": (weight * 2).detach().requires_grad_(), "detached": weight.detach()}
+        double = weight * 2
+        return {"held": held, "leaf": double.detach().requires_grad_(), "detached": double.detach()}
 
     weight, found = linear.weight, dict[str, Any]()
     compiled = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=AMPLE)

@@ -353,7 +353,7 @@ def test_what_needs_a_content_in_a_part_is_not_told_to_plan_parts(
 def test_a_budget_below_the_floor_is_refused(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:
     """The floor is named, and the model stays usable."""
     module = Plain()
-    with pytest.raises(Infeasible, match="below the floor"):
+    with pytest.raises(Infeasible, match=r"below the floor.*may need more\."):
         compiled(4 * MIB)(module)(batch()[0]).sum().backward()
     module(batch()[0])
 

@@ -44,6 +44,7 @@ _SLACK_BYTES, _SLACK_SHARE = 16 << 20, 1 / 16
 allocator that keeps what was freed takes a little more in the next steps."""
 _NOISE_BYTES = 8 << 20
 """What others need while a part waits may differ by this much from step to step."""
+_LATER = "Later parts, gradients that add up, and state that the optimizer makes may need more."
 _MOST_RUNS = 3
 """After this many runs a part is planned again, even if something was planned during each of its waits."""
 NOBODY = Training((), ())
@@ -247,9 +248,12 @@ def planned(
     for room in rooms:
         try:
             prepared, program = _fitted(shared, given, room, is_last=room == rooms[-1])
-        except Infeasible:
-            if room == rooms[-1]:
+        except Infeasible as refusal:
+            if room != rooms[-1]:
+                continue
+            if before is not None:
                 raise
+            raise refusal.saying(_LATER) from None
         else:
             break
     platform.install()

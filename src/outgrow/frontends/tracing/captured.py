@@ -73,7 +73,7 @@ class GraphResult:
         if not (self.has_graph or self.wants_gradient):
             return result
         assert isinstance(result, Tensor), "only tensors have gradients"
-        return with_nothing_behind(result) if self.has_graph else result.requires_grad_()
+        return with_nothing_behind(result) if self.has_graph else result.detach().requires_grad_()
 
 
 @dataclass(frozen=True, slots=True)
