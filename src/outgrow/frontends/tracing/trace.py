@@ -89,8 +89,9 @@ _COUNTING = (
     f"torch.optim do{DROP_IN}"
 )
 _NOT_ONE_GRAPH: Mapping[type[Optimizer], str] = {
-    LBFGS: "decides by the losses that it sees how often it calls the model, so its step is no graph",
-    SparseAdam: "updates the rows that a sparse gradient names, so the shapes of its step are contents",
+    LBFGS: f"decides by the losses that it sees how often it calls the model, so its step is no graph{DROP_IN}",
+    SparseAdam: "updates the rows that a sparse gradient names, so the shapes of its step are contents; plans hold "
+    "dense tensors only. Train what is sparse by a step of its own in eager mode, or take Adam and sparse=False",
 }
 _DIVIDING = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"})
 """Names of torch's classes that divide a model among processes; to import them takes time."""
@@ -366,7 +367,7 @@ def _check_traceable(training: Training) -> None:
     for optimizer in training.optimizers:
         for kind, reason in _NOT_ONE_GRAPH.items():
             if isinstance(optimizer, kind):
-                raise Uncapturable(f"{kind.__name__} {reason}{DROP_IN}")
+                raise Uncapturable(f"{kind.__name__} {reason}")
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         raise Uncapturable(
             "anomaly mode looks at the content of every gradient, which is not there while the step is captured; look "
