@@ -46,7 +46,7 @@ def parse_budget(size: float | str) -> int:
     number = parse_bytes(size)
     if number < _LEAST_BUDGET:
         meant = f"Did you mean {number}GiB?" if number < KIB else 'Give a size such as "8GiB".'
-        raise InvalidQuantity(f"memory budget {size!r} is {format_bytes(number)}, less than any step takes. {meant}")
+        raise InvalidQuantity(f"memory budget {size!r} is {format_bytes(number)}. {meant}")
     return number
 
 
