@@ -189,6 +189,21 @@ def identity(module: nn.Module) -> Model:
     return module
 
 
+def check_bits_of_eager(
+    train: Callable[[Callable[[nn.Module], Model]], nn.Module], compiled: Callable[[nn.Module], Model]
+) -> None:
+    """Train eagerly and by parts; gradients, buffers and generator have to be equal."""
+    left: list[list[Tensor]] = []
+    for way in (identity, compiled):
+        torch.manual_seed(0)
+        module = train(way)
+        gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+        left.append([*gradients, *module.buffers(), torch.get_rng_state()])
+    expected, found = left
+    assert len(found) == len(expected)
+    assert all(map(torch.equal, found, expected))
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize(
     ("kind", "rule", "loop", "budget"),
@@ -275,8 +290,7 @@ def test_a_checkpoint_around_parts_has_the_bits_of_eager(
 ) -> None:
     """It saves nothing of parts, runs them again where eager would see that, and captures each kind once."""
 
-    def left(compiled: Callable[[nn.Module], Model]) -> list[Tensor]:
-        torch.manual_seed(0)
+    def train(compiled: Callable[[nn.Module], Model]) -> nn.Module:
         module = nn.ModuleList([nn.Sequential(nn.Linear(32, 32), norm(32), nn.Dropout(0.1)) for _ in range(3)])
         first, second, third = models = [*map(compiled, module)]
         living.extend(models)
@@ -284,13 +298,10 @@ def test_a_checkpoint_around_parts_has_the_bits_of_eager(
             x = torch.randn(8, 32, requires_grad=True)
             y = checkpoint(lambda x: second(checkpoint(first, x, use_reentrant=False)).tanh(), x, use_reentrant=False)
             checkpoint(third, y, use_reentrant=False).square().mean().backward()
-        gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-        return [*gradients, *module.buffers(), torch.get_rng_state()]
+        return module
 
     living: list[Model] = []
-    expected, found = left(identity), left(compiled(1 << 30))
-    assert len(found) == len(expected)
-    assert all(map(torch.equal, found, expected))
+    check_bits_of_eager(train, compiled(1 << 30))
     (report,) = dynamo.parts().budgets
     assert len(report.parts) == 2, "one kind of call is given a leaf, and the other one is not"
 
@@ -314,8 +325,7 @@ def test_floats_that_change_between_calls_have_the_bits_of_eager(
 ) -> None:
     """Dynamo hands them over as tensors; a part is captured for each number only where it has to be."""
 
-    def left(compiled: Callable[[nn.Module], Model]) -> list[Tensor]:
-        torch.manual_seed(0)
+    def train(compiled: Callable[[nn.Module], Model]) -> nn.Module:
         module = Rated()
         model = compiled(module)
         living.append(model)
@@ -324,13 +334,10 @@ def test_floats_that_change_between_calls_have_the_bits_of_eager(
             for name in changed:
                 setattr(owners[name], name, 0.1 * call)
             model(torch.randn(8, 32)).square().mean().backward()
-        gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-        return [*gradients, *module.buffers(), torch.get_rng_state()]
+        return module
 
     living: list[Model] = []
-    expected, found = left(identity), left(compiled(1 << 30))
-    assert len(found) == len(expected)
-    assert all(map(torch.equal, found, expected))
+    check_bits_of_eager(train, compiled(1 << 30))
     (report,) = dynamo.parts().budgets
     assert len(report.parts) == kinds
 

@@ -4,7 +4,7 @@ Capturing, planning and running load parts of torch on first use (fake tensors, 
 toy step goes the whole way once, so that these are in the baseline and not in the first real step.
 """
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -50,10 +50,12 @@ _CROSSING = parse_graph(
 def warm_up(kernels: str = "eager") -> int:
     """Load what a step with such kernels needs and return the process's bytes then: the baseline."""
     if kernels not in _warm:
-        usual_modes = torch.device("cpu"), torch.inference_mode(mode=False), torch.enable_grad(), saved_without_hooks()
-        with ExitStack() as stack:
-            for mode in usual_modes:  # whatever the first call does
-                stack.enter_context(mode)
+        with (  # whatever the first call does
+            torch.device("cpu"),
+            torch.inference_mode(mode=False),
+            torch.enable_grad(),
+            saved_without_hooks(),
+        ):
             _toy_step(kernels)
         _warm.add(kernels)
     clear_away()

@@ -185,9 +185,7 @@ class _Assembly:
         leaves = list(self.traced.returned)
         for at, output in enumerate(self.traced.outputs):
             if isinstance(output, Leaf):
-                number = numbers.get(at)
-                of = (output.has_graph, output.wants_gradient, output.slot)
-                leaves[output.index] = self.outputs[at] if number is None else GraphResult(number, *of)
+                leaves[output.index] = GraphResult(numbers[at], output.kind) if at in numbers else self.outputs[at]
         return Returned(self.traced.structure, tuple(leaves))
 
 

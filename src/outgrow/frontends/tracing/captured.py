@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from outgrow.analysis.updates import written_before_updates
 from outgrow.frontends.fake.counters import Counted
 from outgrow.frontends.fake.questions import Question, first_changed
+from outgrow.frontends.tracing.leaf import Kind
 from outgrow.frontends.user.attributes import Contents, Left, Settled
 from outgrow.frontends.user.behind import with_nothing_behind
 from outgrow.frontends.user.devices import CPU
@@ -57,23 +58,18 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """The result of the graph of this number, or the tensor in a `slot`, if that is what the step returns.
-
-    It `has_graph` if it had one in eager mode, or it `wants_gradient` all the same.
-    """
+    """The result of the graph of this number, and how the step returns it."""
 
     number: int
-    has_graph: bool
-    wants_gradient: bool
-    slot: HeldSlot | None
+    kind: Kind
 
     def of(self, results: Sequence[object]) -> object:
         """Return the result as the step returns it."""
         result = results[self.number]
-        if not (self.has_graph or self.wants_gradient):
+        if not (self.kind.has_graph or self.kind.wants_gradient):
             return result
         assert isinstance(result, Tensor), "only tensors have gradients"
-        return with_nothing_behind(result) if self.has_graph else result.detach().requires_grad_()
+        return with_nothing_behind(result) if self.kind.has_graph else result.detach().requires_grad_()
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +260,7 @@ class Captured:
         What is `held` in a slot by now is returned itself.
         """
         wanted = {leaf for leaf in self.returned.leaves if isinstance(leaf, GraphResult)}
-        there = {leaf: None if leaf.slot is None else held(leaf.slot) for leaf in wanted}
+        there = {leaf: None if leaf.kind.slot is None else held(leaf.kind.slot) for leaf in wanted}
         found = {leaf: leaf.of(results) if tensor is None else tensor for leaf, tensor in there.items()}
         leaves = [found[leaf] if isinstance(leaf, GraphResult) else leaf for leaf in self.returned.leaves]
         return pytree.tree_unflatten(leaves, self.returned.structure)

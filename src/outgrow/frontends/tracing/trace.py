@@ -40,7 +40,7 @@ from outgrow.frontends.fake.generator import generator_traced
 from outgrow.frontends.fake.questions import Asking, Looks, Question
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.tracing.dependence import dependent
-from outgrow.frontends.tracing.leaf import Leaf
+from outgrow.frontends.tracing.leaf import Kind, Leaf
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
@@ -407,7 +407,7 @@ def _observe(
         is_output = isinstance(leaf, (Tensor, *py_sym_types))
         run.returned.append(None if is_output else leaf)
         if is_output:
-            run.outputs.append(Leaf.of(at, leaf, slots.get(id(leaf))))
+            run.outputs.append(Leaf(at, Kind.of(leaf, slots.get(id(leaf)))))
             found.append(leaf)
     for slot, tensor in after.items():
         stays = before.get(slot) is tensor
