@@ -1,12 +1,13 @@
 """What does `outgrow train` do? It trains a workload under a budget, and tells what was planned and measured."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
 
 from torch import Tensor
 
 from outgrow.commands.job import Job, Outputs
-from outgrow.errors import Infeasible
+from outgrow.errors import Infeasible, InvalidWorkload
 from outgrow.frontends.compile import Step, compile_workload
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.workloads.loading import blamed_on, built, load_workload_function
@@ -44,7 +45,7 @@ def train(job: Job, narrator: Narrator) -> None:
     if workload.evaluate is not None:
         narrator.stage("evaluate")
         with blamed_on("evaluate failed"):
-            found = replace(found, scores={name: float(score) for name, score in workload.evaluate().items()})
+            found = replace(found, scores=_named(workload.evaluate()))
         narrator.say(f"\n{found.scores_text}")
     job.outputs.write(found)
 
@@ -63,6 +64,16 @@ def _take_steps(job: Job, workload: Workload, step: Step, narrator: Narrator) ->
         loss = float(returned.detach()) if isinstance(returned, Tensor) and returned.numel() == 1 else None
         del returned
         narrator.step(StepLine(number, job.steps, loss, seconds, step.process_bytes, job.limit_bytes, planning))
+
+
+def _named(scores: object) -> dict[str, float]:
+    """Return what a workload's own evaluation has returned, as numbers."""
+    if not isinstance(scores, Mapping):
+        raise InvalidWorkload(
+            f"evaluate failed: it returned a {type(scores).__name__}; return a dict of names and scores, such as "
+            '{"accuracy": 0.9}.'
+        )
+    return {str(name): float(score) for name, score in scores.items()}
 
 
 def _aftermath(job: Job, done: int) -> list[str]:

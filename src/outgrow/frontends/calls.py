@@ -128,7 +128,8 @@ def settle(call: Bound, outcome: Outcome) -> object:
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
         spread = call.given.captured.spreads.get(item.slot)
         put(item.slot, result if result is None or spread is None else spread.around(result), call.training)
-    for item in (*call.given.captured.settled, *call.given.captured.changed):
+    captured = call.given.captured
+    for item in (*captured.settled, *captured.changed, *captured.counts):
         item.leave()
     for item in call.given.captured.overwritten:
         item.withhold()

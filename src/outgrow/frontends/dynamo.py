@@ -173,7 +173,7 @@ def parts() -> PartsReport:
 
     That is so for `backend="outgrow"`, `BudgetCallback` and `BudgetStrategy`. A part is there once it has been called.
     """
-    return PartsReport(tuple(map(_reported, _SHARED.values())))
+    return PartsReport(tuple(found for shared in _SHARED.values() if (found := _reported(shared)).parts))
 
 
 def _reported(shared: Shared) -> BudgetReport:

@@ -28,6 +28,7 @@ from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import glance, signature
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.attributes import Left, withheld
+from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import device_of, home_of
 from outgrow.frontends.user.state import Training, held_tensors, local
 from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
@@ -51,7 +52,10 @@ _ASKED = _OFTEN + (
     "it looks at what is in its batch, and finds something else from call to call ({}). Write it with tensor "
     "operations, such as torch.where, or let the number be one of a few, such as a multiple of 64."
 )
-_SOMETHING = "such as a number among the arguments, an attribute of a module, or a variable that the step reads"
+_SOMETHING = (
+    "such as a number among the arguments, an attribute or a hook of a module, a setting of torch, or a variable that the "
+    "step reads"
+)
 _COUNTED = (
     "The step changes `{}`, which may be part of what it does, so every call is captured and planned anew, which takes "
     "time. Change it after the step, or pass what depends on it as a tensor."
@@ -92,6 +96,8 @@ class Entries:
         self._progress = progress
         self._by_signature: dict[Hashable, list[Entry]] = {}
         self._overwritten: dict[Left, None] = {}
+        self._counts: dict[Hashable, Count] = {}
+        """Numbers in attributes that some captured step counts up, by their locations; signatures leave them out."""
         self._calls = self._made = self._dropped = self._crowded_out = 0
         self._is_crowded = False
         self._ample: Ample | None = None
@@ -173,8 +179,9 @@ class Entries:
             last_call=self._calls,
         )
         self._made += 1
-        if captured.overwritten:
+        if captured.overwritten or captured.counts:
             self._overwritten |= dict.fromkeys(captured.overwritten)
+            self._counts |= {count.location.key: count for count in captured.counts if count.is_signed}
             key = self._signature(args, kwargs)
         self._warn_of_changed(entry)
         self._by_signature.setdefault(key, []).append(entry)
@@ -215,7 +222,8 @@ class Entries:
     def _signature(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
         """Return the signature of a call; what is in attributes that captured steps overwrite makes no difference."""
         with withheld(self._overwritten):
-            return signature(self._step, self._training.models, self._training.optimizers, args, kwargs)
+            training, counts = self._training, self._counts.values()
+            return signature(self._step, training.models, training.optimizers, args, kwargs, counts)
 
     @property
     def _kept(self) -> list[Entry]:
@@ -248,7 +256,7 @@ class Entries:
     def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
         """Return the step as a graph, by kernels, and remark one that trains nothing."""
         self._progress("capture", 0.0)
-        captured = self._traced(args, kwargs)
+        captured = self._traced(args, kwargs).looking_at(self._counts.values())
         self._check_home(captured)
         if self._settings.kernels != "eager":
             self._progress("compile", 0.0)

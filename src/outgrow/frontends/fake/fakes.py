@@ -181,7 +181,8 @@ def fake_mode(tensors: Sequence[object]) -> Iterator[FakeMode]:
 class Twins(TorchDispatchMode):
     """Exchange real tensors for fake ones before any operator sees them. Both are kept alive.
 
-    `originals` are the real tensors by the identity of their twins; `drawn` is called at every draw.
+    `originals` are the real tensors by the identity of their twins; `begins` is called before every operator, and
+    `drawn` at every draw.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -189,6 +190,7 @@ class Twins(TorchDispatchMode):
         self.mode = mode
         self.fakes: dict[int, Tensor] = {}
         self.originals: dict[int, Tensor] = {}
+        self.begins: Callable[[], None] = _nothing
         self.drawn: Callable[[], None] = _nothing
         self.sums = Sums()
         self._conjugates = Conjugates()
@@ -212,6 +214,7 @@ class Twins(TorchDispatchMode):
         return self.mode.from_tensor(tensor, static_shapes=True)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        self.begins()
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.drawn()
         if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.

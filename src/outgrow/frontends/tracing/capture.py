@@ -20,6 +20,7 @@ from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, next_step
+from outgrow.frontends.user.counts import Did, counted
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
 from outgrow.frontends.user.state import Training
@@ -71,13 +72,16 @@ def _captured_by(
     step: Callable[..., object], traced_anew: Callable[[], Traced], assembled: Callable[[Traced], Captured]
 ) -> Captured:
     traced = traced_anew()
-    mode, environment, left = traced.mode, traced.shape_env, traced.left
+    mode, environment, left, did = traced.mode, traced.shape_env, traced.left, _did(traced)
     with taken_out_on_failure(mode, environment, traced.outside):
         captured = assembled(traced)
         del traced
         if mode is not None:
             check_nothing_is_kept(mode, environment, step)
         captured = replace(captured, outside=captured.outside.let_go())
+    counts = counted(did, lambda: _did(traced_anew()))
+    if counts:
+        captured = captured.counting(counts)
     if not left:
         return captured
 
@@ -99,3 +103,9 @@ def _captured_by(
         except Read as refusal:
             raise Uncapturable(str(refusal)) from refusal
     return replace(captured, overwritten=tuple(item for item in state if item.count))
+
+
+def _did(traced: Traced) -> Did:
+    """Return what a step did when it was traced, with its program if it changes something."""
+    changes = bool(traced.changed or traced.settled)
+    return Did(traced.module.code if changes else "", traced.returned, traced.changed, traced.settled)

@@ -5,8 +5,8 @@ at a call, the hyper-parameters that feed its host scalars, and the slots into w
 call with the same `frontends.tracing.signature` whose hyper-parameters keep the guards.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -21,6 +21,7 @@ from outgrow.frontends.fake.questions import Question, first_changed
 from outgrow.frontends.tracing.leaf import Kind
 from outgrow.frontends.user.attributes import Contents, Left, Settled
 from outgrow.frontends.user.behind import with_nothing_behind
+from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.guards import Guards
 from outgrow.frontends.user.outside import Changed, Filled, Outside
@@ -122,7 +123,7 @@ class Captured:
     when the step begins. `schedulers` make a step of their own after every call; what is `settled` is set in attributes
     before, and what is `overwritten` there cannot be read from then on. It serves while what is `outside` is what it
     was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is changed after every
-    call. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to `questions` about the
+    call, and its `counts` go on. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to `questions` about the
     batch the answers must be the same. Tensors with `spreads` are spread over a mesh, and this process has its part of
     them. The step runs on `device`; if that is not the host, storages `elsewhere` are small ones of the host, which
     stay there.
@@ -142,11 +143,29 @@ class Captured:
     overwritten: tuple[Left, ...] = ()
     outside: Outside = field(default_factory=Outside)
     changed: tuple[Changed | Filled, ...] = ()
+    counts: tuple[Count, ...] = ()
     counters: tuple[Counted, ...] = ()
     questions: tuple[Question, ...] = ()
     spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
     device: torch.device = CPU
     elsewhere: frozenset[str] = frozenset()
+
+    def counting(self, counts: tuple[Count, ...]) -> "Captured":
+        """Return this step as one for which it makes no difference how far it has counted."""
+        keys = {count.location.key for count in counts}
+        return replace(
+            self,
+            outside=self.outside.without(keys),
+            changed=tuple(item for item in self.changed if item.location.key not in keys),
+            settled=tuple(i for i in self.settled if isinstance(i, Contents) or i.location.key not in keys),
+            counts=counts,
+        )
+
+    def looking_at(self, counts: Iterable[Count]) -> "Captured":
+        """Return this step as one that serves only while numbers which others count up, and it does not, stay."""
+        own = {count.location.key for count in self.counts}
+        others = [count.location for count in counts if count.location.key not in own]
+        return replace(self, outside=self.outside.also(others)) if others else self
 
     @cached_property
     def batch_leaves(self) -> dict[str, int]:
@@ -188,7 +207,7 @@ class Captured:
 
     def guards_hold(self, training: Training) -> bool:
         """Whether the step, traced anew with hyper-parameters and counters as they are now, would be this graph."""
-        if not self._is_in_place(training):
+        if not (self._is_in_place(training) and all(count.still_holds() for count in self.counts)):
             return False
         seen = [counter.seen(number) for counter, number in self._counted(training)]
         numbers = [number for number in seen if number is not None]

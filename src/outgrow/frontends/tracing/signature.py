@@ -14,7 +14,7 @@ are compared beside it (`frontends.user.outside`), and so are tensors that it cl
 reaches in other ways it does not see.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from math import isfinite
 from typing import TypeAlias
 
@@ -30,6 +30,7 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.user import hooks
 from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of_optimizer, of_tensor
 from outgrow.frontends.user.containers import open_dataclasses
+from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import check_python
 from outgrow.runtime.device import library_settings
@@ -45,8 +46,9 @@ def signature(
     optimizers: Sequence[Optimizer],
     args: Sequence[object],
     kwargs: Mapping[str, object],
+    counts: Collection[Count] = (),
 ) -> Hashable:
-    """Return a key that is equal for calls that one captured step can serve.
+    """Return a key that is equal for calls that one captured step can serve, whatever some `counts` in attributes are.
 
     Raises `Uncapturable` for an argument that is neither a tensor nor hashable, for a nested or sparse tensor, and for
     a module of `torch.jit`.
@@ -54,7 +56,7 @@ def signature(
     order: dict[int, int] = {}
     memory: Memory = {}
     state = (
-        _modules(models, order, memory),
+        _modules(models, order, memory, _names(counts)),
         tuple([_optimizer(optimizer, order, memory) for optimizer in optimizers]),
     )
     return (id(step), state, _call(args, kwargs, memory))
@@ -180,7 +182,17 @@ def _hashable(value: object, what: str) -> Hashable:
     return value
 
 
-def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory) -> Hashable:
+def _names(counts: Collection[Count]) -> dict[int, frozenset[str]]:
+    """Return the names of counts that are attributes, by the identity of the table of attributes."""
+    found: dict[int, frozenset[str]] = {}
+    for root, (name,) in (count.location.key for count in counts):
+        found[root] = found.get(root, frozenset()) | {name}
+    return found
+
+
+def _modules(
+    models: Sequence[nn.Module], order: dict[int, int], memory: Memory, apart: Mapping[int, frozenset[str]]
+) -> Hashable:
     """Describe the tensors of all modules, each once; what was met before is only named by its number.
 
     It is one flat list, since most of a signature's time goes here.
@@ -198,7 +210,8 @@ def _modules(models: Sequence[nn.Module], order: dict[int, int], memory: Memory)
         seen.add(module)
         check_python(module)
         parameters, buffers, children = module._parameters, module._buffers, module._modules
-        found += (type(module), tuple(parameters), tuple(buffers), of_module(module, known), _hooks(module))
+        own = of_module(module, known, apart.get(id(vars(module)), frozenset()) if apart else frozenset())
+        found += (type(module), tuple(parameters), tuple(buffers), own, _hooks(module))
         found += [(name, numbers.setdefault(child, len(numbers))) for name, child in children.items()]
         for parameter in parameters.values():
             if parameter is None or id(parameter) in order:

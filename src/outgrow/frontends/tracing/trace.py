@@ -55,6 +55,7 @@ from outgrow.frontends.user.outside import Changed, Filled, Outside
 from outgrow.frontends.user.reach import reached
 from outgrow.frontends.user.refusals import DROP_IN, refusals
 from outgrow.frontends.user.schedules import schedulers_put_off
+from outgrow.frontends.user.signals import in_users_code, signals_waiting
 from outgrow.frontends.user.state import (
     BatchSlot,
     BufferSlot,
@@ -211,10 +212,12 @@ def _trace(
     _check_traceable(training)
     caches_casts = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
+        signals = stack.enter_context(signals_waiting())
         mode = stack.enter_context(_fakes([*before.values(), *leaves], outside))
         fakes = Fakes.of(mode, _distinct(before), leaves)
         twins, tensors = fakes.twins, fakes.tensors
         twins.sums = sums = Sums(apart)
+        twins.begins = signals.heard
         call_args, call_kwargs = pytree.tree_unflatten(fakes.leaves, call_structure)
         hyper = hyper_parameters(training)
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
@@ -229,7 +232,7 @@ def _trace(
         def traced(_inputs: object) -> list[object]:
             given = (call_args, call_kwargs)
             with as_in_eager(mode, caches_casts=caches_casts), arguments_in_place(given):
-                returned = step(*call_args, **call_kwargs)
+                returned = in_users_code(step, *call_args, **call_kwargs)
             schedulers.ended(returned)
             attributes.warn_of_opaque()
             _warn_of_given(fakes.leaves, given)

@@ -11,6 +11,7 @@ reach          which locations outside a step reaches by names
 helpers        which modules and scalers run in a step beside those in training
 hooks          functions that torch calls by itself
 outside        the numbers at these locations, things that a step uses, and its helpers
+counts         which numbers a step only counts up
 taken          what a step takes out of what is outside, so that it is gone
 escapes        what a step keeps that has no content
 behind         what a step returns that autograd has made
@@ -21,6 +22,7 @@ entropy        numbers that it takes from the machine's entropy
 sharing        which tensors share memory
 guards         conditions on hyper-parameters under which a captured step holds
 schedules      what becomes of `scheduler.step()`
+signals        when a signal interrupts a step that is captured
 unreadable     what refuses whoever reads it
 refusals       why a step cannot be captured, and which line is to blame
 """

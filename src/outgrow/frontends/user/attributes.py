@@ -26,7 +26,7 @@ from torch.types import py_sym_types
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import is_configuration, is_opaque, is_settled
-from outgrow.frontends.user.locations import MISSING
+from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.unreadable import Unreadable
 from outgrow.remarks import remark
@@ -51,6 +51,11 @@ class Settled:
     owner: object
     name: str
     value: object
+
+    @property
+    def location(self) -> Location:
+        """Where it is."""
+        return Location(vars(self.owner), (self.name,))
 
     def leave(self) -> None:
         """Set it as the step does."""

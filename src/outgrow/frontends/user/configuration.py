@@ -62,9 +62,9 @@ _TOLD_APART = (Optimizer, LRScheduler, GradScaler)
 _TABLES = (dict, UserDict, ChainMap, MappingProxyType)
 
 
-def of_module(module: nn.Module, known: Known) -> Hashable:
-    """Describe what a module has of its own: a dropout's probability, a convolution's padding, a configuration."""
-    return _described(vars(module), known, _OF_MODULES)
+def of_module(module: nn.Module, known: Known, apart: frozenset[str] = frozenset()) -> Hashable:
+    """Describe what a module has of its own, but for what is `apart`: a dropout's probability, a configuration."""
+    return _described(vars(module), known, _OF_MODULES | apart if apart else _OF_MODULES)
 
 
 def of_tensor(tensor: Tensor) -> Hashable:

@@ -9,7 +9,7 @@ captured step left it. The locations are found once, at the capture (`frontends.
 call.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -167,6 +167,14 @@ class Outside:
     def let_go(self) -> "Outside":
         """Return this without what is held for the capture alone."""
         return replace(self, things=tuple([item.let_go() for item in self.things]))
+
+    def without(self, keys: Collection[Hashable]) -> "Outside":
+        """Return this without the numbers at locations of these keys."""
+        return replace(self, numbers=tuple([item for item in self.numbers if item.location.key not in keys]))
+
+    def also(self, locations: Iterable[Location]) -> "Outside":
+        """Return this with the numbers at more locations."""
+        return replace(self, numbers=(*self.numbers, *map(Number.at, locations)))
 
     def changed(self) -> tuple[Changed | Filled, ...]:
         """Return what is something else now."""

@@ -40,6 +40,11 @@ _LENGTHS = (
     "this operator reads lengths, which are not there while the step is captured, and other lengths make other shapes; "
     "give the layer padded sequences, and mask what is behind their ends"
 )
+_COUNTED = (
+    "this result has an entry for each number up to the largest one, which is not there while the step is captured; "
+    "count with torch.zeros(n).index_add_(0, x, weights), with weights of ones to count only"
+)
+_BY_NUMBERS = frozenset({torch.ops.aten.bincount.default})
 _BY_LENGTHS = frozenset({torch.ops.aten._pack_padded_sequence.default})
 _CHECKED = "this distribution looks at the content of its tensors, to check it; make it with validate_args=False"
 _AVERAGED = (
@@ -144,6 +149,8 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return _FORWARD
         case DynamicOutputShapeException() if error.func in _BY_LENGTHS:
             return _LENGTHS
+        case DynamicOutputShapeException() if error.func in _BY_NUMBERS:
+            return _COUNTED
         case GuardOnDataDependentSymNode() | DataDependentOutputException():
             return next((why for who, why in _LOOKING.items() if _is_below(error.__traceback__, (who,))), _CONTENT)
         case DynamicOutputShapeException():
@@ -202,5 +209,6 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
     for frame, line in frames:
         file = frame.f_code.co_filename
         if not file.startswith("<") and not is_of_a_library(file):
-            return f"{file}:{line}: `{linecache.getline(file, line).strip()}`"
+            text = linecache.getline(file, line).strip()
+            return f"{file}:{line}: `{text}`" if text else f"{file}:{line}"
     return None

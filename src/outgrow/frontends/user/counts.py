@@ -1,0 +1,136 @@
+"""Which whole numbers does a step only count up? Then it is the same step whatever they are.
+
+    self.global_step += 1
+
+Numbers that a step finds outside, or in attributes of modules, are part of it, and one that it changes would make
+another step of every call. So a step that changes some is traced again, with objects in their places that can be added
+to, and refuse whoever looks at them. If it does the same then, the numbers are no part of it, and go on by as much
+after each call.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.user.attributes import Contents, Read, Settled
+from outgrow.frontends.user.configuration import content
+from outgrow.frontends.user.locations import Location
+from outgrow.frontends.user.outside import Changed, Filled
+from outgrow.frontends.user.unreadable import Unreadable
+
+_OTHERWISE = (Uncapturable, TypeError, ValueError, AttributeError, LookupError, AssertionError)
+"""What a step may end in that meets another object than a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A whole number that a step raises by `amount`, and looks at in no other way.
+
+    It `is_signed` if it is an attribute that signatures describe.
+    """
+
+    location: Location
+    amount: int
+    is_signed: bool = False
+
+    def still_holds(self) -> bool:
+        """Whether a whole number is there."""
+        return type(self.location.read()) is int
+
+    def leave(self) -> None:
+        """Raise it as the step does."""
+        there = self.location.read()
+        assert isinstance(there, int), "that is asked before each call"
+        self.location.write(there + self.amount)
+
+
+@dataclass(frozen=True)
+class Did:
+    """What a step did when it was traced: its program, what it returned, and what it changed outside and settled."""
+
+    program: str
+    returned: Sequence[object]
+    changed: Sequence[Changed | Filled]
+    settled: Sequence[Settled | Contents]
+
+    def numbers(self) -> tuple[Location, ...]:
+        """Return where it has put another whole number in place of one, which is there again."""
+        ends = self._ends().items()
+        return tuple(place for place, end in ends if type(end) is int and type(place.read()) is int)
+
+    def counts(self, places: Sequence[Location]) -> tuple[Count, ...] | None:
+        """Return by how much it has raised what was withheld there; None if it did something else with it."""
+        ends = {place.key: end for place, end in self._ends().items()}
+        found = [(place, ends.get(place.key, place.own())) for place in places]
+        signed = {item.location.key for item in self.settled if isinstance(item, Settled)}
+        counts = tuple([Count(x, end.amount, x.key in signed) for x, end in found if type(end) is _Tally])
+        return counts if len(counts) == len(places) else None
+
+    def beside(self, places: Sequence[Location]) -> Hashable:
+        """Describe all of it, but for what it left at some places."""
+        keys = {place.key for place in places}
+        ends = [(place.key, content(end)) for place, end in self._ends().items() if place.key not in keys]
+        filled = [(item.location.key, content(item.copy)) for item in self.changed if isinstance(item, Filled)]
+        filled += [(id(item.owner), content(item.contents)) for item in self.settled if isinstance(item, Contents)]
+        return (self.program, *map(content, self.returned), *ends, *filled)
+
+    def _ends(self) -> dict[Location, object]:
+        ends = {item.location: item.value for item in self.changed if isinstance(item, Changed)}
+        return ends | {item.location: item.value for item in self.settled if isinstance(item, Settled)}
+
+
+def counted(first: Did, traced_anew: Callable[[], Did]) -> tuple[Count, ...]:
+    """Return the whole numbers that a step only counts up; it is traced anew for that, if it changes some."""
+    places = first.numbers()
+    while places:
+        with _withheld(places) as looked_at:
+            try:
+                again = traced_anew()
+                counts = again.counts(places)
+            except _OTHERWISE:
+                counts = None
+        if not looked_at:
+            return counts if counts and again.beside(places) == first.beside(places) else ()
+        places = tuple(place for place in places if place not in looked_at)
+    return ()
+
+
+@contextmanager
+def _withheld(places: Sequence[Location]) -> Iterator[set[Location]]:
+    """Let nobody learn which whole numbers are at some places; yield those where somebody has tried to."""
+    looked_at: set[Location] = set()
+    before = [(place, place.own()) for place in places]
+    for place in places:
+        place.write(_Tally(place, looked_at))
+    try:
+        yield looked_at
+    finally:
+        for place, own in before:
+            place.write(own)
+
+
+class _Tally(Unreadable):
+    """Stands for a whole number, and knows how much was added; whoever looks at it is refused, and that is noted."""
+
+    def __init__(self, place: Location, looked_at: set[Location], amount: int = 0) -> None:
+        self.amount, self._place, self._looked_at = amount, place, looked_at
+
+    def error(self) -> Read:
+        """Note that it was looked at, and return the refusal."""
+        self._looked_at.add(self._place)
+        return Read(f"the step looks at {self._place.name}, which it counts up")
+
+    def _raised(self, number: Any) -> "_Tally":
+        if type(number) is not int:
+            raise self.error()
+        return _Tally(self._place, self._looked_at, self.amount + number)
+
+    def _lowered(self, number: Any) -> "_Tally":
+        return self._raised(-number if type(number) is int else number)
+
+    __class__ = property(lambda _: int)  # pyright: ignore[reportAssignmentType] - for those who ask whether it is one
+    __add__ = __radd__ = __iadd__ = _raised
+    __sub__ = __isub__ = _lowered
+    __hash__ = __repr__ = __reduce_ex__ = Unreadable.refuse

@@ -1,0 +1,160 @@
+"""A number that a step only counts up makes no other step of a call; one that it looks at does."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+import outgrow
+
+pytestmark = [pytest.mark.usefixtures("no_room_is_ample"), pytest.mark.filterwarnings("ignore:.*captured")]
+CALLS = 0
+Step = Callable[[Tensor], Tensor]
+
+
+class Counting(nn.Module):
+    """A layer that counts how often it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls, self.looks = nn.Linear(4, 4), 0, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(x) * (self.calls if self.looks and len(x) == 3 else 1)
+
+
+class Trainer:
+    """Counts in several ways."""
+
+    steps = 0
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = Counting()
+        self.optimizer = SGD(self.model.parameters(), lr=0.1)
+        self.count: Any = 0
+        self.seen, self.table = 0, {"count": 0}
+
+    def trained(self, x: Tensor, factor: float = 1.0) -> Tensor:
+        loss = self.model(x).square().mean() * factor
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+    def by_attributes(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.seen = self.seen + len(x)
+        self.steps += 2
+        self.table["count"] -= 1
+        return self.trained(x)
+
+    def by_a_global(self, x: Tensor) -> Tensor:
+        global CALLS  # noqa: PLW0603
+        CALLS += 1
+        return self.trained(x)
+
+    def looking(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.seen += 1
+        return self.trained(x, 2.0 if self.count % 3 == 0 else 1.0)
+
+    def looking_at_a_number(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return self.trained(x, 2.0 if isinstance(self.count, int) and self.count % 3 == 0 else 1.0)
+
+    def looking_in_vain(self, x: Tensor) -> Tensor:
+        self.count += 1
+        factor = 1.0
+        with contextlib.suppress(Exception):
+            factor = 2.0 if self.count % 3 == 0 else 1.0
+        return self.trained(x, factor)
+
+    def keeping(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.seen = self.count
+        return self.trained(x)
+
+    def counted(self) -> tuple[object, ...]:
+        return (self.count, self.seen, self.steps, self.table, self.model.calls, CALLS)
+
+
+def closing(trainer: Trainer) -> Step:
+    calls = 0
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return trainer.trained(x)
+
+    return step
+
+
+COUNTING: dict[str, Callable[[Trainer], Step]] = {
+    "attributes": lambda trainer: trainer.by_attributes,
+    "global variable": lambda trainer: trainer.by_a_global,
+    "closure": closing,
+}
+LOOKING: dict[str, Callable[[Trainer], Step]] = {
+    "remainder": lambda trainer: trainer.looking,
+    "remainder of a number": lambda trainer: trainer.looking_at_a_number,
+    "caught": lambda trainer: trainer.looking_in_vain,
+    "kept": lambda trainer: trainer.keeping,
+}
+
+
+def planned(step: Step, trainer: Trainer) -> outgrow.Step[..., Tensor]:
+    return outgrow.compile(step, model=trainer.model, optimizer=trainer.optimizer, memory_budget="10TiB")
+
+
+def played(step: Step, trainer: Trainer) -> list[object]:
+    """Losses and numbers of seven calls."""
+    global CALLS  # noqa: PLW0603
+    CALLS = 0
+    return [(float(step(torch.ones(2, 4))), *trainer.counted()) for _ in range(7)]
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_a_step_that_counts_is_captured_once(name: str) -> None:
+    """Outside, or in a module; each number goes on as in eager mode."""
+    eager, trainer = Trainer(), Trainer()
+    step = planned(COUNTING[name](trainer), trainer)
+    assert played(step, trainer) == played(COUNTING[name](eager), eager)
+    assert len(step.plans.plans) == 1
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_a_step_that_looks_at_what_it_counts_is_as_in_eager_mode(name: str) -> None:
+    """Whether it asks if that is a number, catches the refusal, or keeps it elsewhere."""
+    eager, trainer = Trainer(), Trainer()
+    step = planned(LOOKING[name](trainer), trainer)
+    assert played(step, trainer) == played(LOOKING[name](eager), eager)
+
+
+def test_what_one_step_counts_another_may_look_at() -> None:
+    """The layer looks at it for batches of another shape alone."""
+    losses: list[list[float]] = []
+    for is_planned in (False, True):
+        trainer = Trainer()
+        trainer.model.looks = True
+        step = planned(trainer.trained, trainer) if is_planned else trainer.trained
+        losses.append([float(step(torch.ones(rows, 4))) for rows in (2, 3, 2, 2, 3, 2, 3)])
+    assert losses[0] == losses[1]
+
+
+def test_counting_goes_on_from_where_somebody_else_has_put_it() -> None:
+    """From another number in the same step; what is no number fails as in eager mode."""
+    trainer = Trainer()
+    step, x = planned(trainer.by_attributes, trainer), torch.ones(2, 4)
+    step(x)
+    trainer.count = 100
+    step(x)
+    assert (trainer.count, len(step.plans.plans)) == (101, 1)
+    trainer.count = None
+    with pytest.raises(TypeError):
+        step(x)
