@@ -71,6 +71,12 @@ def fails():
     return outgrow.Workload(workload.model, workload.optimizer, step, workload.batches)
 
 
+def scored_by_a_number():
+    workload = perceptron()
+    step, batches = workload.step, workload.batches
+    return outgrow.Workload(workload.model, workload.optimizer, step, batches, evaluate=lambda: 0.9)
+
+
 not_a_function = 3
 """
 

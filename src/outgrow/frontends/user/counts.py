@@ -130,7 +130,7 @@ class _Tally(Unreadable):
     def _lowered(self, number: Any) -> "_Tally":
         return self._raised(-number if type(number) is int else number)
 
-    __class__ = property(lambda _: int)  # pyright: ignore[reportAssignmentType] - for those who ask whether it is one
+    __class__ = property(lambda _: int)  # for those who ask whether it is one
     __add__ = __radd__ = __iadd__ = _raised
     __sub__ = __isub__ = _lowered
     __hash__ = __repr__ = __reduce_ex__ = Unreadable.refuse

@@ -1,4 +1,4 @@
-"""When does a signal interrupt a step that is captured? While the user's code runs; never an operator, nor our own code.
+"""When does a signal interrupt a step that is captured? In the user's code; never in an operator, nor in our own code.
 
 Python calls the handler of a signal between any two of its instructions. What the handler raises, `KeyboardInterrupt`
 for one, would leave torch by ways that it has not foreseen, or what puts the user's tensors back half done. So a signal
@@ -40,7 +40,7 @@ class Signals:
         """Pass on what waits; what a handler raises is raised."""
         while self.waiting:
             number = self.waiting.pop(0)
-            self.handlers[number](number, sys._getframe())  # noqa: SLF001 - handlers may look at it
+            self.handlers[number](number, sys._getframe())
 
 
 def in_users_code(function: Callable[..., object], /, *args: Any, **kwargs: Any) -> object:

@@ -110,8 +110,11 @@ def geometry(tensor: Tensor) -> Geometry:
     return (tensor.shape, tensor.stride(), tensor.storage_offset(), storage.nbytes(), storage._cdata)
 
 
-def check_geometries(before: Mapping[Slot, Geometry], tensors: Mapping[Slot, Tensor]) -> None:
-    """Raise `Uncapturable` if a tensor lies otherwise, or is an argument for which a gradient was left."""
+@contextmanager
+def nothing_moved(tensors: Mapping[Slot, Tensor]) -> Iterator[None]:
+    """Raise `Uncapturable` at the end if a tensor lies otherwise, or is an argument for which a gradient was left."""
+    before = {slot: geometry(tensor) for slot, tensor in tensors.items()}
+    yield
     for slot, tensor in tensors.items():
         if geometry(tensor) != before[slot]:
             raise Uncapturable(
