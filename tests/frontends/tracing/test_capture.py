@@ -1,5 +1,6 @@
 """Does a captured step do what the step does, to the last bit, and is everything else refused?"""
 
+import copy
 import math
 import random
 import re
@@ -471,7 +472,7 @@ def test_counting_by_the_largest_number_is_refused_with_a_way_that_is_taken() ->
 def test_a_line_without_text_is_named_by_its_number() -> None:
     """The source of a function may be nowhere, as that of one which was made of text."""
     made_of: dict[str, Any] = {}
-    exec(compile("def step(x):\n    return (x + 1).numpy()", "/nowhere/step.py", "exec"), made_of)  # noqa: S102
+    exec(compile("def step(x):\n    return (x + 1).numpy()", "/nowhere/step.py", "exec"), made_of)
     with pytest.raises(Uncapturable, match=r"^/nowhere/step\.py:2: this needs the content"):
         capture(made_of["step"], [], [], (torch.ones(1),))
 
@@ -682,3 +683,25 @@ def test_an_empty_batch_is_refused() -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(Uncapturable, match=r"test_capture.py:\d+.*cannot trace"):
         capture(lambda x: nn.functional.mse_loss(model(x), x).backward(), [model], [], (torch.ones(0, 2),))
+
+
+class Taught(nn.Module):
+    """Makes a copy of its layer when it is called first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.teacher = nn.Linear(4, 4), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.teacher is None:
+            self.teacher = copy.deepcopy(self.layer)
+        return self.layer(x) - self.teacher(x).detach()
+
+
+def test_a_parameter_that_a_step_makes_is_refused_until_it_is_there() -> None:
+    """The refusal says how it comes to be there."""
+    model = Taught()
+    with pytest.raises(Uncapturable, match=r"makes parameter 'teacher\.\w+'; .* calling the model once"):
+        capture(model, [model], [], (torch.ones(2, 4),))
+    model(torch.ones(2, 4))
+    capture(model, [model], [], (torch.ones(2, 4),))

@@ -415,6 +415,8 @@ def _observe(
         if not stays and not isinstance(slot, (BufferSlot, GradientSlot, OptimizerSlot)):
             raise Uncapturable(
                 f"the step exchanges the tensor of {title(slot)}; write into it (copy_), or do this outside"
+                if slot in before
+                else f"the step makes {title(slot)}; make it before, for example by calling the model once"
             )
         if not stays:
             run.born[slot] = tensor
