@@ -12,6 +12,8 @@ import outgrow
 from outgrow.errors import Infeasible, TierFailure, TornState
 from outgrow.frontends import guided
 from outgrow.frontends.runs import Runs
+from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.user.state import Training
 from outgrow.remarks import Remark
 from outgrow.runtime.execute import Run
 from outgrow.runtime.rerun import Rerun
@@ -122,6 +124,104 @@ def test_other_steps_of_a_torn_model_refuse() -> None:
             step(*job.batches[0])
     elsewhere(*other.batches[0])
     trained(job)(*job.batches[0])
+
+
+def test_steps_of_a_part_of_a_torn_model_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that they share is one step ahead, or not."""
+    job = wide(layers=2)
+    layer = next(module for module in job.model.modules() if isinstance(module, nn.Linear))
+    whole = trained(job)
+    inner = outgrow.compile(lambda x: layer(x).sum(), model=nn.Sequential(layer), memory_budget=AMPLE)
+    outside = outgrow.compile(lambda x: x.sum(), model=nn.Linear(1, 1), memory_budget=AMPLE)
+
+    def failed(run: Run, call: object) -> int:
+        born = apply(run, call)  # pyright: ignore[reportArgumentType]
+        if run.progress.updating:
+            raise TierFailure(OSError(errno.EIO, "no more").strerror)
+        return born
+
+    apply = Run._apply
+    monkeypatch.setattr(Run, "_apply", failed)
+    with pytest.raises(TierFailure):
+        whole(*job.batches[0])
+    monkeypatch.undo()
+    with pytest.raises(TornState):
+        inner(job.batches[0][0])
+    outside.close()
+
+
+def test_a_scheduler_that_raises_behind_the_updates_tears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the step is done by then, and eager mode goes on as well."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    weights: list[Tensor] = []
+    for is_planned in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=2)
+
+        def step(
+            x: Tensor,
+            model: nn.Module = model,
+            optimizer: torch.optim.Optimizer = optimizer,
+            scheduler: torch.optim.lr_scheduler.LRScheduler = scheduler,
+        ) -> None:
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+
+        run = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget=AMPLE) if is_planned else step
+        for _ in range(2):
+            run(torch.ones(4, 8))
+        for _ in range(3):
+            with pytest.raises(ValueError, match="Tried to step"):
+                run(torch.ones(4, 8))
+        weights.append(model.weight.detach())
+    assert torch.equal(*weights)
+
+
+def test_all_buffers_over_one_storage_are_put_back_after_a_failure() -> None:
+    """They are views of one tensor, of which each is written in the forward pass."""
+
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            flat = torch.zeros(8)
+            self.register_buffer("first", flat[:4])
+            self.register_buffer("second", flat[4:])
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.get_buffer("first").add_(1)
+                self.get_buffer("second").add_(1)
+            return torch.linalg.cholesky(x) + self.linear(x)
+
+    model = Views()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(x: Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step = outgrow.compile(train, model=model, optimizer=optimizer, memory_budget=AMPLE)
+    step(torch.eye(4))
+    with pytest.raises(torch.linalg.LinAlgError):
+        step(-torch.eye(4))
+    assert model.get_buffer("first").tolist() == model.get_buffer("second").tolist() == [1.0] * 4
+
+
+def test_arguments_over_one_storage_stay_where_they_are() -> None:
+    """What moves one of them would move the memory of the other."""
+
+    def step(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return x.sum() + y.sum() + z.sum()
+
+    x, z = torch.ones(2, 4), torch.ones(3)
+    given = capture(step, [], [], (x, x.view(4, 2), z)).given(Training((), ()), (x, x.view(4, 2), z))
+    assert given.shared == {"batch.0", "batch.1"}
 
 
 def test_a_tensor_outside_is_put_back_after_a_failure() -> None:

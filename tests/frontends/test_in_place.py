@@ -91,6 +91,17 @@ def test_the_form_gives_the_same_bits(
 
 
 @pytest.mark.usefixtures("_with_arena")
+@pytest.mark.parametrize(("operator", "form"), _CASES, ids=[form.operator for _, form in _CASES])
+def test_the_form_gives_the_same_bits_in_deterministic_mode(operator: str, form: Form) -> None:
+    """Torch fills there what a kernel makes, and where a result is placed an operand lies."""
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        test_the_form_gives_the_same_bits(operator, form, torch.contiguous_format, torch.float32)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+@pytest.mark.usefixtures("_with_arena")
 @pytest.mark.parametrize("operator", sorted(IDLE))
 def test_idle_tensors_take_no_memory(operator: str) -> None:
     """What the operator makes and never touches does not count: the arena rises by the result alone."""

@@ -131,6 +131,7 @@ class Within:
         assert recording.peak_bytes == recording.trace.peak_bytes <= plan.predicted.peak_bytes <= capacity
         assert ready.held is None or recording.held == ready.held
         ready.held = recording.held
+        calls.put_results(call, outcome)
         return calls.settle(call, outcome)
 
     def _captured(self, key: Hashable, job: Job, batch: tuple[object, ...]) -> Captured:

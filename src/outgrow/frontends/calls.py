@@ -3,7 +3,7 @@
     bind        hyper-parameters by value, beside the tensors of this call (parameters, state, batch) by input storage
     made_ready  what is to rest on the disk goes there, and a `Run` knows where everything is
     carried_out `runtime.execute`
-    settle      results go where the captured step left them: new optimizer state, gradients, the return value
+    put_results, settle   results go where the captured step left them: new state, gradients, the return value
 
 A call that fails before the first update leaves everything but gradients and the batch as it was: buffers, tensors
 found outside, and the generators, which a forward pass changes, are copied before and put back. Gradients that the step
@@ -93,7 +93,7 @@ def carried_out(call: Bound, run: Running) -> Outcome:
 
     Autograd sees that tensors were written, as by any operator that works in place.
     """
-    before = {name: call.given.tensors[name].detach().clone() for name in call.given.captured.written_forward}
+    before = {name: call.given.tensors[name].untyped_storage().clone() for name in call.given.captured.written_forward}
     generators = [(generator, generator.get_state()) for generator in generators_of(call.given.captured.device)]
     completed = False
     try:
@@ -114,28 +114,32 @@ def carried_out(call: Bound, run: Running) -> Outcome:
     return outcome
 
 
-def _put_back(call: Bound, before: Mapping[str, Tensor]) -> None:
-    """Let tensors of a call be again what they were."""
-    with torch.no_grad():
-        for name, copy in before.items():
-            call.given.tensors[name].copy_(copy)
+def _put_back(call: Bound, before: Mapping[str, torch.UntypedStorage]) -> None:
+    """Let storages of a call have again what they had."""
+    for name, copy in before.items():
+        call.given.tensors[name].untyped_storage().copy_(copy)
+    raise_versions(call.given.tensors[name] for name in before)
 
 
-def settle(call: Bound, outcome: Outcome) -> object:
-    """Leave new state, attributes and schedulers as the captured step did, and return what it returns."""
+def put_results(call: Bound, outcome: Outcome) -> None:
+    """Hang new state and gradients where the captured step left them."""
     for item in call.given.captured.puts:
         result = None if item.result is None else outcome.results[item.result]
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
         spread = call.given.captured.spreads.get(item.slot)
         put(item.slot, result if result is None or spread is None else spread.around(result), call.training)
+
+
+def settle(call: Bound, outcome: Outcome) -> object:
+    """Leave attributes and schedulers as the captured step did, and return what it returns."""
     captured = call.given.captured
     for item in (*captured.settled, *captured.changed, *captured.counts):
         item.leave()
-    for item in call.given.captured.overwritten:
+    for item in captured.overwritten:
         item.withhold()
-    for scheduler in call.given.captured.schedulers:
+    for scheduler in captured.schedulers:
         scheduler.step()
-    return call.given.captured.unflatten(outcome.results, partial(_held, call))
+    return captured.unflatten(outcome.results, partial(_held, call))
 
 
 def _held(call: Bound, slot: HeldSlot) -> Tensor | None:

@@ -152,11 +152,12 @@ class Step(Generic[P, R]):
             observe = self._platform.observes and not runs.observed
             run = calls.made_ready(call, prepared.costs, spill, memory, capacity, progress, observe=observe)
             outcome = calls.carried_out(call, calls.repeating(call, run, runs.noted))
-            returned = calls.settle(call, outcome)
+            calls.put_results(call, outcome)
             completed = True
         finally:
             if not completed and progress.updating:
                 self._whole.tear()
+        returned = calls.settle(call, outcome)
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
         self._recording = outcome.recording
         guided.note(given, entry.planned, runs, outcome, self.process_bytes)

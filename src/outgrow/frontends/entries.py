@@ -357,9 +357,9 @@ class Entries:
         if not all(item.still_lies(given.tensors) for item in captured.found):
             return None
         platform, lasting = self._platform, entry.planned.program.lasting
-        moves = all(
-            platform.may_leave(captured.graph, name, given.tensors[name]) for name in lasting & given.tensors.keys()
-        )
+        moving = lasting & given.tensors.keys()
+        is_apart = not (moving and captured.constants) or moving.isdisjoint(given.shared)  # else signatures tell
+        moves = is_apart and all(platform.may_leave(captured.graph, name, given.tensors[name]) for name in moving)
         return Served(entry, given) if moves else None
 
     def come_home(self, *, is_own: bool = False) -> None:

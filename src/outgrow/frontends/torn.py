@@ -4,6 +4,7 @@ Some parameters are one step ahead of others then, in whichever step they are us
 taken to have its state from a checkpoint.
 """
 
+from collections.abc import Iterator
 from itertools import count
 from weakref import WeakKeyDictionary
 
@@ -26,15 +27,20 @@ class Whole:
     """What a step trains, from when it was compiled."""
 
     def __init__(self, training: Training) -> None:
-        self._parts, self._begin = (*training.models, *training.optimizers), next(_numbers)
+        self._training, self._begin = training, next(_numbers)
 
     def check(self) -> None:
         """Raise `TornState` if a step has failed amid updates of any of it since."""
-        if any(_torn.get(part, -1) > self._begin for part in self._parts):
+        if _torn and any(_torn.get(part, -1) > self._begin for part in self._parts()):
             raise TornState(_MESSAGE)
 
     def tear(self) -> None:
         """Note that a step has failed amid updates."""
         number = next(_numbers)
-        for part in self._parts:
+        for part in self._parts():
             _torn[part] = number
+
+    def _parts(self) -> Iterator[nn.Module | Optimizer]:
+        for model in self._training.models:
+            yield from model.modules()
+        yield from self._training.optimizers

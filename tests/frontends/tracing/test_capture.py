@@ -5,8 +5,9 @@ import math
 import random
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -705,3 +706,111 @@ def test_a_parameter_that_a_step_makes_is_refused_until_it_is_there() -> None:
         capture(model, [model], [], (torch.ones(2, 4),))
     model(torch.ones(2, 4))
     capture(model, [model], [], (torch.ones(2, 4),))
+
+
+class Keeping(SGD):
+    """Keeps something that is the state of no parameter, or a list in a group, and goes on by it."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], kept: object) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.kept = kept
+        self.param_groups[0]["list"] = [1.0]
+
+    def step(self, closure: None = None) -> None:
+        if self.kept == "list":
+            self.param_groups[0]["list"][0] += 1.0
+        state: Any = self.state
+        if self.kept != "list":
+            state["k"] = state["k"].add_(1) if "k" in state and self.kept == "tensor" else self._next(state)
+        super().step(closure)
+
+    def _next(self, state: dict[Any, Any]) -> object:
+        return torch.tensor([0]) if self.kept == "tensor" else state.get("k", 0) + 1
+
+
+@pytest.mark.parametrize(("kept", "what"), [("tensor", r"state\['k'\]"), ("int", r"state\['k'\]"), ("list", "'list'")])
+def test_what_an_optimizer_keeps_of_no_parameter_is_refused_where_it_changes(kept: str, what: str) -> None:
+    """In its state under a word, and in a list of a parameter group."""
+    model = nn.Linear(2, 2)
+    optimizer = Keeping(model.parameters(), kept)
+
+    def step(x: Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    with pytest.raises(Uncapturable, match=f"the step changes .*{what}"):
+        capture(step, [model], [optimizer], (torch.ones(1, 2),))
+    step(torch.ones(1, 2))
+    if kept == "tensor":  # which is there by now
+        capture(step, [model], [optimizer], (torch.ones(1, 2),))
+        return
+    with pytest.raises(Uncapturable, match=f"the step changes .*{what}"):
+        capture(step, [model], [optimizer], (torch.ones(1, 2),))
+
+
+def test_tensors_in_a_tuple_of_a_group_are_told_apart() -> None:
+    """They are constants of a capture."""
+    model = nn.Linear(2, 2)
+    optimizer = Adam(model.parameters(), betas=(torch.tensor(0.9), torch.tensor(0.99)), capturable=False)
+    before = signature(test_tensors_in_a_tuple_of_a_group_are_told_apart, [model], [optimizer], (), {})
+    optimizer.param_groups[0]["betas"] = (torch.tensor(0.5), torch.tensor(0.99))
+    assert signature(test_tensors_in_a_tuple_of_a_group_are_told_apart, [model], [optimizer], (), {}) != before
+
+
+def test_attributes_of_parameters_are_as_before() -> None:
+    """The step's Python runs once more where it is called itself."""
+    model = nn.Linear(2, 2)
+    weight: Any = model.weight
+    weight.count = 0
+
+    def step(x: Tensor) -> Tensor:
+        weight.count += 1
+        return model(x)
+
+    capture(step, [model], [], (torch.ones(1, 2),))
+    assert weight.count == 0
+
+
+def test_saving_in_a_step_is_refused_before_a_file_is_written(tmp_path: Path) -> None:
+    """What it would save has no content."""
+    model = nn.Linear(2, 2)
+
+    def step(x: Tensor) -> Tensor:
+        torch.save(model.state_dict(), tmp_path / "saved.pt")
+        return model(x)
+
+    with pytest.raises(Uncapturable, match="save after it"):
+        capture(step, [model], [], (torch.ones(1, 2),))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_tensor_outside_that_begins_to_want_a_gradient_is_another() -> None:
+    """Eager mode would leave one."""
+    model, other = nn.Linear(2, 2), torch.ones(1, 2)
+    captured = capture(lambda x: model(x) + other, [model], [], (torch.ones(1, 2),))
+    (found,) = captured.found
+    assert found.still_lies({})
+    other.requires_grad_()
+    assert not found.still_lies({})
+
+
+def test_the_cache_of_autocast_is_part_of_a_signature() -> None:
+    """Also where autocast is off around the step, which may switch it on."""
+    before = signature(test_the_cache_of_autocast_is_part_of_a_signature, [], [], (), {})
+    torch.set_autocast_cache_enabled(False)
+    try:
+        assert signature(test_the_cache_of_autocast_is_part_of_a_signature, [], [], (), {}) != before
+    finally:
+        torch.set_autocast_cache_enabled(True)
+
+
+def test_the_fast_path_of_a_transformer_is_refused_under_autocast() -> None:
+    """Its kernel casts what it multiplies."""
+    layer = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+
+    def step(x: Tensor) -> Tensor:
+        with torch.no_grad(), torch.autocast("cpu"):
+            return layer(x)
+
+    with pytest.raises(Uncapturable, match="_transformer_encoder_layer_fwd casts also"):
+        capture(step, [layer], [], (torch.ones(1, 3, 8),))

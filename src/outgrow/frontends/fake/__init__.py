@@ -14,7 +14,9 @@ fills       gradients of numbers that fill a mask, as eager has them
 smoothing   smoothed cross entropies of weighted classes, as eager has them
 twice       gradients that may not be differentiated again
 values      singular values and eigenvalues for which nobody wants vectors
+onehot      one-hot vectors, as eager makes them
 uncast      operators that autocast would cast within
+foreign     what operators of others may not do of which nobody is told
 generator   operators that save and restore the generator's state
 lists       calls on lists of tensors, which become a call for each
 noted       what is noted of tensors until they are written

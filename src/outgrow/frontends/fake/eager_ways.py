@@ -10,6 +10,7 @@
     weights       of the targets that count are summed with zeros between them (`frontends.fake.smoothing`)
     twice         determinants, and cumulative products, have other second derivatives (`frontends.fake.twice`)
     values        of matrices are found with their vectors, which nobody wants (`frontends.fake.values`)
+    one-hot       vectors are written where their ones are (`frontends.fake.onehot`)
     casts         within kernels that multiply matrices are refused (`frontends.fake.uncast`)
     lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
     clipping      takes gradients on a GPU all at once, whose norms are summed otherwise than those of one by one
@@ -45,6 +46,8 @@ from outgrow.frontends.fake.alignments import ctc_loss
 from outgrow.frontends.fake.extremes import EXTREMES
 from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.fills import filled, filled_in_place
+from outgrow.frontends.fake.foreign import check_casts
+from outgrow.frontends.fake.onehot import ONE_HOT
 from outgrow.frontends.fake.products import product
 from outgrow.frontends.fake.smoothing import OPERATORS, cross_entropy_loss
 from outgrow.frontends.fake.twice import once
@@ -61,6 +64,7 @@ _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.linalg.det: _ONCE["det"],
     torch.ctc_loss: ctc_loss,
     OPERATORS.cross_entropy_loss: cross_entropy_loss,
+    **ONE_HOT,
     **UNCAST,
     **VALUES,
 }
@@ -109,6 +113,7 @@ class _Exchanged(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        check_casts(func)
         return _EXCHANGED.get(func, func)(*args, **(kwargs or {}))
 
 

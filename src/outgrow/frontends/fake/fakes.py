@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
@@ -49,7 +48,7 @@ from outgrow.frontends.fake.questions import Asking
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.user.configuration import attributes_of
-from outgrow.frontends.user.refusals import check_nothing_caught, present_line
+from outgrow.frontends.user.refusals import check_nothing_caught, is_unanswerable, present_line
 from outgrow.frontends.user.sharing import ZEROS, address
 from outgrow.frontends.user.state import BatchSlot, Slot
 from outgrow.frontends.user.unseen import OBSERVING, with_room
@@ -94,7 +93,7 @@ class FakeMode(FakeTensorMode):
     counters: Counters | None = None
     asking: Asking | None = None
     unanswered: list[RuntimeError]
-    """Errors that asked for contents; a step may have caught them."""
+    """Errors that asked for contents, or for what an operator returns; a step may have caught them."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         if self.literals is None:
@@ -103,8 +102,9 @@ class FakeMode(FakeTensorMode):
             setattr(args[0], _MEMO, None)  # torch gives the number of before, also where the tensor was written since
         try:
             return self._followed(func, types, args, kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            self.unanswered.append(error)
+        except RuntimeError as error:
+            if is_unanswerable(error):
+                self.unanswered.append(error)
             raise
 
     def _followed(self, func, types, args, kwargs):  # noqa: ANN001, ANN202

@@ -37,10 +37,12 @@ def uncast(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+_ENCODER = "_transformer_encoder_layer_fwd"
 UNCAST = {
     own: uncast(name, own)
     for name, own in (
         ("bilinear", torch.bilinear),
+        (_ENCODER, getattr(torch, _ENCODER)),
         ("linalg.pinv", torch.linalg.pinv),
         ("linalg.lstsq", torch.linalg.lstsq),
         ("pinverse", torch.pinverse),

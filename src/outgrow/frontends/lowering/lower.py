@@ -13,6 +13,7 @@ import torch
 
 from outgrow.analysis.sinking import lasting, passing
 from outgrow.analysis.updates import is_update
+from outgrow.frontends.fake.foreign import drawing_nothing
 from outgrow.frontends.fake.lists import by_torch
 from outgrow.frontends.fake.reserves import keeping_reserve
 from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
@@ -85,7 +86,7 @@ def function_of(op: Op) -> Callable[..., object]:
     if op.operator in PLACED:
         operator, operand = PLACED[op.operator]
         return placed(resolve_operator(operator), operand, IDLE.get(operator, 0))
-    function = keeping_reserve(op, resolve_operator(by_torch(op.operator)))
+    function = drawing_nothing(keeping_reserve(op, resolve_operator(by_torch(op.operator))))
     if op.operator in IDLE:
         return placed(function, None, IDLE[op.operator])
     keyword = INTO.get(op.operator)

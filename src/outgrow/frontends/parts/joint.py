@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.parts.addends import addends
+from outgrow.frontends.parts.aliases import SameAs, aliases
 from outgrow.frontends.user.unseen import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
 
@@ -61,13 +62,6 @@ class Origin:
 
     begins: str
     inputs: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SameAs:
-    """In place of a result that is an input itself, written over: the number of the input."""
-
-    input: int
 
 
 class _Handed(torch.autograd.Function):
@@ -111,11 +105,13 @@ def joint(
         lying = [geometry(item) if isinstance(item, Tensor) else () for item in primals]
         pairs = zip(primals, wanted, strict=True)
         leaves = [get_gradient_edge(item) for item, is_wanted in pairs if is_wanted and isinstance(item, Tensor)]
-        results = list(module(*primals))
+        results: list[Any] = list(module(*primals))
         _check_memory(module, primals, lying)
         written = _written(module, args, primals, before)
         over = {id(primals[at]): SameAs(at) for at in written}
-        results = [*(over.get(id(item), item) for item in results), *(primals[at] for at in written)]
+        views = aliases(results, [None if at in written else item for at, item in enumerate(primals)])
+        results = [views.get(at, over.get(id(item), item)) for at, item in enumerate(results)]
+        results += [primals[at] for at in written]
         differentiable = [at for at, item in enumerate(results) if isinstance(item, Tensor) and item.requires_grad]
         if not differentiable:
             return results, [], written

@@ -18,10 +18,11 @@ from torch import Tensor, fx
 
 from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
+from outgrow.frontends.parts.aliases import SameAs, ViewOf
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
 from outgrow.frontends.parts.between import Version, note_writes, versions
 from outgrow.frontends.parts.floats import floats_of, numbers
-from outgrow.frontends.parts.joint import SameAs, as_traced, joint, origin_of, primal
+from outgrow.frontends.parts.joint import as_traced, joint, origin_of, primal
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
 from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outdated, may_stay, plain, planned, shown
 from outgrow.frontends.preparing.settings import Settings
@@ -68,14 +69,14 @@ class Part:
             found = _Pair.apply(asked.without_history(), *args, *_again(ready, args))
             asked.versions.extend(_versions(ready, args, found))  # by now autograd has raised those of written inputs
             results = found[: len(found) - len(asked.written)]
-            return tuple(args[item.input] if isinstance(item, SameAs) else item for item in results)
+            return tuple(item.of(args) if isinstance(item, SameAs | ViewOf) else item for item in results)
         waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
         with waiting.ended_by_errors():
             waiting.run.advance(len(ready.program.instructions))
             note_writes(args, ready.between)
             results, _ = returned(ready, waiting.run)
             waiting.complete()
-        return results
+        return tuple(item.of(args) if isinstance(item, SameAs | ViewOf) else item for item in results)
 
     def _prepared(self, shared: Shared, args: Sequence[object]) -> "_Asked":
         """Return a call with the part for its inputs, planned again once more is known."""

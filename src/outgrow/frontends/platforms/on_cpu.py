@@ -69,7 +69,9 @@ class OnCpu:
 
     def fixed(self, given: Given) -> frozenset[str]:
         return frozenset(
-            name for name, item in given.tensors.items() if not self.may_leave(given.captured.graph, name, item)
+            name
+            for name, item in given.tensors.items()
+            if name in given.shared or not self.may_leave(given.captured.graph, name, item)
         )
 
     def least_bytes(self) -> int:

@@ -107,7 +107,7 @@ class Found:
 def _lying(tensor: Tensor) -> tuple[object, ...]:
     tensor = local(tensor)
     *lies, _ = geometry(tensor)
-    return (*lies, tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
+    return (*lies, tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.requires_grad)
 
 
 @dataclass(frozen=True)
@@ -291,3 +291,11 @@ class Given:
 
     captured: Captured
     tensors: Mapping[str, Tensor]
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """The input storages that are one for this call: views of one tensor among the arguments."""
+        names: dict[int, list[str]] = {}
+        for name, tensor in self.tensors.items():
+            names.setdefault(place(tensor), []).append(name)
+        return frozenset(name for found in names.values() if len(found) > 1 for name in found)

@@ -102,6 +102,7 @@ def _modes() -> Hashable:
     autocast = tuple([_autocast(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)])
     return (
         *(torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")),  # a step may switch autocast on itself
+        torch.is_autocast_cache_enabled(),
         *(torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         *(torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()),
         parametrize._cache_enabled > 0,
@@ -119,7 +120,7 @@ def _modes() -> Hashable:
         torch._C._get_mem_efficient_sdp_enabled(),
         torch._C._get_math_sdp_enabled(),
         torch._C._get_cudnn_sdp_enabled(),
-        (autocast, torch.is_autocast_cache_enabled()) if autocast else None,
+        autocast,
         hooks.of_all(),
     )
 
@@ -245,6 +246,8 @@ def _optimizer(optimizer: Optimizer, order: dict[int, int], memory: Memory) -> H
             states += [
                 (key, _layout(v, memory) if isinstance(v, Tensor) else _exactly(v)) for key, v in entries.items()
             ]
+        else:
+            states.append((type(entries), content(entries)))
     return (tuple(groups), tuple(states))
 
 
@@ -254,7 +257,7 @@ def _plain(value: object, memory: Memory) -> Hashable:
         case float():
             return float if isfinite(value) else repr(float(value))  # in which one that is no number is equal
         case tuple() | list():  # of whose entries floats are inputs of the graph, but none that lie deeper
-            return tuple([content(item) if isinstance(item, tuple | list) else _plain(item, memory) for item in value])
+            return tuple([_plain(item, memory) if isinstance(item, float) else content(item) for item in value])
         case Tensor():
             return (_tensor(value), _layout(value, memory))
         case dict():

@@ -481,7 +481,14 @@ def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) 
     for what in {**before, **after}:
         old, new = before.get(what), after.get(what)
         is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
-        if old is not new and (is_symbolic or type(old) is not type(new) or old != new):
+        if not _are_one(old, new) and (is_symbolic or type(old) is not type(new) or old != new):
             is_count = what.startswith("state[") or type(new) is int
             advice = _COUNTING if is_count else _OUTSIDE
             raise Uncapturable(f"the step changes {what}, which the captured step would not repeat; {advice}")
+
+
+def _are_one(old: object, new: object) -> bool:
+    """Whether two values are one object, or lists of the same ones."""
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(one is other for one, other in zip(old, new, strict=True))
+    return old is new

@@ -91,7 +91,11 @@ def of_helper(module: nn.Module, met: dict[int, Hashable]) -> Hashable:
             met[id(value)] = content(value)
         found += (name, type(value), content(value) if type(value) in NUMBERS else met[id(value)])
     held = (module._parameters, module._buffers, module._modules)
-    items = [(name, item if item is None else _Which(item)) for table in held for name, item in table.items()]
+    items = [
+        (name, item if item is None else _Which(item), isinstance(item, Tensor) and item.requires_grad)
+        for table in held
+        for name, item in table.items()
+    ]
     called = [tuple(table.items()) for table in hooks.of_module(module) if table]
     return (tuple(found), tuple(items), tuple(called))
 

@@ -86,10 +86,11 @@ RECURRENT = (
     "torch.backends.cudnn.enabled = False, or call the step under torch.backends.cudnn.flags(enabled=False)"
 )
 _UNTRACEABLE = "torch cannot trace this; write it otherwise, or do it outside of the step"
+_NO_FAKE = "no fake impl registered"
 _SAYING: Mapping[str, str] = {
     "dynamo-optimized function": _COMPILED,
     "NestedTensor": _NESTED,
-    "no fake impl registered": _UNDESCRIBED,
+    _NO_FAKE: _UNDESCRIBED,
 }
 _CONTENT_MESSAGES = (
     "is not supported for tensor subclasses",
@@ -133,6 +134,12 @@ def refusals() -> Iterator[None]:
         if reason is None:
             raise
         raise Uncapturable(f"{user_line(error.__traceback__) or 'the step'}: {reason}{DROP_IN}") from error
+
+
+def is_unanswerable(error: RuntimeError) -> bool:
+    """Whether an error is one that eager mode does not have: it asks for contents, or for what an operator returns."""
+    kinds = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+    return isinstance(error, kinds) or _NO_FAKE in str(error)
 
 
 def check_nothing_caught(errors: Iterable[RuntimeError]) -> None:

@@ -280,12 +280,20 @@ def plain_state(training: Training) -> dict[str, object]:
         for at, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
                 if key != "params" and not isinstance(value, Tensor):
-                    found[f"param_groups[{at}][{key!r}] of optimizer {index}"] = value
-        for at, entries in enumerate(optimizer.state.values()):
-            for key, value in _entries(entries).items():
-                if not isinstance(value, Tensor):
-                    found[f"state[{at}][{key!r}] of optimizer {index}"] = value
+                    copy = list(value) if type(value) is list else value
+                    found[f"param_groups[{at}][{key!r}] of optimizer {index}"] = copy
+        found |= {f"{what} of optimizer {index}": value for what, value in _plain_entries(optimizer)}
     return found
+
+
+def _plain_entries(optimizer: Optimizer) -> Iterator[tuple[str, object]]:
+    """Yield what an optimizer keeps that is no tensor in the state of a parameter, by what to call it."""
+    for at, (owner, entries) in enumerate(optimizer.state.items()):
+        if not isinstance(entries, dict):
+            yield f"state[{owner!r:.40}]", entries
+        for key, value in _entries(entries).items():
+            if not isinstance(value, Tensor):
+                yield f"state[{at}][{key!r}]", value
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +400,7 @@ def preserved(training: Training) -> Iterator[None]:
     sequences = [(found, list(found)) for found in lists]
     entries = [e for optimizer in training.optimizers for e in optimizer.state.values() if isinstance(e, dict)]
     tables += [*groups, *entries, *(optimizer.state for optimizer in training.optimizers)]
+    tables += [vars(parameter) for parameter in parameters(training).values()]
     copies = [(table, dict(table)) for table in tables]
     grads = [(p, p.grad, p.requires_grad) for p in parameters(training).values()]
     try:

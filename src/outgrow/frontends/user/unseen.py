@@ -5,6 +5,7 @@ set_, resize_       give what models, optimizers or the caller hold another size
                     a kernel may do so, too: observers of quantization make room for their channels
 x.grad              of an argument is found by the caller; a plan hands over what the step returns alone
 settings of torch   choose kernels; a plan runs under those of the caller
+torch.save          writes contents that are not there
 tensor.tolist()     and its like read contents without an operator, which a plan would not read again
 """
 
@@ -36,6 +37,15 @@ _SETTINGS = (
     (torch, "set_num_threads"),
     (torch, "set_flush_denormal"),
 )
+_SETTING = (
+    "the step changes a setting of torch ({}), which a plan would not do while it runs; change it around the call of "
+    "the step"
+)
+_SAVING = "the step saves something (torch.save), whose content is not there while it is captured; save after it"
+_REFUSED = {
+    **{setting: _SETTING.format(setting[1].removeprefix("_set_")) for setting in _SETTINGS},
+    (torch, "save"): _SAVING,
+}
 _READING = ("tolist", "numpy", "__array__", "__dlpack__")
 _content: Any = torch._C.TensorBase.data
 
@@ -65,15 +75,6 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor], twin: Callable[[Tensor], Te
         )
         _unless_there(twin(tensor), twin(content), partial(refuse, why))
 
-    def set_setting(name: str, setting: Callable[..., None], *values: object, **named: object) -> None:
-        if get_ident() != own:
-            setting(*values, **named)
-            return
-        refuse(
-            f"the step changes a setting of torch ({name.removeprefix('_set_')}), which a plan would not do while it "
-            "runs; change it around the call of the step"
-        )
-
     def reading(name: str, read: Callable[..., object]) -> Callable[..., object]:
         def content(tensor: Tensor, *args: object, **kwargs: object) -> object:
             if get_ident() == own and not isinstance(tensor, FakeTensor):
@@ -91,11 +92,23 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor], twin: Callable[[Tensor], Te
             read = reading(name, getattr(Tensor, name))
             stack.enter_context(patch.object(Tensor, name, read))
         stack.enter_context(patch.object(Tensor, "data", property(_content.__get__, set_content)))
-        for owner, name in _SETTINGS:
-            stack.enter_context(patch.object(owner, name, partial(set_setting, name, getattr(owner, name))))
+        for (owner, name), message in _REFUSED.items():
+            stack.enter_context(patch.object(owner, name, _refusing(getattr(owner, name), partial(refuse, message))))
         yield
     if refused:
         raise refused[0]
+
+
+def _refusing(function: Callable[..., None], refuse: Callable[[], NoReturn]) -> Callable[..., None]:
+    """Return a function that is refused, but for other threads."""
+    own = get_ident()
+
+    def called(*values: object, **named: object) -> None:
+        if get_ident() == own:
+            refuse()
+        function(*values, **named)
+
+    return called
 
 
 def _unless_there(tensor: Tensor, content: Tensor, refuse: Callable[[], NoReturn]) -> None:
