@@ -369,6 +369,34 @@ def test_a_folder_is_no_machine(outgrow: Command, tmp_path: Path) -> None:
     assert "Did you mean v100-pcie3? Described are: a100-pcie4" in refusal(outgrow("machine", "v100-pcie"), status=2)
 
 
+def test_what_a_workload_prints_is_not_among_the_results(outgrow: Command, toy: Path, disk_folder: Path) -> None:
+    """The standard output is theirs alone where one of them goes there."""
+    usual = ("--memory-budget=1GiB", "--steps=1", "--offload-dir", disk_folder)
+    said = outgrow("train", f"{toy}:prints", *usual, "--json=-")
+    assert json.loads(said.out)["workload"].endswith("prints")
+    assert "a workload is made" in said.err
+    said = outgrow("train", f"{toy}:prints", *usual, "--trace=-")
+    assert json.loads(said.out)
+    assert "a workload is made" in outgrow("train", f"{toy}:prints", *usual).out
+
+
+def test_results_are_written_though_evaluation_fails(outgrow: Command, toy: Path, disk_folder: Path) -> None:
+    """All steps were done."""
+    out = disk_folder / "out.json"
+    usual = ("--memory-budget=1GiB", "--steps=1", "--offload-dir", disk_folder)
+    assert "evaluate failed" in refusal(outgrow("train", f"{toy}:scored_by_a_number", *usual, "--json", out))
+    assert json.loads(out.read_text())["measured"]["losses"]
+
+
+def test_fit_stops_below_values_of_which_there_is_no_workload(outgrow: Command, toy: Path) -> None:
+    """As below those that do not fit; the reason is told."""
+    said = outgrow("fit", f"{toy}:at_most_600", "--memory-budget=1GiB", "--vary=rows", "--machine=v100-pcie3")
+    assert said.status == 0, said.err
+    assert "rows 1024: is no workload: " in said.out
+    assert "ValueError: that many rows there are not" in said.out
+    assert "The largest rows that fits 1.00 GiB" in said.out
+
+
 def place(text: str) -> str:
     """Return how a refusal names the line of the workload file that begins with this text."""
     numbered = enumerate(PERCEPTRON.splitlines(), start=1)
@@ -407,6 +435,8 @@ def test_refusals(outgrow: Command, toy: Path, disk_folder: Path, arguments: lis
         ("step", None, "whose step is a NoneType. Give the function that runs one step."),
         ("batches", 3, "whose batches is a int. Give a list of them"),
         ("batches", [torch.ones(2)], "with a batch that is a Tensor. Give tuples"),
+        ("batches", [(torch.ones(2),), 3], "with a batch that is a int. Give tuples"),
+        ("evaluate", 3, "whose evaluate is a int. Give a function that returns named scores."),
     ],
 )
 def test_a_workload_of_other_things_is_refused(

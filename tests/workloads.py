@@ -77,6 +77,17 @@ def scored_by_a_number():
     return outgrow.Workload(workload.model, workload.optimizer, step, batches, evaluate=lambda: 0.9)
 
 
+def prints():
+    print("a workload is made")
+    return perceptron()
+
+
+def at_most_600(rows: int = 256):
+    if rows > 600:
+        raise ValueError("that many rows there are not")
+    return perceptron(rows=rows)
+
+
 not_a_function = 3
 """
 

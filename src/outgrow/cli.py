@@ -12,7 +12,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from outgrow.frontends.preparing.machines import described_machine, machine_name
 from outgrow.ir.machine import Machine
 from outgrow.planning.names import KERNELS, PLANNER_NAMES, SOLVER_SECONDS
 from outgrow.remarks import Remark
-from outgrow.report.output import STDOUT, speak_plainly, unwritable
+from outgrow.report.output import STDOUT, speak_plainly, stdout_for_results, unwritable
 from outgrow.report.progress import Narrator, narrator
 from outgrow.units import parse_budget, parse_bytes
 
@@ -42,9 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     speak_plainly()
     options = _parser().parse_args(arguments)
     _check(options)
-    stream = sys.stderr if options.json == STDOUT else sys.stdout
+    outputs = (vars(options)[name] for name in ("json", "report", "trace"))
+    is_for_results = STDOUT in outputs
+    stream = sys.stderr if is_for_results else sys.stdout
     try:
-        with narrator(stream) as tell, _remarks_told(tell):
+        with stdout_for_results() if is_for_results else nullcontext(), narrator(stream) as tell, _remarks_told(tell):
             _run(options, tell)
             stream.flush()
     except InvalidGraph as fault:

@@ -53,7 +53,12 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
 
     def tried(value: int) -> Trial:
         narrator.stage(f"{name} {value}")
-        found = trial(prospect.ahead({**job.settings, name: value}), job.limit_bytes, job.planner, value)
+        try:
+            found = trial(prospect.ahead({**job.settings, name: value}), job.limit_bytes, job.planner, value)
+        except InvalidWorkload as fault:
+            if not trials:
+                raise
+            found = Trial(value, Infeasible(str(fault), floor_bytes=0, culprit=""))
         trials.append(found)
         narrator.say(f"{name} {value}: {_outcome(found, slowdown)}")
         if _is_without_influence(trials[-_EQUAL:]):
@@ -92,7 +97,8 @@ def _is_without_influence(trials: Sequence[Trial]) -> bool:
 
 def _outcome(trial: Trial, slowdown: float) -> str:
     if isinstance(trial.found, Infeasible):
-        return f"does not fit (needs {format_bytes(trial.found.floor_bytes)})"
+        floor = trial.found.floor_bytes
+        return f"does not fit (needs {format_bytes(floor)})" if floor else f"is no workload: {trial.found}"
     plan = trial.found.plan
     outcome = "fits" if trial.fits(slowdown) else "is too slow"
     seconds = f"{slowdown_of(plan):.3f} times the seconds in core"

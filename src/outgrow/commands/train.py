@@ -42,12 +42,14 @@ def train(job: Job, narrator: Narrator) -> None:
     finally:
         step.close()
     narrator.say(f"\n{found.figures_text}")
-    if workload.evaluate is not None:
-        narrator.stage("evaluate")
-        with blamed_on("evaluate failed"):
-            found = replace(found, scores=_named(workload.evaluate()))
-        narrator.say(f"\n{found.scores_text}")
-    job.outputs.write(found)
+    try:
+        if workload.evaluate is not None:
+            narrator.stage("evaluate")
+            with blamed_on("evaluate failed"):
+                found = replace(found, scores=_named(workload.evaluate()))
+            narrator.say(f"\n{found.scores_text}")
+    finally:
+        job.outputs.write(found)
 
 
 def _take_steps(job: Job, workload: Workload, step: Step, narrator: Narrator) -> None:

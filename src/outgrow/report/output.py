@@ -8,10 +8,15 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from typing import TextIO
 
 STDOUT = Path("-")
 """The path that means the standard output."""
+_results: list[TextIO] = []
+"""The standard output, while it is for results alone."""
 _UNSPEAKABLE = "backslashreplace"
 """How the names of files that are not valid text are written."""
 
@@ -40,6 +45,17 @@ def unwritable(path: Path) -> str | None:
     return None
 
 
+@contextmanager
+def stdout_for_results() -> Iterator[None]:
+    """Let what is printed within this context, be it by the user's code, go to the standard error, but for results."""
+    _results.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.pop()
+
+
 def write_data(path: Path | None, data: object) -> None:
     """Write data as a JSON file, if a file is asked for. Raises `OSError` if the disk refuses."""
     if path is not None:
@@ -52,8 +68,9 @@ def write_atomically(path: Path, text: str) -> None:
     Raises `OSError` if the disk refuses.
     """
     if path == STDOUT:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        stream = _results[-1] if _results else sys.stdout
+        stream.write(text)
+        stream.flush()
         return
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout has nothing to rename over
         path.write_text(text, encoding="utf-8", errors=_UNSPEAKABLE)

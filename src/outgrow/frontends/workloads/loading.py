@@ -118,8 +118,11 @@ def _wrong_field(workload: Workload) -> str | None:
     batches = workload.batches
     if len(batches) == 0:
         return "without batches. Give at least one."
-    if not all(isinstance(batch, tuple | list) for batch in batches):
-        return f"with a batch that is a {type(batches[0]).__name__}. Give tuples of the arguments of step."
+    other = next((batch for batch in batches if not isinstance(batch, tuple | list)), None)
+    if other is not None:
+        return f"with a batch that is a {type(other).__name__}. Give tuples of the arguments of step."
+    if workload.evaluate is not None and not callable(workload.evaluate):
+        return f"whose evaluate is a {type(given['evaluate']).__name__}. Give a function that returns named scores."
     return None
 
 
@@ -185,7 +188,8 @@ def blamed_on(what: str) -> Iterator[None]:
 
 def _described(error: BaseException, place: str | None) -> str:
     if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}: syntax error: {error.msg}."
+        place = f"{error.filename}:{error.lineno}: " if error.filename else ""
+        return f"{place}syntax error: {error.msg}."
     where = f"{place}: " if place else ""
     match error:
         case ModuleNotFoundError(name=str(name)):
