@@ -1,5 +1,6 @@
 """What happens between and around the passes of a part has eager's gradients, or a reason why not."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -7,6 +8,7 @@ from weakref import ref
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from outgrow.errors import OutOfTurn, Uncapturable
@@ -321,3 +323,37 @@ def test_inference_tensors_are_inputs_like_others() -> None:
         x = rows()
     with torch.no_grad():
         assert torch.equal(compiled(module)(x), module(x))
+
+
+def test_threads_take_turns() -> None:
+    """Parts that have been planned give each thread what they give one alone."""
+    modules = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)]
+    models = [compiled(module) for module in modules]
+    given, found = rows(), dict[int, list[Tensor]]()
+
+    def train(number: int) -> None:
+        found[number] = []
+        for _ in range(20):
+            loss = models[number](given).square().sum()
+            loss.backward()
+            found[number].append(loss.detach())
+
+    for number in range(3):
+        train(number)
+    expected = dict(found)
+    for module in modules:
+        module.zero_grad()
+    threads = [threading.Thread(target=train, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(torch.stack(found[number]), torch.stack(expected[number])) for number in range(3))
+
+
+def test_derivatives_in_forward_mode_are_refused() -> None:
+    """A part would lose them."""
+    model, given = compiled(nn.Tanh()), rows()
+    model(given)
+    with forward_ad.dual_level(), pytest.raises(Uncapturable, match="forward mode"):
+        model(forward_ad.make_dual(given, given))

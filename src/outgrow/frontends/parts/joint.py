@@ -190,7 +190,8 @@ def _by(module: fx.GraphModule, at: int) -> str:
 
 def origin_of(module: fx.GraphModule) -> Origin:
     """Return where a module that Dynamo has made comes from."""
-    begins = next(filter(None, map(_place_of, module.graph.nodes)), "")
+    calls = [node.name for node in module.graph.nodes if node.op.startswith("call")]
+    begins = next(filter(None, map(_place_of, module.graph.nodes)), calls[0] if calls else "")
     names = [node.name for node in module.graph.find_nodes(op="placeholder")]
     return Origin(begins, tuple(at for at, name in enumerate(names) if not _STATE.search(name)))
 

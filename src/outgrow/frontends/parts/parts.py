@@ -11,10 +11,12 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from threading import RLock
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.autograd import forward_ad
 
 from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
@@ -33,6 +35,8 @@ from outgrow.frontends.user import hooks
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.refusals import DROP_IN
 
+_turn = RLock()
+"""Only one thread at a time runs a part: parts share a budget, and what one exchanges while it captures."""
 MOST_KINDS = 32
 """A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
 _CHANGED = (
@@ -59,7 +63,15 @@ class Part:
         self._others: dict[tuple[Hashable, Arrival], Ready] = {}
 
     def __call__(self, *args: object) -> object:
-        """Run the forward pass; with gradients, the results know their backward pass."""
+        """Run the forward pass; with gradients, the results know their backward pass.
+
+        Raises `Uncapturable` for an argument with a tangent, which no part passes on.
+        """
+        with _turn:
+            _check_tangents(args)
+            return self._called(args)
+
+    def _called(self, args: Sequence[object]) -> object:
         shared, is_checkpointed = self._share(self._settings, args), hooks.is_checkpointed()
         with hooks.saved_without_hooks() if is_checkpointed else nullcontext():
             asked = replace(self._prepared(shared, args), is_checkpointed=is_checkpointed)
@@ -240,28 +252,44 @@ class _Pair(torch.autograd.Function):
     @torch._dynamo.disable
     def backward(ctx: Any, *given: Tensor | None) -> tuple[object, ...]:
         """Return what adds up to the gradients of the part's inputs; None where no gradient has arrived."""
-        if ctx.waiting is None:
-            raise OutOfTurn(_OVER)
-        asked, waiting, results, begun = ctx.asked, ctx.waiting, ctx.results, ctx.begun
-        ctx.asked, ctx.waiting, ctx.results, ctx.begun = None, None, (), None
-        with waiting.ended_by_errors():
-            _ = ctx.saved_tensors
-            _check_backward()
-            if _versions(asked.ready, asked.args, results) != asked.versions:
-                raise OutOfTurn(_CHANGED)
-            del results
-            arriving, places = {at: given[at] for at in asked.ready.open}, asked.ready.places
-            waiting.go_on(sum(gradient.nbytes for gradient in arriving.values() if gradient is not None))
-            if all(gradient is None for gradient in arriving.values()):
-                waiting.end()
-                return (None, *_in_place([() for _ in places], places, ctx.wanted))
-            arrival = arrival_of([*arriving.values()])
-            may_begin_anew = begun is not None and begun.is_unchanged() and ctx.wanted == _wanted(asked.args)
-            if arrival != asked.ready.arrival and may_begin_anew:
-                waiting = asked.part.as_they_arrive(asked, waiting, begun, arrival)
-        waiting.ready.is_known = True
-        del asked, begun
-        return (None, *_in_place(gradients(waiting, arriving), places, ctx.wanted))
+        with _turn:
+            return _backward(ctx, given)
+
+
+def _backward(ctx: Any, given: Sequence[Tensor | None]) -> tuple[object, ...]:
+    if ctx.waiting is None:
+        raise OutOfTurn(_OVER)
+    asked, waiting, results, begun = ctx.asked, ctx.waiting, ctx.results, ctx.begun
+    ctx.asked, ctx.waiting, ctx.results, ctx.begun = None, None, (), None
+    with waiting.ended_by_errors():
+        _ = ctx.saved_tensors
+        _check_backward()
+        if _versions(asked.ready, asked.args, results) != asked.versions:
+            raise OutOfTurn(_CHANGED)
+        del results
+        arriving, places = {at: given[at] for at in asked.ready.open}, asked.ready.places
+        waiting.go_on(sum(gradient.nbytes for gradient in arriving.values() if gradient is not None))
+        if all(gradient is None for gradient in arriving.values()):
+            waiting.end()
+            return (None, *_in_place([() for _ in places], places, ctx.wanted))
+        arrival = arrival_of([*arriving.values()])
+        may_begin_anew = begun is not None and begun.is_unchanged() and ctx.wanted == _wanted(asked.args)
+        if arrival != asked.ready.arrival and may_begin_anew:
+            waiting = asked.part.as_they_arrive(asked, waiting, begun, arrival)
+    waiting.ready.is_known = True
+    del asked, begun
+    return (None, *_in_place(gradients(waiting, arriving), places, ctx.wanted))
+
+
+def _check_tangents(args: Sequence[object]) -> None:
+    """Refuse inputs of a derivative in forward mode: what a part returns has no tangents."""
+    if forward_ad._current_level < 0:
+        return
+    if any(isinstance(arg, Tensor) and forward_ad.unpack_dual(arg).tangent is not None for arg in args):
+        raise Uncapturable(
+            "a compiled part passes no derivatives on in forward mode (jvp, jacfwd, dual tensors); call the model that "
+            "is not compiled, model._orig_mod"
+        )
 
 
 def _in_place(
