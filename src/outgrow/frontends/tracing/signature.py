@@ -257,7 +257,7 @@ def _plain(value: object, memory: Memory) -> Hashable:
         case float():
             return float if isfinite(value) else repr(float(value))  # in which one that is no number is equal
         case tuple() | list():  # of whose entries floats are inputs of the graph, but none that lie deeper
-            return tuple([_plain(item, memory) if isinstance(item, float) else content(item) for item in value])
+            return tuple([_plain(x, memory) if isinstance(x, float) else (type(x), content(x)) for x in value])
         case Tensor():
             return (_tensor(value), _layout(value, memory))
         case dict():
