@@ -79,7 +79,7 @@ def _captured_by(
         if mode is not None:
             check_nothing_is_kept(mode, environment, step)
         captured = replace(captured, outside=captured.outside.let_go())
-    counts = counted(did, lambda: _did(traced_anew()))
+    counts = counted(did, lambda: _did(traced_anew(), is_anew=True))
     if counts:
         captured = captured.counting(counts)
     if not left:
@@ -105,7 +105,7 @@ def _captured_by(
     return replace(captured, overwritten=tuple(item for item in state if item.count))
 
 
-def _did(traced: Traced) -> Did:
-    """Return what a step did when it was traced, with its program if it changes something."""
-    changes = bool(traced.changed or traced.settled)
-    return Did(traced.module.code if changes else "", traced.returned, traced.changed, traced.settled)
+def _did(traced: Traced, *, is_anew: bool = False) -> Did:
+    """Return what a step did when it was traced, with its program if that is to be compared."""
+    found = Did("", traced.returned, traced.changed, traced.settled)
+    return replace(found, program=traced.module.code) if is_anew or found.numbers() else found
