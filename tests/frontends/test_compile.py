@@ -614,11 +614,11 @@ def test_an_error_that_is_kept_keeps_nothing(
     step = compiled(job, short(job, 10))
     for pair in job.batches[:2]:
         step(*pair)
-    copies: list[ref[Tensor]] = []
-    clone = Tensor.clone
+    copies: list[ref[torch.UntypedStorage]] = []
+    clone = torch.UntypedStorage.clone
 
-    def cloned(tensor: Tensor) -> Tensor:
-        copy = clone(tensor)
+    def cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        copy = clone(storage)
         copies.append(ref(copy))
         return copy
 
@@ -627,7 +627,7 @@ def test_an_error_that_is_kept_keeps_nothing(
         raise OSError(part.call.name)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Tensor, "clone", cloned)
+        broken.setattr(torch.UntypedStorage, "clone", cloned)
         broken.setattr(Rerun, "_play", failing)
         with pytest.raises(OSError, match=r".") as kept:
             step(*job.batches[2])
