@@ -4,8 +4,7 @@ Some kernels make a tensor of their result's size before the result and never to
 too, and they take no memory.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -30,12 +29,17 @@ def placed(function: Function, operand: int | None, idle: int) -> Function:
         size = target.untyped_storage().nbytes()
         if not arena.is_installed():
             return _copied(function(*arguments, **keywords), None if operand is None else target)
-        with _nothing_filled():
-            try:
-                arena.expect(size, idle, None if operand is None else target.untyped_storage().data_ptr())
-                returned = function(*arguments, **keywords)
-            finally:
-                arena.expect(0, 0, None)
+        # in deterministic mode torch fills what a kernel makes, and here an operand lies there
+        fills = torch.are_deterministic_algorithms_enabled() and _deterministic.fill_uninitialized_memory
+        if fills:
+            _deterministic.fill_uninitialized_memory = False
+        try:
+            arena.expect(size, idle, None if operand is None else target.untyped_storage().data_ptr())
+            returned = function(*arguments, **keywords)
+        finally:
+            arena.expect(0, 0, None)
+            if fills:
+                _deterministic.fill_uninitialized_memory = True
         first = _first(returned)
         if operand is not None and first is not None and first.data_ptr() != target.data_ptr():
             raise ReplayMismatch(
@@ -47,19 +51,6 @@ def placed(function: Function, operand: int | None, idle: int) -> Function:
         return returned
 
     return call
-
-
-@contextmanager
-def _nothing_filled() -> Iterator[None]:
-    """Keep torch from filling what a kernel makes, as it does in deterministic mode: an operand lies there."""
-    if not (torch.are_deterministic_algorithms_enabled() and _deterministic.fill_uninitialized_memory):
-        yield
-        return
-    _deterministic.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        _deterministic.fill_uninitialized_memory = True
 
 
 def _first(returned: object) -> torch.Tensor | None:
