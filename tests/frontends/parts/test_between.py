@@ -35,9 +35,14 @@ def compiled(module: Callable[..., Any], device: StandIn | None = None) -> Calla
 
 
 def same(module: nn.Module, train: Callable[[Callable[..., Any]], object]) -> Gradients:
-    """Train eagerly and by parts, on a CPU and on a device; return the gradients, which have to be equal."""
+    """Train eagerly and by parts, on a CPU and on a device; return the gradients, which have to be equal.
+
+    Each begins with the same weights, since a forward pass may change them.
+    """
     found: list[Gradients] = []
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     for model in (module, compiled(module), compiled(module, StandIn())):
+        module.load_state_dict(before)
         module.zero_grad()
         module.requires_grad_(True)
         torch.manual_seed(1)
