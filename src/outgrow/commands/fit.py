@@ -58,7 +58,7 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
         except InvalidWorkload as fault:
             if not trials:
                 raise
-            found = Trial(value, Infeasible(str(fault), floor_bytes=0, culprit=""))
+            found = Trial(value, fault)
         trials.append(found)
         narrator.say(f"{name} {value}: {_outcome(found, slowdown)}")
         if _is_without_influence(trials[-_EQUAL:]):
@@ -96,9 +96,10 @@ def _is_without_influence(trials: Sequence[Trial]) -> bool:
 
 
 def _outcome(trial: Trial, slowdown: float) -> str:
+    if isinstance(trial.found, InvalidWorkload):
+        return f"is no workload: {trial.found}"
     if isinstance(trial.found, Infeasible):
-        floor = trial.found.floor_bytes
-        return f"does not fit (needs {format_bytes(floor)})" if floor else f"is no workload: {trial.found}"
+        return f"does not fit (needs {format_bytes(trial.found.floor_bytes)})"
     plan = trial.found.plan
     outcome = "fits" if trial.fits(slowdown) else "is too slow"
     seconds = f"{slowdown_of(plan):.3f} times the seconds in core"
@@ -127,6 +128,6 @@ def _smallest(job: Job, wish: Wish, prospect: Prospect, narrator: Narrator) -> N
 
 
 def _trial_data(trial: Trial, workload: str) -> dict[str, object]:
-    if isinstance(trial.found, Infeasible):
+    if not isinstance(trial.found, Prepared):
         return {"value": trial.value, "infeasible": str(trial.found)}
     return {"value": trial.value, **trial.found.summary(workload).to_data()}

@@ -5,7 +5,7 @@ floats         which number is a float that Dynamo hands over as a tensor
 masks          how transformers goes eager's way while Dynamo reads it
 parts          a forward pass, and its backward pass that comes later
 joint          both as one step with a hole in it
-aliases   results that are inputs, or views of inputs
+aliases        results that are inputs, or views of inputs
 addends        what adds up to a gradient, in autograd's order
 arrivals       which gradients arrive, and how they lie
 passes         how the two passes run

@@ -53,6 +53,11 @@ class ViewOf:
         return base.as_strided(self.shape, self.strides, base.storage_offset() + self.offset)
 
 
+def made_of(args: Sequence[object], results: Sequence[object]) -> tuple[object, ...]:
+    """Return results with the inputs themselves, or views of them, where these belong."""
+    return tuple(item.of(args) if isinstance(item, SameAs | ViewOf) else item for item in results)
+
+
 def aliases(results: Sequence[object], inputs: Sequence[object]) -> Mapping[int, ViewOf]:
     """Return, by the numbers of results, those that are views of inputs which autograd differentiates like these."""
     bases = {id(item): at for at, item in enumerate(inputs) if isinstance(item, Tensor) and not item.is_inference()}

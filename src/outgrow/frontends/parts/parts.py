@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 
 from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
-from outgrow.frontends.parts.aliases import SameAs, ViewOf
+from outgrow.frontends.parts.aliases import made_of
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
 from outgrow.frontends.parts.between import Version, note_writes, versions
 from outgrow.frontends.parts.floats import floats_of, numbers
@@ -81,14 +81,14 @@ class Part:
             found = _Pair.apply(asked.without_history(), *args, *_again(ready, args))
             asked.versions.extend(_versions(ready, args, found))  # by now autograd has raised those of written inputs
             results = found[: len(found) - len(asked.written)]
-            return tuple(item.of(args) if isinstance(item, SameAs | ViewOf) else item for item in results)
+            return made_of(args, results)
         waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
         with waiting.ended_by_errors():
             waiting.run.advance(len(ready.program.instructions))
             note_writes(args, ready.between)
             results, _ = returned(ready, waiting.run)
             waiting.complete()
-        return tuple(item.of(args) if isinstance(item, SameAs | ViewOf) else item for item in results)
+        return made_of(args, results)
 
     def _prepared(self, shared: Shared, args: Sequence[object]) -> "_Asked":
         """Return a call with the part for its inputs, planned again once more is known."""

@@ -7,7 +7,7 @@ Larger values are taken to fit less, so the largest is found by doubling from a 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outgrow.errors import Infeasible
+from outgrow.errors import Infeasible, InvalidWorkload
 from outgrow.frontends.preparing.ahead import Ahead
 from outgrow.frontends.preparing.prepare import How, Prepared
 from outgrow.planning.pareto import slowdown_of
@@ -18,7 +18,7 @@ class Trial:
     """One value of the setting: what was planned for it, or why there is no plan."""
 
     value: int
-    found: Prepared | Infeasible
+    found: Prepared | Infeasible | InvalidWorkload
 
     def fits(self, slowdown: float) -> bool:
         """Return whether there is a plan that is at most this much slower than in core."""

@@ -211,7 +211,7 @@ def _modules(
         seen.add(module)
         check_python(module)
         parameters, buffers, children = module._parameters, module._buffers, module._modules
-        own = of_module(module, known, apart.get(id(vars(module)), frozenset()) if apart else frozenset())
+        own = of_module(module, known, apart.get(id(vars(module)), frozenset()))
         found += (type(module), tuple(parameters), tuple(buffers), own, _hooks(module))
         found += [(name, numbers.setdefault(child, len(numbers))) for name, child in children.items()]
         for parameter in parameters.values():

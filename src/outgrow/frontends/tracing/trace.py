@@ -43,7 +43,7 @@ from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.leaf import Kind, Leaf
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.traceable import made_traceable
-from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, left_by
+from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, differ, left_by
 from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
@@ -481,14 +481,12 @@ def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) 
     for what in {**before, **after}:
         old, new = before.get(what), after.get(what)
         is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
-        if not _are_one(old, new) and (is_symbolic or type(old) is not type(new) or old != new):
+        if _are_apart(old, new) and (is_symbolic or type(old) is not type(new) or old != new):
             is_count = what.startswith("state[") or type(new) is int
             advice = _COUNTING if is_count else _OUTSIDE
             raise Uncapturable(f"the step changes {what}, which the captured step would not repeat; {advice}")
 
 
-def _are_one(old: object, new: object) -> bool:
-    """Whether two values are one object, or lists of the same ones."""
-    if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(one is other for one, other in zip(old, new, strict=True))
-    return old is new
+def _are_apart(old: object, new: object) -> bool:
+    """Whether two values are different objects, and not lists of the same ones."""
+    return differ(old, new) if isinstance(old, list) and isinstance(new, list) else old is not new

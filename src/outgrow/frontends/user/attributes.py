@@ -179,7 +179,7 @@ class Attributes:
         found: list[tuple[Any, Any]] = [(container, copy) for *_, container, copy in self.containers]
         found += [(vars(owner), copy) for owner, copy in zip(self.owners, self.before, strict=True)]
         for there, copy in found:
-            if _differ(there, copy):
+            if differ(there, copy):
                 refill(there, copy)
 
     def settled(self) -> tuple[Settled | Contents, ...]:
@@ -187,7 +187,7 @@ class Attributes:
         found: list[Settled | Contents] = []
         for owner, way, container, copy in reversed(self.containers):  # those inside first, by the ways as they were
             known = {id(item) for item in _entries(copy)}
-            if _differ(container, copy) and all(
+            if differ(container, copy) and all(
                 id(item) in known or self._is_full(item) for item in _entries(container)
             ):
                 found.append(Contents(owner, way, container.copy()))
@@ -365,10 +365,10 @@ def _entries(container: Container) -> Iterable[object]:
     return container.values() if isinstance(container, dict) else container
 
 
-def _differ(container: Container, copy: Container) -> bool:
+def differ(container: Container, copy: Container) -> bool:
     """Whether other objects are in a container, or in another order."""
     if isinstance(container, dict) and isinstance(copy, dict):
-        return _differ([*container, *container.values()], [*copy, *copy.values()])
+        return differ([*container, *container.values()], [*copy, *copy.values()])
     return len(container) != len(copy) or any(one is not other for one, other in zip(container, copy, strict=True))
 
 
