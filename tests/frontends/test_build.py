@@ -9,8 +9,9 @@ from torch import nn
 
 import outgrow
 from outgrow.errors import InvalidQuantity, TierFailure
+from outgrow.frontends.build import _rested
 from outgrow.runtime import arena
-from outgrow.runtime.resting import extent_of, resident_bytes
+from outgrow.runtime.resting import SpillFile, extent_of, resident_bytes
 from outgrow.units import MIB
 from tests.frontends.training import WIDTH
 from tests.runtime.memory import open_spill_files
@@ -40,6 +41,17 @@ def resting(model: nn.Module) -> int:
     return sum(extent_of(parameter.untyped_storage()) is not None for parameter in model.parameters())
 
 
+class Watched:
+    """Storages go to the disk as ever, counted."""
+
+    times = 0
+
+    def __call__(self, storage: torch.UntypedStorage, file: SpillFile) -> int:
+        freed = _rested(storage, file)
+        self.times += freed > 0
+        return freed
+
+
 def test_a_model_built_on_the_disk_has_the_same_bits(disk_folder: Path) -> None:
     """Its parameters take no more memory than they may, and the generator is where it is after an ordinary start."""
     plain = deep()
@@ -52,6 +64,49 @@ def test_a_model_built_on_the_disk_has_the_same_bits(disk_folder: Path) -> None:
     assert built[-1].weight is built[0].weight
     for name, parameter in built.named_parameters():
         assert torch.equal(parameter, plain.get_parameter(name)), name
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_what_a_module_makes_anew_of_its_parameters_counts(
+    disk_folder: Path, monkeypatch: pytest.MonkeyPatch, is_swapped: bool
+) -> None:
+    """Converted in the function, parameters take no more memory at any time, whichever way torch exchanges them."""
+    set_swapped = torch.__future__.set_swap_module_params_on_conversion
+    monkeypatch.setattr("outgrow.frontends.build._rested", watched := Watched())
+
+    def half() -> nn.Sequential:
+        return deep().to(torch.bfloat16)
+
+    plain, apply = half(), nn.Module._apply
+    set_swapped(is_swapped)
+    try:
+        built = outgrow.build(half, memory_budget=BUDGET, offload_dir=disk_folder)
+    finally:
+        set_swapped(False)
+    assert nn.Module._apply is apply
+    assert resident_bytes(item for item in built.parameters() if item.nbytes >= MIB) <= BUDGET
+    assert watched.times > 1.5 * LAYERS, "both those of the first type and those of the second have left"
+    assert built[-1].weight is built[0].weight
+    for name, parameter in built.named_parameters():
+        assert torch.equal(parameter, plain.get_parameter(name)), name
+
+
+def test_a_model_without_memory_is_made_on_the_disk(disk_folder: Path) -> None:
+    """A model of the meta device is given memory within the budget, and what is written there stays."""
+
+    def made() -> nn.Sequential:
+        with torch.device("meta"):
+            model = deep()
+        model.to_empty(device="cpu")
+        torch.manual_seed(0)
+        return model.apply(initialised)
+
+    built = outgrow.build(made, memory_budget=BUDGET, offload_dir=disk_folder)
+    assert resident_bytes(item for item in built.parameters() if item.nbytes >= MIB) <= BUDGET
+    torch.manual_seed(0)
+    first = torch.empty(1024, 1024)
+    nn.init.xavier_normal_(first)
+    assert torch.equal(built.get_parameter("0.weight"), first)
 
 
 def test_a_model_built_on_the_disk_trains(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,15 @@
 """How is a model made that does not fit into memory? As ever, while parameters made before rest on the disk.
 
-Modules make their parameters one after the other, and fill them at once. Whenever parameters together take more than
-the budget, those made first go to a spill file; they stay parameters that can be read and written (`runtime.resting`).
+Modules make their parameters one after the other, and fill them at once; so does what makes them anew, such as
+`.to(torch.bfloat16)` and `.to_empty`. Whenever parameters together take more than the budget, those made first go to a
+spill file; they stay parameters that can be read and written (`runtime.resting`).
 So the model is the same to the last bit, initialised with the same random numbers, and `outgrow.compile` takes it from
 there: its first step brings in what it needs and leaves the rest where it is.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +22,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from outgrow.runtime import arena
 from outgrow.runtime.freeing import fix_mmap_threshold
 from outgrow.runtime.medium import OnDisk
-from outgrow.runtime.resting import Quota, SpillFile, copied_out, extent_of, is_exchangeable, resident_bytes
+from outgrow.runtime.resting import Quota, SpillFile, copied_out, extent_of, is_exchangeable
 from outgrow.runtime.tiers import offload_folder
 from outgrow.units import parse_budget, parse_bytes
 
@@ -52,35 +54,66 @@ def build(
     quota.hold(file)
     if arena.install():
         fix_mmap_threshold(_LEAST_BYTES)
-    hook = register_module_parameter_registration_hook(_Made(file, parse_budget(memory_budget)).registered)
+    made = _Made(file, parse_budget(memory_budget))
+    hook = register_module_parameter_registration_hook(made.registered)
     try:
-        return function()
+        with _noting_conversions(made):
+            return function()
     finally:
         hook.remove()
 
 
 @dataclass
 class _Made:
-    """The parameters that were made and are in memory, the first one in front, and about what they take."""
+    """What was made for parameters and is in memory, the first one in front, and about what it takes."""
 
     file: SpillFile
     budget_bytes: int
-    waiting: deque["ref[nn.Parameter]"] = field(default_factory=deque["ref[nn.Parameter]"])
+    waiting: deque["ref[torch.UntypedStorage]"] = field(default_factory=deque["ref[torch.UntypedStorage]"])
     held_bytes: int = 0
 
     def registered(self, _module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
         """Note a parameter before it is filled, and send those made before to the disk as need be."""
-        if parameter is None or parameter.device.type != "cpu" or parameter.nbytes < _LEAST_BYTES:
+        if parameter is not None:
+            self.note(parameter)
+
+    def note(self, values: torch.Tensor) -> None:
+        """Note what a parameter is made of, and send what was made before to the disk as need be."""
+        if values.device.type != "cpu" or values.nbytes < _LEAST_BYTES:
             return
-        self.waiting.append(ref(parameter))
-        self.held_bytes += parameter.nbytes
+        last = values.untyped_storage()
+        if extent_of(last) is not None or (self.waiting and self.waiting[-1]() is last):
+            return
+        self.waiting.append(ref(last))
+        self.held_bytes += last.nbytes()
         if self.held_bytes > self.budget_bytes:
-            alive = [found for one in self.waiting if (found := one()) is not None]
-            self.held_bytes = resident_bytes(alive)
+            alive = {found.data_ptr(): found for one in self.waiting if (found := one()) is not None}
+            self.held_bytes = sum(found.nbytes() for found in alive.values() if extent_of(found) is None)
         while self.held_bytes > self.budget_bytes and len(self.waiting) > 1:
             first = self.waiting.popleft()()
-            if first is not None and first is not parameter:
-                self.held_bytes -= _rested(first.untyped_storage(), self.file)
+            if first is not None and first is not last:
+                self.held_bytes -= _rested(first, self.file)
+
+
+@contextmanager
+def _noting_conversions(made: _Made) -> Iterator[None]:
+    """Note what modules make anew of their parameters: all that does so goes through `torch.nn.Module._apply`."""
+    converted = nn.Module._apply  # no hook is called for it
+
+    def noted(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+        def again(values: torch.Tensor) -> torch.Tensor:
+            result = fn(values)
+            if isinstance(values, nn.Parameter):
+                made.note(result)
+            return result
+
+        return converted(self, again, recurse)
+
+    nn.Module._apply = noted
+    try:
+        yield
+    finally:
+        nn.Module._apply = converted
 
 
 def _rested(storage: torch.UntypedStorage, file: SpillFile) -> int:
