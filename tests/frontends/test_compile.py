@@ -226,6 +226,7 @@ def test_gradients_stay_where_eager_leaves_them(compiled: Compile, short: Callab
     assert all(parameter.grad is not None for parameter in ours.model.parameters())
 
 
+@pytest.mark.usefixtures("no_room_is_ample")
 def test_plans_are_counted_and_bounded(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shape that was not asked for longest is forgotten, which is told, and captured anew when it comes back."""
     monkeypatch.setattr(entries, "_MOST_ENTRIES", 2)
@@ -378,6 +379,48 @@ def test_a_function_that_takes_more_than_it_may_is_planned_from_then_on(
 
     assert differences(left_by(exceeding, ours, step), expected) == []
     assert ours.real_calls == 1
+
+
+def test_in_ample_room_a_smaller_batch_needs_no_plan(compiled: Compile) -> None:
+    """Where a batch has room to spare, one that is no larger has; the step is captured for those that are larger."""
+    rows = [64, 32, 48, 96, 80, 96, 7, 128, 100, 64]
+    batches = [batch(count) for count in rows]
+
+    def scenario(_job: Job, step: Step) -> list[object]:
+        return [step(*pair) for pair in batches]
+
+    expected = left_by(scenario, job := wide(), job.step)
+    ours = wide()
+    step = compiled(ours, AMPLE)
+    assert differences(left_by(scenario, ours, step), expected) == []
+    assert [plan.shapes[0][0] for plan in step.plans.plans] == [64, 96, 128]
+    assert ours.real_calls == len(rows)
+
+
+def test_a_smaller_batch_that_takes_more_than_it_may_is_planned_from_then_on(
+    compiled: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step may do with few rows what it does not with many."""
+    large, small = batch(WIDTH), batch(WIDTH // 2)
+    budget = 1 << 30
+
+    def exceeding(_job: Job, step: Step) -> list[object]:
+        returned = [step(*large), step(*large)]
+        if isinstance(step, outgrow.Step):
+            with monkeypatch.context() as first:
+                first.setattr(step._platform, "high_water_bytes", lambda: step._baseline_bytes + budget + 1)
+                returned.append(step(*small))
+                assert len(step.plans.plans) == 1
+                returned.append(step(*small))
+            assert len(step.plans.plans) == 2
+            return [*returned, step(*small), step(*large)]
+        return [*returned, *(step(*small) for _ in range(3)), step(*large)]
+
+    expected = left_by(exceeding, job := wide(), job.step)
+    ours = wide()
+    step = compiled(ours, budget)
+    assert differences(left_by(exceeding, ours, step), expected) == []
+    assert ours.real_calls == 4, "what exceeds by itself is planned, and so is what exceeded by another"
 
 
 class Watched(nn.Module):
@@ -802,7 +845,7 @@ def test_a_step_that_looks_at_data(compiled: Compile) -> None:
 
 
 def test_in_ample_room_a_change_of_what_is_trained_is_noticed(compiled: Compile) -> None:
-    """The step is captured again where a layer is frozen, or the batch is another; else it is not."""
+    """The step is captured again where a layer is frozen, or the batch is larger; else it is not."""
     job = wide(layers=2)
     step = compiled(job, AMPLE)
     counts: list[int] = []
@@ -815,7 +858,7 @@ def test_in_ample_room_a_change_of_what_is_trained_is_noticed(compiled: Compile)
     for pair in job.batches:
         step(*pair)
     counts.append(len(step.plans.plans))
-    step(*batch(WIDTH // 2))
+    step(*batch(WIDTH * 2))
     counts.append(len(step.plans.plans))
     first.weight.requires_grad_(True)
     step(*job.batches[0])

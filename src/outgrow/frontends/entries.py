@@ -25,7 +25,7 @@ from outgrow.frontends.runs import Runs
 from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.capture import capture, captured_by
 from outgrow.frontends.tracing.captured import Captured, Given
-from outgrow.frontends.tracing.signature import glance, signature
+from outgrow.frontends.tracing.signature import Seen, Signature, glance, signature
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.attributes import Left, withheld
 from outgrow.frontends.user.counts import Count
@@ -94,7 +94,7 @@ class Entries:
         self.guided = GuidedPlanning(training, settings, platform, baseline_bytes, progress, as_written=as_written)
         self._step, self._training, self._settings, self._platform = step, training, settings, platform
         self._progress = progress
-        self._by_signature: dict[Hashable, list[Entry]] = {}
+        self._by_signature: dict[Signature, list[Entry]] = {}
         self._overwritten: dict[Left, None] = {}
         self._counts: dict[Hashable, Count] = {}
         """Numbers in attributes that some captured step counts up, by their locations; signatures leave them out."""
@@ -107,31 +107,20 @@ class Entries:
     def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
         self._calls += 1
-        if self._ample is not None and self._is_ample(self._ample, args, kwargs):
+        training, taken = self._training, self.guided.beside.taken_bytes
+        seen = glance(training.models, training.optimizers, args, kwargs)
+        if self._ample is not None and self._ample.still_holds(seen, args, kwargs, taken()):
             served = Served(self._ample.entry, is_known=False)
         else:
             self._ample = None  # its entry may be forgotten
-            served = self._examined(args, kwargs)
-            self._note_ample(served.entry, args, kwargs)
+            served = self._examined(seen, args, kwargs)
+            if served.entry.planned.runs_as_written and served.entry.runs.settled:
+                self._ample = Ample.of(served.entry, training, taken())
         self.last = served.entry
         self.last.last_call = self._calls
         return served
 
-    def _is_ample(self, ample: Ample, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-        """Whether a call like those before may be served without a closer look."""
-        is_alike = ample.still_holds(self._glance(args, kwargs), self.guided.beside.taken_bytes())
-        return is_alike and ample.still_answers(args, kwargs)
-
-    def _note_ample(self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Note what calls like this one have in common, if the user's own function is known to run in ample room."""
-        if entry.planned.runs_as_written and entry.runs.settled:
-            taken = self.guided.beside.taken_bytes()
-            self._ample = Ample.of(entry, self._glance(args, kwargs), self._training, taken)
-
-    def _glance(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
-        return glance(self._training.models, self._training.optimizers, args, kwargs)
-
-    def _examined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
+    def _examined(self, seen: Seen, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
         key = self._signature(args, kwargs)
         leaves = pytree.tree_leaves((args, kwargs))  # by now those of its dataclasses are among them
         candidates = self._by_signature.get(key, [])
@@ -141,9 +130,20 @@ class Entries:
         if self.workers is not None and not self.workers.agree_on(-1 if found is None else found.entry.number):
             found = None
         if found is None:
-            return Served(self._new(key, args, kwargs))
+            larger = self._larger(key, seen, args, kwargs)
+            return Served(self._new(key, seen, args, kwargs)) if larger is None else Served(larger, is_known=False)
         self._look_again(found, leaves)
         return found
+
+    def _larger(self, key: Signature, seen: Seen, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry | None:
+        """Return an entry of a larger batch, in whose ample room the user's own function runs, if there is one."""
+        alike = (entry for other, found in self._by_signature.items() if other.is_of_state(key) for entry in found)
+        entry = next((item for item in alike if item.has_room_for(seen, args, kwargs)), None)
+        if entry is None:
+            return None
+        self.come_home()
+        entry.planned = self.guided.distrusted(entry.planned, entry.runs)
+        return entry if entry.planned.runs_as_written else None
 
     def _look_again(self, served: Served, leaves: Sequence[object]) -> None:
         """Plan an entry again where its last run has shown something new, or what is held by now makes it necessary."""
@@ -157,7 +157,7 @@ class Entries:
         if is_outdated or has_new:
             self._plan_again(entry, leaves)
 
-    def _new(self, key: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
+    def _new(self, key: Signature, seen: Seen, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Capture and plan a call, and keep the entry under its signature."""
         begin, leaves = perf_counter(), pytree.tree_leaves((args, kwargs))
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
@@ -170,6 +170,7 @@ class Entries:
             clear_away()
         entry = Entry(
             number=self._made,
+            seen=seen,
             captured=captured,
             planned=planned,
             runs=runs,
@@ -219,7 +220,7 @@ class Entries:
                 "compiled; compile it after moving the model"
             )
 
-    def _signature(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
+    def _signature(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Signature:
         """Return the signature of a call; what is in attributes that captured steps overwrite makes no difference."""
         with withheld(self._overwritten):
             training, counts = self._training, self._counts.values()
@@ -307,12 +308,12 @@ class Entries:
         return PlansReport(tuple(rows), self._dropped)
 
     @property
-    def _by_use(self) -> list[tuple[Hashable, Entry]]:
+    def _by_use(self) -> list[tuple[Signature, Entry]]:
         """The entries with their signatures; those come first that were not used for the longest."""
         entries = [(key, entry) for key, found in self._by_signature.items() for entry in found]
         return sorted(entries, key=lambda item: item[1].last_call)
 
-    def _older(self, lacking_bytes: int) -> list[tuple[Hashable, Entry]] | None:
+    def _older(self, lacking_bytes: int) -> list[tuple[Signature, Entry]] | None:
         """Return entries that take as much memory as is lacking, from the one that was not used for the longest on.
 
         None if all of them take less. On a device they take none of it, and processes of a mesh keep the same ones.
@@ -324,7 +325,7 @@ class Entries:
         enough = bisect_left(taken, lacking_bytes) + 1
         return found[:enough] if enough <= len(found) else None
 
-    def _forget(self, entries: Sequence[tuple[Hashable, Entry]]) -> None:
+    def _forget(self, entries: Sequence[tuple[Signature, Entry]]) -> None:
         """Forget entries that are kept."""
         for key, entry in entries:
             self._by_signature[key].remove(entry)

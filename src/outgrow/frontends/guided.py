@@ -333,7 +333,8 @@ class GuidedPlanning:
         runs.count += 1
         runs.process_bytes = process_bytes
         function = runs.function
-        function.risen_bytes = process_bytes - function.begun_bytes - function.rested_bytes
+        risen_bytes = process_bytes - function.begun_bytes - function.rested_bytes
+        function.risen_bytes = max(function.risen_bytes, risen_bytes)  # a smaller batch takes less
         runs.settled = process_bytes <= self._settings.budget_bytes
         if runs.settled:
             return planned

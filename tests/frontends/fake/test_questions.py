@@ -141,6 +141,31 @@ def test_a_step_in_ample_room_has_a_plan_for_each_way(monkeypatch: pytest.Monkey
     assert plans == 2
 
 
+def test_a_smaller_batch_in_ample_room_may_go_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a step is captured; so is one of which a question makes no sense in a smaller batch."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, WIDTH)
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor, mask: Tensor) -> Tensor:
+        y = model(x)
+        is_full = mask.all() or mask.view(mask.numel() // 2, 2).any(1).all()
+        loss = y.sum() if is_full else y.square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    run = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="10TiB")
+    counts: list[int] = []
+    full, cut = mask_of(6, 6), mask_of(4, 2)[:, :4].contiguous()
+    for mask in (full, full[:, :4], mask_of(6, 4), mask_of(6, 2), cut, full[:1, :3]):
+        run(torch.randn(*mask.shape, WIDTH), mask)
+        counts.append(len(run.plans.plans))
+    assert counts == [1, 1, 2, 2, 3, 3]
+
+
 def test_only_numbers_that_matter_are_told() -> None:
     """What is calculated with stays a scalar where another number is a length."""
     model, x = nn.Linear(WIDTH, WIDTH), torch.randn(ROWS, LENGTH, WIDTH)

@@ -423,6 +423,30 @@ def test_a_glance_tells_calls_apart() -> None:
     assert seen(x.clone(), y + 1) == found[-1]
 
 
+def test_a_glance_covers_smaller_batches() -> None:
+    """Those of no larger size in any dimension, if nothing else differs."""
+    x, y = torch.zeros(4, 6), torch.zeros(4)
+
+    def covers(*args: object) -> bool:
+        return glance([], [], (x, {"y": y}, 3), {}).covers(glance([], [], args, {}))
+
+    assert covers(x, {"y": y}, 3)
+    assert covers(x[:2, :5], {"y": y[:0]}, 3)
+    for args in [
+        (torch.zeros(5, 1), {"y": y}, 3),
+        (torch.zeros(4), {"y": y}, 3),
+        (torch.zeros(6, 4).T, {"y": y}, 3),
+        (x.double(), {"y": y}, 3),
+        (x, {"y": y}, 2),
+        (x, {"z": y}, 3),
+        (x, [y], 3),
+    ]:
+        assert not covers(*args)
+    larger, smaller = (glance([], [], (OrderedDict(x=rows, y=y),), {}) for rows in (x, x[:1]))
+    assert larger.covers(smaller)
+    assert not smaller.covers(larger)
+
+
 # ---- refusals
 
 

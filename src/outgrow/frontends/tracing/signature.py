@@ -16,7 +16,7 @@ reaches in other ways it does not see.
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from math import isfinite
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.utils._pytree as pytree
@@ -40,6 +40,32 @@ Memory: TypeAlias = dict[int, tuple[int, int]]
 """For each storage its number, and the offset, in elements, of the first tensor met in it."""
 
 
+class Signature(NamedTuple):
+    """What calls of a step have in common that one captured step can serve: the `step`, its state, and the `call`."""
+
+    step: int
+    state: Hashable
+    call: Hashable
+
+    def is_of_state(self, other: "Signature") -> bool:
+        """Whether another call is one of the same step in the same state."""
+        return self.step == other.step and self.state == other.state
+
+
+class Seen(NamedTuple):
+    """What is quickly seen of a call: the shapes of the tensors among its arguments, and the `rest`."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    rest: Hashable
+
+    def covers(self, other: "Seen") -> bool:
+        """Whether another call is like this one, or differs in nothing but tensors that are smaller."""
+        if self.rest != other.rest:
+            return False
+        pairs = zip(self.shapes, other.shapes, strict=True)
+        return all(most >= size for ours, theirs in pairs for most, size in zip(ours, theirs, strict=True))
+
+
 def signature(
     step: Callable[..., object],
     models: Sequence[nn.Module],
@@ -47,7 +73,7 @@ def signature(
     args: Sequence[object],
     kwargs: Mapping[str, object],
     counts: Collection[Count] = (),
-) -> Hashable:
+) -> Signature:
     """Return a key that is equal for calls that one captured step can serve, whatever some `counts` in attributes are.
 
     Raises `Uncapturable` for an argument that is neither a tensor nor hashable, for a nested or sparse tensor, and for
@@ -59,29 +85,38 @@ def signature(
         _modules(models, order, memory, _names(counts)),
         tuple([_optimizer(optimizer, order, memory) for optimizer in optimizers]),
     )
-    return (id(step), state, _call(args, kwargs, memory))
+    return Signature(id(step), state, _call(args, kwargs, memory))
 
 
 def glance(
     models: Sequence[nn.Module], optimizers: Sequence[Optimizer], args: Sequence[object], kwargs: Mapping[str, object]
-) -> Hashable:
+) -> Seen:
     """Return what is quickly seen of a signature: the call, which models train, and how many parameters have state."""
+    shapes: list[tuple[int, ...]] = []
     trains = tuple([model.training for model in models])
-    given = (tuple([_seen(value) for value in args]), _seen(kwargs))
-    return (given, _modes(), trains, tuple([len(optimizer.state) for optimizer in optimizers]))
+    given = (tuple([_seen(value, shapes) for value in args]), _seen(kwargs, shapes))
+    rest = (given, _modes(), trains, tuple([len(optimizer.state) for optimizer in optimizers]))
+    return Seen(tuple(shapes), rest)
 
 
-def _seen(value: object) -> Hashable:
-    """Describe an argument: tensors, numbers and plain containers directly, anything else as `_call` does."""
+def _seen(value: object, shapes: list[tuple[int, ...]]) -> Hashable:
+    """Describe an argument: of a tensor the order of its strides, while its shape is noted; of a container, all."""
     if isinstance(value, Tensor):
-        return _tensor(value)
+        _, _, *described = _tensor(value)
+        shapes.append(value.shape)
+        strides = value.stride()
+        return (tuple(sorted(range(len(strides)), key=strides.__getitem__)), *described)
     if type(value) is dict:
-        return (dict, tuple(value), tuple([_seen(item) for item in value.values()]))
+        return (dict, tuple(value), tuple([_seen(item, shapes) for item in value.values()]))
     if type(value) is list or type(value) is tuple:
-        return (type(value), tuple([_seen(item) for item in value]))
+        return (type(value), tuple([_seen(item, shapes) for item in value]))
     if value is None or type(value) in _PLAIN:
         return (type(value), value)
-    return _call((value,), {}, {})
+    open_dataclasses(value)
+    leaves, structure = pytree.tree_flatten(value)
+    if structure.is_leaf():
+        return _argument(value, {})
+    return (str(structure), tuple([_seen(leaf, shapes) for leaf in leaves]))
 
 
 def _call(args: Sequence[object], kwargs: Mapping[str, object], memory: Memory) -> Hashable:
@@ -143,7 +178,7 @@ def _layout(tensor: Tensor, memory: Memory) -> Hashable:
     return (tensor.shape, tensor.dtype, tensor.stride(), number, offset, storage.nbytes(), kind, own)
 
 
-def _tensor(tensor: Tensor) -> Hashable:
+def _tensor(tensor: Tensor) -> tuple[Hashable, ...]:
     """Describe an argument; raises `Uncapturable` for a nested tensor, which has no shape, and for a sparse one."""
     if tensor.is_nested:
         raise Uncapturable(
@@ -158,7 +193,7 @@ def _tensor(tensor: Tensor) -> Hashable:
     # one that wants a gradient is captured by parts alone, which do not look at it
     kind, has_gradient = type(tensor), not tensor.requires_grad and tensor.is_leaf and tensor.grad is not None
     return (
-        *(tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad),
+        *(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad),
         *(kind, has_gradient, of_tensor(tensor)),
     )
 
