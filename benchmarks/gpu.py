@@ -14,14 +14,15 @@ one. `checks` are facts about the GPU (`gpu_checks`); a row is a training (`gpu_
     bitwise         losses and state of ours have the bits of those in core
 
 Each row, and each rival, is a process of its own with a time limit, and the most important ones come first. Checks that
-are alone (`--only checks`) have all the time that there is. What there
-is no time for before the deadline is in `not_run`; `--resume` goes on with it, and with what failed. A process that
-leaves the host hardly any memory (LEAST_HOST_BYTES of the environment) is ended, since that would end all of them. What
-the processes said is in `rows.log`, in `$OUT` or in the folder for temporary files.
+are alone (`--only checks`) have all the time that there is. What there is no time for before the deadline is in
+`not_run`; `--resume` goes on with it, and then with what failed. A process that leaves the host hardly any memory
+(LEAST_HOST_BYTES of the environment) is ended, since that would end all of them. What the processes said is in
+`rows.log`, in `$OUT` or in the folder for temporary files.
 """
 
 import argparse
 import json
+import math
 import os
 import re
 import signal
@@ -30,6 +31,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,8 +44,8 @@ from rows import RESULTS
 LEAST_SECONDS = {"checks": 15, "ours": 90, "rival": 30}
 MOST_SECONDS = {"checks": 240, "ours": 300, "rival": 150}
 COMPILE_SECONDS = 240
-PROCESSES, SHARE = 4, 0.6
-"""So many processes tell the checks if they break the device, each within this share of the time that is left."""
+PROCESSES, SILENT_SECONDS = 4, 100.0
+"""So many processes tell the checks if they break the device; one that tells nothing for so long is ended."""
 LEAST_HOST_BYTES = int(os.environ.get("LEAST_HOST_BYTES") or 6 << 30)
 TOLD_SECONDS = 1.0
 """So long before its end a process that hangs says where."""
@@ -53,7 +55,13 @@ TOLD_SECONDS = 1.0
 
 
 def told_by_a_process(
-    turn: Turn, request: Mapping[str, Any], most_seconds: float, log: Path, *, is_smoke: bool
+    turn: Turn,
+    request: Mapping[str, Any],
+    most_seconds: float,
+    log: Path,
+    *,
+    is_smoke: bool,
+    silent_seconds: float = math.inf,
 ) -> tuple[dict[str, Any], str]:
     """Return the facts that a process told, and why it did not end well, if it did not."""
     folders = (ROOT / "src", ROOT, ROOT / "benchmarks")
@@ -68,10 +76,9 @@ def told_by_a_process(
         begin = said.seek(0, os.SEEK_END)
         serve = ["--serve", turn.kind, json.dumps(request), str(facts), str(most_seconds - TOLD_SECONDS)]
         command = [sys.executable, str(Path(__file__)), *serve, *(["--smoke"] if is_smoke else [])]
-        with subprocess.Popen(
-            command, stdout=said, stderr=said, env=environment, cwd=ROOT, start_new_session=True
-        ) as process:
-            failure = _ended(process, most_seconds, LEAST_HOST_BYTES if not is_smoke else 0)
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment, cwd=ROOT, start_new_session=True)
+        least_host_bytes = LEAST_HOST_BYTES if not is_smoke else 0
+        failure = _ended(process, most_seconds, least_host_bytes, facts, silent_seconds)
         said.seek(begin)
         lines = said.read().decode(errors="replace").strip().splitlines()
         if failure == "" and process.returncode:
@@ -83,8 +90,13 @@ def told_by_a_process(
     return found, failure
 
 
-def _ended(process: "subprocess.Popen[bytes]", most_seconds: float, least_host_bytes: int) -> str:
-    """Wait for the end of a process, and return why it was brought about, if it was."""
+def _ended(
+    process: "subprocess.Popen[bytes]", most_seconds: float, least_host_bytes: int, facts: Path, silent_seconds: float
+) -> str:
+    """Wait for the end of a process, and return why it was brought about, if it was.
+
+    One that the driver holds may not end: nobody waits for it for long.
+    """
     begin = time.monotonic()
     while process.poll() is None:
         failure = ""
@@ -92,21 +104,26 @@ def _ended(process: "subprocess.Popen[bytes]", most_seconds: float, least_host_b
             failure = f"took more than {most_seconds:.0f} s"
         elif least_host_bytes and free_host_bytes() < least_host_bytes:
             failure = "left the host hardly any memory"
+        elif time.time() - facts.stat().st_mtime > silent_seconds:
+            failure = f"told nothing for {silent_seconds:.0f} s"
         if failure:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
             return failure
         time.sleep(0.1)
     return ""
 
 
-def checks(turn: Turn, most_seconds: float, log: Path, *, is_smoke: bool) -> tuple[dict[str, Any], str]:
-    """Return the facts about the device, and why the last process that told them did not end well."""
+def checks(
+    turn: Turn, known: Mapping[str, Any], most_seconds: float, log: Path, *, is_smoke: bool
+) -> tuple[dict[str, Any], str]:
+    """Return the facts about the device, those `known` among them, and why the last process did not end well."""
     deadline, failure = time.monotonic() + most_seconds, ""
-    facts: dict[str, Any] = {}
+    facts = dict(known)
     for _ in range(PROCESSES):
-        left = SHARE * (deadline - time.monotonic())
-        more, failure = told_by_a_process(turn, {"told": [*facts]}, left, log, is_smoke=is_smoke)
+        left, asked = deadline - time.monotonic(), {"told": [*facts]}
+        more, failure = told_by_a_process(turn, asked, left, log, is_smoke=is_smoke, silent_seconds=SILENT_SECONDS)
         facts |= more
         if not failure:
             break
@@ -174,7 +191,7 @@ def run(table: Table, chosen: Sequence[Turn], deadline: float, log: Path, *, is_
             usual = left
         most = min((network and network.most_seconds) or usual, left)
         if network is None:
-            facts, failure = checks(turn, most, log, is_smoke=is_smoke)
+            facts, failure = checks(turn, table.facts, most, log, is_smoke=is_smoke)
         else:
             facts, failure = told_by_a_process(turn, _request(turn, network, row), most, log, is_smoke=is_smoke)
         failure = failure or facts.pop("reason", "")
@@ -233,6 +250,8 @@ def main() -> None:
     table = Table.opened(out, head(options, card))
     wanted = [turn for turn in turns(is_smoke=options.smoke, compiles=options.compile) if options.only in turn.name]
     chosen = [turn for turn in wanted if not (options.resume and table.has(turn))]
+    if options.resume:
+        chosen.sort(key=table.has_failed)
     log = Path(os.environ.get("OUT") or tempfile.gettempdir()) / "rows.log"
     run(table, chosen, deadline, log, is_smoke=options.smoke)
 

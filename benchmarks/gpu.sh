@@ -9,14 +9,15 @@
 # LEAST_HOST_BYTES is what is left to the host, or a turn is ended; HOST_GIB is what a host has that gets its memory as it
 # is used. PYTHON is the interpreter. With --smoke all of it runs on a machine without a GPU.
 #
-# Where time is short, in three goes, each with OUT=FOLDER COMMIT=HASH:
+# Where time is short, in three goes, each with OUT=FOLDER COMMIT=HASH, and HOST_GIB where that applies:
 #
 #     bash benchmarks/gpu.sh --only checks
 #     TEST_SECONDS=0 bash benchmarks/gpu.sh --resume
 #     TEST_SECONDS=0 MOST_SECONDS=what is left bash benchmarks/gpu.sh --resume
 #
-# A go does not repeat what benchmarks/results has from this commit and card. Where each goes to another copy, copy the
-# file of results from FOLDER to benchmarks/results before the next one. What a go has compiled is in the cache folder.
+# A go does not repeat what benchmarks/results has from this commit and card, and what failed comes last. Where each goes
+# to another copy, copy the file of results from FOLDER to benchmarks/results before the next one, also where the next
+# one brings the working tree along anew. What a go has compiled is in the cache folder.
 set -u
 cd "$(dirname "$0")/.."
 

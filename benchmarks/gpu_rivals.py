@@ -41,7 +41,7 @@ def rivalled(ground: Ground, asked: Asked) -> dict[str, Any]:
         return RIVALS[asked.who](ground, asked)
     except (torch.OutOfMemoryError, Infeasible) as error:
         return {"reason": f"does not fit: {str(error).splitlines()[0]}"}
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         return {"reason": f"is not installed: {error}"}
 
 
@@ -88,6 +88,8 @@ def _fsdp_offload(ground: Ground, asked: Asked) -> dict[str, Any]:
 
     made = asked.made(ground.device)
     made.checkpoint()
+    made.optimizer.state.clear()  # it would keep what is offloaded on the device
+    made.optimizer.param_groups.clear()
     made.model.to("cpu")
     for parameter in made.model.parameters():
         parameter.data = parameter.data.contiguous()
@@ -122,6 +124,8 @@ def _group_of_one(device: torch.device) -> Iterator[DeviceMesh]:
 def _compile_budget(ground: Ground, asked: Asked) -> dict[str, Any]:
     found: dict[float, dict[str, Any]] = {}
     for ratio in RATIOS:
+        made = None  # the last one goes before the next one is made, which has no limit
+        ground.limit(None)
         made = asked.made(ground.device)
         made.model.compile()
         with torch._functorch.config.patch(activation_memory_budget=ratio):  # noqa: SLF001 - it has no public name

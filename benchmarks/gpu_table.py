@@ -63,6 +63,21 @@ class Table:
             return "seconds" in told or told.get("reason", "").startswith(FINAL)
         return "failed" not in row
 
+    def has_failed(self, turn: Turn) -> bool:
+        """Whether this commit has tried a turn in vain, or the row that it belongs to."""
+        row = self.rows.get(turn.row, {})
+        if row.get("commit") != self.head["commit"]:
+            return False
+        return "failed" in row or turn.who in row["rivals_told"]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What this commit has found out about the device."""
+        if self.checks.get("commit") != self.head["commit"]:
+            return {}
+        own = {name: found for name, found in self.checks.items() if name not in {"commit", "failed"}}
+        return {name: found for name, found in own.items() if not (isinstance(found, dict) and "error" in found)}
+
     def note(self, turn: Turn, network: Network | None, facts: dict[str, Any], failure: str) -> None:
         """Write down what came of a turn."""
         if network is None:

@@ -124,9 +124,37 @@ def test_checks_go_on_in_another_process(tmp_path: Path, monkeypatch: pytest.Mon
         return next(facts)
 
     monkeypatch.setattr(gpu, "told_by_a_process", told)
-    found, failure = gpu.checks(gpu_turns.CHECKS, 100.0, tmp_path / "log", is_smoke=False)
+    found, failure = gpu.checks(gpu_turns.CHECKS, {}, 100.0, tmp_path / "log", is_smoke=False)
     assert asked == [{"told": []}, {"told": ["context", "pages"]}]
     assert (list(found), failure) == (["context", "pages", "overlap"], "")
+
+
+def test_checks_that_are_silent_are_ended(tmp_path: Path) -> None:
+    """A process is, that told something too long ago; one that tells is not."""
+    facts = tmp_path / "facts"
+    for seconds, told_at, reason in [(0, time.time(), ""), (60, 0, "told nothing for 1000 s")]:
+        facts.touch()
+        os.utime(facts, (told_at, told_at))
+        command = [sys.executable, "-c", f"import time; time.sleep({seconds})"]
+        process = subprocess.Popen(command, start_new_session=True)
+        assert gpu._ended(process, 600, 0, facts, 1000) == reason
+
+
+def test_what_failed_comes_last(tmp_path: Path) -> None:
+    """Also rivals of a row that failed; facts that are known are not asked for again, but those that failed are."""
+    network = gpu_turns.SMOKE_NETWORKS["mlp"]
+    table = gpu_table.Table.opened(tmp_path / "gpu.json", HEAD)
+    first, second, third = (gpu_turns.Turn("mlp", over) for over in (2.0, 4.0, 8.0))
+    rivals = [gpu_turns.Turn("mlp", over, who) for over, who in [(2.0, "checkpoint"), (4.0, "a"), (4.0, "b")]]
+    known = {"in_core_seconds": 1.0, "default_in_core_seconds": 1.0, "budget_bytes": 8, "seconds": 2.0}
+    table.note(first, network, {}, "took more than 300 s")
+    table.note(second, network, known, "")
+    table.note(rivals[1], network, {}, "took more than 60 s")
+    chosen = [gpu_turns.CHECKS, first, rivals[0], rivals[1], rivals[2], third]
+    assert sorted(chosen, key=table.has_failed) == [gpu_turns.CHECKS, rivals[2], third, first, rivals[0], rivals[1]]
+    table.note(gpu_turns.CHECKS, None, {"context": {"a": 1}, "pages": {"error": "it ended"}}, "exit status 1")
+    assert table.facts == {"context": {"a": 1}}
+    assert gpu_table.Table.opened(tmp_path / "gpu.json", {**HEAD, "commit": "b"}).facts == {}
 
 
 def test_a_table_is_continued(tmp_path: Path) -> None:
