@@ -95,6 +95,22 @@ def test_a_signal_in_an_operator_waits_for_the_next_one() -> None:
     assert LOG == ["the operator has ended", "so has its call"]
 
 
+def test_a_question_about_a_tensor_is_not_interrupted() -> None:
+    """Torch asks where nothing must be raised: an error would end the process."""
+    scaled = Scaled()
+
+    def step(x: Tensor) -> Tensor:
+        found = ringing(x)
+        LOG.append(str(torch.ops.prim.device.default(found)))
+        found = found * scaled.weight
+        LOG.append("not reached")
+        return found
+
+    with pytest.raises(Alarm):
+        captured(scaled, step)
+    assert LOG == ["the operator has ended", "cpu"]
+
+
 def test_a_signal_while_all_is_put_back_waits_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it interrupts would leave tensors without contents in the model."""
     scaled, put_back = Scaled(), Outside.put_back

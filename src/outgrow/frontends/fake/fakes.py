@@ -15,13 +15,14 @@ counters (`frontends.fake.counters`); and at its batch (`frontends.fake.question
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from unittest.mock import patch
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
@@ -181,8 +182,9 @@ def fake_mode(tensors: Sequence[object]) -> Iterator[FakeMode]:
 class Twins(TorchDispatchMode):
     """Exchange real tensors for fake ones before any operator sees them. Both are kept alive.
 
-    `originals` are the real tensors by the identity of their twins; `begins` is called before every operator, and
-    `drawn` at every draw.
+    `originals` are the real tensors by the identity of their twins; `begins` is called before every operator that makes
+    tensors, and `drawn` at every draw. What makes none is a question about one, such as its device, which torch may ask
+    where nothing must be raised.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -214,7 +216,8 @@ class Twins(TorchDispatchMode):
         return self.mode.from_tensor(tensor, static_shapes=True)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
-        self.begins()
+        if _makes_tensors(func):
+            self.begins()
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.drawn()
         if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
@@ -223,6 +226,11 @@ class Twins(TorchDispatchMode):
             args = (_met(args[0]),)
         call = BY_TENSORS.get(func) or each_by_itself(func)
         return self.sums.laid(func, args, self._conjugates.called(func, args, kwargs or {}, call))
+
+
+@cache
+def _makes_tensors(func: OpOverload) -> bool:
+    return any("Tensor" in str(item.type) for item in func._schema.returns)
 
 
 def _met(tensor: Tensor) -> Tensor:
