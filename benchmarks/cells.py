@@ -13,8 +13,8 @@ from patience import within
 from rows import GB, spelled, workload_function
 
 from outgrow.errors import Infeasible
+from outgrow.frontends.preparing.ahead import KnownMachine, problem_of
 from outgrow.frontends.preparing.machines import described_machine
-from outgrow.frontends.preparing.prepare import KnownMachine, problem_of
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.plan import UNLIMITED, Budget, Plan

@@ -11,10 +11,10 @@ from cells import OURS, machine_of
 from claims import CAPUCHIN, CLAIMS, HARDLY_SLOWER, MENG, TFLMS, Claim
 from rows import Row, workload_function, write_rows
 
-from outgrow.frontends.preparing.ahead import Ahead
+from outgrow.frontends.preparing.ahead import Ahead, KnownMachine
 from outgrow.frontends.preparing.largest import Trial, largest, trial
-from outgrow.frontends.preparing.prepare import KnownMachine, Prepared
 from outgrow.frontends.workloads.steps import capture_workload
+from outgrow.planning.planned import Planned
 
 CHEAP = ("resnet.py:resnet50", "vgg.py:vgg16", "inception.py:inception_v3", "pix2pixhd.py:pix2pixhd")
 _CLAIMED = {
@@ -36,7 +36,7 @@ def measured(claim: Claim) -> Row:
     def with_batch(value: int) -> Trial:
         first = capture_workload(workload_function(cell.workload), {**cell.settings, "batch": value})
         one = trial(Ahead((first,), KnownMachine(machine_of(cell))), budget, OURS, value)
-        plan = one.found.plan if isinstance(one.found, Prepared) else None
+        plan = one.found.plan if isinstance(one.found, Planned) else None
         tried[value] = plan.in_core.seconds / plan.predicted.seconds if plan else None
         return one
 

@@ -41,8 +41,8 @@ GOAL_MEMORY_BYTES = 2 << 30
 def measured(cell: Cell) -> dict[str, object]:
     """Return the figures of one cell, planned in this process."""
     from outgrow.analysis.liveness import peak_bytes
+    from outgrow.frontends.preparing.ahead import KnownMachine, problem_of
     from outgrow.frontends.preparing.machines import described_machine
-    from outgrow.frontends.preparing.prepare import KnownMachine, problem_of
     from outgrow.frontends.preparing.warmup import warm_up
     from outgrow.frontends.workloads.steps import capture_workload
     from outgrow.plan import Budget

@@ -86,7 +86,7 @@ def _seconds(step: Row, kind: str) -> float:
 def served(workload: str, settings: Mapping[str, object], share: float) -> list[Row]:
     """Run the steps of one trial and return their summaries."""
     from outgrow.frontends.compile import compile_workload
-    from outgrow.frontends.preparing.prepare import known_machine, problem_of
+    from outgrow.frontends.preparing.ahead import known_machine, problem_of
     from outgrow.frontends.preparing.warmup import warm_up
     from outgrow.frontends.workloads.loading import built, load_workload_function
     from outgrow.frontends.workloads.steps import capture_workload

@@ -36,7 +36,7 @@ from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import verified
 from outgrow.runtime import arena
-from outgrow.runtime.execute import Progress, Run
+from outgrow.runtime.execute import Run
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.program import Program
@@ -84,7 +84,7 @@ def measured(chain: Chain) -> Row:
 
     training = Training((model,), ())
     captured = capture(step, [model], [], (x,))
-    program, costs, swaps = _program(captured)
+    program, swaps = _program(captured)
     with TemporaryDirectory(dir=Path.home()) as folder, _noted() as spent:
         spill = Spill(OnDisk(Path(folder)))
         spill.reserve(program.scratch_bytes, 0)
@@ -92,14 +92,14 @@ def measured(chain: Chain) -> Row:
         for _ in range(ROUNDS):
             spent.clear()
             call = calls.bind(captured.given(training, (x,)), program, training)
-            calls.carried_out(call, calls.made_ready(call, costs, spill, Heap(), AMPLE, Progress(), observe=False))
+            calls.carried_out(call, calls.made_ready(call, spill, Heap(), AMPLE, observe=False))
             overheads.append(sum(spent) / swaps)
         spill.close()
     return {"swapped": swaps, "overhead_seconds": median(overheads[WARM:])}
 
 
-def _program(captured: Captured) -> tuple[Program, dict[str, Cost], int]:
-    """Return the program at the floor, the costs of its ops, and how often it swaps."""
+def _program(captured: Captured) -> tuple[Program, int]:
+    """Return the program at the floor, and how often it swaps."""
     graph = captured.graph
     costs = {op.name: Cost(1.0) for op in graph.ops}
     fixed = frozenset(name for name, storage in graph.storages.items() if storage.is_persistent)
@@ -110,7 +110,7 @@ def _program(captured: Captured) -> tuple[Program, dict[str, Cost], int]:
         found = planned(replace(problem, budget=Budget(refusal.floor_bytes)), prove=False)
     derived = verified(graph, found.plan, found.stages, problem.workspace).graph
     swaps = sum(isinstance(item, SwapOut) for item in derived.instructions)
-    return lower(derived), costs, swaps
+    return lower(derived, costs=costs), swaps
 
 
 @contextmanager

@@ -5,8 +5,8 @@ import torch
 from rows import workload_function
 
 from outgrow.errors import InvalidWorkload
+from outgrow.frontends.preparing.ahead import How, KnownMachine, plan_captured
 from outgrow.frontends.preparing.machines import described_machine
-from outgrow.frontends.preparing.prepare import How, KnownMachine, plan_captured
 from outgrow.frontends.workloads.loading import built
 from outgrow.frontends.workloads.steps import capture_workload
 from outgrow.ir.graph import Role

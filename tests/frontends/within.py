@@ -20,12 +20,11 @@ from outgrow.frontends.user.containers import open_dataclasses
 from outgrow.frontends.user.state import StateSlot, Training, state_tensors
 from outgrow.ir.graph import Graph
 from outgrow.plan import Budget
-from outgrow.planning.planner import Planned, planned
+from outgrow.planning.planned import Planned
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import verified
-from outgrow.runtime.execute import Progress
 from outgrow.runtime.heap import Heap
-from outgrow.runtime.numbered import numbered
 from outgrow.runtime.recording import Held
 from outgrow.runtime.spill import Spill
 from tests.frontends.features import Make
@@ -121,11 +120,11 @@ class Within:
         if ready is None or not ready.captured.guards_hold(training):
             captured = self._captured(key, job, batch)
             ready = self.ready[key] = Ready(captured, *planned_within(captured.graph, self.share))
-        program, plan = numbered(lower(ready.derived), ready.costs), ready.planned.plan
+        program, plan = lower(ready.derived, costs=ready.costs), ready.planned.plan
         call = calls.bind(ready.captured.given(training, pytree.tree_leaves(batch)), program, training)
         self.spill.reserve(program.scratch_bytes, 0)
         capacity = plan.budget.capacity_bytes
-        run = calls.made_ready(call, ready.costs, self.spill, Heap(), capacity, Progress(), observe=False)
+        run = calls.made_ready(call, self.spill, Heap(), capacity, observe=False)
         outcome = calls.carried_out(call, run if ready.held is None else calls.repeating(call, run, None))
         recording = outcome.recording
         assert recording.peak_bytes == recording.trace.peak_bytes <= plan.predicted.peak_bytes <= capacity

@@ -139,7 +139,7 @@ from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.user.state import Training
 from outgrow.runtime import arena
-from outgrow.runtime.execute import Progress, Run
+from outgrow.runtime.execute import Run
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.repeated import execute
 
@@ -154,7 +154,7 @@ captured = capture(step, [], [], batch)
 capacity = max(live_bytes(captured.graph, {}))
 run = calls.made_ready(
     calls.bind(captured.given(Training((), ()), batch), lower(captured.graph), Training((), ())),
-    {}, None, Heap(), capacity, Progress(), observe=False,
+    None, Heap(), capacity, observe=False,
 )
 record, most = Run._record, []
 
@@ -180,7 +180,7 @@ from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.user.state import Training
 from outgrow.runtime import arena
-from outgrow.runtime.execute import Progress, Run
+from outgrow.runtime.execute import Run
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.repeated import execute
 
@@ -192,10 +192,10 @@ def step(x, y):
 
 batch = torch.ones(16 << 20), torch.ones(1 << 20)
 captured = capture(step, [], [], batch)
+program = lower(captured.graph, costs={"add": Cost(0.0, 48 << 20, int(sys.argv[1]) << 20)})
 run = calls.made_ready(
-    calls.bind(captured.given(Training((), ()), batch), lower(captured.graph), Training((), ())),
-    {"add": Cost(0.0, 48 << 20, int(sys.argv[1]) << 20)}, None, Heap(), max(live_bytes(captured.graph, {})),
-    Progress(), observe=False,
+    calls.bind(captured.given(Training((), ()), batch), program, Training((), ())),
+    None, Heap(), max(live_bytes(captured.graph, {})), observe=False,
 )
 apply, rested = Run._apply, {}
 
@@ -286,7 +286,7 @@ from outgrow.frontends.user.state import Training
 from outgrow.plan import Piece, Swap
 from outgrow.rewriting.derive import apply_laws
 from outgrow.runtime import arena
-from outgrow.runtime.execute import Progress, Run
+from outgrow.runtime.execute import Run
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.repeated import execute
 from outgrow.runtime.process import process_bytes
@@ -326,7 +326,7 @@ def noted(self, storage, begin, end):
 
 Run._drop = noted
 call = calls.bind(captured.given(Training((), ()), (x,)), program, Training((), ()))
-outcome = execute(calls.made_ready(call, {}, spill, Heap(), 1 << 40, Progress(), observe=False))
+outcome = execute(calls.made_ready(call, spill, Heap(), 1 << 40, observe=False))
 assert all(torch.equal(one, other) for one, other in zip(outcome.results, expected, strict=True))
 spill.close()
 print(seen)

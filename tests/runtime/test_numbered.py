@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from outgrow.runtime import arena
 from outgrow.runtime.execute import Run
 from outgrow.runtime.foreknown import course_of
 from outgrow.runtime.heap import Heap
-from outgrow.runtime.numbered import Numbered, NumberedProgram, numbered
+from outgrow.runtime.numbered import Numbered, numbers_of
 from outgrow.runtime.program import Call, Program
 from outgrow.runtime.repeated import again, execute
 from outgrow.runtime.rerun import Rerun
@@ -32,7 +33,7 @@ def of(function: Callable[[Tensor], object], x: Tensor) -> Program:
 def run_of(program: Program, x: Tensor, memory: Heap, capacity: int = 1 << 24) -> Rerun:
     """The run by numbers of a program."""
     storages = {"batch.0": x.untyped_storage()}
-    run = again(Run(program, {}, None, storages, {}, capacity, memory=memory), None, [])
+    run = again(Run(program, None, storages, {}, capacity, memory=memory), None, [])
     assert isinstance(run, Rerun)
     return run
 
@@ -66,8 +67,8 @@ def test_what_is_held_and_what_rests_keeps_the_capacity(function: Callable[[Tens
     x = torch.ones(4 << 20)
     workspace = x.nbytes if function is beside_workspace else 0
     costs = {"logsumexp": Cost(1.0, workspace, workspace)}
-    program = numbered(of(function, x), costs)
-    course = course_of(program, costs)
+    program = replace(of(function, x), costs=costs)
+    course = course_of(program)
     capacity = x.nbytes + course.foreknown.peak_bytes + (1 << 20)
     arena.keep_at_most(0)
     run = run_of(program, x, Heap(), capacity)
@@ -88,7 +89,7 @@ def test_what_somebody_else_gives_is_room_and_a_reader() -> None:
         return (y.sin() * y.cos()).sum()
 
     x = torch.randn(4 << 20)
-    program = numbered(of(function, x), {})
+    program = of(function, x)
     (at,) = (at for at, item in enumerate(program.instructions) if isinstance(item, Call) and item.name == "sin")
     capacity = x.nbytes * 4 + (1 << 20)
     arena.keep_at_most(0)
@@ -105,8 +106,8 @@ def test_what_somebody_else_gives_is_room_and_a_reader() -> None:
 def test_arguments_in_lists_and_views_are_found() -> None:
     """The result is that of the function, in every run, and nothing is left but that and the batch."""
     x = torch.randn(LARGE)
-    program = numbered(of(chain, x), {})
-    assert any(part.gather is None for part in program.numbers.parts if isinstance(part, Numbered))
+    program = of(chain, x)
+    assert any(part.gather is None for part in numbers_of(program).parts if isinstance(part, Numbered))
     for seed in range(3):
         torch.manual_seed(seed)
         x = torch.randn(LARGE)
@@ -125,7 +126,7 @@ def test_a_result_that_lies_otherwise_is_refused() -> None:
     (exp, *others) = program.instructions
     assert isinstance(exp, Call)
     wrong = Program(**{**vars(program), "instructions": (_returning(exp, torch.ones(16)[::2]), *others)})
-    run = run_of(numbered(wrong, {}), x, Heap())
+    run = run_of(wrong, x, Heap())
     with pytest.raises(ReplayMismatch, match=re.escape(exp.name)):
         execute(run)
     run.abandon()
@@ -136,11 +137,3 @@ def test_a_result_that_lies_otherwise_is_refused() -> None:
 def _returning(call: Call, item: Tensor) -> Call:
     given = {name: getattr(call, name) for name in call.__slots__}
     return Call(**{**given, "function": lambda *_: item})
-
-
-def test_the_program_is_as_before() -> None:
-    """It has numbers as well, and whoever does not ask for them sees no difference."""
-    program = of(chain, torch.ones(LARGE))
-    other = numbered(program, {})
-    assert isinstance(other, NumberedProgram)
-    assert all(vars(other)[name] is item for name, item in vars(program).items())

@@ -10,13 +10,14 @@ from itertools import pairwise
 from outgrow.commands.job import Job, Prospect
 from outgrow.errors import Infeasible, InvalidWorkload
 from outgrow.frontends.preparing.largest import Trial, largest, trial
-from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.pareto import curve, range_of, slowdown_of, smallest_budget
+from outgrow.planning.planned import Planned
 from outgrow.report.columns import aligned
 from outgrow.report.curve import curve_picture
 from outgrow.report.output import write_atomically, write_data
 from outgrow.report.progress import Narrator
+from outgrow.report.summary import summary_of
 from outgrow.units import format_bytes
 
 _EQUAL = 3
@@ -90,7 +91,7 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
 
 def _is_without_influence(trials: Sequence[Trial]) -> bool:
     """Whether values that were doubled each time gave one and the same step."""
-    steps = [item.found.graph for item in trials if isinstance(item.found, Prepared)]
+    steps = [item.found.graph for item in trials if isinstance(item.found, Planned)]
     is_doubled = all(after.value == 2 * before.value for before, after in pairwise(trials))
     return len(steps) == _EQUAL and is_doubled and all(step == steps[0] for step in steps)
 
@@ -128,6 +129,6 @@ def _smallest(job: Job, wish: Wish, prospect: Prospect, narrator: Narrator) -> N
 
 
 def _trial_data(trial: Trial, workload: str) -> dict[str, object]:
-    if not isinstance(trial.found, Prepared):
+    if not isinstance(trial.found, Planned):
         return {"value": trial.value, "infeasible": str(trial.found)}
-    return {"value": trial.value, **trial.found.summary(workload).to_data()}
+    return {"value": trial.value, **summary_of(trial.found, workload).to_data()}

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from outgrow.frontends.preparing.ahead import Ahead, look_ahead
+from outgrow.frontends.preparing.ahead import Ahead, KnownMachine, known_machine, look_ahead
 from outgrow.frontends.preparing.load import load_remark
-from outgrow.frontends.preparing.prepare import KnownMachine, known_machine
 from outgrow.frontends.preparing.settings import remark_beyond_memory
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.workloads.loading import load_workload_function

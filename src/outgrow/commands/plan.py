@@ -9,14 +9,14 @@ from pathlib import Path
 
 from outgrow.commands.job import Job, Prospect
 from outgrow.errors import Infeasible, InvalidPlan
-from outgrow.frontends.preparing.prepare import How
+from outgrow.frontends.preparing.ahead import How
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.report.account import account_of
 from outgrow.report.comparison import Row, comparison
 from outgrow.report.findings import Findings, explanation
 from outgrow.report.output import write_data
 from outgrow.report.progress import Narrator
-from outgrow.report.summary import Traces
+from outgrow.report.summary import Traces, summary_of
 
 
 def plan(job: Job, narrator: Narrator) -> None:
@@ -28,7 +28,7 @@ def plan(job: Job, narrator: Narrator) -> None:
     how = How(job.planner, solver_seconds=job.solver_seconds, progress=narrator.stage)
     prepared = ahead.planned(job.limit_bytes, how)
     found = Findings(
-        prepared.summary(job.workload),
+        summary_of(prepared, job.workload),
         prepared.plan,
         account_of(prepared.graph, prepared.plan),
         str(prepared.derivation),
@@ -57,7 +57,7 @@ def compare(job: Job, narrator: Narrator) -> None:
             rows.append(Row(planner, refusal))
             continue
         bound = prepared.plan.bound_seconds if bound is None else bound  # that of the problem: one for all planners
-        rows.append(Row(planner, replace(prepared.summary(job.workload), bound_seconds=bound), prepared.plan.notes))
+        rows.append(Row(planner, replace(summary_of(prepared, job.workload), bound_seconds=bound), prepared.plan.notes))
     narrator.say(comparison(job.workload, job.limit_bytes, rows))
     prospect.tell_remark(narrator)
     write_data(job.outputs.json, [row.to_data() for row in rows])

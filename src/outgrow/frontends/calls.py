@@ -18,13 +18,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from outgrow.analysis.cost import Cost
 from outgrow.frontends.tracing.captured import Given
 from outgrow.frontends.user.devices import generators_of
 from outgrow.frontends.user.sharing import raise_versions
 from outgrow.frontends.user.state import BatchSlot, HeldSlot, Training, put, read, storage_name
 from outgrow.runtime.device_memory import DeviceMemory
-from outgrow.runtime.execute import Outcome, Progress, Run
+from outgrow.runtime.execute import Outcome, Run
 from outgrow.runtime.program import Item, Program
 from outgrow.runtime.recording import Held
 from outgrow.runtime.repeated import Running, again, execute
@@ -48,16 +47,7 @@ def bind(given: Given, program: Program, training: Training) -> Bound:
     return Bound(given, program, training, hyper)
 
 
-def made_ready(
-    call: Bound,
-    costs: Mapping[str, Cost],
-    spill: Spill | None,
-    memory: DeviceMemory,
-    capacity_bytes: int,
-    progress: Progress,
-    *,
-    observe: bool,
-) -> Run:
+def made_ready(call: Bound, spill: Spill | None, memory: DeviceMemory, capacity_bytes: int, *, observe: bool) -> Run:
     """Return the run of a call, within the capacity. Gradients that it replaces go, what is stowed goes to `spill`."""
     for slot in call.given.captured.stale:
         put(slot, None, call.training)
@@ -66,7 +56,6 @@ def made_ready(
     extents = {} if spill is None else spill.arrange(storages, call.program.stowed, lasting, call.program.sunk)
     return Run(
         call.program,
-        costs,
         spill,
         storages,
         dict(call.hyper),
@@ -74,7 +63,6 @@ def made_ready(
         extents=extents,
         memory=memory,
         observe=observe,
-        progress=progress,
     )
 
 

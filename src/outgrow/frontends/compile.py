@@ -43,9 +43,8 @@ from outgrow.ir.graph import Graph
 from outgrow.plan import Plan
 from outgrow.planning.problem import silent
 from outgrow.report.plans import PlansReport
-from outgrow.report.summary import Measured, Summary, Traces
+from outgrow.report.summary import Measured, Summary, Traces, summary_of
 from outgrow.runtime.device import BesideHost
-from outgrow.runtime.execute import Progress
 from outgrow.runtime.recording import Recording
 
 __all__ = ["Step", "compile", "compile_workload"]
@@ -136,7 +135,7 @@ class Step(Generic[P, R]):
 
     def _run_program(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         entry = served.entry
-        prepared, program, runs = entry.planned.prepared, entry.planned.program, entry.runs
+        program, runs = entry.planned.program, entry.runs
         guided = self._entries.guided
         given = served.given
         if given is None:  # of a new entry, or of one that ran as it is written
@@ -146,16 +145,15 @@ class Step(Generic[P, R]):
         capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes
         spill = self._platform.make_ready(program, given.tensors, capacity)
         memory = self._platform.memory(program, is_timed=guided.looks_at(runs))
-        progress = Progress()
+        observe = self._platform.observes and not runs.observed
+        run = calls.made_ready(call, spill, memory, capacity, observe=observe)
         completed = False
         try:
-            observe = self._platform.observes and not runs.observed
-            run = calls.made_ready(call, prepared.costs, spill, memory, capacity, progress, observe=observe)
             outcome = calls.carried_out(call, calls.repeating(call, run, runs.noted))
             calls.put_results(call, outcome)
             completed = True
         finally:
-            if not completed and progress.updating:
+            if not completed and run.progress.updating:
                 self._whole.tear()
         returned = calls.settle(call, outcome)
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
@@ -175,7 +173,7 @@ class Step(Generic[P, R]):
             losses = tuple(map(float, self._losses))
             measured = Measured(trace.peak_bytes, self.process_bytes, trace.seconds, losses)
             replayed = prepared.replayed(trace)
-        summary = prepared.summary(self._name, measured, replayed)
+        summary = summary_of(prepared, self._name, measured, replayed)
         floor = self._entries.floor_bytes(self._entry)
         return replace(summary, floor_bytes=floor, ran_as_written=self._ran_as_written)
 

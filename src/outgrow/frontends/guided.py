@@ -16,7 +16,6 @@ from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest
 from outgrow.errors import Infeasible
 from outgrow.frontends.beside import Beside
 from outgrow.frontends.platforms.platform import Platform
-from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.runs import SLACK_BYTES, Runs, Shown
 from outgrow.frontends.tracing.captured import Given
@@ -25,6 +24,7 @@ from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
+from outgrow.planning.planned import Planned
 from outgrow.remarks import remark
 from outgrow.runtime.execute import Outcome
 from outgrow.runtime.program import Program
@@ -70,7 +70,7 @@ class Runnable:
     and beyond what is held beside it.
     """
 
-    prepared: Prepared
+    prepared: Planned
     program: Program
     needed_bytes: int
     unplanned_bytes: int
@@ -359,7 +359,7 @@ def _with_slack(own_bytes: int | None, slack_bytes: int) -> int:
     return 0 if own_bytes is None else own_bytes + max(slack_bytes, int(own_bytes * _SLACK_SHARE))
 
 
-def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) -> dict[str, Cost]:
+def _costs_seen(graph: Graph, prepared: Planned, runs: Runs, outcome: Outcome) -> dict[str, Cost]:
     """Return what a run tells of costs, by key: means over the ops that share one.
 
     Usually it tells of the ops that were observed. If all costs were known and the run still took another time than
@@ -382,7 +382,7 @@ def _costs_seen(graph: Graph, prepared: Prepared, runs: Runs, outcome: Outcome) 
     return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}
 
 
-def _is_surprising(recording: Recording, prepared: Prepared) -> bool:
+def _is_surprising(recording: Recording, prepared: Planned) -> bool:
     """Whether a run took another time than was predicted."""
     return abs(recording.seconds - prepared.plan.predicted.seconds) > _SURPRISE * recording.seconds
 

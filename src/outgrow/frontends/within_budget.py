@@ -18,11 +18,12 @@ from outgrow.analysis.cost import Cost, costs_of
 from outgrow.errors import Infeasible
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.kept import planned_or_kept
-from outgrow.frontends.preparing.prepare import Prepared, within
+from outgrow.frontends.preparing.overhead import within
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.ir.machine import Machine
 from outgrow.plan import UNLIMITED, Budget
 from outgrow.planning.order.lean import Orders
+from outgrow.planning.planned import Planned
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.boards import ENOUGH
 from outgrow.runtime.program import Program
@@ -42,7 +43,7 @@ _FLOORS = 8
 class _Fitted:
     """A plan, its program, and how much less memory than the capacity it was made for."""
 
-    prepared: Prepared
+    prepared: Planned
     program: Program
     less_bytes: int
 
@@ -95,7 +96,7 @@ class Demand:
         return max(0, limit_bytes - self.overhead_within(limit_bytes))
 
 
-def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool) -> tuple[Prepared, Program]:
+def fitted(demand: Demand, limit_bytes: int, *, is_new: bool, is_thorough: bool) -> tuple[Planned, Program]:
     """Return a plan within a budget, and its program.
 
     Raises `Infeasible` where there is none; if the step is new, the floor that it names has both.
@@ -169,18 +170,17 @@ def _thorough(demand: Demand, limit_bytes: int, less_bytes: int) -> list[_Fitted
     return []
 
 
-def _program(demand: Demand, limit_bytes: int, prepared: Prepared) -> tuple[Program, int]:
+def _program(demand: Demand, limit_bytes: int, prepared: Planned) -> tuple[Program, int]:
     """Return the program of a plan, and the bytes that it needs beyond the capacity."""
     program = demand.platform.program(demand.captured, prepared)
     return program, demand.platform.needed_bytes(prepared, program) - demand.capacity_bytes(limit_bytes)
 
 
-def _prepared(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bool) -> Prepared:
+def _prepared(demand: Demand, limit_bytes: int, less_bytes: int, *, is_quick: bool) -> Planned:
     """Return the plan for what the overhead leaves of the budget, less `less_bytes`."""
     problem = replace(demand.problem, quick=is_quick)
-    found = within(
+    return within(
         limit_bytes,
         lambda limit: demand.overhead_within(limit) + less_bytes,
         lambda budget: planned_or_kept(replace(problem, budget=budget), demand.planner, demand.orders),
     )
-    return Prepared.of(problem, found)

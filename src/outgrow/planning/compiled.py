@@ -5,10 +5,12 @@ it calls. So what is compiled from one state of this package lies in a folder of
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
+from threading import Event
 from typing import Any, ParamSpec, TypeVar
 
 import numba
@@ -50,6 +52,22 @@ def _forgiving(dispatcher: Any) -> Any:
 
     kept.load_overload = loaded
     return dispatcher
+
+
+def off_main_thread(work: Callable[[Event], R]) -> R:
+    """Return what `work` returns, on a thread of its own: Ctrl-C strikes the main one, and compiled code bears none.
+
+    The event that it is given is clear once nobody waits for the result any more.
+    """
+    is_wanted = Event()
+    is_wanted.set()
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work, is_wanted)
+        try:
+            return working.result()
+        finally:
+            is_wanted.clear()
+            del working  # an error, which it keeps, would keep the frames of its callers until garbage is collected
 
 
 @cache

@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 
 from outgrow.analysis.sinking import homeless, lasting, sunk
-from outgrow.analysis.timeline import Trace
 from outgrow.errors import Infeasible, InvalidPlan
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.text import fingerprint
@@ -15,6 +14,7 @@ from outgrow.planning.bound.bound import bound_seconds
 from outgrow.planning.floor import floor_of, needed_bytes
 from outgrow.planning.leaving import idle
 from outgrow.planning.order.lean import Orders, least_seconds
+from outgrow.planning.planned import Planned
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.capuchin import capuchin
 from outgrow.planning.published.meng import meng
@@ -25,7 +25,7 @@ from outgrow.planning.published.sqrt_checkpoint import sqrt_checkpoint
 from outgrow.planning.published.tflms_v1 import tflms_v1
 from outgrow.planning.published.tflms_v2 import tflms_v2
 from outgrow.planning.search.search import search
-from outgrow.rewriting.derive import Stage, apply_laws, carried_out
+from outgrow.rewriting.derive import Stage, apply_laws, carried_out, derived
 from outgrow.simulation import replay
 
 _PUBLISHED: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = {
@@ -39,16 +39,6 @@ _PUBLISHED: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = {
     "olla": olla,
 }
 """The planners of papers, which are asked where the captured step does not fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan, what each of its stages made of the graph, and the simulated step without and with it."""
-
-    plan: Plan
-    stages: tuple[Stage, ...]
-    in_core: Trace
-    simulated: Trace
 
 
 def planned(
@@ -84,7 +74,7 @@ def planned(
         stages = () if fits else carried_out(problem.graph, published(problem))
     in_core = simulated = replay(problem.graph, problem.costs, problem.machine)
     if stages:
-        simulated = replay(stages[-1].graph, problem.costs, problem.machine)
+        simulated = replay(derived(problem.graph, stages), problem.costs, problem.machine)
     planning_seconds = time.perf_counter() - begin
     at_rest, finest = _at_rest(problem), _finest(problem, may_rest=is_search)
     if not at_rest.resting <= problem.resting:
@@ -103,7 +93,7 @@ def planned(
         planning_seconds=planning_seconds,
         notes=tuple(notes),
     )
-    return Planned(plan, stages, in_core, simulated)
+    return Planned(problem.graph, problem.costs, problem.machine, plan, stages, in_core, simulated)
 
 
 def _decisions_for(own: str, earlier: Plan) -> tuple[Decision, ...]:
@@ -125,29 +115,25 @@ def _searched(problem: Problem, orders: Orders, rewritten: Graph, free: tuple[De
     stages, machine = search(problem, orders, rewritten, free), problem.machine
     if machine.below is None:
         return stages
-    derived = _derived(problem, stages)
-    without = homeless(derived, machine)
+    graph = derived(problem.graph, stages)
+    without = homeless(graph, machine)
     if without:
-        moving = lasting(derived) - without
-        fewer = replace(problem, fixed=problem.fixed | (derived.outliving - moving))
+        moving = lasting(graph) - without
+        fewer = replace(problem, fixed=problem.fixed | (graph.outliving - moving))
         problem, rewritten, free = _with_a_plan(fewer, orders, may_rest=True)
         try:
             stages = search(problem, orders, rewritten, free)
         except Infeasible:  # whoever asks the tier for room hears how much there is
             return stages
-        derived = _derived(problem, stages)
-    if not sunk(derived, machine):
+        graph = derived(problem.graph, stages)
+    if not sunk(graph, machine):
         return stages
     others = search(replace(problem, machine=replace(machine, link=machine.below)), orders, rewritten, free)
-    other = _derived(problem, others)
+    other = derived(problem.graph, others)
     if homeless(other, machine):
         return stages
-    seconds, other_seconds = (replay(graph, problem.costs, machine).seconds for graph in (derived, other))
+    seconds, other_seconds = (replay(one, problem.costs, machine).seconds for one in (graph, other))
     return others if other_seconds < seconds else stages
-
-
-def _derived(problem: Problem, stages: tuple[Stage, ...]) -> Graph:
-    return stages[-1].graph if stages else problem.graph
 
 
 def _with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[Problem, Graph, tuple[Decision, ...]]:

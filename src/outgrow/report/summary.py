@@ -7,8 +7,10 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
+from outgrow.analysis.sinking import sunk
 from outgrow.analysis.timeline import Trace
 from outgrow.plan import Estimate
+from outgrow.planning.planned import Planned
 from outgrow.report.columns import aligned, bytes_or_none, seconds_or_none
 from outgrow.units import format_bytes, format_seconds
 
@@ -211,3 +213,30 @@ def without_nan(item: object) -> object:
             return [without_nan(value) for value in item]
         case _:
             return item
+
+
+def summary_of(
+    planned: Planned, workload: str, measured: Measured | None = None, simulated: Trace | None = None
+) -> Summary:
+    """Return the figures of the plan, beside what was measured."""
+    replayed, below = simulated or planned.simulated, sunk(planned.derived, planned.machine)
+    return Summary(
+        workload=workload,
+        machine=planned.machine.name,
+        planner=planned.plan.planner,
+        budget_bytes=planned.plan.budget.limit_bytes,
+        floor_bytes=planned.plan.floor_bytes,
+        in_core_peak_bytes=planned.plan.in_core.peak_bytes,
+        bound_seconds=planned.plan.bound_seconds,
+        in_core_seconds=planned.plan.in_core.seconds,
+        predicted=planned.plan.predicted,
+        simulated=Estimate(replayed.peak_bytes, replayed.seconds),
+        measured=measured,
+        overhead_bytes=planned.plan.budget.overhead_bytes,
+        bytes_swapped=planned.simulated.bytes_in + planned.simulated.bytes_out,
+        bytes_written=planned.simulated.bytes_out,
+        seconds_recomputed=planned.seconds_recomputed,
+        ops=len(planned.graph.ops),
+        planning_seconds=planned.plan.planning_seconds,
+        bytes_below=sum(span.size_bytes for span in planned.simulated.spans if span.label in below),
+    )

@@ -4,7 +4,7 @@ from outgrow.ir.graph import result_values
 from outgrow.operators.parts import parts
 from outgrow.plan import TakeApart
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import require, required_place
+from outgrow.rewriting.rule import require_none, required_place
 
 
 def take_apart(draft: Draft, decision: TakeApart) -> None:
@@ -42,8 +42,7 @@ def take_apart(draft: Draft, decision: TakeApart) -> None:
         return %a, %b
     """  # noqa: E501
     place = required_place(draft, decision.op)
-    reason = why_not(draft, place)
-    require(reason is None, reason or "")
+    require_none(why_not(draft, place))
     *before, last = parts(draft.op(place))
     for part in before:
         draft.insert_before(place, part)

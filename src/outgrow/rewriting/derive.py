@@ -40,6 +40,11 @@ class Stage:
     graph: Graph
 
 
+def derived(captured: Graph, stages: Sequence[Stage]) -> Graph:
+    """Return what stages make of a captured graph; none leave it as it is."""
+    return stages[-1].graph if stages else captured
+
+
 @dataclass(frozen=True, slots=True)
 class Derivation:
     """The captured graph's fingerprint, every stage of laws applied to it, and the graph at the end."""
@@ -115,4 +120,4 @@ def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Ma
     for stage in stages:
         held = capacity if stage is stages[-1] else None
         verify_derived(stage.graph, reference, capacity_bytes=held, workspace=workspace)
-    return Derivation(plan.fingerprint, tuple(stages), stages[-1].graph if stages else captured)
+    return Derivation(plan.fingerprint, tuple(stages), derived(captured, stages))

@@ -7,7 +7,7 @@ from outgrow.ir.graph import Op, Value, result_values
 from outgrow.operators.effects import quiet
 from outgrow.plan import Recompute
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import flight, is_away, reading, require, required_place, returning
+from outgrow.rewriting.rule import flight, is_away, reading, require, require_none, required_place, returning
 
 
 def recompute(draft: Draft, decision: Recompute) -> None:
@@ -48,8 +48,7 @@ def recompute(draft: Draft, decision: Recompute) -> None:
     before = required_place(draft, decision.before)
     require(storage in draft.storages, f"the graph has no storage {storage}")
     chain = [draft.op(place) for place in draft.writers(storage, before)]
-    reason = why_not(draft, storage, chain, before)
-    require(reason is None, reason or "")
+    require_none(why_not(draft, storage, chain, before))
     later = [place for place in draft.touching(storage) if not draft.precedes(place, before)]
     moved = any(not isinstance(draft.item(place), Op) for place in later)
     require(not moved, f"{storage} is moved by a transfer later")

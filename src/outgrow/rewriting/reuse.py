@@ -8,7 +8,7 @@ from outgrow.ir.graph import Op, Ref, Storage, Value
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Reuse
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import require, required_place
+from outgrow.rewriting.rule import require_none, required_place
 
 
 def reuse(draft: Draft, decision: Reuse) -> None:
@@ -45,8 +45,7 @@ def reuse(draft: Draft, decision: Reuse) -> None:
         return %c
     """
     place = required_place(draft, decision.op)
-    reason = why_not(draft, place, decision.operand)
-    require(reason is None, reason or "")
+    require_none(why_not(draft, place, decision.operand))
     op = draft.op(place)
     operand, result = _operand_and_result(draft.values, op, decision.operand)
     role = draft.storages[result.storage].role

@@ -22,6 +22,11 @@ def require(condition: bool, reason: str) -> None:
         raise NotApplicable(reason)
 
 
+def require_none(reason: str | None) -> None:
+    """Raise `NotApplicable` with the reason why not, if there is one."""
+    require(reason is None, reason or "")
+
+
 def required_place(draft: Draft, op: str) -> Place:
     """Return the place of an op; raise `NotApplicable` if the draft has none of this name."""
     place = draft.place_of(op)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Transfer, Wait
 from outgrow.plan import Piece, Swap
 from outgrow.rewriting.draft import Draft, Place
-from outgrow.rewriting.rule import flight, outlives, require, required_place
+from outgrow.rewriting.rule import flight, outlives, require, require_none, required_place
 
 
 def swap(draft: Draft, decision: Swap) -> None:
@@ -59,8 +59,7 @@ def swap(draft: Draft, decision: Swap) -> None:
     require(is_resting, f"{storage} is used before {decision.before}")
     is_written = any(storage in draft.written(place) for place in between)
     require(not is_written, f"{storage} is written while it is copied out")
-    in_flight = flight(draft, storage, before)
-    require(in_flight is None, in_flight or "")
+    require_none(flight(draft, storage, before))
     moved = moved_bytes(draft, storage, decision.pieces, dropped, before)
     size = draft.storages[storage].size_bytes
     is_part = 0 < moved < size and not outlives(draft, storage)

@@ -59,7 +59,6 @@ class Run:
     """
 
     program: Program
-    costs: Mapping[str, Cost]
     spill: Spill | None
     storages: dict[str, torch.UntypedStorage]
     scalars: dict[str, Item]
@@ -218,7 +217,7 @@ class Run:
             self.values.pop(name, None)
 
     def _call(self, call: Call) -> None:
-        cost = self.costs.get(call.captured)
+        cost = self.program.costs.get(call.captured)
         if self.observe and (cost is None or not cost.measured) and call.captured not in self.observed:
             self._observe(call)
             return

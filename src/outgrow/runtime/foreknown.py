@@ -6,13 +6,12 @@ Moments have numbers:
     2k + 1   it is over
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.analysis.cost import Cost
 from outgrow.analysis.timeline import peak_bytes
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime import arena
@@ -47,9 +46,9 @@ class Course:
     rested_bytes: tuple[int, ...]
 
 
-def course_of(program: Program, costs: Mapping[str, Cost]) -> Course:
-    """Return what every run of a program does whose ops have these costs, by name as captured."""
-    ledger, rows = _Ledger(program, costs), list[tuple[int, int, int]]()
+def course_of(program: Program) -> Course:
+    """Return what every run of a program does."""
+    ledger, rows = _Ledger(program), list[tuple[int, int, int]]()
     for position, item in enumerate(program.instructions):
         begun_bytes = ledger.held_bytes
         match item:
@@ -78,8 +77,8 @@ def course_of(program: Program, costs: Mapping[str, Cost]) -> Course:
 class _Ledger:
     """What is on the device and in the next tier by now."""
 
-    def __init__(self, program: Program, costs: Mapping[str, Cost]) -> None:
-        self._program, self._costs = program, costs
+    def __init__(self, program: Program) -> None:
+        self._program = program
         calls = [item for item in program.instructions if isinstance(item, Call)]
         born = {result.born for call in calls for result in call.results if result is not None}
         tensors = {item.storage for item in program.geometry.values() if item.dtype is not None}
@@ -98,7 +97,7 @@ class _Ledger:
         made = [item for item in call.results if item is not None and item.geometry.dtype is not None]
         born = {item.born: item.size_bytes for item in made if item.born is not None}
         self._there |= born.keys()
-        cost = self._costs.get(call.captured)
+        cost = self._program.costs.get(call.captured)
         workspace = 0 if cost is None else cost.workspace_bytes
         self._note(moment, sum(born.values()) + workspace)
         self._note(moment + 1, -workspace)

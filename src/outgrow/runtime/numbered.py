@@ -13,10 +13,10 @@ is made where that is large, or something has come to rest since, for all the sm
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from torch._ops import OpOverload
 
@@ -96,29 +96,20 @@ class Numbers:
     foreknown: Foreknown
 
 
-@dataclass(frozen=True, eq=False)
-class NumberedProgram(Program):
-    """A program that has numbers as well, once somebody asks for them; its ops have these `costs`."""
-
-    costs: Mapping[str, Cost] = field(kw_only=True)
-
-    @cached_property
-    def numbers(self) -> Numbers:
-        """What stays the same in every run."""
-        return numbers_of(self, self.costs)
+_KNOWN: WeakKeyDictionary[Program, Numbers] = WeakKeyDictionary()
 
 
-def numbered(program: Program, costs: Mapping[str, Cost]) -> NumberedProgram:
-    """Return a program that has numbers; its ops have these costs, by name as captured."""
-    given = {item.name: getattr(program, item.name) for item in fields(program)}
-    return NumberedProgram(**given, costs=costs)
+def numbers_of(program: Program) -> Numbers:
+    """Return the numbers of a program, which are made when they are first asked for."""
+    if program not in _KNOWN:
+        _KNOWN[program] = _made(program)
+    return _KNOWN[program]
 
 
-def numbers_of(program: Program, costs: Mapping[str, Cost]) -> Numbers:
-    """Return the numbers of a program whose ops have these costs, by name as captured."""
-    course = course_of(program, costs)
+def _made(program: Program) -> Numbers:
+    course = course_of(program)
     born_bytes = [risen - begun for begun, risen in zip(course.begun_bytes, course.risen_bytes, strict=True)]
-    needs = [_Needs.of(item, costs, born) for item, born in zip(program.instructions, born_bytes, strict=True)]
+    needs = [_Needs.of(item, program.costs, born) for item, born in zip(program.instructions, born_bytes, strict=True)]
     first_bytes, after = _rooms(list(_make_room(needs, course.rested_bytes)), course.risen_bytes)
     numbering = _Numbering(program)
     drafts = [numbering.draft(at, item) for at, item in enumerate(program.instructions)]

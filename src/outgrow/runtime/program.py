@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.plan import Addresses
 
@@ -103,7 +104,8 @@ class Program:
     `offsets` says where in the scratch each swapped storage begins that does not outlive the step. Storages that are
     `sunk` go to the tier below, and have their places in the scratch there. Storages that outlive the step and leave
     the device are `lasting`; of these, `stowed` ones rest in the tier between steps. Where addresses matter,
-    `addresses` are those of an arena, and `aims` say by instruction what is allocated there.
+    `addresses` are those of an arena, and `aims` say by instruction what is allocated there. Ops have these `costs`, by
+    name as captured.
     """
 
     instructions: tuple[Instruction, ...]
@@ -117,6 +119,7 @@ class Program:
     sunk: frozenset[str] = frozenset()
     addresses: Addresses | None = None
     aims: Mapping[int, tuple[Aim, ...]] = field(default_factory=dict)
+    costs: Mapping[str, Cost] = field(default_factory=dict)
 
     @property
     def placed(self) -> Addresses:

@@ -14,7 +14,7 @@ import torch
 from outgrow.analysis.timeline import Lane
 from outgrow.ir.graph import SwapOut
 from outgrow.runtime.execute import Outcome, Run, by_program, require_as_captured
-from outgrow.runtime.numbered import NumberedProgram
+from outgrow.runtime.numbered import numbers_of
 from outgrow.runtime.program import Call, Item, Lookup
 from outgrow.runtime.recording import Held, Recording
 from outgrow.runtime.rerun import Rerun
@@ -168,8 +168,8 @@ def again(run: Run, noted: Held | None, staying: Iterable[str]) -> Running:
     held, and which of the user's storages are `staying` where they are.
     """
     program = run.program
-    if isinstance(program, NumberedProgram):
-        return run if run.observe else Rerun(run, program.numbers)
+    if program.addresses is None:
+        return run if run.observe else Rerun(run, numbers_of(program))
     rests = program.lasting == program.stowed and program.lasting <= run.storages.keys()
     if noted is None or not rests:
         return run

@@ -58,7 +58,7 @@ def test_strides_of_size_1_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(8).as_strided((2, 4, 1, 1), (4, 1, 4, 4))
     graph = capture(lambda x: (x * torch.full_like(x, 2.0)).exp(), [], [], (x,)).graph
     assert graph.values["mul"].strides != (x * torch.full_like(x, 2.0)).stride()
-    run = Run(lower(graph), {}, None, {"batch.0": x.untyped_storage()}, {}, 1 << 20)
+    run = Run(lower(graph), None, {"batch.0": x.untyped_storage()}, {}, 1 << 20)
     run.start()
     run.advance(2)
     run.forget("mul")

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.errors import Infeasible
-from outgrow.frontends.preparing import prepare
-from outgrow.frontends.preparing.ahead import Ahead, look_ahead
+from outgrow.frontends.preparing import ahead as ahead_module
+from outgrow.frontends.preparing.ahead import Ahead, How, KnownMachine, look_ahead
 from outgrow.frontends.preparing.machines import described_machine
-from outgrow.frontends.preparing.prepare import How, KnownMachine
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.graph import Role
 
@@ -78,7 +77,7 @@ def test_a_floor_that_is_named_has_a_plan() -> None:
 
 def test_the_floor_without_a_budget_has_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where small storages stay, as on a machine without a compiler, and buffers are copied."""
-    monkeypatch.setattr(prepare, "heap_least_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(ahead_module, "heap_least_bytes", lambda: 1 << 20)
     ahead = look_ahead(normalised, {}, V100)
     assert ahead.steps[-1].copied_bytes > 2 << 20
     floor = ahead.floor_bytes()

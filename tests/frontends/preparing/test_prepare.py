@@ -7,8 +7,8 @@ import torch
 
 from outgrow.analysis.cost import Cost
 from outgrow.errors import Infeasible, Uncapturable
+from outgrow.frontends.preparing.ahead import How, KnownMachine, plan_captured
 from outgrow.frontends.preparing.machines import described_machine, machine_names
-from outgrow.frontends.preparing.prepare import How, KnownMachine, Prepared, plan_captured
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.workloads.loading import built, load_workload_function
 from outgrow.frontends.workloads.steps import capture_workload
@@ -17,6 +17,7 @@ from outgrow.ir.text import print_graph
 from outgrow.plan import Budget
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
+from outgrow.report.summary import summary_of
 from tests.planning.normalised import normalised
 from tests.workloads import DEEP, written
 
@@ -67,7 +68,7 @@ def test_a_plan_says_what_training_would_take(tmp_path: Path) -> None:
     """Below what the step takes in core there is a plan within the budget, and nothing has been measured."""
     function = load_workload_function(f"{written(tmp_path)}:perceptron")
     budget = 100 << 20
-    summary = plan_captured(capture_workload(function, DEEP), V100, budget, How()).summary("toy")
+    summary = summary_of(plan_captured(capture_workload(function, DEEP), V100, budget, How()), "toy")
     assert summary.predicted.peak_bytes + summary.overhead_bytes <= budget < summary.in_core_peak_bytes
     assert summary.predicted.seconds >= summary.bound_seconds > 0
     assert summary.measured is None
@@ -107,7 +108,7 @@ def test_an_op_that_stalls_tells_what_it_takes_as_captured() -> None:
     costs = {op.name: Cost(1.0) for op in graph.ops}
     machine = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1e6, 1e6))
     problem = Problem(graph, costs, machine, Budget(200), minimum_bytes=4)
-    prepared = Prepared.of(problem, planned(problem))
+    prepared = planned(problem)
     assert prepared.simulated.seconds == pytest.approx(7.4, abs=0.01)
     seen = prepared.costs_in(prepared.simulated)
     assert {name: cost.seconds for name, cost in seen.items()} == pytest.approx(dict.fromkeys(costs, 1.0))

@@ -626,7 +626,7 @@ def test_the_state_of_a_gpus_generator_is_read_and_set_where_the_step_does_it(mo
     assert operators[0] == "outgrow.read_cuda_generator.default"
     assert operators.index("outgrow.write_cuda_generator.default") > 0
     program = lower(captured.graph)
-    run = Run(program, {}, None, {"batch.0": torch.ones(4).untyped_storage()}, {}, 1 << 20)
+    run = Run(program, None, {"batch.0": torch.ones(4).untyped_storage()}, {}, 1 << 20)
     execute(run)
     assert torch.equal(states[0], torch.arange(16, dtype=torch.uint8) + 2)
 

@@ -12,7 +12,7 @@ from outgrow.plan import Budget
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import conditions_of, tried
-from outgrow.planning.search.choice import FARTHEST
+from outgrow.planning.search.choice import SwapRule
 from outgrow.planning.search.contracted import contracted
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
@@ -54,8 +54,8 @@ def test_where_every_storage_is_seen_nothing_changes(graph: Graph, capacity: int
     count = len(small.space.start)
     choices = data.draw(st.lists(st.sampled_from((KEEP, REBUILD, DISCARD)), min_size=count, max_size=count))
     policy = np.array(choices, dtype=np.int8)
-    found = tried(conditions_of(small.space), policy, 0.0, FARTHEST, 0.1)
-    expected = tried(conditions_of(whole), small.spread(policy), 0.0, FARTHEST, 0.1)
+    found = tried(conditions_of(small.space), policy, SwapRule())
+    expected = tried(conditions_of(whole), small.spread(policy), SwapRule())
     assert found.excess_bytes == expected.excess_bytes
     np.testing.assert_allclose(found.seconds, expected.seconds)
 

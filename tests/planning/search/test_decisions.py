@@ -21,7 +21,7 @@ from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.planning.search import search as search_module
 from outgrow.planning.search.boards import Board
-from outgrow.planning.search.choice import FARTHEST, PARTLY
+from outgrow.planning.search.choice import FARTHEST, PARTLY, SwapRule
 from outgrow.planning.search.decisions import decisions_of
 from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.search import search
@@ -135,7 +135,7 @@ def test_a_plan_is_as_quick_as_the_trial_that_it_comes_from(
     board.is_wanted.set()
     count = len(board.space.start)
     choices = data.draw(st.lists(st.sampled_from((KEEP, REBUILD, DISCARD)), min_size=count, max_size=count))
-    trial = board.tried(np.array(choices, dtype=np.int8), headroom, rule)
+    trial = board.tried(np.array(choices, dtype=np.int8), SwapRule(rule, headroom))
     assume(np.isfinite(trial.seconds))
     derived = apply_laws(rewritten, decisions_of(board.space, trial))
     assert replay(derived, problem.costs, machine).seconds <= trial.seconds * (1 + 1e-9)
@@ -167,7 +167,7 @@ def test_what_is_used_first_comes_back_first() -> None:
     problem = Problem(graph, {op.name: Cost(2.0) for op in graph.ops}, machine, Budget(620), minimum_bytes=4)
     board = Board(space_of(problem, graph), (), Event())
     board.is_wanted.set()
-    trial = board.tried(board.space.start, lead=0.5)
+    trial = board.tried(board.space.start, SwapRule(lead=0.5))
     decisions = decisions_of(board.space, trial)
     assert [decision.storage for decision in decisions if isinstance(decision, Swap)] == ["b", "a"]
     assert replay(apply_laws(graph, decisions), problem.costs, machine).seconds == pytest.approx(trial.seconds)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import torch
 
+from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import lasting, passing
 from outgrow.analysis.updates import is_update
 from outgrow.frontends.fake.foreign import drawing_nothing
@@ -25,6 +26,7 @@ from outgrow.runtime.memory import unread
 from outgrow.runtime.over_operands import placed
 from outgrow.runtime.program import Aim, Call, Geometry, Instruction, Program, Result, Slot
 
+_NO_COSTS: Mapping[str, Cost] = MappingProxyType({})
 _NO_AIMS: Mapping[int, tuple[Aim, ...]] = MappingProxyType({})
 
 
@@ -34,11 +36,13 @@ def lower(
     addresses: Addresses | None = None,
     aims: Mapping[int, tuple[Aim, ...]] = _NO_AIMS,
     sunk: frozenset[str] = frozenset(),
+    *,
+    costs: Mapping[str, Cost] = _NO_COSTS,
 ) -> Program:
     """Return the program of a derived graph; `unread` gives storages, by size, whose content does not matter.
 
     With `addresses` it runs in an arena; `aims` say what its ops allocate there. Storages that are `sunk` go to the
-    tier below the next one.
+    tier below the next one; `costs` are those of its ops, by name as captured.
     """
     shown = stand_ins(graph, unread)
     leaving, passed = lasting(graph), passing(graph)
@@ -60,6 +64,7 @@ def lower(
         sunk=sunk,
         addresses=addresses,
         aims=aims,
+        costs=costs,
     )
 
 

@@ -22,7 +22,7 @@ from outgrow.frontends.parts.shared_budget import NOBODY, Pause, Ready, Shared, 
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.tracing.captured import GraphResult
 from outgrow.runtime import arena
-from outgrow.runtime.execute import Progress, Run, is_as_captured
+from outgrow.runtime.execute import Run, is_as_captured
 from outgrow.runtime.program import Result
 from outgrow.runtime.repeated import Running, again
 from outgrow.runtime.results import fill
@@ -71,7 +71,7 @@ class Waiting:
         spill = platform.make_ready(ready.program, call.given.tensors, capacity)
         memory = platform.memory(ready.program, is_timed=observes)
         observe = observes and ready.runs == 0
-        return calls.made_ready(call, ready.prepared.costs, spill, memory, capacity, Progress(), observe=observe)
+        return calls.made_ready(call, spill, memory, capacity, observe=observe)
 
     def wait(self) -> None:
         """Note that the run waits for its backward pass, and what the process holds."""

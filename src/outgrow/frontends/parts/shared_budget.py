@@ -27,12 +27,12 @@ from outgrow.frontends.parts.between import Between, between
 from outgrow.frontends.parts.casts import Casts, cast_inputs
 from outgrow.frontends.parts.joint import Origin, hole_of, open_results
 from outgrow.frontends.platforms.platform import Platform
-from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.machine import Machine
+from outgrow.planning.planned import Planned
 from outgrow.planning.problem import silent
 from outgrow.runtime.program import Call, Program, Result
 from outgrow.simulation import replay
@@ -155,7 +155,7 @@ class Ready:
     origin: Origin
     shapes: tuple[tuple[int, ...], ...]
     captured: Captured
-    prepared: Prepared
+    prepared: Planned
     program: Program
     hole: int | None
     open: tuple[int, ...]
@@ -324,7 +324,7 @@ def _rooms(shared: Shared, captured: Captured, others: int, before: Ready | None
     return [Room(always, share) for share in waiting]
 
 
-def _fitted(shared: Shared, given: Given, room: Room, *, is_last: bool) -> tuple[Prepared, Program]:
+def _fitted(shared: Shared, given: Given, room: Room, *, is_last: bool) -> tuple[Planned, Program]:
     """Return a plan that leaves `room` to others, and its program. Raises `Infeasible` where there is none."""
     captured, platform = given.captured, shared.platform
     graph = captured.graph

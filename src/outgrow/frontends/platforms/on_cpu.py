@@ -12,18 +12,19 @@ from outgrow.analysis.cost import Cost
 from outgrow.errors import TierFailure
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.preparing.measure import CostCache, open_cost_cache, this_machine
-from outgrow.frontends.preparing.prepare import Prepared, unseen_overhead_bytes
+from outgrow.frontends.preparing.overhead import unseen_overhead_bytes
 from outgrow.frontends.preparing.settings import Settings, remark_beyond_memory
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
+from outgrow.planning.planned import Planned
 from outgrow.remarks import remark
 from outgrow.runtime import arena, freeing, process
 from outgrow.runtime.exported import note_exports
 from outgrow.runtime.heap import Heap
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.memory import give_back_mapped
-from outgrow.runtime.numbered import NumberedProgram, numbered
+from outgrow.runtime.numbered import numbers_of
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import bring_home, is_exchangeable, resident
@@ -77,10 +78,10 @@ class OnCpu:
     def least_bytes(self) -> int:
         return freeing.least_bytes()
 
-    def program(self, captured: Captured, prepared: Prepared) -> Program:  # noqa: ARG002
-        return numbered(lower(prepared.derived), prepared.costs)
+    def program(self, captured: Captured, prepared: Planned) -> Program:  # noqa: ARG002
+        return lower(prepared.derived, costs=prepared.costs)
 
-    def needed_bytes(self, prepared: Prepared, program: Program) -> int:  # noqa: ARG002
+    def needed_bytes(self, prepared: Planned, program: Program) -> int:  # noqa: ARG002
         """There are no holes: the arena moves memory to where it is wanted."""
         return prepared.plan.predicted.peak_bytes
 
@@ -90,8 +91,7 @@ class OnCpu:
         freeing.trim()
 
     def make_ready(self, program: Program, tensors: Mapping[str, Tensor], capacity_bytes: int) -> Spill | None:  # noqa: ARG002
-        if isinstance(program, NumberedProgram):
-            _ = program.numbers  # they take memory, which is there before somebody asks what is left
+        numbers_of(program)  # they take memory, which is there before somebody asks what is left
         if not program.moves:
             bring_home(tensor.untyped_storage() for tensor in tensors.values())
             return None

@@ -25,7 +25,6 @@ from outgrow.frontends.platforms.beside_device import BesideDevice
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.measure import CostCache, machine_of, open_cost_cache
-from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.captured import Captured, Given
@@ -34,6 +33,7 @@ from outgrow.ir.graph import Graph, Op, Role
 from outgrow.ir.machine import Machine
 from outgrow.plan import Addresses
 from outgrow.planning.addresses.addresses import ALIGNMENT_BYTES, addresses_of, outside
+from outgrow.planning.planned import Planned
 from outgrow.remarks import remark
 from outgrow.runtime import arena
 from outgrow.runtime.device import BesideHost, Cuda, given_room
@@ -156,7 +156,7 @@ class OnDevice:
     def least_bytes(self) -> int:
         return ALIGNMENT_BYTES
 
-    def program(self, captured: Captured, prepared: Prepared) -> Program:
+    def program(self, captured: Captured, prepared: Planned) -> Program:
         graph = prepared.derived
         if not self._rehearsal.knows(graph):
             self._close_arenas()  # of ops that only a plan has, in place or in parts, which are tried now
@@ -169,9 +169,9 @@ class OnDevice:
             for at, item in enumerate(graph.instructions)
             if isinstance(item, Op)
         }
-        return lower(graph, self._unread, addresses, aims, sunk(graph, prepared.machine))
+        return lower(graph, self._unread, addresses, aims, sunk(graph, prepared.machine), costs=prepared.costs)
 
-    def needed_bytes(self, prepared: Prepared, program: Program) -> int:
+    def needed_bytes(self, prepared: Planned, program: Program) -> int:
         """Scratch is in the arena where the allocator can be directed, and beside it otherwise."""
         scratch = [0 if self._rehearsal.directed else cost.workspace_bytes for cost in prepared.costs.values()]
         addresses = program.placed

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from outgrow.analysis.cost import Cost
 from outgrow.frontends.preparing.measure import CostCache
-from outgrow.frontends.preparing.prepare import Prepared
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
+from outgrow.planning.planned import Planned
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Moment, Recording
@@ -58,11 +58,11 @@ class Platform(Protocol):
         """Return the smallest size at which a storage that dies makes room for any other."""
         ...
 
-    def program(self, captured: Captured, prepared: Prepared) -> Program:
+    def program(self, captured: Captured, prepared: Planned) -> Program:
         """Return the program of a plan."""
         ...
 
-    def needed_bytes(self, prepared: Prepared, program: Program) -> int:
+    def needed_bytes(self, prepared: Planned, program: Program) -> int:
         """Return what a program needs of the capacity, with the holes between addresses."""
         ...
 

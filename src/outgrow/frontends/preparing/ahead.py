@@ -6,18 +6,93 @@ takes itself: modules that are imported, data that are read, steps as graphs.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from pathlib import Path
 
+from outgrow.analysis.cost import Cost, costs_of
 from outgrow.errors import Infeasible
-from outgrow.frontends.preparing.prepare import How, KnownMachine, Prepared, plan_captured, problem_of
+from outgrow.frontends.preparing.measure import open_cost_cache, this_machine
+from outgrow.frontends.preparing.overhead import unseen_overhead_bytes, within
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.workloads.steps import capture_steps
 from outgrow.frontends.workloads.workload import Workload
+from outgrow.ir.machine import Machine
+from outgrow.plan import UNLIMITED, Budget
+from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.pareto import range_of
-from outgrow.planning.problem import Problem
+from outgrow.planning.planned import Planned
+from outgrow.planning.planner import planned
+from outgrow.planning.problem import Problem, silent
+from outgrow.runtime.freeing import least_bytes as heap_least_bytes
 from outgrow.runtime.freeing import settled_bytes
+from outgrow.runtime.tiers import offload_folder
+
+
+@dataclass(frozen=True)
+class KnownMachine:
+    """A machine, and what is known of the costs of ops on it."""
+
+    machine: Machine
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+
+
+def known_machine(offload_dir: Path | None = None) -> KnownMachine:
+    """Return this machine with measured rates, and the costs that were observed on it."""
+    return KnownMachine(this_machine(offload_folder(offload_dir)), open_cost_cache().known)
+
+
+def problem_of(captured: Captured, target: KnownMachine, taken_bytes: int = 0) -> Problem:
+    """Return the problem of planning a captured step that has not run yet, without a budget.
+
+    The process takes `taken_bytes` for other things.
+    """
+    graph = captured.graph
+    return Problem(
+        graph,
+        costs_of(graph, target.machine.device, target.costs),
+        target.machine,
+        Budget(UNLIMITED, _overhead_bytes(captured, taken_bytes, UNLIMITED)),
+        least_bytes=heap_least_bytes(),
+    )
+
+
+def _overhead_bytes(captured: Captured, taken_bytes: int, limit_bytes: int) -> int:
+    return taken_bytes + captured.copied_bytes + unseen_overhead_bytes(captured.graph, limit_bytes)
+
+
+@dataclass(frozen=True)
+class How:
+    """How a step is planned: by which planner, with a proof of how near the plan is to the best one, or quickly."""
+
+    planner: str = "search"
+    prove: bool = True
+    quick: bool = False
+    solver_seconds: float = SOLVER_SECONDS
+    progress: Callable[[str, float], None] = silent
+
+
+def plan_captured(
+    captured: Captured, target: KnownMachine, budget_bytes: int, how: How, taken_bytes: int = 0
+) -> Planned:
+    """Plan a captured step before it has run, in a process that takes `taken_bytes` for other things.
+
+    Raises `Infeasible` if the budget is below the floor.
+    """
+    problem = replace(
+        problem_of(captured, target, taken_bytes),
+        quick=how.quick,
+        solver_seconds=how.solver_seconds,
+        progress=how.progress,
+    )
+    found = within(
+        budget_bytes,
+        lambda limit: _overhead_bytes(captured, taken_bytes, limit),
+        lambda budget: planned(replace(problem, budget=budget), how.planner, prove=how.prove),
+    )
+    found.require_verified()
+    return found
 
 
 @dataclass(frozen=True)
@@ -28,14 +103,14 @@ class Ahead:
     target: KnownMachine
     taken_bytes: int = 0
 
-    def planned(self, budget_bytes: int, how: How) -> Prepared:
+    def planned(self, budget_bytes: int, how: How) -> Planned:
         """Return the plan of the last step; raises `Infeasible`, naming the largest floor, if one does not fit."""
         quickly = [self._tried(step, budget_bytes, How(prove=False, quick=True)) for step in self.steps[:-1]]
         found = [*quickly, self._tried(self.steps[-1], budget_bytes, how)]
         refusals = [item for item in found if isinstance(item, Infeasible)]
         if refusals:
             raise max(refusals, key=attrgetter("floor_bytes"))
-        plans = [item for item in found if isinstance(item, Prepared)]
+        plans = [item for item in found if isinstance(item, Planned)]
         floor = max(item.plan.floor_bytes for item in plans)
         return replace(plans[-1], plan=replace(plans[-1].plan, floor_bytes=floor))
 
@@ -48,7 +123,7 @@ class Ahead:
         problems = (problem_of(step, self.target, self.taken_bytes) for step in self.steps)
         return max(range_of(Orders(problem))[0] for problem in problems)
 
-    def _tried(self, step: Captured, budget_bytes: int, how: How) -> Prepared | Infeasible:
+    def _tried(self, step: Captured, budget_bytes: int, how: How) -> Planned | Infeasible:
         try:
             return plan_captured(step, self.target, budget_bytes, how, self.taken_bytes)
         except Infeasible as refusal:

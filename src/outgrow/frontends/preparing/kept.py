@@ -18,7 +18,8 @@ from outgrow.ir.text import fingerprint
 from outgrow.plan import Plan, Stow, Swap
 from outgrow.planning.compiled import folder
 from outgrow.planning.order.lean import Orders
-from outgrow.planning.planner import Planned, planned
+from outgrow.planning.planned import Planned
+from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.report.planfile import plan_from_json, plan_to_data
 

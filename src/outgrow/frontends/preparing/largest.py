@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from outgrow.errors import Infeasible, InvalidWorkload
-from outgrow.frontends.preparing.ahead import Ahead
-from outgrow.frontends.preparing.prepare import How, Prepared
+from outgrow.frontends.preparing.ahead import Ahead, How
 from outgrow.planning.pareto import slowdown_of
+from outgrow.planning.planned import Planned
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Trial:
     """One value of the setting: what was planned for it, or why there is no plan."""
 
     value: int
-    found: Prepared | Infeasible | InvalidWorkload
+    found: Planned | Infeasible | InvalidWorkload
 
     def fits(self, slowdown: float) -> bool:
         """Return whether there is a plan that is at most this much slower than in core."""
-        return isinstance(self.found, Prepared) and slowdown_of(self.found.plan) <= slowdown
+        return isinstance(self.found, Planned) and slowdown_of(self.found.plan) <= slowdown
 
 
 def trial(ahead: Ahead, budget_bytes: int, planner: str, value: int) -> Trial:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from outgrow.analysis.cost import cost_key, costs_of
 from outgrow.errors import Infeasible
-from outgrow.frontends.preparing.prepare import How, KnownMachine, plan_captured
+from outgrow.frontends.preparing.ahead import How, KnownMachine, plan_captured
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.workers.divisible import Divisible, exchange_costs
 from outgrow.ir.flight import ARRIVED

@@ -16,7 +16,6 @@ both.
 """
 
 from collections.abc import Hashable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -25,6 +24,7 @@ from outgrow.analysis.updates import first_update
 from outgrow.ir.graph import Graph, Role
 from outgrow.plan import Decision, Move
 from outgrow.planning.bound.bound import VARIABLES, bound_seconds
+from outgrow.planning.compiled import off_main_thread
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.order.jobs import alone, jobs_of, profile
 from outgrow.planning.order.moves import moves_to
@@ -63,8 +63,7 @@ class Orders:
         graph = self.problem.graph
         if len(graph.ops) > _MOST_OPS:
             return None
-        with ThreadPoolExecutor(1) as pool:  # compiled code does not bear Ctrl-C, which strikes the main thread
-            moves = pool.submit(_moves, self.problem).result()
+        moves = off_main_thread(lambda _: _moves(self.problem))
         return (apply_laws(graph, moves), moves) if moves else None
 
     def freed(self, problem: Problem) -> _Freed:

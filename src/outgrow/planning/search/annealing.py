@@ -17,12 +17,12 @@ import numpy as np
 
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.changes import Alike, change
-from outgrow.planning.search.choice import FARTHEST, PARTLY, choose
-from outgrow.planning.search.residence import residence
+from outgrow.planning.search.choice import FARTHEST, PARTLY, SwapRule, choose
+from outgrow.planning.search.residence import Gaps, PlainResidence, residence
 from outgrow.planning.search.sequence import OpSequence, Policy, expanded
 from outgrow.planning.search.space import Space
 from outgrow.planning.search.tables import Tables
-from outgrow.planning.search.transfers import Gaps, Rates, rates, walk
+from outgrow.planning.search.transfers import PlainTransfers, Rates, rates, walk
 
 HEADROOMS = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4)
 LEADS = (0.02, 0.1, 0.5)
@@ -52,9 +52,7 @@ class Trial(NamedTuple):
     """A policy, the habits beside it, and what they cost."""
 
     policy: Policy
-    headroom: float
-    rule: int
-    lead: float
+    rule: SwapRule
     seconds: float
     excess_bytes: int
 
@@ -71,9 +69,9 @@ def conditions_of(space: Space) -> Conditions:
     )
 
 
-def tried(conditions: Conditions, policy: Policy, headroom: float, rule: int, lead: float) -> Trial:
-    """Return the trial of a policy under some habits."""
-    return Trial(*_tried_plainly(conditions, policy, headroom, rule, lead))
+def tried(conditions: Conditions, policy: Policy, rule: SwapRule) -> Trial:
+    """Return the trial of a policy under a rule."""
+    return _trial(*_tried_plainly(conditions, policy, rule))
 
 
 def annealed(
@@ -81,44 +79,53 @@ def annealed(
     begin: int, end: int,
 ) -> tuple[Trial, Trial]:  # fmt: skip
     """Make changes `begin` to `end` of a run; return where it stands then, and the best trial so far."""
-    found = _annealed_plainly(conditions, alike, now, best, random, cooling, begin, end)
-    return Trial(*found[:6]), Trial(*found[6:])
+    last, first = _annealed_plainly(conditions, alike, now, best, random, cooling, begin, end)
+    return _trial(*last), _trial(*first)
 
 
-_Plain: TypeAlias = tuple[Policy, float, int, float, float, int]
+_Plain: TypeAlias = tuple[Policy, tuple[int, float, float], float, int]
 """The fields of a `Trial`. What compiled code hands to Python is made of plain tuples and arrays: numba makes a named
 tuple by calling Python, where Ctrl-C may strike, and does not look whether it did."""
 
 
+def _trial(policy: Policy, rule: tuple[int, float, float], seconds: float, excess_bytes: int) -> Trial:
+    return Trial(policy, SwapRule(*rule), seconds, excess_bytes)
+
+
 @compiled
 def _plain(trial: Trial) -> _Plain:
-    return trial.policy, trial.headroom, trial.rule, trial.lead, trial.seconds, trial.excess_bytes
+    rule = trial.rule
+    return trial.policy, (rule.way, rule.headroom, rule.lead), trial.seconds, trial.excess_bytes
 
 
 @compiled
-def _tried_plainly(conditions: Conditions, policy: Policy, headroom: float, rule: int, lead: float) -> _Plain:
-    return _plain(_tried(conditions, policy, headroom, rule, lead))
+def _tried_plainly(conditions: Conditions, policy: Policy, rule: SwapRule) -> _Plain:
+    return _plain(_tried(conditions, policy, rule))
 
 
 @compiled
-def _tried(conditions: Conditions, policy: Policy, headroom: float, rule: int, lead: float) -> Trial:
+def _tried(conditions: Conditions, policy: Policy, rule: SwapRule) -> Trial:
     sequence = OpSequence(*expanded(conditions.tables, policy))
     if sequence.culprit >= 0:
-        return Trial(policy, headroom, rule, lead, np.inf, _NOWHERE)
-    seconds, live, fields, _ = residence(conditions.tables, sequence, policy)
+        return Trial(policy, rule, np.inf, _NOWHERE)
+    _, found = scheduled(conditions, sequence, policy, rule)
+    return Trial(policy, rule, found[0], found[1])
+
+
+@compiled
+def scheduled(
+    conditions: Conditions, sequence: OpSequence, policy: Policy, rule: SwapRule
+) -> tuple[PlainResidence, PlainTransfers]:
+    """What a sequence holds under a policy, and the transfers of the gaps that a rule chooses.
+
+    Returns the fields of `Residence` and those of `Transfers`.
+    """
+    held = residence(conditions.tables, sequence, policy)
+    seconds, live, fields, _ = held
     gaps = Gaps(*fields)
-    moved = choose(live, seconds, gaps, conditions.capacity_bytes, headroom, rule, conditions.part_bytes)
-    found = walk(
-        seconds,
-        live,
-        gaps,
-        moved,
-        conditions.capacity_bytes,
-        conditions.rates,
-        lead * seconds.sum(),
-        conditions.piece_bytes,
-    )
-    return Trial(policy, headroom, rule, lead, found[0], found[1])
+    capacity, lead = conditions.capacity_bytes, rule.lead * seconds.sum()
+    moved = choose(live, seconds, gaps, capacity, rule, conditions.part_bytes)
+    return held, walk(seconds, live, gaps, moved, capacity, conditions.rates, lead, conditions.piece_bytes)
 
 
 @compiled
@@ -133,28 +140,33 @@ def beats(trial: Trial, other: Trial, warmth: float) -> bool:
 def _annealed_plainly(
     conditions: Conditions, alike: Alike, now: Trial, best: Trial, random: np.random.Generator, cooling: Cooling,
     begin: int, end: int,
-) -> tuple[Policy, float, int, float, float, int, Policy, float, int, float, float, int]:  # fmt: skip
+) -> tuple[_Plain, _Plain]:  # fmt: skip
     for number in range(begin, end):
         if best.seconds <= cooling.enough:
             break
-        headroom, rule, lead, policy = now.headroom, now.rule, now.lead, now.policy
+        policy, rule = now.policy, now.rule
         if random.integers(0, 9) > 0:
             policy = policy.copy()
             change(alike, policy, random)
             if (policy == now.policy).all():
                 continue
         else:
-            habit = random.integers(0, 3)
-            if habit == 0:
-                headroom = HEADROOMS[random.integers(0, len(HEADROOMS))]
-            elif habit == 1:
-                lead = LEADS[random.integers(0, len(LEADS))]
-            else:
-                rule = FARTHEST if rule == PARTLY else PARTLY
-        trial = _tried(conditions, policy, headroom, rule, lead)
+            rule = _other(rule, random)
+        trial = _tried(conditions, policy, rule)
         temperature = cooling.warm * (cooling.cold / cooling.warm) ** (number / cooling.trials)
         if beats(trial, now, temperature * random.standard_exponential()):
             now = trial
         if beats(trial, best, 0.0):
             best = trial
-    return _plain(now) + _plain(best)
+    return _plain(now), _plain(best)
+
+
+@compiled
+def _other(rule: SwapRule, random: np.random.Generator) -> SwapRule:
+    """A rule that differs in one respect."""
+    which = random.integers(0, 3)
+    if which == 0:
+        return SwapRule(rule.way, HEADROOMS[random.integers(0, len(HEADROOMS))], rule.lead)
+    if which == 1:
+        return SwapRule(rule.way, rule.headroom, LEADS[random.integers(0, len(LEADS))])
+    return SwapRule(FARTHEST if rule.way == PARTLY else PARTLY, rule.headroom, rule.lead)

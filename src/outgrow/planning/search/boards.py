@@ -18,7 +18,7 @@ from outgrow.planning.floor import floor_of, require_feasible
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import Conditions, Trial, conditions_of, tried
-from outgrow.planning.search.choice import FARTHEST
+from outgrow.planning.search.choice import PLAIN, SwapRule
 from outgrow.planning.search.contracted import Contraction, contracted
 from outgrow.planning.search.sequence import Policy
 from outgrow.planning.search.space import Space, space_of
@@ -70,10 +70,10 @@ class Board:
         ops = (len(self.space.tables.op_seconds) + self.ops) / 2
         return int(_WORK / (max(ops, 1) * (1 + ops / _LARGE)))
 
-    def tried(self, policy: Policy, headroom: float = 0.0, rule: int = FARTHEST, lead: float = 0.1) -> Trial:
+    def tried(self, policy: Policy, rule: SwapRule = PLAIN) -> Trial:
         """Return what a policy costs."""
         self.check_wanted()
-        return tried(self.conditions, policy, headroom, rule, lead)
+        return tried(self.conditions, policy, rule)
 
     def contracted(self) -> "Board":
         """Return the board on which only what is large is seen."""

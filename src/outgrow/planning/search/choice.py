@@ -4,35 +4,50 @@ Gaps of storages that are stowed between steps are always chosen. Of the others,
 bytes fit into a share of the capacity. Compiled, since the search asks for thousands of choices.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from outgrow.planning.arrays import Flags, Integers, Reals
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.heights import heights_of, highest, lift
-from outgrow.planning.search.transfers import Gaps, without
+from outgrow.planning.search.residence import Gaps, without
 
 WIDEST, FARTHEST, PARTLY = 0, 1, 2
-"""Rules by which gaps are chosen: `widest`; `farthest`, whole gaps; and `farthest`, only as much as room is lacking."""
+"""How gaps are chosen: `widest`; `farthest`, whole gaps; and `farthest`, only as much as room is lacking."""
+
+
+class SwapRule(NamedTuple):
+    """How gaps are chosen, one of the three, and with which share of the capacity left free, the `headroom`.
+
+    Copies may come back `lead` early, as a share of the step.
+    """
+
+    way: int = FARTHEST
+    headroom: float = 0.0
+    lead: float = 0.1
+
+
+PLAIN = SwapRule()
+"""The rule where nothing else is said."""
 
 
 @compiled
-def choose(
-    live: Integers, seconds: Reals, gaps: Gaps, capacity: int, headroom: float, rule: int, part: int
-) -> Integers:
+def choose(live: Integers, seconds: Reals, gaps: Gaps, capacity: int, rule: SwapRule, part: int) -> Integers:
     """Choose how many bytes of each gap to swap by a rule, so that the share `headroom` of the capacity stays free.
 
     Gaps of storages that are stowed between steps move whole, whatever the rule. What moves of a gap that may move in
     part grows and shrinks by multiples of `part`.
     """
     begin, end, size = gaps.begin, gaps.end, gaps.size
-    target = int(capacity * (1 - headroom))
+    target = int(capacity * (1 - rule.headroom))
     is_stowed = (begin < 0) | (end == len(live))
     others = np.flatnonzero(~is_stowed)
     moved = np.where(is_stowed, size, 0)
     if len(others) < len(moved):
         live = without(live, begin, end, moved)
-    begin, end, size, whole = begin[others], end[others], size[others], gaps.whole[others] | (rule != PARTLY)
-    if rule == WIDEST:
+    begin, end, size, whole = begin[others], end[others], size[others], gaps.whole[others] | (rule.way != PARTLY)
+    if rule.way == WIDEST:
         moved[others] = widest(live, seconds, begin, end, size, target)
     else:
         moved[others] = farthest(live, begin, end, size, whole, target, part)

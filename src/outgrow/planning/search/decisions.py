@@ -13,22 +13,19 @@ import numpy as np
 
 from outgrow.plan import Decision, Piece, Recompute, Reuse, Stow, Swap
 from outgrow.planning.arrays import Integers
-from outgrow.planning.search.annealing import Trial, conditions_of
-from outgrow.planning.search.choice import choose
-from outgrow.planning.search.residence import residence_of
+from outgrow.planning.search.annealing import Trial, conditions_of, scheduled
+from outgrow.planning.search.residence import Gaps
 from outgrow.planning.search.sequence import OpSequence, sequence_of
 from outgrow.planning.search.space import Space
-from outgrow.planning.search.transfers import Gaps, Transfers, walk
+from outgrow.planning.search.transfers import Transfers
 from outgrow.rewriting.recompute import unused_suffix
 
 
 def decisions_of(space: Space, trial: Trial) -> tuple[Decision, ...]:
     """Return the decisions that a trial means: the same schedule once more, with the names of what it moves."""
     sequence = sequence_of(space.tables, trial.policy)
-    seconds, live, gaps, over = residence_of(space.tables, sequence, trial.policy)
-    given, lead = conditions_of(space), trial.lead * float(seconds.sum())
-    moved = choose(live, seconds, gaps, given.capacity_bytes, trial.headroom, trial.rule, given.part_bytes)
-    found = walk(seconds, live, gaps, moved, given.capacity_bytes, given.rates, lead, given.piece_bytes)
+    (_, _, fields, over), found = scheduled(conditions_of(space), sequence, trial.policy, trial.rule)
+    gaps = Gaps(*fields)
     names = named(space, sequence, over)
     storages = [names.instances[int(instance)] for instance in gaps.instance]
     return (*names.decisions, *_transferred(names.ops, storages, gaps, Transfers(*found)))

@@ -7,7 +7,7 @@ stowed, by the policy of the rest after its last use, has two gaps more: from be
 if it exists before the step, and from its last use to behind the last op.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,7 +15,21 @@ from outgrow.planning.arrays import Flags, Integers, Reals
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.sequence import KEEP, OpSequence, Policy
 from outgrow.planning.search.tables import Tables
-from outgrow.planning.search.transfers import Gaps
+
+
+class Gaps(NamedTuple):
+    """Rests that a swap may fill, by begin, then end: the instance of a storage that rests, and between which ops.
+
+    `dirty` is False where the same version already rested in an earlier gap (see `analysis.liveness.Gap`), and `whole`
+    is True where all of the storage moves or nothing.
+    """
+
+    instance: Integers
+    begin: Integers
+    end: Integers
+    size: Integers
+    dirty: Flags
+    whole: Flags
 
 
 class Residence(NamedTuple):
@@ -31,6 +45,12 @@ class Residence(NamedTuple):
     over: Integers
 
 
+PlainResidence: TypeAlias = tuple[
+    Reals, Integers, tuple[Integers, Integers, Integers, Integers, Flags, Flags], Integers
+]
+"""The fields of `Residence`, those of `Gaps` among them."""
+
+
 def residence_of(tables: Tables, sequence: OpSequence, policy: Policy) -> Residence:
     """Return what the instances of a sequence hold under the policy that the sequence comes from."""
     seconds, live, gaps, over = residence(tables, sequence, policy)
@@ -38,9 +58,7 @@ def residence_of(tables: Tables, sequence: OpSequence, policy: Policy) -> Reside
 
 
 @compiled
-def residence(
-    tables: Tables, sequence: OpSequence, policy: Policy
-) -> tuple[Reals, Integers, tuple[Integers, Integers, Integers, Integers, Flags, Flags], Integers]:
+def residence(tables: Tables, sequence: OpSequence, policy: Policy) -> PlainResidence:
     """The fields of `Residence`, those of `Gaps` among them.
 
     Of a storage that stays, only the first instance does; others are by-products of building another storage again.
@@ -191,3 +209,13 @@ def _whole(tables: Tables, sequence: OpSequence, written_over: Integers) -> Flag
                 if is_whole and storage[use_instance[use]] == operand:
                     whole[use_instance[use]] = True
     return whole
+
+
+@compiled
+def without(live: Integers, begin: Integers, end: Integers, moved: Integers) -> Integers:
+    """Live bytes at each op without those that are moved over the gaps."""
+    change = np.zeros(len(live) + 1, np.int64)
+    for gap in range(len(begin)):
+        change[begin[gap] + 1] -= moved[gap]
+        change[end[gap]] += moved[gap]
+    return live + np.cumsum(change[: len(live)])

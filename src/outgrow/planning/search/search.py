@@ -20,6 +20,8 @@ come from a fixed seed, and no run knows of one beside it.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from threading import Event
 
 import numpy as np
@@ -27,6 +29,7 @@ import numpy as np
 from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
+from outgrow.planning.compiled import off_main_thread
 from outgrow.planning.floor import needed_bytes
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
@@ -39,7 +42,7 @@ from outgrow.planning.search.annealing import (
     beats,
 )
 from outgrow.planning.search.boards import Board, boards
-from outgrow.planning.search.choice import FARTHEST, PARTLY, WIDEST
+from outgrow.planning.search.choice import FARTHEST, PARTLY, WIDEST, SwapRule
 from outgrow.planning.search.decisions import decisions_of
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, Policy
 from outgrow.planning.search.space import Space
@@ -82,7 +85,7 @@ class _Found:
         if board is None or contraction is None:
             return self
         policy = contraction.spread(self.trial.policy)
-        trial = board.tried(policy, self.trial.headroom, self.trial.rule, self.trial.lead)
+        trial = board.tried(policy, self.trial.rule)
         return _Found(board, _settled(board, trial))
 
 
@@ -94,15 +97,7 @@ def search(problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision,
     """
     if needed_bytes(problem) <= problem.budget.capacity_bytes:
         return ()
-    is_wanted = Event()
-    is_wanted.set()
-    with ThreadPoolExecutor(1) as pool:
-        searching = pool.submit(_searched, problem, orders, graph, free, is_wanted)
-        try:
-            found = searching.result()
-        finally:
-            is_wanted.clear()
-            del searching  # a refusal, which it keeps, would keep this frame and the batch until garbage is collected
+    found = off_main_thread(partial(_searched, problem, orders, graph, free))
     return _first_admitted(problem, sorted(found, key=_seconds))
 
 
@@ -122,10 +117,7 @@ def _first_admitted(problem: Problem, ranked: Iterable[_Found]) -> tuple[Stage, 
 def _searched(
     problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision, ...], is_wanted: Event
 ) -> list[_Found]:
-    """Return what the search finds, and plain trials.
-
-    Not for the main thread: compiled code does not bear Ctrl-C.
-    """
+    """Return what the search finds, and plain trials."""
     scanned: list[_Found] = []
     plain: list[_Found] = []
     for group in boards(problem, orders, graph, free, is_wanted):
@@ -154,7 +146,7 @@ def _scanned(board: Board) -> Trial:
     best = stowing if beats(stowing, best, 0.0) else best
     for policy in _cheap(board.space, best.policy):
         for headroom, lead in ((0.0, 0.1), (0.08, 0.1), (0.25, 0.5)):
-            trial = board.tried(policy, headroom, lead=lead)
+            trial = board.tried(policy, SwapRule(FARTHEST, headroom, lead))
             if beats(trial, best, 0.0):
                 best = trial
     if board.space.problem.quick:
@@ -185,7 +177,7 @@ def _kind_by_kind(board: Board, best: Trial) -> Trial:
             for choice in (KEEP, REBUILD, DISCARD):
                 policy = best.policy.copy()
                 policy[members] = choice
-                trial = board.tried(policy, best.headroom, best.rule, best.lead)
+                trial = board.tried(policy, best.rule)
                 if beats(trial, best, 0.0):
                     best = trial
     return best
@@ -193,13 +185,11 @@ def _kind_by_kind(board: Board, best: Trial) -> Trial:
 
 def _settled(board: Board, trial: Trial) -> Trial:
     """Return the policy under the habits that suit it best; the rule that looks at every gap is for small steps."""
-    rules = (FARTHEST, PARTLY, WIDEST) if board.ops <= _SMALL else (FARTHEST, PARTLY)
-    for headroom in HEADROOMS:
-        for lead in LEADS:
-            for rule in rules:
-                other = board.tried(trial.policy, headroom, rule, lead)
-                if beats(other, trial, 0.0):
-                    trial = other
+    ways = (FARTHEST, PARTLY, WIDEST) if board.ops <= _SMALL else (FARTHEST, PARTLY)
+    for headroom, lead, way in product(HEADROOMS, LEADS, ways):
+        other = board.tried(trial.policy, SwapRule(way, headroom, lead))
+        if beats(other, trial, 0.0):
+            trial = other
     return trial
 
 

@@ -25,7 +25,7 @@ that `simulation.replay` finds for the derived graph, or more: a copy out that i
 first, keeps its turn here. Compiled, since the search asks for thousands of schedules.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,24 +33,10 @@ from outgrow.ir.machine import LinkRates
 from outgrow.planning.arrays import Flags, Integers, Reals
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.heights import height, heights_of, highest, lift
+from outgrow.planning.search.residence import Gaps, without
 
 _SLACK = 1 + 1e-9
 """What rounding may add to a sum of seconds."""
-
-
-class Gaps(NamedTuple):
-    """Rests that a swap may fill, by begin, then end: the instance of a storage that rests, and between which ops.
-
-    `dirty` is False where the same version already rested in an earlier gap (see `analysis.liveness.Gap`), and `whole`
-    is True where all of the storage moves or nothing.
-    """
-
-    instance: Integers
-    begin: Integers
-    end: Integers
-    size: Integers
-    dirty: Flags
-    whole: Flags
 
 
 class Rates(NamedTuple):
@@ -79,6 +65,10 @@ class Transfers(NamedTuple):
     piece_before: Integers
 
 
+PlainTransfers: TypeAlias = tuple[float, int, Integers, Flags, Integers, Integers, Integers, Integers]
+"""The fields of `Transfers`."""
+
+
 def rates(link: LinkRates) -> Rates:
     """Return what a link does."""
     return Rates(1 / link.out_bytes_per_second, 1 / link.in_bytes_per_second, link.latency_seconds, link.half_duplex)
@@ -88,7 +78,7 @@ def rates(link: LinkRates) -> Rates:
 def walk(  # noqa: C901, PLR0912, PLR0915
     seconds: Reals, live: Integers, gaps: Gaps, moved: Integers, capacity: int, link: Rates, lead: float,
     piece_bytes: int,
-) -> tuple[float, int, Integers, Flags, Integers, Integers, Integers, Integers]:  # fmt: skip
+) -> PlainTransfers:  # fmt: skip
     """The walk of the module's docstring, for ops of these seconds and live bytes, of whose gaps `moved` bytes move.
 
     Returns the fields of `Transfers`.
@@ -260,13 +250,3 @@ def walk(  # noqa: C901, PLR0912, PLR0915
         total, excess, dropped, is_clean,
         piece_gap[:pieces].copy(), piece_begin[:pieces].copy(), piece_end[:pieces].copy(), piece_before[:pieces].copy(),
     )  # fmt: skip
-
-
-@compiled
-def without(live: Integers, begin: Integers, end: Integers, moved: Integers) -> Integers:
-    """Live bytes at each op without those that are moved over the gaps."""
-    change = np.zeros(len(live) + 1, np.int64)
-    for gap in range(len(begin)):
-        change[begin[gap] + 1] -= moved[gap]
-        change[end[gap]] += moved[gap]
-    return live + np.cumsum(change[: len(live)])
