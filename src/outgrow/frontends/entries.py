@@ -95,7 +95,7 @@ class Entries:
         self._step, self._training, self._settings, self._platform = step, training, settings, platform
         self._progress = progress
         self._by_signature: dict[Signature, list[Entry]] = {}
-        self._overwritten: dict[Left, None] = {}
+        self._overwritten: dict[tuple[int, str], Left] = {}
         self._counts: dict[Hashable, Count] = {}
         """Numbers in attributes that some captured step counts up, by their locations; signatures leave them out."""
         self._calls = self._made = self._dropped = self._crowded_out = 0
@@ -181,7 +181,7 @@ class Entries:
         )
         self._made += 1
         if captured.overwritten or captured.counts:
-            self._overwritten |= dict.fromkeys(captured.overwritten)
+            self._overwritten |= {item.key: item.merged(self._overwritten) for item in captured.overwritten}
             self._counts |= {count.location.key: count for count in captured.counts if count.is_signed}
             key = self._signature(args, kwargs)
         self._warn_of_changed(entry)
@@ -222,7 +222,7 @@ class Entries:
 
     def _signature(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Signature:
         """Return the signature of a call; what is in attributes that captured steps overwrite makes no difference."""
-        with withheld(self._overwritten):
+        with withheld(self._overwritten.values()):
             training, counts = self._training, self._counts.values()
             return signature(self._step, training.models, training.optimizers, args, kwargs, counts)
 

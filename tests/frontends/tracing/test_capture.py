@@ -156,6 +156,19 @@ def test_groups_that_a_refused_step_adds_are_taken_away() -> None:
     assert [group["params"] for group in groups] == [[first.weight]]
 
 
+def test_a_parameter_that_a_step_adds_to_a_group_is_refused() -> None:
+    """The next step would train it."""
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    optimizer = SGD([first.weight], lr=0.1)
+
+    def step() -> None:
+        optimizer.param_groups[0]["params"].append(second.weight)
+
+    with pytest.raises(Uncapturable, match="which parameters are in param_groups of optimizer 0"):
+        capture(step, [first, second], [optimizer])
+    assert [group["params"] for group in optimizer.param_groups] == [[first.weight]]
+
+
 def test_a_weight_decay_that_becomes_nonzero_trips_the_guard() -> None:
     """What an optimizer skips because a hyper-parameter is 0 is not skipped when it no longer is."""
     job = made(lambda: mlp(SGD, lr=0.1, weight_decay=0.0))
@@ -782,7 +795,7 @@ def test_tensors_in_a_tuple_of_a_group_are_told_apart() -> None:
 
 
 def test_attributes_of_parameters_are_as_before() -> None:
-    """The step's Python runs once more where it is called itself."""
+    """A step that changes one is refused, since it would do so once."""
     model = nn.Linear(2, 2)
     weight: Any = model.weight
     weight.count = 0
@@ -791,7 +804,8 @@ def test_attributes_of_parameters_are_as_before() -> None:
         weight.count += 1
         return model(x)
 
-    capture(step, [model], [], (torch.ones(1, 2),))
+    with pytest.raises(Uncapturable, match="'count' of parameter 'weight'"):
+        capture(step, [model], [], (torch.ones(1, 2),))
     assert weight.count == 0
 
 

@@ -1,5 +1,7 @@
 """What a step leaves in attributes of modules is there after each call, or the step is refused."""
 
+import copy
+import pickle
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -10,6 +12,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+import outgrow
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
@@ -235,6 +238,126 @@ def test_what_the_next_step_would_read_is_refused(make: Callable[[], Base], name
     assert model.hidden is None
     assert not any(item.any() for item in model.earlier)
     assert model.named == {}
+
+
+class Annealing(Base):
+    """Makes a tensor anew of the one that was there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heat = torch.ones(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.heat = self.heat * 0.5
+        return self.linear(x).sum() * self.heat
+
+
+class Beginning(Base):
+    """Remembers whether it has begun by a flag beside what it averages."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.detach().mean(0)
+        if self.is_odd:
+            assert self.hidden is not None
+            mean = 0.9 * self.hidden + mean
+        self.hidden = mean
+        self.is_odd = True
+        return self.linear(x - self.hidden).sum()
+
+
+class Asking(Base):
+    """Asks what is there before it reads it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_tensor(self.hidden):
+            x = x + self.hidden
+        if "last" in self.named:
+            x = x + self.named["last"]
+        self.hidden = self.named["last"] = x.detach()
+        return self.linear(x).sum()
+
+
+class Alternating(Base):
+    """Does something else for every other entry of a list."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.earlier.append(x.detach().mean())
+        return self.linear(x).sum() * (len(self.earlier) % 2 + 1)
+
+
+@pytest.mark.parametrize("make", [Annealing, Beginning, Asking, Alternating])
+def test_state_that_the_next_step_finds_by_other_ways_is_refused(make: Callable[[], Base]) -> None:
+    """By a flag, by the type of what is there, by a key, by how much it is, or as a tensor to make another of."""
+    model = make()
+    before = dict(vars(model))
+    with pytest.raises(Uncapturable, match=rf"{make.__name__}\.(heat|hidden|earlier)"):
+        captured(model)
+    assert vars(model).keys() == before.keys()
+    assert all(item is before[name] for name, item in vars(model).items())
+    assert (model.earlier, model.named) == ([], {})
+
+
+class Starting(Base):
+    """Begins otherwise than it goes on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = self.linear(x if self.hidden is None else x * 2).sum()
+        self.hidden = x.detach()
+        return loss
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
+def test_a_first_step_that_is_another_one_has_a_plan_of_its_own() -> None:
+    """Also where the user begins anew; what nobody asks for makes no difference."""
+
+    def losses(*, compiled: bool) -> tuple[list[float], int]:
+        torch.manual_seed(0)
+        model = Starting()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Tensor) -> Tensor:
+            loss = model(x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB") if compiled else step
+        found: list[float] = []
+        for at in range(6):
+            if at == 3:
+                model.hidden = None
+            found.append(run(torch.ones(2, 4)).item())
+        return found, len(run.plans.plans) if isinstance(run, outgrow.Step) else 2
+
+    assert losses(compiled=True) == losses(compiled=False)
+
+
+def test_what_is_left_can_be_copied_and_looks_like_what_it_was() -> None:
+    """A model that is saved, or copied, goes on not knowing it."""
+    model = Starting()
+    (left,) = captured(model).overwritten
+    left.withhold()
+    assert isinstance(model.hidden, Tensor)
+    again = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    with pytest.raises(Uncapturable, match=r"Starting\.hidden"):
+        torch.add(again.hidden, 1)
+
+
+def test_attributes_of_parameters_that_a_step_changes_are_refused() -> None:
+    """They would be as they were in every step."""
+    for change in ("seen = getattr(w, 'seen', 0) + 1", "last = w.detach() * 2"):
+        model = Base()
+        w = model.linear.weight
+
+        def step(x: Tensor, w: Tensor = w, model: Base = model, change: str = change) -> Tensor:
+            name, _, value = change.partition(" = ")
+            setattr(w, name, eval(value))
+            return model.linear(x).sum()
+
+        with pytest.raises(Uncapturable, match=f"the step changes '{change.split()[0]}' of parameter 'linear.weight'"):
+            capture(step, [model], [], (torch.ones(2, 4),))
+        assert vars(w) == {}
 
 
 def test_what_depends_on_shapes_or_is_not_read_is_not_refused() -> None:

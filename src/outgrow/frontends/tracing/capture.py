@@ -20,9 +20,10 @@ from outgrow.frontends.tracing.assembly import captured_from
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.attributes import Contents, Left, Read, Settled, next_step
-from outgrow.frontends.user.counts import Did, counted
+from outgrow.frontends.user.counts import OTHERWISE, Did, counted
 from outgrow.frontends.user.drawn import living_generators
 from outgrow.frontends.user.escapes import check_nothing_is_kept, older_objects_apart, taken_out_on_failure
+from outgrow.frontends.user.refusals import DROP_IN
 from outgrow.frontends.user.state import Training
 
 
@@ -82,30 +83,63 @@ def _captured_by(
     counts = counted(did, lambda: _did(traced_anew(), is_anew=True))
     if counts:
         captured = captured.counting(counts)
-    if not left:
-        return captured
+    return _leaving(captured, did, left, traced_anew) if left else captured
 
-    def trace_next(settled: Sequence[Settled | Contents], not_to_read: Sequence[Left]) -> None:
+
+def _leaving(captured: Captured, did: Did, left: Sequence[Left], traced_anew: Callable[[], Traced]) -> Captured:
+    """Return a captured step that has `left` something in attributes, once the next step is known not to read it."""
+
+    def next_did(settled: Sequence[Settled | Contents], not_to_read: Sequence[Left]) -> Did:
         with next_step(settled, not_to_read) as check_unmoved:
-            check_unmoved(traced_anew().settled)
+            found = _did(traced_anew(), is_anew=True)
+            check_unmoved(found.settled)
+            return found
 
-    owners = {id(item.owner) for item in left}
-    apart = tuple(item for item in captured.settled if id(item.owner) not in owners)
-    if len(apart) < len(captured.settled):
-        try:
-            trace_next(captured.settled, left)
-        except Read:
-            captured = replace(captured, settled=apart)
-    state = [item for item in left if item.depend]
-    if state:
-        try:
-            trace_next(captured.settled, state)
-        except Read as refusal:
-            raise Uncapturable(str(refusal)) from refusal
-    return replace(captured, overwritten=tuple(item for item in state if item.count))
+    settled = captured.settled
+    has_settled = {id(item.owner) for item in settled}
+    with_state = {id(item.owner) for item in left if item.depend}
+    state = [item for item in left if item.depend or id(item.owner) in with_state & has_settled]
+    remade = [item for item in left if id(item.owner) in has_settled - with_state]
+    try:
+        if remade:
+            try:
+                next_did(settled, [*state, *remade])
+            except Read as refusal:
+                owners = {id(item.owner) for item in remade}
+                if refusal.owner not in owners:
+                    raise
+                settled = tuple(item for item in settled if id(item.owner) not in owners)
+        found = next_did(settled, state) if state else did
+    except Read as refusal:
+        raise Uncapturable(str(refusal)) from refusal
+    overwritten = [item for item in state if item.count]
+    if overwritten:
+        is_alike = _is_alike(did, found if not settled else None, lambda: next_did((), state))
+        _check_told(overwritten, is_alike=is_alike)
+        overwritten = [replace(item, is_alike=is_alike) for item in overwritten]
+    return replace(captured, settled=settled, overwritten=tuple(overwritten))
+
+
+def _is_alike(did: Did, found: Did | None, next_did: Callable[[], Did]) -> bool:
+    """Whether the next step does what this one `did`, if nothing else has changed than that something is left there."""
+    try:
+        return (found or next_did()).beside(()) == did.beside(())
+    except OTHERWISE:
+        return False
+
+
+def _check_told(left: Sequence[Left], *, is_alike: bool) -> None:
+    """Refuse a step that the next one is not like, if signatures do not tell what is in containers."""
+    inside = next((item for item in left if item.is_inside), None)
+    if inside is not None and not is_alike:
+        raise Uncapturable(
+            f"the next step does something else because of what this one leaves in {inside.of}, where a captured step "
+            f"leaves nothing; keep it in a buffer that the step writes with copy_, or pass it as an argument{DROP_IN}"
+        )
 
 
 def _did(traced: Traced, *, is_anew: bool = False) -> Did:
     """Return what a step did when it was traced, with its program if that is to be compared."""
     found = Did("", traced.returned, traced.changed, traced.settled)
-    return replace(found, program=traced.module.code) if is_anew or found.numbers() else found
+    is_compared = is_anew or traced.left or found.numbers()
+    return replace(found, program=traced.module.code) if is_compared else found

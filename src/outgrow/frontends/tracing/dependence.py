@@ -2,9 +2,12 @@
 
 A value depends if its memory does: the operators of a trace are gone through in order, and one of which an operand
 depends lets all depend that it makes or writes, views of the same memory included. The step is given its arguments, and
-the state of models and optimizers; a tensor that it closes over is the same in every call, unless it is written.
+the state of models and optimizers; a tensor that it closes over is the same in every call, unless it is written, or
+another one is put into its place.
 What an operator asks of shapes alone does not count.
 """
+
+from collections.abc import Collection
 
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
@@ -24,10 +27,14 @@ _SHAPES_ALONE = frozenset(
 """Operators whose results do not depend on the content of their first operand."""
 
 
-def dependent(module: fx.GraphModule) -> frozenset[fx.Node]:
-    """Return the nodes of a trace whose results, as they are at its end, depend on what the step is given."""
+def dependent(module: fx.GraphModule, replaced: Collection[Tensor] = ()) -> frozenset[fx.Node]:
+    """Return the nodes of a trace whose results, as they are at its end, depend on what the step is given.
+
+    Tensors that are `replaced` in the step are others in the next one.
+    """
     nodes = list(module.graph.nodes)
     written = {at for node in nodes for operand in written_nodes(node) for at in _places(operand)}
+    written |= {place(tensor) for tensor in replaced}
     found: set[fx.Node] = set()
     places: set[int] = set()
     for node in nodes:

@@ -25,6 +25,7 @@ from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user import hooks
@@ -143,6 +144,7 @@ def _modes() -> Hashable:
         parametrize._cache_enabled > 0,
         hooks.of_saved_tensors(),
         tuple([_mode(mode) for mode in _get_current_function_mode_stack()]),
+        tuple([type(mode) for mode in _get_current_dispatch_mode_stack()]),
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_num_threads(),

@@ -43,7 +43,16 @@ from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.leaf import Kind, Leaf
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.traceable import made_traceable
-from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, differ, left_by
+from outgrow.frontends.user.attributes import (
+    Contents,
+    Kept,
+    Left,
+    Settled,
+    attributes_kept,
+    differ,
+    left_by,
+    replaced_by,
+)
 from outgrow.frontends.user.containers import check_open, open_dataclasses
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
@@ -279,7 +288,7 @@ def _trace(
             gradients=tuple(map(twins.twin, run.gradients)),
             schedulers=tuple(schedulers.waiting),
             settled=run.settled,
-            left=_left(run, module),
+            left=_left(run, module, twins),
             outside=replace(outside, helpers=tuple(helpers.values())),
             changed=run.changed,
             shared=sums.shared(module),
@@ -323,10 +332,11 @@ def _warn_of_given(given: Sequence[object], arguments: object) -> None:
         remark(_NOT_SEEN)
 
 
-def _left(run: _Run, module: fx.GraphModule) -> tuple[Left, ...]:
+def _left(run: _Run, module: fx.GraphModule, twins: Twins) -> tuple[Left, ...]:
     """Return what the step leaves in attributes; its module returns only the outputs of the run then."""
     kept = _taken_from(module, len(run.outputs))
-    return (*left_by(run.kept, kept, dependent(module) if kept else ()), *run.exchanged)
+    replaced = [twins.fakes[id(item)] for item in replaced_by(run.kept) if id(item) in twins.fakes]
+    return (*left_by(run.kept, kept, dependent(module, replaced) if kept else ()), *run.exchanged)
 
 
 def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:
@@ -478,7 +488,7 @@ def _has_fake_gradient(tensor: Tensor) -> bool:
 
 
 def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) -> None:
-    for what in {**before, **after}:
+    for what in {**dict.fromkeys(after), **before}:
         old, new = before.get(what), after.get(what)
         is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
         if _are_apart(old, new) and (is_symbolic or type(old) is not type(new) or old != new):

@@ -8,18 +8,21 @@
 All attributes are put back after the capture. Objects of other kinds are not looked into: a change of one happens once,
 at the capture, and the user is told; where a step puts another one in its place, the next step must not read it. A mask
 that a module would make only once is made in every step. What depends on the batch or on weights, such as a hidden
-state, must not be read by the next step: to find out, the step is traced again with an object in its place that refuses
-to be read. Such an object is there after each call as well, since what it stands for is not. A settled value that lets
-the next step read what cannot be left, such as the length of a table that is kept beside it, is not left either.
+state, or on what the attribute held before, must not be read by the next step: to find out, the step is traced again
+with an object in its place that refuses to be read. Such an object is there after each call as well, since what it
+stands for is not. It is of the same type to whoever asks; where the next step is another one because it is there,
+signatures tell. A settled value that lets the next step read a mask that is not left, such as the length of a table
+that is kept beside it, is not left either.
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
 import torch.utils._pytree as pytree
+from torch import SymBool, SymFloat, SymInt, Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.types import py_sym_types
@@ -34,6 +37,7 @@ from outgrow.remarks import remark
 _OF_MODULES = ("_parameters", "_buffers")
 _OF_OPTIMIZERS = ("state", "param_groups")
 """Attributes that are a module's tables of tensors, or an optimizer's."""
+_NUMBERS: dict[type, type] = {SymInt: int, SymFloat: float, SymBool: bool}
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _ONCE = (
     "The step changes {0}.{2}. outgrow does not look into a {1}, so this happens once, when the step is captured. Keep "
@@ -93,43 +97,85 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Values of a step, tensors or numbers, that a module or an optimizer keeps in an attribute, and what was there."""
+    """Values of a step, tensors or numbers, that a module or an optimizer keeps in an attribute, and what was there.
+
+    What is there now, or in a container, is of a `kind`; of a container there is a `form` without what is in it.
+    """
 
     owner: object
     name: str
     values: tuple[object, ...]
     replaced: object
+    kind: type
+    form: object = None
+
+    def is_state(self) -> bool:
+        """Whether it replaces a number: the next step makes it of that."""
+        return isinstance(self.replaced, int | float)
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
     """An attribute in which a step leaves `count` values; the next step must not read them if they `depend` on it.
 
-    They do if they depend on what the step was given, as numbers of tensors do, or if one of them replaces a number. If
-    there are none, it leaves another object there that is not looked into.
+    They do if they depend on what the step was given, as numbers of tensors do, or on what was there before. If there
+    are none, it leaves another object there that is not looked into. What is there, or in a container, is of a `kind`,
+    and a container has a `form`. If it `is_alike`, the next step is the same one, though something is left there.
     """
 
     owner: object
     name: str
     count: int
     depend: bool
+    kind: type
+    form: object = field(default=None, compare=False)
+    is_alike: bool = False
+
+    @property
+    def of(self) -> str:
+        """What to call it."""
+        return f"{type(self.owner).__name__}.{self.name}"
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is in a container, which stays."""
+        return is_container(vars(self.owner).get(self.name))
+
+    def refusing(self) -> "_Refusing":
+        """Return what stands for it, or for what is in it."""
+        return _Refusing(self.of, self.kind, id(self.owner))
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """By which it is found."""
+        return (id(self.owner), self.name)
+
+    def merged(self, known: Mapping[tuple[int, str], "Left"]) -> "Left":
+        """Return it for all steps that leave something there: whether one is there may matter to some of them."""
+        other = known.get(self.key)
+        return self if other is None or other.is_alike else replace(self, is_alike=False)
+
+    def is_told(self, there: object) -> bool:
+        """Whether what is in the attribute makes another step: nothing, or a number, where something is left."""
+        return not self.is_alike and (there is MISSING or is_settled(there))
 
     def withhold(self) -> None:
         """Let whoever reads it be refused; of a container, whoever reads what is in it."""
         table = vars(self.owner)
-        there, refusing = table.get(self.name), _Refusing(self.owner, self.name)
+        there, refusing = table.get(self.name), self.refusing()
         if is_container(there):
-            refill(there, _with_refusing(there, refusing, self.count))
+            refill(there, _with_refusing(there, refusing, self))
         else:
             table[self.name] = refusing
 
 
 @contextmanager
 def withheld(items: Iterable[Left]) -> Iterator[None]:
-    """Within this context the attributes are the same, whatever is in them; they have it again at the end."""
+    """Within this context the attributes are the same, whatever is left in them; they have it again at the end."""
     before = [(item, vars(item.owner).get(item.name, MISSING)) for item in items]
+    before = [(item, value) for item, value in before if not item.is_told(value)]
     for item, _ in before:
-        vars(item.owner)[item.name] = _Refusing(item.owner, item.name)
+        vars(item.owner)[item.name] = item.refusing()
     try:
         yield
     finally:
@@ -141,7 +187,11 @@ def withheld(items: Iterable[Left]) -> Iterator[None]:
 
 
 class Read(Uncapturable):
-    """What an earlier call left in an attribute is read."""
+    """What an earlier call left in an attribute is read; the `owner` of that is known by its identity."""
+
+    def __init__(self, message: str, owner: int = 0) -> None:
+        super().__init__(message)
+        self.owner = owner
 
 
 @dataclass(frozen=True)
@@ -205,7 +255,7 @@ class Attributes:
         each = zip(self.owners, self.before, strict=True)
         pairs = ((owner, name, copy.get(name), item) for owner, copy in each for name, item in vars(owner).items())
         return tuple(
-            Left(owner, name, 0, depend=True)
+            Left(owner, name, 0, depend=True, kind=type(new))
             for owner, name, old, new in pairs
             if old is not new and type(old) is type(new) and is_opaque(new)
         )
@@ -220,10 +270,14 @@ class Attributes:
     def kept(self) -> tuple[Kept, ...]:
         """Return the values of the step that attributes hold now."""
         found: list[Kept] = []
-        for owner, copy in zip(self.owners, self.before, strict=True):
+        copies = {id(container): copy for _, _, container, copy in self.containers}
+        for owner, before in zip(self.owners, self.before, strict=True):
             for name in [name for name in vars(owner) if name not in _held_elsewhere(owner)]:
-                fresh = tuple(x for x in _leaves(vars(owner)[name]) if is_empty(x) and id(x) not in self.known)
-                found += [Kept(owner, name, fresh, copy.get(name))] if fresh else []
+                there, old = vars(owner)[name], before.get(name)
+                fresh = tuple(x for x in _leaves(there) if is_empty(x) and id(x) not in self.known)
+                replaced = copies.get(id(old), old)
+                kept = Kept(owner, name, fresh, replaced, _kind_of(there, fresh), _like(there, None))
+                found += [kept] if fresh else []
         return tuple(found)
 
     def _is_full(self, value: object) -> bool:
@@ -250,9 +304,14 @@ def left_by(kept: Sequence[Kept], nodes: Iterable[object], depending: Collection
     found: list[Left] = []
     for item in kept:
         depend = [next(rest) in depending or isinstance(value, py_sym_types) for value in item.values]
-        is_state = any(depend) or isinstance(item.replaced, int | float)
-        found.append(Left(item.owner, item.name, len(depend), is_state))
+        is_state = any(depend) or item.is_state()
+        found.append(Left(item.owner, item.name, len(depend), is_state, item.kind, item.form))
     return tuple(found)
+
+
+def replaced_by(kept: Iterable[Kept]) -> list[Tensor]:
+    """Return the tensors in whose places a step has put other ones."""
+    return [leaf for item in kept for leaf in _leaves(item.replaced) if isinstance(leaf, Tensor)]
 
 
 @contextmanager
@@ -268,9 +327,9 @@ def next_step(
     for item in settled:
         item.leave()
     for item in left:
-        table, refusing = vars(item.owner), _Refusing(item.owner, item.name)
+        table, refusing = vars(item.owner), item.refusing()
         there = table.get(item.name)
-        table[item.name] = _all_refusing(there, refusing, item.count) if is_container(there) else refusing
+        table[item.name] = _all_refusing(there, refusing, item) if is_container(there) else refusing
     own = {id(vars(item.owner)[item.name]) for item in left}
 
     def check_unmoved(found: Sequence[Settled | Contents]) -> None:
@@ -288,17 +347,24 @@ def next_step(
 
 
 class _Refusing(Unreadable):
-    """Stands for a value of an earlier step in an attribute, which has a name."""
+    """Stands for a value of an earlier step in an attribute, which has a name; its type is told."""
 
-    def __init__(self, owner: object, name: str) -> None:
-        self._name = f"{type(owner).__name__}.{name}"
+    def __init__(self, name: str, kind: type, owner: int) -> None:
+        self._name, self._kind, self._owner = name, kind, owner
+
+    __class__ = property(lambda self: self._kind)  # for those who ask what it is
+
+    def __reduce_ex__(self, _protocol: object) -> tuple[object, ...]:
+        """Copy it, or pickle it, as what it is."""
+        return (_Refusing, (self._name, self._kind, self._owner))
 
     def error(self) -> Read:
         """Return the refusal."""
         return Read(
             f"what an earlier call left in {self._name} is read, where a captured step leaves nothing; return it from "
             "the step, and pass it as an argument where the next one needs it, or keep it in a buffer that the step "
-            f"writes with copy_{DROP_IN}"
+            f"writes with copy_{DROP_IN}",
+            self._owner,
         )
 
     def __repr__(self) -> str:
@@ -310,22 +376,37 @@ def is_container(value: object) -> TypeGuard[Container]:
     return type(value) in _CONTAINERS
 
 
-def _with_refusing(there: Container, refusing: _Refusing, count: int) -> Container:
-    """Return a container like one in which a step has left `count` values, of whose entries nobody knows which."""
+def _with_refusing(there: Container, refusing: _Refusing, left: Left) -> Container:
+    """Return a container like one in which a step has left values, of whose entries nobody knows which."""
     if isinstance(there, set):
         return {refusing}
     found = there.copy()
     if isinstance(found, dict):
-        found.update(dict.fromkeys(there or [""], refusing))
+        for form in (there, left.form):
+            found.update(_like(form, refusing) if isinstance(form, dict) else {})
     else:
         settled = [item for item in there if not isinstance(item, _Refusing)]
-        refill(found, [*settled, *[refusing] * count])
+        refill(found, [*settled, *[refusing] * left.count])
     return found
 
 
-def _all_refusing(there: Container, refusing: _Refusing, count: int) -> Container:
+def _like(value: object, entry: object) -> Any:
+    """Return a container like another one, with the same in the place of all that is in it; or just that."""
+    if not is_container(value):
+        return entry
+    found: Any = value.copy()
+    if isinstance(value, dict):
+        refill(found, {key: _like(item, entry) for key, item in value.items()})
+    elif isinstance(value, set):
+        refill(found, {entry})
+    else:
+        refill(found, [_like(item, entry) for item in value])
+    return found
+
+
+def _all_refusing(there: Container, refusing: _Refusing, left: Left) -> Container:
     """Return a container of which nobody may read anything, since it may be another one than that which is there."""
-    found = _with_refusing(there, refusing, count)
+    found = _with_refusing(there, refusing, left)
     if not isinstance(found, set | dict):
         refill(found, [refusing] * len(found))
     return found
@@ -391,3 +472,9 @@ def _leaves(value: object) -> list[object]:
 def is_empty(value: object) -> bool:
     """Whether a value has no content while a step is captured."""
     return isinstance(value, (FakeTensor, *py_sym_types))
+
+
+def _kind_of(there: object, fresh: Sequence[object]) -> type:
+    """Return of which type eager mode has what is in an attribute, or what is fresh in a container there."""
+    value = fresh[0] if fresh and is_container(there) else there
+    return Tensor if isinstance(value, FakeTensor) else _NUMBERS.get(type(value), type(value))

@@ -20,7 +20,7 @@ from outgrow.frontends.user.locations import Location
 from outgrow.frontends.user.outside import Changed, Filled
 from outgrow.frontends.user.unreadable import Unreadable
 
-_OTHERWISE = (Uncapturable, TypeError, ValueError, AttributeError, LookupError, AssertionError)
+OTHERWISE = (Uncapturable, TypeError, ValueError, AttributeError, LookupError, AssertionError)
 """What a step may end in that meets another object than a number."""
 
 
@@ -89,7 +89,7 @@ def counted(first: Did, traced_anew: Callable[[], Did]) -> tuple[Count, ...]:
             try:
                 again = traced_anew()
                 counts = again.counts(places)
-            except _OTHERWISE:
+            except OTHERWISE:
                 counts = None
         if not looked_at:
             return counts if counts and again.beside(places) == first.beside(places) else ()

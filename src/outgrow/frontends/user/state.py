@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.configuration import NUMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +277,9 @@ def plain_state(training: Training) -> dict[str, object]:
                 found[f"which module is {name!r} of model {model}"] = module
     for slot, parameter in parameters(training).items():
         found[f"requires_grad of parameter {slot.name!r} of model {slot.model}"] = parameter.requires_grad
+        for name, value in vars(parameter).items():
+            told = value if type(value) in NUMBERS else id(value)
+            found[f"{name!r} of parameter {slot.name!r} of model {slot.model}"] = told
     for index, optimizer in enumerate(training.optimizers):
         for at, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
@@ -283,6 +287,9 @@ def plain_state(training: Training) -> dict[str, object]:
                     copy = list(value) if type(value) is list else value
                     found[f"param_groups[{at}][{key!r}] of optimizer {index}"] = copy
         found |= {f"{what} of optimizer {index}": value for what, value in _plain_entries(optimizer)}
+    for index, optimizer in enumerate(training.optimizers):
+        groups = tuple([tuple(map(id, group["params"])) for group in optimizer.param_groups])
+        found[f"which parameters are in param_groups of optimizer {index}"] = groups
     return found
 
 
