@@ -65,3 +65,9 @@ def test_strides_of_size_1_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     found = run.lookup("mul")
     assert isinstance(found, Tensor)
     assert found.stride() == (x * torch.full_like(x, 2.0)).stride()
+
+
+def test_an_operator_on_numbers_alone_has_no_layout() -> None:
+    """It is none of the step's."""
+    captured = capture(lambda x: x * int(torch.div(7, 2, rounding_mode="trunc")), [], [], (torch.ones(2),))
+    assert [op.operator for op in captured.graph.ops] == ["aten.mul.Tensor"]

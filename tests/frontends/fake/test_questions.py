@@ -85,6 +85,26 @@ def counted(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
     return model(x).square().sum()
 
 
+def compared(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """A truth value is a number, itself, and a text."""
+    is_full, is_empty = mask.all().item(), (~mask).all().item()
+    weight = 1 + 2 * (is_full == 1) + 4 * (is_full is True) + 8 * (str(is_full) == "True") + 16 * (is_empty is False)
+    return model(x).sum() * (weight + 32 * (mask[:, 3].tolist() == [1, 0]))
+
+
+def spelled(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """A number is looked for by its text, and as an attribute."""
+    longest = mask.sum(1).max().item()
+    named = {"length 6": 2.0, "length 4": 3.0}
+    return model(x).sum() * named.get(f"length {longest}", 1.0)
+
+
+def sized(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """What torch itself does with a number is no more than what it does in eager mode."""
+    longest = int(mask.sum(1).max().item())
+    return F.interpolate(model(x)[None], size=(longest, WIDTH)).sum() + x.sum() ** mask.sum().item()
+
+
 def mask_of(*lengths: int) -> Tensor:
     return torch.arange(LENGTH) < torch.tensor(lengths)[:, None]
 
@@ -118,6 +138,9 @@ def losses(body: Body, masks: Sequence[Tensor], *, compiled: bool) -> tuple[list
         (cut, [(6, 1), (4, 2), (2, 4), (6, 6)], 2),
         (each_cut, [(6, 1), (4, 2), (6, 1)], 2),
         (averaged, [(6, 6), (4, 2), (2, 5)], 1),
+        (compared, [(6, 6), (4, 2), (2, 5), (0, 0)], 4),
+        (spelled, [(6, 6), (4, 2), (2, 5), (2, 6)], 3),
+        (sized, [(6, 6), (4, 2), (2, 5)], 3),
         (kept, [(6, 6), (4, 2), (2, 5)], 1),
         (fractions_decide, [(6, 6), (4, 2), (2, 5)], 2),
         (cast, [(6, 6), (6, 6), (5, 5)], 2),

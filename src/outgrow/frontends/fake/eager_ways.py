@@ -42,6 +42,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils._foreach_utils import _has_foreach_support
 
+import outgrow
 from outgrow.frontends.fake.alignments import ctc_loss
 from outgrow.frontends.fake.extremes import EXTREMES
 from outgrow.frontends.fake.fakes import FakeMode
@@ -57,6 +58,29 @@ from outgrow.frontends.user.refusals import is_of_a_library
 
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"prod": product, "masked_fill": filled, **EXTREMES, **_ONCE}
+
+
+_own_list = FakeTensor.tolist
+_listing: list[Tensor] = []
+"""Tensors of which a list is made: torch asks for what is in each of their elements."""
+
+
+def _item(tensor: Tensor) -> Any:
+    """Return what is in a tensor of one element; a truth value, which may be compared with `is`, at once."""
+    if tensor.dtype is torch.bool and tensor.numel() == 1 and not _listing:
+        return bool(tensor)
+    return tensor.item()
+
+
+def _list(tensor: FakeTensor) -> Any:
+    """Return the list of what is in a tensor, of truth values such that can be calculated with."""
+    _listing.append(tensor)
+    try:
+        return _own_list(tensor)
+    finally:
+        _listing.pop()
+
+
 _METHODS: Mapping[str, Callable[..., Any]] = {**_FUNCTIONS, "masked_fill_": filled_in_place}
 _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     **{getattr(torch, name): ours for name, ours in _FUNCTIONS.items()},
@@ -64,14 +88,17 @@ _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.linalg.det: _ONCE["det"],
     torch.ctc_loss: ctc_loss,
     OPERATORS.cross_entropy_loss: cross_entropy_loss,
+    Tensor.item: _item,
     **ONE_HOT,
     **UNCAST,
     **VALUES,
 }
 """Functions of torch, and what is called in their place."""
+_OURS = tuple(outgrow.__path__)
 _NONE = torch._C._disabled_torch_function_impl
 _decided = Tensor.__bool__
-_equals, _differs, _own_text = torch.SymFloat.__eq__, torch.SymFloat.__ne__, torch.SymFloat.__repr__
+_equals, _differs = torch.SymFloat.__eq__, torch.SymFloat.__ne__
+_are_alike, _are_unalike = torch.SymBool.__eq__, torch.SymBool.__ne__
 
 
 @contextmanager
@@ -89,6 +116,7 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
             _Exchanged(),
             _called_in_place(torch, _FUNCTIONS),
             _called_in_place(Tensor, _METHODS),
+            patch.object(FakeTensor, "tolist", _list),
             patch.object(torch.linalg, "det", _ONCE["det"]),
             patch.object(OPERATORS, "cross_entropy_loss", cross_entropy_loss),
             patch.object(torch.overrides, "has_torch_function", _has_own_functions),
@@ -99,7 +127,9 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
             patch.object(torch.SymFloat, "__eq__", _equal),
             patch.object(torch.SymFloat, "__ne__", _unequal),
-            _called_in_place(torch.SymFloat, _OF_NUMBERS),
+            _called_in_place(torch.SymFloat, {**_CALCULATED, **_texts_of(torch.SymFloat)}),
+            _called_in_place(torch.SymInt, _texts_of(torch.SymInt)),
+            _called_in_place(torch.SymBool, {**_COMPARED, **_texts_of(torch.SymBool)}),
             _seen_by_transformers(mode),
         ):
             yield
@@ -168,20 +198,41 @@ def _divided(self: torch.SymFloat, other: Any) -> tuple[float, float]:
     return divmod(float(self), other)
 
 
-def _text(self: torch.SymFloat) -> str:
-    """Refuse the user's code, which would have the name of a symbol; others may ask."""
-    if not is_of_a_library(sys._getframe(1).f_code.co_filename):
-        raise TypeError("a text of it was passed to SymFloat")
-    return _own_text(self)
+def _alike(self: torch.SymBool, other: object) -> Any:
+    _check_truth(other)
+    return _are_alike(self, other)
 
 
-_OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
+def _unalike(self: torch.SymBool, other: object) -> Any:
+    _check_truth(other)
+    return _are_unalike(self, other)
+
+
+def _check_truth(other: object) -> None:
+    """Refuse to compare a truth value with a number: torch takes them for different, whatever they are."""
+    if not isinstance(other, bool | torch.SymBool):
+        raise TypeError(f"a {type(other).__name__} was compared with SymBool")
+
+
+_COMPARED: Mapping[str, Callable[..., Any]] = {"__eq__": _alike, "__ne__": _unalike}
+_CALCULATED: Mapping[str, Callable[..., Any]] = {
     "__floordiv__": _floor_divided,
     "__rfloordiv__": _floor_dividing,
     "__divmod__": _divided,
-    "__str__": _text,
-    "__repr__": _text,
 }
+
+
+def _texts_of(kind: type) -> Mapping[str, Callable[..., Any]]:
+    """Return what gives texts of numbers of a kind: not to the user's code, which would have the name of a symbol."""
+    own: Any = kind.__repr__
+
+    def text(self: object) -> str:
+        file = sys._getframe(1).f_code.co_filename
+        if not (is_of_a_library(file) or file.startswith(_OURS)):
+            raise TypeError(f"a text of it was passed to {kind.__name__}")
+        return own(self)
+
+    return {"__str__": text, "__repr__": text}
 
 
 def _refuse_itself(number: torch.SymFloat, other: object) -> None:

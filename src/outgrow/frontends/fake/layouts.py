@@ -151,7 +151,10 @@ def _contiguous(fake: Tensor) -> Tensor:
 
 
 def _like_the_first(args: Sequence[object], returned: Tensor) -> Tensor:
-    first, *others = (arg for arg in args if isinstance(arg, Tensor))
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    if not tensors:  # numbers alone
+        return returned
+    first, *others = tensors
     is_alone = all(other.dim() == 0 or other.shape == first.shape for other in others)
     if not is_alone or first.dim() == 0 or first.shape != returned.shape or repeats(first):
         return returned

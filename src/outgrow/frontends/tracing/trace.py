@@ -43,17 +43,9 @@ from outgrow.frontends.tracing.dependence import dependent
 from outgrow.frontends.tracing.leaf import Kind, Leaf
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.traceable import made_traceable
-from outgrow.frontends.user.attributes import (
-    Contents,
-    Kept,
-    Left,
-    Settled,
-    attributes_kept,
-    differ,
-    left_by,
-    replaced_by,
-)
+from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, differ, left_by
 from outgrow.frontends.user.containers import check_open, open_dataclasses
+from outgrow.frontends.user.counts import OTHERWISE
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
@@ -189,7 +181,7 @@ def trace(
         for _ in range(_TOLD_ONE_BY_ONE):
             try:
                 return _with_sums_as_in_eager(partial(_trace, *given), looks)
-            except (Uncapturable, LookupError, TypeError, ValueError):
+            except OTHERWISE:
                 if not looks.concealed:
                     raise
             looks = looks.more_told()
@@ -335,8 +327,7 @@ def _warn_of_given(given: Sequence[object], arguments: object) -> None:
 def _left(run: _Run, module: fx.GraphModule, twins: Twins) -> tuple[Left, ...]:
     """Return what the step leaves in attributes; its module returns only the outputs of the run then."""
     kept = _taken_from(module, len(run.outputs))
-    replaced = [twins.fakes[id(item)] for item in replaced_by(run.kept) if id(item) in twins.fakes]
-    return (*left_by(run.kept, kept, dependent(module, replaced) if kept else ()), *run.exchanged)
+    return (*left_by(run.kept, kept, partial(dependent, module), twins.fakes), *run.exchanged)
 
 
 def _taken_from(module: fx.GraphModule, count: int) -> Sequence[object]:

@@ -295,23 +295,27 @@ def attributes_kept(owners: Iterable[object]) -> Iterator[Attributes]:
         attributes.put_back()
 
 
-def left_by(kept: Sequence[Kept], nodes: Iterable[object], depending: Collection[object]) -> tuple[Left, ...]:
+def left_by(
+    kept: Sequence[Kept],
+    nodes: Iterable[object],
+    dependent: Callable[[Sequence[Tensor]], Collection[object]],
+    fakes: Mapping[int, Tensor],
+) -> tuple[Left, ...]:
     """Return what a step leaves in attributes; `nodes` of its trace are the values that are kept, in order.
 
-    Those that are among `depending` depend on what the step is given.
+    `dependent` gives the nodes that depend on what the step is given, if some tensors are others in the next one, and
+    `fakes` are the tensors of the trace by the identities of those that it stands for.
     """
-    rest = iter(nodes)
+    if not kept:
+        return ()
+    replaced = [fakes[id(leaf)] for item in kept for leaf in _leaves(item.replaced) if id(leaf) in fakes]
+    rest, depending = iter(nodes), dependent(replaced)
     found: list[Left] = []
     for item in kept:
         depend = [next(rest) in depending or isinstance(value, py_sym_types) for value in item.values]
         is_state = any(depend) or item.is_state()
         found.append(Left(item.owner, item.name, len(depend), is_state, item.kind, item.form))
     return tuple(found)
-
-
-def replaced_by(kept: Iterable[Kept]) -> list[Tensor]:
-    """Return the tensors in whose places a step has put other ones."""
-    return [leaf for item in kept for leaf in _leaves(item.replaced) if isinstance(leaf, Tensor)]
 
 
 @contextmanager

@@ -20,7 +20,10 @@ from outgrow.frontends.user.locations import Location
 from outgrow.frontends.user.outside import Changed, Filled
 from outgrow.frontends.user.unreadable import Unreadable
 
-OTHERWISE = (Uncapturable, TypeError, ValueError, AttributeError, LookupError, AssertionError)
+OTHERWISE = (
+    *(Uncapturable, ArithmeticError, AssertionError, AttributeError),
+    *(LookupError, RuntimeError, TypeError, ValueError),
+)
 """What a step may end in that meets another object than a number."""
 
 
