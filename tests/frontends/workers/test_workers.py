@@ -95,6 +95,51 @@ def test_several_compute_what_one_does(workers: int, work: Work) -> None:
             assert received == predicted > 0, name
 
 
+class Turned(torch.nn.Module):
+    """A recurrent layer over sequences in another order, and some of its results, of which one index says many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.GRU(7, 8, batch_first=True)
+        self.places = torch.tensor([3, 0, 1]).view(1, 3, 1).expand(6, 3, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found, last = self.layer(x)
+        return found.gather(1, self.places).square().sum() + last.clone().squeeze_(0).unsqueeze_(2).sum()
+
+
+def turned() -> Workload:
+    """Its training."""
+    options.SMALL_BYTES = 0
+    torch.manual_seed(0)
+    model = Turned().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Workload(model, optimizer, step, [(torch.randn(6, 5, 7, dtype=torch.float64),)])
+
+
+def errors_of_layouts(mesh: DeviceMesh, _folder: Path) -> list[float]:
+    """How far losses and parameters are from one process."""
+    job, alone = turned(), turned()
+    step = shared(job, mesh)
+    losses = [error(step(*job.batches[0]), alone.step(*alone.batches[0])) for _ in range(STEPS)]
+    pairs = zip(job.model.parameters(), alone.model.parameters(), strict=True)
+    return [*losses, *(error(whole(one), other) for one, other in pairs)]
+
+
+def test_tensors_that_lie_otherwise_are_cut() -> None:
+    """Views that take the place of a tensor, and tensors whose elements are one in memory."""
+    for found in together(errors_of_layouts, 2):
+        assert max(found) <= TOLERANCE
+
+
 def begun(mesh: DeviceMesh, _folder: Path, *, saved: Path) -> dict[str, Any]:
     """Train with batches of several shapes and a schedule, evaluate, and save."""
     job, alone = made("text"), made("text")

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
@@ -26,13 +27,37 @@ from outgrow.operators import dataflow
 from outgrow.operators.dataflow import GATHERED, HOST, Dataflow, Node
 from outgrow.operators.tdl import Argument, Call, Operand
 
+_ATEN = torch.ops.aten
+_VIEWS = {
+    _ATEN.t_.default: _ATEN.t.default,
+    _ATEN.transpose_.default: _ATEN.transpose.int,
+    _ATEN.squeeze_.default: _ATEN.squeeze.default,
+    _ATEN.squeeze_.dim: _ATEN.squeeze.dim,
+    _ATEN.squeeze_.dims: _ATEN.squeeze.dims,
+    _ATEN.unsqueeze_.default: _ATEN.unsqueeze.default,
+}
+"""Operators that let a tensor be another view of its memory from then on, and those that make the view."""
+
 
 def divisible_dataflow(traced: Traced) -> Dataflow:
     """Return the dataflow of a traced step, whose module becomes one that can be divided in more ways."""
     seen_as_they_are(traced.module)
+    _view_out_of_place(traced.module)
     batch_norms_by_sums(traced)
     offer_gathers(traced)
     return dataflow_of(traced)
+
+
+def _view_out_of_place(module: fx.GraphModule) -> None:
+    """Let views that take the place of a tensor be tensors of their own, which are used from then on."""
+    earlier = set[fx.Node]()
+    for node in module.graph.nodes:
+        if node.target in _VIEWS:
+            node.target = _VIEWS[node.target]
+            node.args[0].replace_all_uses_with(
+                node, delete_user_cb=lambda user, node=node: user not in {*earlier, node}
+            )
+        earlier.add(node)
 
 
 def put_back(traced: Traced, step: Dataflow) -> dict[StateSlot, str]:

@@ -239,7 +239,11 @@ def _reducer(spread: Spread) -> Reducer:
 
 
 def _laid_out(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
-    return tensor.new_empty_strided(tensor.shape, strides).copy_(tensor)
+    """Return a copy with these strides; elements that are one in memory are copied once."""
+    shape = tensor.shape
+    for dim, stride in enumerate(strides):
+        tensor = tensor.narrow(dim, 0, 1) if stride == 0 and shape[dim] > 1 else tensor
+    return tensor.new_empty_strided(tensor.shape, strides).copy_(tensor).expand(shape)
 
 
 def _nodes(node: fx.Node) -> Iterator[fx.Node]:

@@ -146,7 +146,7 @@ def _checked(node: Node, step: Dataflow, cuts: Sequence[tuple[Strategy, int]]) -
     try:
         operands = [_drawn(tensor) for tensor in tensors]
         errors = [worst_error(node.call, strategy, ways, operands) for strategy, ways in cuts]
-    except (RuntimeError, TypeError) as refusal:
+    except (RuntimeError, TypeError, IndexError) as refusal:
         return Checked(node.call.operator, len(cuts), None, str(refusal).splitlines()[0])
     return Checked(node.call.operator, len(cuts), max(errors))
 
