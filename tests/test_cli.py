@@ -146,7 +146,7 @@ def test_a_later_step_without_a_plan_says_what_was_done(
 
     note = entries.Entries.note_as_written
     monkeypatch.setattr(entries.Entries, "note_as_written", without_plans)
-    toy.write_text(PERCEPTRON.replace("batches=[(x, y)]", "batches=[(x, y), (x[1:], y[1:])]"))
+    toy.write_text(PERCEPTRON.replace("batches=[(x, y)]", "batches=[(x[1:], y[1:]), (x, y)]"))
     out = tmp_path / "out.json"
     asked = ("--memory-budget=1GiB", "--steps=3", "--offload-dir", disk_folder, "--json", out)
     said = refusal(outgrow("train", f"{toy}:perceptron", *asked))
@@ -322,6 +322,7 @@ def test_machine_says_what_it_needs(outgrow: Command, arguments: list[str], reas
         (["--memory-budget=1GiB", "--json=/nowhere/out.json"], "the folder /nowhere does not exist"),
         (["--memory-budget=1GiB", "--report=/"], "/ is a folder"),
         (["--memory-budget=1GiB", "--trace=/proc/trace.json"], "no file can be made in /proc"),
+        (["--memory-budget=1GiB", f"--trace={'a' * 300}"], "no file can be made in .: File name too long"),
         ([], "the following arguments are required: --memory-budget"),
     ],
 )
@@ -333,6 +334,8 @@ def test_wrong_usage(outgrow: Command, toy: Path, arguments: list[str], reason: 
 def test_an_unknown_machine_is_wrong_usage_and_lists_the_known(outgrow: Command, toy: Path) -> None:
     """Which machines are described is said where a name is not one."""
     said = outgrow("plan", f"{toy}:perceptron", "--memory-budget=1GiB", "--machine=abacus")
+    assert "v100-pcie3" in refusal(said, status=2)
+    said = outgrow("plan", f"{toy}:perceptron", "--memory-budget=1GiB", f"--machine={'a' * 300}")
     assert "v100-pcie3" in refusal(said, status=2)
 
 
@@ -359,6 +362,24 @@ def test_a_file_that_is_no_machine_is_refused(
     found = refusal(outgrow(command, f"{toy}:perceptron", *wanted, "--machine", file))
     assert str(file) in found
     assert reason in found
+
+
+def test_results_are_not_written_over_what_is_read(outgrow: Command, toy: Path, tmp_path: Path) -> None:
+    """Neither over the machine's file, nor through a link, be it one that leads nowhere."""
+    file, link, loop = (tmp_path / name for name in ("mine.toml", "link.json", "loop"))
+    file.touch()
+    link.symlink_to(file)
+    loop.symlink_to(loop)
+    wanted = [f"{toy}:perceptron", "--memory-budget=1GiB", "--machine", file, "--json"]
+    assert "the machine that is planned for" in refusal(outgrow("plan", *wanted, file), status=2)
+    assert "the machine that is planned for" in refusal(outgrow("plan", *wanted, link), status=2)
+    assert "is not valid" in refusal(outgrow("plan", *wanted, loop))
+
+
+def test_a_step_is_divided_among_so_many(outgrow: Command, toy: Path) -> None:
+    """More would take hours to say."""
+    found = refusal(outgrow("partition", f"{toy}:perceptron", "--workers=1000000"), status=2)
+    assert "1024 workers at most, not 1000000" in found
 
 
 def test_a_folder_is_no_machine(outgrow: Command, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from outgrow.units import parse_budget, parse_bytes
 if TYPE_CHECKING:
     from outgrow.commands.job import Job
 
+_MOST_WORKERS = 1024
 _EPILOG = (
     "WORKLOAD is path/to/file.py:function. The function takes keyword arguments, given as --set name=value, "
     "and returns outgrow.Workload(model, optimizer, step, batches)."
@@ -174,16 +175,26 @@ def _check_machine(options: argparse.Namespace) -> None:
 
 def _check_outputs(options: argparse.Namespace) -> None:
     """Exit with wrong usage if a result could not be written: said now, not after an hour of training."""
-    taken = {Path(str(vars(options).get("workload", "")).rpartition(":")[0]).resolve(): "the workload itself"}
+    taken = {_place(Path(str(vars(options).get("workload", "")).rpartition(":")[0])): "the workload itself"}
+    machine = vars(options).get("machine")
+    taken |= {} if machine is None else {_place(Path(machine)): "the machine that is planned for"}
     for name in ("json", "report", "trace", "out"):
         path: Path | None = vars(options)[name]
         if path is None:
             continue
-        place = path if path == STDOUT else path.resolve()
+        place = _place(path)
         reason = taken.get(place) or (None if path == STDOUT else unwritable(path))
         if reason is not None:
             options.parser.error(f"--{name} {path}: {reason}")
         taken[place] = f"--{name} writes there already"
+
+
+def _place(path: Path) -> Path:
+    """Return where a path leads, as far as it leads anywhere."""
+    try:
+        return path if path == STDOUT else path.resolve()
+    except (OSError, RuntimeError):  # a name that is too long, a link that leads to itself
+        return path
 
 
 # The options ------------------------------------------------------------------------------------------------
@@ -277,7 +288,7 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
 
 def _add_partition(parser: argparse.ArgumentParser) -> None:
     _add_function(parser)
-    parser.add_argument("--workers", type=_count, required=True, metavar="N", help="how many devices there are")
+    parser.add_argument("--workers", type=_workers, required=True, metavar="N", help="how many devices there are")
     _add_machine(parser, default="none: no seconds are said")
     parser.add_argument(
         "--memory-budget",
@@ -395,6 +406,13 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more.")
     return int(text)
+
+
+def _workers(text: str) -> int:
+    found = _count(text)
+    if found > _MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"a step is divided among {_MOST_WORKERS} workers at most, not {found}.")
+    return found
 
 
 def _varied(text: str) -> tuple[str, int]:

@@ -67,6 +67,8 @@ def test_what_has_a_default_may_be_left_out() -> None:
             f"= {10**400}",
             "machine.device.flops_per_second is 1000000000000000000000000000000000000..., not a finite",
         ),
+        ("= 1e9", "= 5e-324", "machine.device.flops_per_second is 5e-324, not a number of 0.001 or more"),
+        ("[link]\n", "[link]\nlatency_seconds = 1e308\n", "is 1e+308, not a number of seconds of 1000000 or less"),
         ("= 1e9", '= "fast"', 'machine.device.flops_per_second is "fast", not a number'),
         ("= 1e9", "= 2026-11-24", 'machine.device.flops_per_second is "2026-11-24", not a number'),
         ("= 1e9", "= true", "machine.device.flops_per_second is true, not a number"),

@@ -50,6 +50,11 @@ def test_reading_is_the_inverse_of_writing(plan: Plan) -> None:
         (("budget",), [], r"plan.budget is \[\], not an object"),
         (("budget", "limit_bytes"), "8GiB", 'plan.budget.limit_bytes is "8GiB", not an integer'),
         (("floor_bytes",), True, "plan.floor_bytes is true, not an integer"),
+        (
+            ("floor_bytes",),
+            10**400,
+            r"plan.floor_bytes is 1000000000000000000000000000000000000\.\.\., not an integer of at most 512",
+        ),
         (("predicted", "seconds"), "soon", 'plan.predicted.seconds is "soon", not a number'),
         (("decisions", 0, "kind"), "swop", r"plan.decisions\[0\].kind is 'swop', not one of move, take apart"),
         (("decisions", 0, "pieces", 0, "end"), 1.5, r"decisions\[0\].pieces\[0\].end is 1.5, not an integer"),

@@ -21,6 +21,10 @@ _Kind = TypeVar("_Kind")
 _Record = TypeVar("_Record", bound="DataclassInstance")
 
 
+_MOST = 1 << 512
+"""Below this whole numbers can be calculated with as floats."""
+
+
 class Fields:
     """The fields of one object, found at `path`. Every reader raises `error` for what it does not find."""
 
@@ -35,7 +39,10 @@ class Fields:
         return self._of_type(key, str, "a string")
 
     def integer(self, key: str) -> int:
-        return self._of_type(key, int, "an integer")
+        found = self._of_type(key, int, "an integer")
+        if abs(found) >= _MOST:
+            raise self.wrong(key, "an integer of at most 512 bits")
+        return found
 
     def number(self, key: str) -> float:
         return _as_float(self._of_type(key, (int, float), "a number"))

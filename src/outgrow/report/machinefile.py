@@ -84,6 +84,9 @@ def _completed(table: Fields, defaults: Mapping[str, object]) -> Fields:
     return completed
 
 
+_LEAST_RATE, _MOST_SECONDS = 0.001, 1_000_000
+
+
 def _require_possible(table: Fields) -> None:
     """Raise for a field of a machine, or of a part of one, that cannot be."""
     for key in map(str, table.data):
@@ -93,8 +96,12 @@ def _require_possible(table: Fields) -> None:
             raise table.wrong(key, "a number of 2 or more")
         if key.endswith("per_second") and not 0 < table.number(key) < math.inf:
             raise table.wrong(key, "a finite number above 0")
+        if key.endswith("per_second") and table.number(key) < _LEAST_RATE:
+            raise table.wrong(key, f"a number of {_LEAST_RATE} or more")
         if key in {"seconds_per_op", "latency_seconds"} and not 0 <= table.number(key) < math.inf:
             raise table.wrong(key, "a finite number of seconds, 0 or more")
+        if key in {"seconds_per_op", "latency_seconds"} and table.number(key) > _MOST_SECONDS:
+            raise table.wrong(key, f"a number of seconds of {_MOST_SECONDS} or less")
 
 
 def description_to_toml(description: Description, comments: Mapping[str, str]) -> str:

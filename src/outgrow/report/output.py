@@ -33,12 +33,12 @@ def speak_plainly() -> None:
 
 def unwritable(path: Path) -> str | None:
     """Return why a file cannot be written at `path`, or None if it can."""
-    if path.is_dir():
-        return f"{path} is a folder"
     folder = path.parent
-    if not folder.is_dir():
-        return f"the folder {folder} does not exist" if not folder.exists() else f"{folder} is not a folder"
     try:
+        if path.is_dir():
+            return f"{path} is a folder"
+        if not folder.is_dir():
+            return f"the folder {folder} does not exist" if not folder.exists() else f"{folder} is not a folder"
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         return f"no file can be made in {folder}: {error.strerror}"

@@ -31,7 +31,11 @@ def names_a_file(text: str) -> bool:
     >>> names_a_file("v100-pcie3"), names_a_file("mine.toml"), names_a_file("machines/mine")
     (False, True, True)
     """
-    return text not in machine_names() and ("/" in text or text.endswith(_SUFFIX) or Path(text).exists())
+    try:
+        is_there = Path(text).exists()
+    except OSError:  # a name that is too long
+        is_there = False
+    return text not in machine_names() and ("/" in text or text.endswith(_SUFFIX) or is_there)
 
 
 def described_machine(name: str) -> Machine:

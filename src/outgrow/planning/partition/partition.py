@@ -183,12 +183,13 @@ def factors(number: int) -> tuple[int, ...]:
     """
     found: list[int] = []
     divisor = 2
-    while number > 1:
+    while divisor * divisor <= number:
         while number % divisor == 0:
             found.append(divisor)
             number //= divisor
         divisor += 1
-    return tuple(reversed(found))
+    rest = [number] if number > 1 else []
+    return tuple(reversed([*found, *rest]))
 
 
 # The next division --------------------------------------------------------------------------------------------------
