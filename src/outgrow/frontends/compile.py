@@ -14,6 +14,7 @@ runs without a rewrite.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -105,7 +106,9 @@ class Step(Generic[P, R]):
         if get_proxy_mode() is not None:
             return self._step(*args, **kwargs)
         self._whole.check()
-        with one_thread(self._training), self._platform.busy():
+        workers = self._entries.workers
+        together = nullcontext() if workers is None else workers.together()
+        with one_thread(self._training), self._platform.busy(), together:
             return self._called(*args, **kwargs)
 
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -145,6 +148,8 @@ class Step(Generic[P, R]):
         capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes
         spill = self._platform.make_ready(program, given.tensors, capacity)
         memory = self._platform.memory(program, is_timed=guided.looks_at(runs))
+        if self._entries.workers is not None:
+            self._entries.workers.go()
         observe = self._platform.observes and not runs.observed
         run = calls.made_ready(call, spill, memory, capacity, observe=observe)
         completed = False

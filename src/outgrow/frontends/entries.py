@@ -127,7 +127,8 @@ class Entries:
         found = self._serving(candidates, leaves)
         if found is None and _own_what_was_loaded(self._training):
             found = self._serving(candidates, leaves)
-        if self.workers is not None and not self.workers.agree_on(-1 if found is None else found.entry.number):
+        number = None if found is None else found.entry.number
+        if self.workers is not None and not self.workers.agree_on(number, self._training, leaves):
             found = None
         if found is None:
             larger = self._larger(key, seen, args, kwargs)

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 import outgrow
 from outgrow import Step, Workload
-from outgrow.errors import Divided, PeerLost, Uncapturable
+from outgrow.errors import Divided, Infeasible, OutgrowError, PeerLost, Uncapturable
 from outgrow.frontends.workers import workers as module
 from outgrow.frontends.workloads.loading import load_workload_function
 from outgrow.planning.partition import options
@@ -327,6 +327,75 @@ def test_a_change_that_one_worker_sees_is_captured_by_all() -> None:
     for found in together(changed, 2):
         assert max(found["distances"]) <= TOLERANCE
         assert "do not agree on the operators of the step" in found["said"]
+
+
+def drifted(mesh: DeviceMesh, _folder: Path) -> dict[str, list[str]]:
+    """What is said where one worker goes on otherwise than the others, or not at all, and whether all go on then."""
+    worker, found = mesh.get_local_rank(), dict[str, list[str]]()
+
+    def tried(name: str, change: Callable[[Workload], Any]) -> None:
+        job = made("perceptron")
+        torch.manual_seed(1)
+        ours = shared(job, mesh)
+        ours(*job.batches[0])
+        batch = change(job) or job.batches[0]
+        try:
+            ours(*batch)
+        except OutgrowError as refusal:
+            found[name] = [type(refusal).__name__, str(refusal)]
+
+    def drawn(_job: Workload) -> None:
+        torch.rand(1 + worker)
+
+    def slower(job: Workload) -> None:
+        job.optimizer.param_groups[0]["lr"] *= 1 + worker
+
+    def swapped(job: Workload) -> list[Tensor]:
+        order = torch.arange(len(job.batches[0][0])).roll(worker)
+        return [item[order] for item in job.batches[0]]
+
+    tried("random", drawn)
+    tried("rate", slower)
+    tried("batch", swapped)
+    job = made("perceptron")
+    fails: list[int] = []
+
+    def failing(*batch: Tensor) -> Tensor:
+        if worker in fails:
+            raise ZeroDivisionError
+        return job.step(*batch)
+
+    step = outgrow.compile(failing, model=job.model, optimizer=job.optimizer, memory_budget="2GiB", mesh=mesh)
+    x, y = job.batches[0]
+    said: list[str] = []
+    for rows, failed in [(len(x), []), (len(x) - 2, [1]), (len(x), []), (len(x) - 2, [])]:
+        fails[:] = failed
+        torch.manual_seed(1)
+        try:
+            step(x[:rows], y[:rows])
+        except (ZeroDivisionError, Divided) as error:
+            said.append(str(error) or type(error).__name__)
+        else:
+            said.append("done")
+    found["fails"] = said
+    other = made("perceptron")
+    with pytest.raises((Divided, Infeasible)) as caught:
+        shared(other, mesh, ["2GiB", "8MiB"][worker])(*other.batches[0])
+    found["budget"] = [type(caught.value).__name__]
+    return found
+
+
+def test_workers_that_drift_apart_or_refuse_are_told_at_once() -> None:
+    """None trains on with other numbers, or waits for one that does not come; what one refuses can be tried again."""
+    first, second = together(drifted, 2)
+    for found in (first, second):
+        assert "do not agree on the state of torch's generator" in found["random"][1]
+        assert "do not agree on learning rates" in found["rate"][1]
+        assert "do not agree on the batch" in found["batch"][1]
+        assert [found["fails"][at] for at in (0, 2, 3)] == ["done"] * 3
+    assert "Worker 1 does not go on with this step" in first["fails"][1]
+    assert second["fails"][1] == "ZeroDivisionError"
+    assert second["budget"] == ["Infeasible"]
 
 
 def left(mesh: DeviceMesh, folder: Path) -> float | None:

@@ -1,6 +1,7 @@
 """How do several processes share a step? Each has a part of every tensor, and all run one division of the step.
 
-workers         agreement, and state that is cut once
+workers         state that is cut once, and steps that are run together
+agreement       what workers compare before each step, and how a refusal is told
 dataflow        a traced step as calls on named tensors, which can be divided
 gathers         where a worker may hold a whole parameter for a while
 batch_norms     a batch norm as sums, which workers add

@@ -5,7 +5,8 @@ At the first call all tensors of models and optimizers are cut, as the captured 
 cut. A division into several levels uses a mesh of as many dimensions, since a tensor may be cut along another dimension
 at each level.
 
-Workers that do not do the same would wait for each other for ever, so they first compare what they are about to do.
+Workers that do not do the same would wait for each other for ever, so they first compare what they are about to do
+(`frontends.workers.agreement`).
 """
 
 import hashlib
@@ -16,27 +17,27 @@ from gc import get_referrers
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from outgrow.errors import Divided, Uncapturable
+from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.trace import Traced
 from outgrow.frontends.user.state import (
     ParameterSlot,
     Spread,
     StateSlot,
     Training,
+    hyper_parameters,
     parameters,
     put,
     read,
     state_tensors,
     storage_name,
 )
+from outgrow.frontends.workers.agreement import Agreement, digest
 from outgrow.frontends.workers.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.workers.divided import divided
-from outgrow.frontends.workers.exchange import peers_missed
 from outgrow.operators.dataflow import Dataflow
 from outgrow.planning.partition.lacking import WHOLE
 from outgrow.planning.partition.partition import factors, partition
@@ -45,7 +46,9 @@ from outgrow.units import format_bytes
 
 FOR_TENSORS = 0.75
 """The share of a budget that tensors may fill when a step is divided; the rest is for what else a process takes."""
-_BUDGET = "budget"
+_BUDGET = "_budget"
+_TOLD = ("the batch", "the state of torch's generator", "learning rates and other numbers of optimizers")
+"""What is compared before each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Workers:
         self.count, self.number = mesh.size(), mesh.get_local_rank()
         self.counts = torch.zeros(2, dtype=torch.int64)
         self._mesh, self._group = mesh, mesh.get_group()
+        self._agreement = Agreement(self._group, self.count, self.number)
         self._levels: DeviceMesh | None = None
         self._states: dict[StateSlot, tuple[int, ...]] = {}
         self._spreads: dict[StateSlot, Spread] = {}
@@ -93,12 +97,27 @@ class Workers:
         """How tensors are spread, by slot."""
         return dict(self._spreads)
 
-    def agree_on(self, number: int) -> bool:
-        """Whether all workers found the same number, and none a negative one, which stands for nothing."""
-        lowest = torch.tensor((number, -number))
-        with peers_missed():
-            dist.all_reduce(lowest, dist.ReduceOp.MIN, group=self._group)
-        return lowest.tolist() == [number, -number] and number >= 0
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Let no other worker wait for this one where a call fails before the step runs."""
+        self._agreement.begin(len(_TOLD))
+        try:
+            yield
+        finally:
+            self._agreement.refuse()
+
+    def agree_on(self, entry: int | None, training: Training, batch: Sequence[object]) -> bool:
+        """Whether all workers serve a call by this entry.
+
+        Raises `Divided` where they do, and rates, random numbers or batches are not the same.
+        """
+        rates = [torch.tensor([*hyper_parameters(training).values()], dtype=torch.float64)]
+        facts = (digest(batch), digest([torch.get_rng_state()]), digest(rates))
+        return self._agreement.agree_on(entry, dict(zip(_TOLD, facts, strict=True)))
+
+    def go(self) -> None:
+        """Wait until all workers are ready to run the step. Raises `Divided` if one of them is not."""
+        self._agreement.go()
 
     def divided(self, traced: Traced, training: Training, batch: Sequence[object], budget_bytes: int) -> Traced:
         """Return this worker's part of a step. What lasts of it is still to be `cut`.
@@ -194,30 +213,21 @@ class Workers:
     def _agreed(self, step: Dataflow, training: Training, batch: Sequence[object], budget_bytes: int) -> int:
         """Raise `Divided` where workers do not do the same; return the smallest of their budgets."""
         calls = repr([(node.call, node.operands, node.results) for node in step.nodes])
-        mine = {
-            "the operators of the step": hashlib.sha256(calls.encode()).hexdigest(),
-            "the state of torch's generator": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(),
-            "the batch": _digest(batch),
-            "parameters": _digest([item for item in parameters(training).values() if not isinstance(item, DTensor)]),
-        }
-        theirs: list[Any] = [None] * self.count
-        with peers_missed():
-            dist.all_gather_object(theirs, mine | {_BUDGET: budget_bytes}, group=self._group)
-        for what in mine:
-            other = [worker for worker, found in enumerate(theirs) if found[what] != theirs[0][what]]
-            if other:
-                raise Divided(
-                    f"Workers do not agree on {what}: worker {other[0]} has others than worker 0. All run the "
-                    "same script with the same seed, and pass the whole batch."
-                )
+        batches, generator, rates = _TOLD
+        state = {slot: item for slot, item in state_tensors(training).items() if not isinstance(item, DTensor)}
+        others = [item for slot, item in state.items() if not isinstance(slot, ParameterSlot)]
+        theirs = self._agreement.compare(
+            {
+                "the operators of the step": hashlib.sha256(calls.encode()).hexdigest(),
+                generator: digest([torch.get_rng_state()]),
+                batches: digest(batch),
+                "parameters": digest([item for slot, item in state.items() if isinstance(slot, ParameterSlot)]),
+                "buffers, gradients or the state of optimizers": digest(others),
+                rates: repr([*hyper_parameters(training).values()]),
+                _BUDGET: budget_bytes,
+            }
+        )
         return min(found[_BUDGET] for found in theirs)
-
-
-def _digest(items: Sequence[object]) -> str:
-    """Return a digest of tensors: their shapes, their sums, and the sums of their first halves."""
-    tensors = [item.detach() for item in items if isinstance(item, Tensor)]
-    halves = ((item, item.flatten()[: item.numel() // 2]) for item in tensors)
-    return repr([(tuple(x.shape), *(part.sum(dtype=torch.float64).item() for part in (x, half))) for x, half in halves])
 
 
 def _holders(training: Training) -> dict[int, list[tuple[Any, Any]]]:
