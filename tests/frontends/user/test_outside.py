@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -122,6 +123,27 @@ def test_a_step_that_changes_a_number_is_told_so_once(monkeypatch: pytest.Monkey
 
 def names(step: Callable[..., object]) -> set[str]:
     return {number.location.name for number in Outside.of(reached(step)).numbers}
+
+
+def test_what_a_step_writes_to_arrays_is_put_back_and_left() -> None:
+    """However often the step is traced: here again, since it counts and keeps something."""
+    weights, marks = np.zeros(3), bytearray(2)
+    model: Any = nn.Linear(3, 3)
+    found: dict[str, Any] = {"calls": 0}
+
+    def step(x: Tensor) -> Tensor:
+        weights[1] += 1
+        marks[0] += 1
+        found["calls"] += 1
+        model.last = x * 2
+        return model(x).sum() * weights[1] * marks[0]
+
+    for at in range(3):
+        captured = capture(step, [model], [], (torch.ones(1, 3),))
+        assert (weights[1], marks[0]) == (at, at)
+        for item in (*captured.changed, *captured.counts):
+            item.leave()
+        assert (weights[1], marks[0]) == (at + 1, at + 1)
 
 
 def test_only_what_is_named_is_found() -> None:

@@ -173,6 +173,8 @@ def _way(kind: type) -> _Describe | None:
         return _which
     if issubclass(kind, np.ndarray):
         return _array
+    if issubclass(kind, bytearray):
+        return _bytes
     if issubclass(kind, slice | range):
         return _range
     if issubclass(kind, _TABLES):
@@ -210,6 +212,12 @@ class _Which:
 
 def _which(value: object, _known: Known) -> Hashable:
     return _Which(value)
+
+
+def _bytes(value: bytearray, _known: Known) -> Hashable:
+    if len(value) <= _MOST_BYTES:
+        return bytes(value)
+    return (len(value), id(value), bytes(value[:: -(-len(value) // _SAMPLES)]))
 
 
 def _array(value: Any, _known: Known) -> Hashable:

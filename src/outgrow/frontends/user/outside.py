@@ -12,8 +12,11 @@ call.
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch.utils._pytree as pytree
+from numpy.typing import NDArray
 from torch import nn
 
 from outgrow.frontends.user.attributes import Container, is_container, is_empty, refill
@@ -21,6 +24,10 @@ from outgrow.frontends.user.configuration import NUMBERS, content, is_configurat
 from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
 from outgrow.frontends.user.reach import Reached
+
+Array: TypeAlias = NDArray[Any] | bytearray
+_MOST_BYTES = 1 << 20
+"""Of larger arrays there are no copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +44,16 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A container to which a step has given other entries, and a copy with these."""
+    """A container, or an array, to which a step has given other entries, and a copy with these."""
 
     location: Location
-    copy: Container
+    copy: Container | Array
 
     def leave(self) -> None:
         """Give the container the entries that the step gives it."""
         there = self.location.read()
         if type(there) is type(self.copy):
-            refill(there, self.copy)
+            _refill(there, self.copy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +88,14 @@ class Number:
 class Thing:
     """Something else that a step uses, by what describes it, or by its truth if only that is asked.
 
-    While the step is captured it is `held`, with a `copy` of what is in a container.
+    While the step is captured it is `held`, with a `copy` of what is in a container, or in a small array.
     """
 
     location: Location
     is_asked: bool
     description: Hashable
     held: object
-    copy: Container | None
+    copy: Container | Array | None
 
     @staticmethod
     def at(location: Location, *, is_asked: bool) -> "Thing":
@@ -118,7 +125,7 @@ class Thing:
         """Put back what was there, and into a container what was in it."""
         found = self.changed()
         if found is not None and self.copy is not None:
-            refill(self.held, self.copy)
+            _refill(self.held, self.copy)
         if isinstance(found, Changed):
             self.location.write(self.held)
 
@@ -193,7 +200,7 @@ class Outside:
                 number.location.write(number.own)
         for thing in self.things:
             if thing.copy is not None and is_container(thing.held) and _has_empty(thing.held):
-                refill(thing.held, thing.copy)
+                _refill(thing.held, thing.copy)
 
 
 def _counts(value: object) -> bool:
@@ -207,8 +214,23 @@ def _described(value: object, *, is_asked: bool) -> Hashable:
     return (type(value), bool(value) if is_asked and is_container(value) else content(value))
 
 
-def _copy(value: object) -> Container | None:
+def _copy(value: object) -> Container | Array | None:
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.nbytes <= _MOST_BYTES else None
+    if isinstance(value, bytearray):
+        return value.copy() if len(value) <= _MOST_BYTES else None
     return value.copy() if is_container(value) else None
+
+
+def _refill(there: Any, copy: Container | Array) -> None:
+    """Let a container, or an array of the same shape, have what a copy of it has."""
+    if isinstance(copy, np.ndarray):
+        if there.shape == copy.shape:
+            there[...] = copy
+    elif isinstance(copy, bytearray):
+        there[:] = copy
+    else:
+        refill(there, copy)
 
 
 def _has_empty(container: Container) -> bool:
