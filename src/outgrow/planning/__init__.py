@@ -2,6 +2,7 @@
 
 problem      what a planner gets
 planner      from a problem to a plan
+planned      what a plan makes of a graph, and what is expected of it
 names        what planners and kernels are called
 leaving      which storages may leave the device
 floor        the smallest budget

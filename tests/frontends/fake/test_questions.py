@@ -105,6 +105,16 @@ def sized(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
     return F.interpolate(model(x)[None], size=(longest, WIDTH)).sum() + x.sum() ** mask.sum().item()
 
 
+def chosen(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """What a mask chooses is as much as it has true entries, however it is written."""
+    y = model(x)
+    rows, columns = mask.nonzero(as_tuple=True)
+    whole = mask[:, :, None].expand(ROWS, LENGTH, WIDTH)
+    repeated = y.repeat_interleave(mask.sum(0).clamp(min=1), dim=1)
+    found = (y[mask], y[rows, columns], y.masked_select(whole), x[mask.nonzero()[:, 0]], repeated, torch.argwhere(mask))
+    return torch.stack([item.double().square().sum() for item in found]).sum()
+
+
 def mask_of(*lengths: int) -> Tensor:
     return torch.arange(LENGTH) < torch.tensor(lengths)[:, None]
 
@@ -138,6 +148,7 @@ def losses(body: Body, masks: Sequence[Tensor], *, compiled: bool) -> tuple[list
         (cut, [(6, 1), (4, 2), (2, 4), (6, 6)], 2),
         (each_cut, [(6, 1), (4, 2), (6, 1)], 2),
         (averaged, [(6, 6), (4, 2), (2, 5)], 1),
+        (chosen, [(6, 6), (4, 2), (2, 4), (5, 5), (0, 6), (4, 2)], 4),
         (compared, [(6, 6), (4, 2), (2, 5), (0, 0)], 4),
         (spelled, [(6, 6), (4, 2), (2, 5), (2, 6)], 3),
         (sized, [(6, 6), (4, 2), (2, 5)], 3),
@@ -187,6 +198,16 @@ def test_a_smaller_batch_in_ample_room_may_go_another_way(monkeypatch: pytest.Mo
         run(torch.randn(*mask.shape, WIDTH), mask)
         counts.append(len(run.plans.plans))
     assert counts == [1, 1, 2, 2, 3, 3]
+
+
+def test_in_ample_room_fewer_elements_need_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a smaller length that the step finds in its batch."""
+    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    masks = [mask_of(*item) for item in [(4, 4), (3, 2), (4, 3), (0, 1), (6, 4), (5, 5), (6, 6)]]
+    found, plans = losses(chosen, masks, compiled=True)
+    assert all(map(torch.equal, found, losses(chosen, masks, compiled=False)[0]))
+    assert plans == 4
+    assert losses(cut, masks, compiled=True)[1] == 2
 
 
 def test_only_numbers_that_matter_are_told() -> None:

@@ -7,6 +7,8 @@ The step is captured as it goes with the batch of this call, and what it looked 
 deterministic operators that make it of the arguments, and what they answered. Before a later call they run on its own
 arguments. The captured step serves the call if all answers are the same, since then it goes the same way.
 
+How many elements a mask chooses is asked, too (`logits[mask]`, `mask.nonzero()`): the result has that size.
+
 A decision (`if`, `while`, `bool()`) is answered at once. What `item()` and `tolist()` give are scalars of the graph as
 long as the step only calculates with them (`loss / mask.sum().item()`), so that all calls share a plan. Where that does
 not do, the step is traced again, and they are *told*: first the one after which it failed, and all in the end. Numbers
@@ -32,6 +34,10 @@ from outgrow.frontends.user.refusals import present_line
 
 _MOST_BYTES, _MOST_OPERATORS = 16 << 20, 512
 """What all questions of a step may take before each call."""
+_NONZERO, _SELECT = torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default
+_COUNTED = {_NONZERO, _SELECT, torch.ops.aten.repeat_interleave.Tensor}
+"""Operators whose results have as many entries, or rows, as the contents of their operands say."""
+_SIZE = torch.ops.aten.sym_size.int
 _LOOK = torch.ops.aten._local_scalar_dense.default
 """It looks at a number; others that look, such as `aten.equal`, decide."""
 Answer: TypeAlias = bool | int
@@ -83,18 +89,20 @@ class Question:
     line: str | None
     answer: Answer
 
-    def changes(self, leaves: Sequence[object], known: "_Known") -> bool:
-        """Whether the answer is another one for these leaves of arguments."""
-        return _answer(self.calls, self.is_decision, leaves, known) != self.answer
+    def changes(self, leaves: Sequence[object], known: "_Known", *, or_less: bool) -> bool:
+        """Whether the answer is another one for these leaves of arguments, and if `or_less`, not a smaller number."""
+        found = _answer(self.calls, leaves=leaves, known=known, is_decision=self.is_decision)
+        is_less = or_less and type(found) is int and 0 <= found < self.answer
+        return found != self.answer and not is_less
 
 
-def first_changed(questions: Sequence[Question], leaves: Sequence[object]) -> Question | None:
+def first_changed(questions: Sequence[Question], leaves: Sequence[object], *, or_less: bool = False) -> Question | None:
     """Return the first of some questions that has another answer in a call with these leaves of arguments.
 
-    Later ones are not asked then: they may have no answer.
+    Later ones are not asked then: they may have no answer. If `or_less` is right, smaller numbers are.
     """
     known: _Known = {}
-    return next((item for item in questions if item.changes(leaves, known)), None)
+    return next((item for item in questions if item.changes(leaves, known, or_less=or_less)), None)
 
 
 @dataclass(slots=True)
@@ -167,8 +175,12 @@ class Asking:
             return found
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = tensors_of(leaves)
+        if func is _SELECT and tensors[0] not in self._sources:
+            return self._selected(tensors[0], tensors[1], run)
         if not self._is_followed(func, tensors, leaves):
             return run()
+        if func in _COUNTED:
+            return self._counted(func, args, kwargs, tensors, run)
         if torch.Tag.data_dependent_output in func.tags:
             return self._looked_at(func, args, kwargs, tensors[0], run)
         found = run()
@@ -196,9 +208,42 @@ class Asking:
         if func is _LOOK and not self._is_deciding and not self._looks.next_is_told():
             return run()
         with no_dispatch():
-            answer = _answer(calls, self._is_deciding, self._leaves, self._known)
+            answer = _answer(calls, leaves=self._leaves, known=self._known, is_decision=self._is_deciding)
         self.questions.append(Question(calls, self._is_deciding, present_line(), answer))
         return answer
+
+    def _counted(
+        self,
+        func: OpOverload,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        tensors: Sequence[Tensor],
+        run: Callable[[], object],
+    ) -> object:
+        """Return a fake result of the size that the batch gives it, and ask for that size."""
+        call = self._call(func, args, kwargs, 8 * sum(item.numel() * max(item.dim(), 1) for item in tensors))
+        rows = Call(_SIZE, (Result(call, 0), 0), {}, 0, call.serial)
+        calls = (*_needed(call), rows)
+        if not self._has_room(calls):
+            return run()
+        with no_dispatch():
+            answer = _answer(calls, leaves=self._leaves, known=self._known)
+            (real,) = self._known[call]
+        assert isinstance(real, Tensor), "the operator gives one"
+        self.questions.append(Question(calls, is_decision=False, line=present_line(), answer=answer))
+        found = tensors[0].new_empty_strided(real.shape, real.stride(), dtype=real.dtype)
+        self._sources.note(found, Result(call, 0))
+        return found
+
+    def _selected(self, values: Tensor, mask: Tensor, run: Callable[[], object]) -> object:
+        """Return what a mask of the batch selects of other values: as many as it has entries that are true."""
+        if (
+            not self._is_followed(_NONZERO, [mask], [mask])
+            or torch.broadcast_shapes(values.shape, mask.shape) != mask.shape
+        ):
+            return run()
+        chosen = self._counted(_NONZERO, (mask,), {}, [mask], run)
+        return values.new_empty(chosen.shape[0]) if isinstance(chosen, Tensor) else chosen
 
     def _has_room(self, calls: Sequence[Call], more_bytes: int = 0) -> bool:
         """Whether these calls, with all that questions have needed so far, take little enough."""
@@ -236,7 +281,7 @@ def _needed(call: Call) -> tuple[Call, ...]:
     return tuple(sorted(found, key=lambda item: item.serial))
 
 
-def _answer(calls: Sequence[Call], is_decision: bool, leaves: Sequence[object], known: _Known) -> Answer:
+def _answer(calls: Sequence[Call], *, leaves: Sequence[object], known: _Known, is_decision: bool = False) -> Answer:
     """Return what the last of some calls gives for these leaves of arguments; from then on all of them are `known`."""
 
     def real(source: _Source) -> object:

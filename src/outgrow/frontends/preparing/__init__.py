@@ -5,7 +5,7 @@ machines   machines that are described in files
 load       whether this machine is busy
 measure    what this machine does, and what ops have cost
 rehearsal  what an op costs on a device and allocates there, run by itself
-prepare    a plan, the graph derived from it, and both traces
+overhead   what a process takes beside what is planned
 ahead      what a training will take, before any of it runs
 kept       plans that were made before
 largest    the largest batch, volume, length or depth that has a plan

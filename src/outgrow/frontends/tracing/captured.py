@@ -218,9 +218,12 @@ class Captured:
         return first_changed(self.questions, leaves)
 
     def is_answered_alike(self, leaves: Sequence[object]) -> bool:
-        """Whether the step finds the same in leaves, be they of other sizes, for which a question may make no sense."""
+        """Whether the step finds the same, or smaller numbers, in leaves that may be smaller.
+
+        A question may make no sense there.
+        """
         try:
-            return self.answered_otherwise(leaves) is None
+            return first_changed(self.questions, leaves, or_less=True) is None
         except (RuntimeError, IndexError):
             return False
 

@@ -1,7 +1,7 @@
 """Why can a step not be captured, and which line of the user's is it?
 
 While a step is captured its tensors have shapes but no contents. What asks for contents (`if loss > 1`,
-`.numpy()`, a boolean mask whose result has as many rows as the data say) ends in an error of torch, deep
+`.numpy()`, a mask made of activations that chooses as many rows as they say) ends in an error of torch, deep
 inside a library. Such an error becomes `Uncapturable`, naming the innermost line that belongs to the user.
 Any other error is the user's own and is left as it is.
 """
