@@ -1,7 +1,8 @@
 """Which plans does a step have? One for each signature, made twice: from modelled costs, then from observed ones.
 
-An entry serves the calls for which its captured step is right. Workers of a mesh serve a call by the same entry, or
-capture it anew together: one that is alone in seeing a change would wait for the others for ever.
+An entry serves the calls for which its captured step is right. Where the user's own function runs, in ample room, it
+serves those with smaller batches as well, since these have room, too. Workers of a mesh serve a call by the same entry,
+or capture it anew together: one that is alone in seeing a change would wait for the others for ever.
 """
 
 from bisect import bisect_left
@@ -107,20 +108,22 @@ class Entries:
     def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
         self._calls += 1
-        training, taken = self._training, self.guided.beside.taken_bytes
-        seen = glance(training.models, training.optimizers, args, kwargs)
-        if self._ample is not None and self._ample.still_holds(seen, args, kwargs, taken()):
-            served = Served(self._ample.entry, is_known=False)
+        ample, taken = self._ample, self.guided.beside.taken_bytes
+        if ample is not None and ample.still_holds(self._seen(args, kwargs), args, kwargs, taken()):
+            served = Served(ample.entry, is_known=False)
         else:
             self._ample = None  # its entry may be forgotten
-            served = self._examined(seen, args, kwargs)
+            served = self._examined(args, kwargs)
             if served.entry.planned.runs_as_written and served.entry.runs.settled:
-                self._ample = Ample.of(served.entry, training, taken())
+                self._ample = Ample.of(served.entry, self._training, taken())
         self.last = served.entry
         self.last.last_call = self._calls
         return served
 
-    def _examined(self, seen: Seen, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
+    def _seen(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Seen:
+        return glance(self._training.models, self._training.optimizers, args, kwargs)
+
+    def _examined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
         key = self._signature(args, kwargs)
         leaves = pytree.tree_leaves((args, kwargs))  # by now those of its dataclasses are among them
         candidates = self._by_signature.get(key, [])
@@ -131,13 +134,14 @@ class Entries:
         if self.workers is not None and not self.workers.agree_on(number, self._training, leaves):
             found = None
         if found is None:
-            larger = self._larger(key, seen, args, kwargs)
-            return Served(self._new(key, seen, args, kwargs)) if larger is None else Served(larger, is_known=False)
+            larger = self._larger(key, args, kwargs)
+            return Served(self._new(key, args, kwargs)) if larger is None else Served(larger, is_known=False)
         self._look_again(found, leaves)
         return found
 
-    def _larger(self, key: Signature, seen: Seen, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry | None:
+    def _larger(self, key: Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry | None:
         """Return an entry of a larger batch, in whose ample room the user's own function runs, if there is one."""
+        seen = self._seen(args, kwargs)
         alike = (entry for other, found in self._by_signature.items() if other.is_of_state(key) for entry in found)
         entry = next((item for item in alike if item.has_room_for(seen, args, kwargs)), None)
         if entry is None:
@@ -158,7 +162,7 @@ class Entries:
         if is_outdated or has_new:
             self._plan_again(entry, leaves)
 
-    def _new(self, key: Signature, seen: Seen, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
+    def _new(self, key: Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
         """Capture and plan a call, and keep the entry under its signature."""
         begin, leaves = perf_counter(), pytree.tree_leaves((args, kwargs))
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
@@ -171,7 +175,7 @@ class Entries:
             clear_away()
         entry = Entry(
             number=self._made,
-            seen=seen,
+            seen=self._seen(args, kwargs),
             captured=captured,
             planned=planned,
             runs=runs,
