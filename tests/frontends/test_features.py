@@ -111,8 +111,9 @@ def _opaque(_job: Job, x: Tensor, _y: Tensor) -> object:
     return SimpleNamespace(scores=x + 1)
 
 
-def _positive(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
-    return x[x > 0]
+def _positive(job: Job, x: Tensor, _y: Tensor) -> Tensor:
+    found = job.models[0](x)
+    return found[found > 0]
 
 
 def _packed(_job: Job, x: Tensor, _y: Tensor) -> object:

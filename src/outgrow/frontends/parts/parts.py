@@ -43,6 +43,10 @@ _CHANGED = (
     "An input or a result of a compiled part was changed in place before the backward pass, which the plan of the part "
     "reads. Change a copy of it, or change it after the backward pass."
 )
+_ASKED = (
+    "what the part does here depends on the content of its inputs, which no part looks at before it runs; do it "
+    "outside of the compiled model, or give outgrow.compile the whole step"
+)
 _OVER = (
     "This backward pass has run already, and a compiled part keeps nothing for a second one (retain_graph=True). Give "
     "outgrow.compile the whole step, add up the losses before one backward(), or run the forward pass again."
@@ -124,6 +128,8 @@ class Part:
             captured = capture(joint(self._module, args, arrival), (), (), [plain(arg) for arg in args])
         except Uncapturable as refusal:
             raise Uncapturable(str(refusal).removesuffix(DROP_IN)) from refusal
+        if captured.questions:
+            raise Uncapturable(f"{captured.questions[0].line or 'a compiled part'}: {_ASKED}")
         inside = replace(captured, outside=Outside())  # Dynamo guards what is outside; the inputs are not to be held
         return by_kernels(inside, self._settings.kernels)
 
