@@ -22,7 +22,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from outgrow.runtime import arena
 from outgrow.runtime.freeing import fix_mmap_threshold
 from outgrow.runtime.medium import OnDisk
-from outgrow.runtime.resting import Quota, SpillFile, copied_out, extent_of, is_exchangeable
+from outgrow.runtime.resting import Quota, SpillFile, copied_out, extent_of, in_memory, is_exchangeable
 from outgrow.runtime.tiers import offload_folder
 from outgrow.units import parse_budget, parse_bytes
 
@@ -87,8 +87,8 @@ class _Made:
         self.waiting.append(ref(last))
         self.held_bytes += last.nbytes()
         if self.held_bytes > self.budget_bytes:
-            alive = {found.data_ptr(): found for one in self.waiting if (found := one()) is not None}
-            self.held_bytes = sum(found.nbytes() for found in alive.values() if extent_of(found) is None)
+            alive = (found for one in self.waiting if (found := one()) is not None)
+            self.held_bytes = sum(found.nbytes() for found in in_memory(alive))
         while self.held_bytes > self.budget_bytes and len(self.waiting) > 1:
             first = self.waiting.popleft()()
             if first is not None and first is not last:

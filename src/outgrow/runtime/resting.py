@@ -113,7 +113,11 @@ def bring_home(
 
 def resident(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
     """Return the distinct storages of tensors that are in memory."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
+    return in_memory(tensor.untyped_storage() for tensor in tensors)
+
+
+def in_memory(storages: Iterable[torch.UntypedStorage]) -> list[torch.UntypedStorage]:
+    """Return the distinct ones of storages that are in memory."""
     return [*{item.data_ptr(): item for item in storages if extent_of(item) is None}.values()]
 
 

@@ -97,8 +97,6 @@ _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
 _OURS = tuple(outgrow.__path__)
 _NONE = torch._C._disabled_torch_function_impl
 _decided = Tensor.__bool__
-_equals, _differs = torch.SymFloat.__eq__, torch.SymFloat.__ne__
-_are_alike, _are_unalike = torch.SymBool.__eq__, torch.SymBool.__ne__
 
 
 @contextmanager
@@ -125,11 +123,11 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
             patch.object(Tensor, "__bool__", decided, create=True),
             patch.object(clip_grad, "_has_foreach_support", _takes_lists),
             patch.object(checkpoint, "_is_compiling", lambda *_call: False),
-            patch.object(torch.SymFloat, "__eq__", _equal),
-            patch.object(torch.SymFloat, "__ne__", _unequal),
+            _called_in_place(torch.SymFloat, _compared(torch.SymFloat, _refuse_itself)),
             _called_in_place(torch.SymFloat, {**_CALCULATED, **_texts_of(torch.SymFloat)}),
             _called_in_place(torch.SymInt, _texts_of(torch.SymInt)),
-            _called_in_place(torch.SymBool, {**_COMPARED, **_texts_of(torch.SymBool)}),
+            _called_in_place(torch.SymBool, _compared(torch.SymBool, _check_truth)),
+            _called_in_place(torch.SymBool, _texts_of(torch.SymBool)),
             _seen_by_transformers(mode),
         ):
             yield
@@ -176,14 +174,17 @@ def _seen_by_transformers(mode: FakeMode) -> Iterator[None]:
         yield
 
 
-def _equal(self: torch.SymFloat, other: object) -> Any:
-    _refuse_itself(self, other)
-    return _equals(self, other)
+def _compared(kind: type, check: Callable[[Any, object], None]) -> Mapping[str, Callable[..., Any]]:
+    """Return what compares numbers of a kind with others, once these are checked."""
 
+    def checked(own: Callable[..., Any]) -> Callable[..., Any]:
+        def compared(self: object, other: object) -> Any:
+            check(self, other)
+            return own(self, other)
 
-def _unequal(self: torch.SymFloat, other: object) -> Any:
-    _refuse_itself(self, other)
-    return _differs(self, other)
+        return compared
+
+    return {"__eq__": checked(kind.__eq__), "__ne__": checked(kind.__ne__)}
 
 
 def _floor_divided(self: torch.SymFloat, other: Any) -> float:
@@ -198,23 +199,12 @@ def _divided(self: torch.SymFloat, other: Any) -> tuple[float, float]:
     return divmod(float(self), other)
 
 
-def _alike(self: torch.SymBool, other: object) -> Any:
-    _check_truth(other)
-    return _are_alike(self, other)
-
-
-def _unalike(self: torch.SymBool, other: object) -> Any:
-    _check_truth(other)
-    return _are_unalike(self, other)
-
-
-def _check_truth(other: object) -> None:
+def _check_truth(_value: torch.SymBool, other: object) -> None:
     """Refuse to compare a truth value with a number: torch takes them for different, whatever they are."""
     if not isinstance(other, bool | torch.SymBool):
         raise TypeError(f"a {type(other).__name__} was compared with SymBool")
 
 
-_COMPARED: Mapping[str, Callable[..., Any]] = {"__eq__": _alike, "__ne__": _unalike}
 _CALCULATED: Mapping[str, Callable[..., Any]] = {
     "__floordiv__": _floor_divided,
     "__rfloordiv__": _floor_dividing,

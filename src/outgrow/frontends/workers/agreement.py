@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,10 @@ from outgrow.frontends.workers.exchange import peers_missed
 _NONE = -1
 """No entry serves the call. A worker that refuses gives a number below, which says which worker it is."""
 _SAME = "All run the same script with the same seed, and pass the whole batch."
+
+
+_Told: TypeAlias = tuple[Mapping[str, object], int]
+"""Facts, and a budget."""
 
 
 class _Meeting(Enum):
@@ -60,18 +64,19 @@ class Agreement:
         self._next = _Meeting.GO if is_served else _Meeting.COMPARE
         return is_served
 
-    def compare(self, mine: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Return what each worker gives. Raises `Divided` where they differ in anything whose name is no `_name`."""
-        theirs = self._gathered(mine)
+    def compare(self, facts: Mapping[str, object], budget_bytes: int) -> int:
+        """Return the smallest of the workers' budgets. Raises `Divided` where facts differ."""
+        theirs = self._gathered((facts, budget_bytes))
         found = [item for item in theirs if item is not None]
         if len(found) < self.count:
             raise _refused(theirs.index(None))
-        for what in mine:
-            other = next((worker for worker, item in enumerate(found) if item[what] != found[0][what]), None)
-            if other is not None and not what.startswith("_"):
+        first, _ = found[0]
+        for what in facts:
+            other = next((worker for worker, (item, _) in enumerate(found) if item[what] != first[what]), None)
+            if other is not None:
                 raise Divided(f"Workers do not agree on {what}: worker {other} has others than worker 0. {_SAME}")
         self._next = _Meeting.GO
-        return found
+        return min(budget for _, budget in found)
 
     def go(self) -> None:
         """Wait until all are ready to run the step. Raises `Divided` if one of them refuses."""
@@ -104,9 +109,9 @@ class Agreement:
             raise _refused(_NONE - 1 - found[0])
         return found
 
-    def _gathered(self, mine: Mapping[str, Any] | None) -> list[Mapping[str, Any] | None]:
+    def _gathered(self, mine: _Told | None) -> list[_Told | None]:
         self._next = None
-        theirs: list[Mapping[str, Any] | None] = [None] * self.count
+        theirs: list[_Told | None] = [None] * self.count
         with peers_missed():
             dist.all_gather_object(theirs, mine, group=self.group)
         return theirs

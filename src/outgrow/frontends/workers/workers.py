@@ -46,9 +46,7 @@ from outgrow.units import format_bytes
 
 FOR_TENSORS = 0.75
 """The share of a budget that tensors may fill when a step is divided; the rest is for what else a process takes."""
-_BUDGET = "_budget"
-_TOLD = ("the batch", "the state of torch's generator", "learning rates and other numbers of optimizers")
-"""What is compared before each step."""
+_FACTS = ("the state of torch's generator", "the batch", "learning rates and other numbers of optimizers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ class Workers:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Let no other worker wait for this one where a call fails before the step runs."""
-        self._agreement.begin(len(_TOLD))
+        self._agreement.begin(len(_FACTS))
         try:
             yield
         finally:
@@ -111,9 +109,7 @@ class Workers:
 
         Raises `Divided` where they do, and rates, random numbers or batches are not the same.
         """
-        rates = [torch.tensor([*hyper_parameters(training).values()], dtype=torch.float64)]
-        facts = (digest(batch), digest([torch.get_rng_state()]), digest(rates))
-        return self._agreement.agree_on(entry, dict(zip(_TOLD, facts, strict=True)))
+        return self._agreement.agree_on(entry, _facts(training, batch))
 
     def go(self) -> None:
         """Wait until all workers are ready to run the step. Raises `Divided` if one of them is not."""
@@ -213,21 +209,21 @@ class Workers:
     def _agreed(self, step: Dataflow, training: Training, batch: Sequence[object], budget_bytes: int) -> int:
         """Raise `Divided` where workers do not do the same; return the smallest of their budgets."""
         calls = repr([(node.call, node.operands, node.results) for node in step.nodes])
-        batches, generator, rates = _TOLD
         state = {slot: item for slot, item in state_tensors(training).items() if not isinstance(item, DTensor)}
         others = [item for slot, item in state.items() if not isinstance(slot, ParameterSlot)]
-        theirs = self._agreement.compare(
-            {
-                "the operators of the step": hashlib.sha256(calls.encode()).hexdigest(),
-                generator: digest([torch.get_rng_state()]),
-                batches: digest(batch),
-                "parameters": digest([item for slot, item in state.items() if isinstance(slot, ParameterSlot)]),
-                "buffers, gradients or the state of optimizers": digest(others),
-                rates: repr([*hyper_parameters(training).values()]),
-                _BUDGET: budget_bytes,
-            }
-        )
-        return min(found[_BUDGET] for found in theirs)
+        facts = {
+            "the operators of the step": hashlib.sha256(calls.encode()).hexdigest(),
+            **_facts(training, batch),
+            "parameters": digest([item for slot, item in state.items() if isinstance(slot, ParameterSlot)]),
+            "buffers, gradients or the state of optimizers": digest(others),
+        }
+        return self._agreement.compare(facts, budget_bytes)
+
+
+def _facts(training: Training, batch: Sequence[object]) -> dict[str, int]:
+    """Return what is compared before each step, by name."""
+    rates = torch.tensor([*hyper_parameters(training).values()], dtype=torch.float64)
+    return dict(zip(_FACTS, (digest([torch.get_rng_state()]), digest(batch), digest([rates])), strict=True))
 
 
 def _holders(training: Training) -> dict[int, list[tuple[Any, Any]]]:
