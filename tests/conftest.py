@@ -105,8 +105,16 @@ def _in_the_default_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def parts_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No plans of parts are known, and none is left."""
+def planned_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts run as planned, however much room there is."""
+    from outgrow.frontends.parts import ample
+
+    monkeypatch.setattr(ample, "_ROOMY_BYTES", 1 << 60)
+
+
+@pytest.fixture
+def parts_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned_parts: None) -> Iterator[None]:  # noqa: ARG001
+    """No plans of parts are known, none is left, and they run as planned."""
     from outgrow.frontends import dynamo
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -37,7 +37,7 @@ from tests.frontends.test_dynamo import (
 from tests.runtime.stand_in import StandIn, Threads, sleepy
 
 pytestmark = [
-    pytest.mark.usefixtures("caches_of_its_own"),
+    pytest.mark.usefixtures("caches_of_its_own", "planned_parts"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
 AMPLE = 1 << 30

@@ -171,9 +171,14 @@ def left_by(
 
 @pytest.fixture
 def compiled(
-    disk_folder: Path, monkeypatch: pytest.MonkeyPatch
+    disk_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    planned_parts: None,  # noqa: ARG001
 ) -> Iterator[Callable[..., Callable[[nn.Module], Model]]]:
-    """Compile models under a budget, for a machine whose rates need no measuring and without known costs."""
+    """Compile models under a budget, for a machine whose rates need no measuring and without known costs.
+
+    Their parts run as planned.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
     monkeypatch.setattr(on_cpu, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
 

@@ -97,10 +97,12 @@ class InPlace:
         module._compiled_call_impl = torch.compile(_alone(wrap_inline(module._call_impl)), backend=self._part)
 
     def release(self) -> None:
-        """Let modules run as they did before."""
+        """Let modules run as they did before, and give back what is kept for their next runs."""
         while self._before:
             module, before = self._before.pop()
             module._compiled_call_impl = before
+        for shared in _SHARED.values():
+            shared.platform.keep_at_most(0)
 
     def _part(self, module: fx.GraphModule, _example_inputs: Sequence[object]) -> Part:
         self._has_parts = True
@@ -190,7 +192,7 @@ def _row(shared: Shared, ready: Ready) -> PartReport:
         begins=ready.origin.begins,
         shapes=ready.shapes,
         ops=len(prepared.graph.ops),
-        runs=ready.runs,
+        runs=ready.runs + ready.as_written,
         in_core=Estimate(in_core.peak_bytes, in_core.seconds),
         planned=Estimate(needed_bytes, planned.seconds),
         left_bytes=ready.room.always_bytes + ready.room.waiting_bytes,

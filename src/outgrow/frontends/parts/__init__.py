@@ -8,6 +8,7 @@ joint          both as one step with a hole in it
 aliases        results that are inputs, or views of inputs
 addends        what adds up to a gradient, in autograd's order
 arrivals       which gradients arrive, and how they lie
+ample          when one runs as it is written
 passes         how the two passes run
 between        what must stay as it is between the two
 shared_budget  how parts of a loop leave room for each other

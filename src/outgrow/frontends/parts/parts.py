@@ -21,6 +21,7 @@ from torch.autograd import forward_ad
 from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.parts.aliases import made_of
+from outgrow.frontends.parts.ample import with_room_for
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
 from outgrow.frontends.parts.between import Version, note_writes, versions
 from outgrow.frontends.parts.floats import floats_of, numbers
@@ -77,6 +78,9 @@ class Part:
 
     def _called(self, args: Sequence[object]) -> object:
         shared, is_checkpointed = self._share(self._settings, args), hooks.is_checkpointed()
+        shared.note()
+        if not is_checkpointed and (roomy := with_room_for(args, self._ready.values(), shared)) is not None:
+            return self._as_written(shared, roomy, args)
         with hooks.saved_without_hooks() if is_checkpointed else nullcontext():
             asked = replace(self._prepared(shared, args), is_checkpointed=is_checkpointed)
         ready = asked.ready
@@ -94,9 +98,17 @@ class Part:
             waiting.complete()
         return made_of(args, results)
 
+    def _as_written(self, shared: Shared, roomy: Ready, args: Sequence[object]) -> object:
+        """Run the forward pass as eager mode does, in the ample room of inputs at least as large."""
+        roomy.as_written += 1
+        shared.casts.note(roomy.casts, args)
+        if shared.is_apart:
+            shared.give_back()
+        shared.platform.keep_at_most(shared.taken_bytes)
+        return self._module(*args)
+
     def _prepared(self, shared: Shared, args: Sequence[object]) -> "_Asked":
         """Return a call with the part for its inputs, planned again once more is known."""
-        shared.note()
         leaves = tuple(arg.is_leaf for arg in args if isinstance(arg, Tensor))
         of_floats = numbers(self._floats, args) if self._by_number else ()
         key = signature(self._module, (), (), args, {}), leaves, of_floats
@@ -150,7 +162,7 @@ class Part:
         else:
             found = planned(shared, captured, self._origin, asked.args, others, None)
             found.number, found.open, found.places = asked.ready.number, asked.ready.open, asked.ready.places
-            found.is_known = True
+            found.seen, found.is_known = asked.ready.seen, True  # there gradients are switched on
             self._use(shared, key, found)
         self._drop_oldest(shared)
         ready = self._ready[key]

@@ -29,6 +29,7 @@ from outgrow.frontends.parts.joint import Origin, hole_of, open_results
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.captured import Captured, Given
+from outgrow.frontends.tracing.signature import Seen, glance_at_inputs
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.machine import Machine
@@ -143,16 +144,18 @@ class Shared:
 class Ready:
     """A part for inputs of some kind: captured, planned and lowered.
 
-    `number` counts such parts, and `shapes` are those of the inputs that are no state. `hole` is the number of the
-    instruction that stands for everything else, `open` are the results that can have gradients, `places` counts the
-    addends that autograd takes for each input that wants a gradient, `own_bytes` is what the program needs, and `room`
-    what the plan leaves to others. Others were seen to take `beside_bytes` while a run waited, and `staying_bytes` when
-    it went on. `is_settled` once planned from what runs have shown, `is_known` once gradients have arrived in the way
-    that the capture assumed.
+    `number` counts such parts, `seen` is what was seen of the inputs, and `shapes` are those of the inputs that are no
+    state. `hole` is the number of the instruction that stands for everything else, `open` are the results that can have
+    gradients, `places` counts the addends that autograd takes for each input that wants a gradient, `own_bytes` is what
+    the program needs, and `room` what the plan leaves to others. It has run as planned (`runs`), or `as_written` in its
+    ample room. Others were seen to take `beside_bytes` while a run waited, and `staying_bytes` when it went on.
+    `is_settled` once planned from what runs have shown, `is_known` once gradients have arrived in the way that the
+    capture assumed.
     """
 
     number: int
     origin: Origin
+    seen: Seen
     shapes: tuple[tuple[int, ...], ...]
     captured: Captured
     prepared: Planned
@@ -164,6 +167,7 @@ class Ready:
     own_bytes: int
     room: Room
     runs: int = 0
+    as_written: int = 0
     beside_bytes: int | None = None
     staying_bytes: int = 0
     is_settled: bool = False
@@ -265,10 +269,11 @@ def planned(
     number = next(shared.numbers) if before is None else before.number
     inputs = [args[at] for at in origin.inputs]
     shapes = tuple(tuple(item.shape) for item in inputs if isinstance(item, Tensor))
-    ready = Ready(number, origin, shapes, captured, prepared, program, *passes, own, room)
+    ready = Ready(number, origin, glance_at_inputs(args), shapes, captured, prepared, program, *passes, own, room)
     if before is not None:
         shared.highest_bytes += own - before.own_bytes
-        ready.runs, ready.beside_bytes, ready.staying_bytes = before.runs, before.beside_bytes, before.staying_bytes
+        ready.seen, ready.runs, ready.as_written = before.seen, before.runs, before.as_written
+        ready.beside_bytes, ready.staying_bytes = before.beside_bytes, before.staying_bytes
         ready.open, ready.places, ready.is_known = before.open, before.places, before.is_known
         ready.is_settled = shared.is_apart or before.has_shown
     return ready

@@ -100,6 +100,12 @@ def glance(
     return Seen(tuple(shapes), rest)
 
 
+def glance_at_inputs(args: Sequence[object]) -> Seen:
+    """Return what is quickly seen of the inputs of a part, whose whole numbers are sizes like those of shapes."""
+    described = glance((), (), [None if type(arg) is int else arg for arg in args], {})
+    return described._replace(shapes=(*described.shapes, tuple([arg for arg in args if type(arg) is int])))
+
+
 def _seen(value: object, shapes: list[tuple[int, ...]]) -> Hashable:
     """Describe an argument: of a tensor the order of its strides, while its shape is noted; of a container, all."""
     if isinstance(value, Tensor):
