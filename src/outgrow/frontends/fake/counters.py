@@ -1,10 +1,10 @@
 """Which numbers of its state may a step look at while it is captured? Those that are alone in their tensor.
 
-Optimizers count their steps, and averaged models their models, in tensors of one number. Where Python branches on such
-a number (RAdam: were there steps enough?), the answer is that of this call, and a guard: what was asked is asked anew
-before every later call. So the number that the step sees is a symbol, and it is known how much a number has grown in
-the step so far, as long as only whole numbers were added to a whole one. Whatever else may write a counter, by any view
-of it, makes it unknown.
+Optimizers count their steps, averaged models their models, and modules what they have done, in tensors of one number.
+Where Python branches on such a number (RAdam: were there steps enough?), the answer is that of this call, and a guard:
+what was asked is asked anew before every later call. So the number that the step sees is a symbol, and it is known how
+much a number has grown in the step so far, as long as only whole numbers were added to a whole one. Whatever else may
+write a counter, by any view of it, makes it unknown.
 """
 
 import operator
@@ -24,13 +24,16 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.weak import WeakIdKeyDictionary
 
 from outgrow.frontends.fake.literals import Literals, writes, written_by
-from outgrow.frontends.user.guards import symbol
+from outgrow.frontends.fake.questions import Looks
+from outgrow.frontends.user.guards import symbol, whole_symbol
 from outgrow.frontends.user.sharing import place
 from outgrow.frontends.user.state import BufferSlot, OptimizerSlot, Slot
 
 aten = torch.ops.aten
 _LARGEST = 1 << 24
 """Up to here whole numbers are exact in every type that optimizers count in."""
+_LARGEST_FLOAT = 1 << 53
+"""Up to here they are exact in a Python float."""
 _LOOK = aten._local_scalar_dense.default
 _ADD = (aten.add_.Tensor, aten.add_.Scalar, aten._foreach_add_.Scalar, aten._foreach_add_.Tensor)
 Comparison: TypeAlias = Callable[[torch.SymFloat | float, float], object]
@@ -69,12 +72,17 @@ class Counters:
     """The counters of a step while it is traced; `seen` are those that it looked at, by their symbols."""
 
     def __init__(
-        self, shape_env: ShapeEnv, literals: Literals, tensors: Mapping[Slot, Tensor], twins: Mapping[Slot, Tensor]
+        self,
+        shape_env: ShapeEnv,
+        literals: Literals,
+        looks: Looks,
+        tensors: Mapping[Slot, Tensor],
+        twins: Mapping[Slot, Tensor],
     ) -> None:
         """`tensors` are the real ones before the step, `twins` what the step sees in their place."""
-        self._shape_env, self._literals = shape_env, literals
+        self._shape_env, self._literals, self._looks = shape_env, literals, looks
         self._held = {
-            place(twins[slot]): _Held(Counted(slot), float(tensor.item()), tensor.dtype)
+            place(twins[slot]): _Held(Counted(slot), tensor.item(), tensor.dtype)
             for slot, tensor in tensors.items()
             if isinstance(slot, BufferSlot | OptimizerSlot) and _is_number(tensor)
         }
@@ -103,8 +111,8 @@ class Counters:
         held = self._of(tensor)
         if func is _LOOK and tensor in self._answers:
             return self._answers[tensor]()
-        if func is _LOOK and held is not None and held.dtype.is_floating_point:
-            return self._symbol(held)
+        if func is _LOOK and held is not None:
+            return self._looked_at(held)
         found = run()
         if func in _COMPARED and held is not None and isinstance(args[1], int | float):
             assert isinstance(found, Tensor), "a comparison gives a tensor"
@@ -132,9 +140,19 @@ class Counters:
                 counter = replace(held.counter, added=held.counter.added + more)
                 yield place(target), replace(held, counter=counter, number=held.number + more)
 
+    def _looked_at(self, held: _Held) -> bool | int | float | torch.SymInt | torch.SymFloat:
+        """Return what the step finds when it looks at a number: a symbol, but for truth values and what it is told."""
+        if held.dtype is torch.bool:
+            return self._answer(operator.ne, held, 0.0)
+        if held.dtype.is_floating_point:
+            return self._symbol(held)
+        found = whole_symbol(self._shape_env, f"counter_{len(self.seen)}", int(held.number))
+        self.seen[found.node.expr] = (held.counter, held.number)
+        return int(found) if self._looks.next_is_told() else found
+
     def _symbol(self, held: _Held) -> torch.SymFloat | float:
         """Return a symbol for a counter; for one that is not finite the number, since no symbol is equal to that."""
-        found = symbol(self._shape_env, f"counter_{len(self.seen)}", held.number)
+        found = symbol(self._shape_env, f"counter_{len(self.seen)}", float(held.number))
         self.seen[found.node.expr] = (held.counter, held.number)
         return found if isfinite(held.number) else held.number
 
@@ -144,13 +162,13 @@ class Counters:
 
 
 def _is_number(tensor: Tensor) -> bool:
-    """Whether a tensor is one number on the host, alone in its memory."""
-    if isinstance(tensor, FakeTensor) or tensor.numel() != 1:
+    """Whether a tensor is one number on the host, alone in its memory, that a Python float can be."""
+    if isinstance(tensor, FakeTensor) or tensor.numel() != 1 or tensor.is_complex() or tensor.device.type != "cpu":
         return False
     is_alone = tensor.untyped_storage().nbytes() == tensor.element_size()
-    return is_alone and not tensor.is_complex() and tensor.device.type == "cpu"
+    return is_alone and (tensor.is_floating_point() or abs(tensor.item()) < _LARGEST_FLOAT)
 
 
 def _is_exact(number: float) -> bool:
     """Whether a number is whole, and small enough that the next ones are, too."""
-    return number.is_integer() and abs(number) < _LARGEST
+    return float(number).is_integer() and abs(number) < _LARGEST

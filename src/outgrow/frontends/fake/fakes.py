@@ -137,12 +137,13 @@ class FakeMode(FakeTensorMode):
             if func in operators and returned is not NotImplemented:
                 with self:
                     returned = corrected(func, args, returned)
+        made = [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, Tensor)]
+        if any(map(_is_of_unknown_size, made)):
+            raise DynamicOutputShapeException(func)
         if func.is_view or func is torch.ops.aten.empty_strided.default:
-            if any(isinstance(leaf, Tensor) and _is_of_unknown_size(leaf) for leaf in pytree.tree_leaves(returned)):
-                raise DynamicOutputShapeException(func)
             return returned
         leaves = pytree.tree_leaves((args, kwargs))
-        if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in (*leaves, *pytree.tree_leaves(returned))):
+        if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in (*leaves, *made)):
             return returned
         known = {address(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
         with self:

@@ -258,7 +258,7 @@ class Captured:
         for counter in self.counters:
             tensor = read(counter.slot, training)
             assert isinstance(tensor, Tensor), "the signature says that it is a tensor"
-            yield counter, float(tensor.item())
+            yield counter, tensor.item()
 
     def hyper_values(self, training: Training) -> list[float]:
         """Return the hyper-parameters as they are now, in the order of `hyper`."""

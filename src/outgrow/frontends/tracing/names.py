@@ -1,7 +1,7 @@
 """How is a call of torch written down as plain data, and how is it read back?
 
     aten.add.Tensor            an overload of an operator, in any namespace of `torch.ops`
-    operator.truediv           a function on host scalars, of `operator`, `math` or `torch`
+    operator.truediv           a function on host scalars, of `operator`, `math` or `torch`, or `round`
     Symbol("torch.float32")    a dtype, a layout or a memory format
     Symbol("device.cuda.0")    a device
 
@@ -12,7 +12,7 @@ all arguments that the schema of its operator has a place for.
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TypeAlias
 
 import torch
@@ -24,7 +24,12 @@ Named: TypeAlias = torch.dtype | torch.layout | torch.memory_format | torch.devi
 
 DETACHES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 """Operators whose result is the operand; `detach` is traced as the second from torch 2.14 on."""
-_SCALAR_MODULES: dict[str, ModuleType] = {"operator": operator, "math": math, "torch": torch}
+_SCALAR_MODULES: dict[str, ModuleType | SimpleNamespace] = {
+    "operator": operator,
+    "math": math,
+    "torch": torch,
+    "builtins": SimpleNamespace(round=round),
+}
 
 
 def operator_name(function: Callable[..., object]) -> str:

@@ -224,7 +224,7 @@ def _trace(
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
         literals = mode.literals
         assert literals is not None, "and follows literals"
-        mode.counters = counters = Counters(mode.shape_env, literals, fakes.originals, tensors)
+        mode.counters = counters = Counters(mode.shape_env, literals, looks, fakes.originals, tensors)
         mode.asking = asking = Asking(leaves, fakes.batch, literals, looks)
         symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
         expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.

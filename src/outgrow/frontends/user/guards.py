@@ -38,7 +38,7 @@ class Guards:
 
     @cached_property
     def _condition(self) -> Callable[..., bool]:
-        return eval(f"lambda {', '.join(self.parameters)}: bool({self.expression})", {"math": math})  # noqa: S307 - it wrote the text itself
+        return eval(f"lambda {', '.join(self.parameters)}: bool({self.expression})", {"math": math, "torch": torch})  # noqa: S307 - it wrote the text itself
 
 
 class _Printer(PythonPrinter):
@@ -54,6 +54,15 @@ def symbol(shape_env: ShapeEnv, name: str, value: float) -> torch.SymFloat:
     made = shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
     found = shape_env.create_symfloatnode(made, hint=value, source=source)
     assert isinstance(found, torch.SymFloat), "an unspecified symbol is no number"
+    return found
+
+
+def whole_symbol(shape_env: ShapeEnv, name: str, value: int) -> torch.SymInt:
+    """Return a symbol for a whole number, as `symbol` does; it may be 0 or 1 as well."""
+    source = ConstantSource(name)
+    made = shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    found = shape_env.create_symintnode(made, hint=value, source=source)
+    assert isinstance(found, torch.SymInt), "an unspecified symbol is no number"
     return found
 
 

@@ -1,0 +1,133 @@
+"""A step may look at a number that is alone in a buffer: it goes the way of eager, by a plan for each way."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+import outgrow
+from outgrow.remarks import Remark
+
+pytestmark = pytest.mark.usefixtures("no_room_is_ample")
+STEPS, ROWS, WIDTH, KEPT = 6, 4, 8, 12
+
+
+class Looking(nn.Module):
+    """A layer, and what is looked at."""
+
+    number: Tensor
+    kept: Tensor
+
+    def __init__(self, seen: Callable[["Looking", Tensor], Tensor], begin: Tensor) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.seen = seen
+        self.register_buffer("number", begin)
+        self.register_buffer("kept", torch.randn(WIDTH, KEPT))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.seen(self, x)
+
+
+def begun(module: Looking, x: Tensor) -> Tensor:
+    """What the first batch gives is kept, and a flag says so."""
+    if not module.number:
+        with torch.no_grad():
+            module.layer.bias.copy_(x.mean(0))
+            module.number.fill_(1)
+    return module.layer(x)
+
+
+def begun_by_item(module: Looking, x: Tensor) -> Tensor:
+    """The same, if the flag is read first."""
+    if module.number.item() == 0:
+        with torch.no_grad():
+            module.layer.bias.copy_(x.mean(0))
+            module.number.fill_(1)
+    return module.layer(x)
+
+
+def queued(module: Looking, x: Tensor) -> Tensor:
+    """A queue that is written from where the last step ended."""
+    y, at = module.layer(x), int(module.number)
+    score = y @ module.kept.clone()
+    with torch.no_grad():
+        module.kept[:, at : at + ROWS] = y.T
+        module.number.fill_((at + ROWS) % KEPT)
+    return score
+
+
+def averaged(module: Looking, x: Tensor) -> Tensor:
+    """An average that trusts the past the more the longer it is."""
+    with torch.no_grad():
+        module.number += 1
+        count = module.number.item()
+        decay = min(0.5, (1 + count) / (10 + count))
+        module.kept.mul_(decay).add_(x.mean(), alpha=1 - decay)
+    return module.layer(x) @ module.kept
+
+
+def every_third(module: Looking, x: Tensor) -> Tensor:
+    """Every third step is another one."""
+    module.number += 1
+    return module.layer(2 * x if module.number.item() % 3 == 0 else x)
+
+
+def as_many(module: Looking, x: Tensor) -> Tensor:
+    """Positions up to a number that grows."""
+    positions = torch.arange(int(module.number) + 1)
+    module.number += 1
+    return module.layer(x) * positions.sum()
+
+
+def waving(module: Looking, x: Tensor) -> Tensor:
+    """Functions of a number, rounded and not."""
+    number = module.number.item()
+    module.number += 1
+    return module.layer(x) * math.cos(number / 10) * round(number / 2)
+
+
+@pytest.mark.parametrize(
+    ("seen", "begin", "plans"),
+    [
+        (begun, torch.tensor(False), 2),
+        (begun, torch.zeros(1, dtype=torch.uint8), 2),
+        (begun_by_item, torch.tensor(0), 2),
+        (begun_by_item, torch.tensor(False), 2),
+        (queued, torch.zeros(1, dtype=torch.long), 3),
+        (averaged, torch.tensor(0), 1),
+        (averaged, torch.tensor(4), 2),
+        (every_third, torch.tensor(0), 2),
+        (as_many, torch.tensor(-1, dtype=torch.int32), STEPS),
+        (waving, torch.tensor(0), STEPS),
+        (every_third, torch.tensor(1 << 23), 2),
+    ],
+)
+@pytest.mark.filterwarnings(f"ignore::{Remark.__module__}.{Remark.__name__}")
+def test_a_step_goes_the_way_of_eager(
+    seen: Callable[[Looking, Tensor], Tensor], begin: Tensor, plans: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses and all state are eager's; numbers that are only calculated with, or compared, share a plan."""
+    monkeypatch.setattr("outgrow.planning.search.search._MOST_TRIALS", 50)
+    left: list[list[Tensor]] = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = Looking(seen, begin.clone())
+        optimizer = SGD(model.parameters(), 0.1)
+
+        def step(x: Tensor, model: Looking = model, optimizer: SGD = optimizer) -> Tensor:
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB") if compiled else step
+        losses = [run(torch.randn(ROWS, WIDTH)).clone() for _ in range(STEPS)]
+        left.append([*losses, *(item.clone() for item in model.state_dict().values())])
+        if compiled:
+            assert len(run.plans.plans) == plans
+    assert all(map(torch.equal, *left))
