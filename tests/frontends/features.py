@@ -1,6 +1,7 @@
 """What do ordinary training steps do? One function for each feature, all small and seeded."""
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -505,6 +506,53 @@ def random_numbers() -> Job:
     return Job(step, (model,), (optimizer,), rows)
 
 
+class Oscillating(nn.Module):
+    """A diagonal state space, whose states turn as they fade."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fading, self.turning = nn.Parameter(torch.rand(8, 4)), nn.Parameter(torch.rand(8, 4))
+        self.read = nn.Parameter(torch.randn(8, 4, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rates = -torch.exp(self.fading) + 1j * self.turning
+        kernel = torch.exp(rates[..., None] * torch.arange(x.shape[-1])) * torch.view_as_complex(self.read)[..., None]
+        return torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(2 * kernel.sum(1).real), n=x.shape[-1])
+
+
+def state_space() -> Job:
+    """Numbers that are complex by themselves."""
+    model = Oscillating()
+    optimizer = Adam(model.parameters())
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return Job(step, (model,), (optimizer,), lambda: (torch.randn(ROWS, 8, 16), torch.randn(ROWS, 8, 16)))
+
+
+def copied() -> Job:
+    """Weights that move a little towards where some steps of a copy lead, as by Reptile."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        before, learner, seen = deepcopy(model.state_dict()), deepcopy(model), deepcopy(x)
+        loss = F.cross_entropy(model(x), y) + F.cross_entropy(learner(seen.mul_(2)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        after = model.state_dict()
+        model.load_state_dict({name: item + 0.3 * (after[name] - item) for name, item in before.items()})
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
 def evaluated() -> Job:
     """No gradient, no optimizer: loss and accuracy."""
     model = net().eval()
@@ -650,6 +698,8 @@ FEATURES: tuple[Make, ...] = (
     gru,
     attention_decoder,
     random_numbers,
+    state_space,
+    copied,
     evaluated,
     autocast_twice,
     taught,

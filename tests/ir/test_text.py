@@ -56,6 +56,7 @@ LITERALS = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False)
+    | st.complex_numbers(allow_nan=False)
     | st.text()
     | st.builds(Symbol, NAMES)
     | st.builds(Like, NAMES),

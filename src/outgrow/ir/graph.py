@@ -104,7 +104,7 @@ class Symbol:
     name: str
 
 
-Argument: TypeAlias = "Ref | Like | Symbol | int | float | bool | str | tuple[Argument, ...] | None"
+Argument: TypeAlias = "Ref | Like | Symbol | int | float | complex | bool | str | tuple[Argument, ...] | None"
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
+from math import copysign
 
 from outgrow.ir.graph import (
     DEVICE,
@@ -203,6 +204,8 @@ def _argument(argument: Argument) -> str:
             return f"[{', '.join(map(_argument, argument))}]"
         case str():
             return json.dumps(argument)
+        case complex():
+            return f"{argument.real!r}{'-' if copysign(1, argument.imag) < 0 else '+'}{abs(argument.imag)!r}j"
         case _:
             return repr(argument)
 

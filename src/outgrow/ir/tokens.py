@@ -18,7 +18,12 @@ from outgrow.units import parse_bytes
 T = TypeVar("T")
 
 _TOKEN = re.compile(
-    r"""\s*( %?"(?:[^"\\]|\\.)*" | %[\w.$]+ | -?[\w.$]+(?:(?<=\d[eE])[-+]\d+)? | \#.* | \S )""", re.VERBOSE
+    r"""\s*(
+      %?"(?:[^"\\]|\\.)*" | %[\w.$]+
+    | -?(?:nan|inf|\d[\d.]*(?:e[-+]\d+)?)[-+][\w.]+(?:(?<=\de)[-+]\d+)?j
+    | -?[\w.$]+(?:(?<=\d[eE])[-+]\d+)?
+    | \#.* | \S )""",
+    re.VERBOSE,
 )
 _BARE_NAME = re.compile(r"[\w.$]+")
 _LITERALS = {"None": None, "True": True, "False": False, "nan": nan, "inf": inf, "-inf": -inf}
@@ -166,8 +171,9 @@ class Line:
             case _:
                 return _LITERALS[token] if token in _LITERALS else self._number(token)
 
-    def _number(self, token: str) -> int | float:
-        for kind in (int, float):
+    def _number(self, token: str) -> int | float | complex:
+        kinds: tuple[Callable[[str], int | float | complex], ...] = (int, float, complex)
+        for kind in kinds:
             try:
                 return kind(token)
             except ValueError:

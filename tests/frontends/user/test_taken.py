@@ -127,12 +127,21 @@ def test_a_list_that_is_given_stays_as_it_is(take: Callable[[Any], object], kind
 
 
 def test_a_list_that_is_given_may_grow_and_a_dictionary_may_be_taken_from() -> None:
-    """The first is remarked; of a dictionary that is made for each call nobody misses what the step takes."""
+    """The first is remarked, and so is an exchange.
+
+    Of a dictionary that is made for each call nobody misses what the step takes.
+    """
 
     def growing(batches: list[Tensor]) -> Tensor:
         batches.append(batches[0] * 2)
         return MODEL(batches[-1]).sum()
 
+    def exchanging(batch: dict[str, Tensor]) -> Tensor:
+        batch["x"], batch["y"] = batch["y"], batch["x"]
+        return MODEL(batch["x"]).sum()
+
     with pytest.warns(UserWarning, match="puts something into"):
         capture(growing, [MODEL], [], ([*BATCHES],))
+    with pytest.warns(UserWarning, match="puts something into"):
+        capture(exchanging, [MODEL], [], ({"x": BATCHES[0], "y": BATCHES[1]},))
     capture(lambda batch: MODEL(batch.pop("x")).sum(), [MODEL], [], ({"x": BATCHES[0]},))

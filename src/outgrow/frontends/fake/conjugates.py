@@ -48,6 +48,8 @@ class Conjugates:
         """
         if func is _CONJUGATE:
             (base,) = args
+            if isinstance(base, complex):  # a number that the step names, such as 1j
+                return torch.ops.aten.scalar_tensor.default(base.conjugate(), dtype=torch.complex128)
             found = torch.ops.aten._conj_physical.default(base)
             assert isinstance(base, Tensor), "a conjugate is one of a tensor"
             self._made[place(found)] = (found, base)

@@ -14,6 +14,7 @@
     casts         within kernels that multiply matrices are refused (`frontends.fake.uncast`)
     lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
     clipping      takes gradients on a GPU all at once, whose norms are summed otherwise than those of one by one
+    copies        of a tensor, with copy.deepcopy, are clones
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
     decisions     by what is in a tensor, which are told from numbers (`frontends.fake.questions`)
     numbers       that a tensor holds equal themselves; in eager one that is none (NaN) does not
@@ -55,6 +56,7 @@ from outgrow.frontends.fake.twice import once
 from outgrow.frontends.fake.uncast import UNCAST
 from outgrow.frontends.fake.values import VALUES
 from outgrow.frontends.user.refusals import is_of_a_library
+from outgrow.frontends.user.sharing import place
 
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"prod": product, "masked_fill": filled, **EXTREMES, **_ONCE}
@@ -81,6 +83,22 @@ def _list(tensor: FakeTensor) -> Any:
         _listing.pop()
 
 
+_own_copy = Tensor.__deepcopy__
+
+
+def _copied(tensor: Tensor, memo: dict[object, object]) -> Any:
+    """Return a deep copy: of what has its memory for itself a clone. Torch would copy memory behind the tracer."""
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes and (_copied, place(tensor)) not in memo
+    if type(tensor) not in (Tensor, FakeTensor) or not (tensor.is_leaf and is_whole) or tensor.grad is not None:
+        return _own_copy(tensor, memo)
+    with torch.no_grad():
+        found = tensor.clone(memory_format=torch.preserve_format).requires_grad_(tensor.requires_grad)
+    memo[id(tensor)] = memo[_copied, place(tensor)] = found
+    return found
+
+
 _METHODS: Mapping[str, Callable[..., Any]] = {**_FUNCTIONS, "masked_fill_": filled_in_place}
 _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     **{getattr(torch, name): ours for name, ours in _FUNCTIONS.items()},
@@ -89,6 +107,7 @@ _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.ctc_loss: ctc_loss,
     OPERATORS.cross_entropy_loss: cross_entropy_loss,
     Tensor.item: _item,
+    Tensor.__deepcopy__: _copied,
     **ONE_HOT,
     **UNCAST,
     **VALUES,

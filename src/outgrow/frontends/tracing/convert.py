@@ -189,7 +189,7 @@ class Conversion:
                 return Ref(self.read(item))
             case tuple() | list():
                 return tuple(self._argument(part) for part in item)
-            case None | bool() | int() | float() | str():
+            case None | bool() | int() | float() | complex() | str():
                 return item
             case _ if isinstance(item, Named):
                 return Symbol(symbol_name(item))

@@ -85,6 +85,7 @@ _TOLD_ONE_BY_ONE = 4
 _NOT_SEEN = (
     "The step puts something into a dict or a list among its arguments. The caller does not see it there: return it."
 )
+_FLAGS = "set it back at the end of the step, or before the first call to what the step leaves"
 _OUTSIDE = "do this outside of the step (a learning rate: by a scheduler, whose scheduler.step() may stay in the step)"
 _COUNTING = (
     "let the optimizer keep it in a tensor, such as torch.tensor(0.0), which it changes in place, as those of "
@@ -236,7 +237,7 @@ def _trace(
                 returned = in_users_code(step, *call_args, **call_kwargs)
             schedulers.ended(returned)
             attributes.warn_of_opaque()
-            _warn_of_given(fakes.leaves, given)
+            _warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), given)
             found = _observe(returned, training, before, fakes.batch, run)
             run.settled, run.exchanged = attributes.settled(), attributes.exchanged()
             run.kept, run.changed = attributes.kept(), outside.changed()
@@ -317,10 +318,10 @@ def _own(mode: FakeMode, tensors: Sequence[object]) -> FakeMode | None:
     return None if any(isinstance(item, FakeTensor) for item in tensors) else mode
 
 
-def _warn_of_given(given: Sequence[object], arguments: object) -> None:
+def _warn_of_given(before: object, after: object) -> None:
     """Say so if the step has put something into containers among its arguments, which are not the caller's own."""
-    there = pytree.tree_leaves(arguments)
-    if len(there) > len(given) or not {id(leaf) for leaf in there} <= {id(leaf) for leaf in given}:
+    there = {place: id(leaf) for place, leaf in pytree.tree_leaves_with_path(before)}
+    if any(there.get(place) != id(leaf) for place, leaf in pytree.tree_leaves_with_path(after)):
         remark(_NOT_SEEN)
 
 
@@ -484,7 +485,7 @@ def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) 
         is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
         if _are_apart(old, new) and (is_symbolic or type(old) is not type(new) or old != new):
             is_count = what.startswith("state[") or type(new) is int
-            advice = _COUNTING if is_count else _OUTSIDE
+            advice = _COUNTING if is_count else _FLAGS if what.startswith("requires_grad") else _OUTSIDE
             raise Uncapturable(f"the step changes {what}, which the captured step would not repeat; {advice}")
 
 
