@@ -26,9 +26,10 @@ The grammar, where [] is optional and a list* has commas between its items:
     argument  = [keyword "="] ("%"name | "like" "%"name | number | "None" | "True" | "False" | string | ":"symbol
               | "[" argument* "]")
 
-An op without a name is called after the second part of its operator: `relu` for `aten.relu.default`, then
-`relu_1`, `relu_2`, ... where an op above has that name. A name that is not made of letters, digits, `_`, `.`
-and `$` stands in quotes. `#` begins a comment. Whether the graph makes sense is for `ir.verify` to say.
+Numbers are written as Python does, complex ones without brackets (0.5+1.0j). An op without a name is called after the
+second part of its operator: `relu` for `aten.relu.default`, then `relu_1`, `relu_2`, ... where an op above has that
+name. A name that is not made of letters, digits, `_`, `.` and `$` stands in quotes. `#` begins a comment. Whether the
+graph makes sense is for `ir.verify` to say.
 """
 
 import json

@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
@@ -120,7 +121,8 @@ _LOOKING: Mapping[str, str] = {
 _RECURRENT = ("torch/nn/modules/rnn.py:forward",)
 """It looks, on a GPU, whether its weights lie in one memory."""
 _TRANSFORMS = ("torch/_functorch/eager_transforms.py:_jvp_with_argnums",)
-_TORCH = _beginnings(torch.__path__)
+_TORCH, _OWN = _beginnings(torch.__path__), _beginnings((*torch.__path__, *outgrow.__path__))
+_PACKAGES = _beginnings((*site.getsitepackages(), site.getusersitepackages()))
 _LIBRARIES = _beginnings((*_FOLDERS, sysconfig.get_path("stdlib")))
 
 
@@ -133,7 +135,7 @@ def refusals() -> Iterator[None]:
         reason = _reason(error)
         if reason is None:
             raise
-        raise Uncapturable(f"{user_line(error.__traceback__) or 'the step'}: {reason}{DROP_IN}") from error
+        raise Uncapturable(f"{_line(error.__traceback__)}: {reason}{DROP_IN}") from error
 
 
 def is_unanswerable(error: RuntimeError) -> bool:
@@ -147,7 +149,7 @@ def check_nothing_caught(errors: Iterable[RuntimeError]) -> None:
     for error in errors:
         traceback = error.__traceback__  # begins where the error was caught
         if traceback is not None and not is_of_a_library(traceback.tb_frame.f_code.co_filename):
-            raise Uncapturable(f"{user_line(traceback)}: {_reason(error)}{DROP_IN}") from error
+            raise Uncapturable(f"{_line(traceback)}: {_reason(error)}{DROP_IN}") from error
 
 
 def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError) -> str | None:
@@ -201,6 +203,24 @@ def is_of_a_library(file: str) -> bool:
     return str(Path(file).resolve()).startswith(_LIBRARIES)
 
 
+def _line(traceback: TracebackType | None) -> str:
+    """Return the user's line, and that of an installed package behind it, other than torch, where it went wrong."""
+    frames = reversed([*walk_tb(traceback)])
+    behind = takewhile(lambda item: is_of_a_library(item[0].f_code.co_filename), frames)
+    others = ((frame, line, _in_package(frame.f_code.co_filename)) for frame, line in behind)
+    found = next((_at(frame, line, name) for frame, line, name in others if name), None)
+    return f"{user_line(traceback) or 'the step'}{(found and f', in {found}') or ''}"
+
+
+@cache
+def _in_package(file: str) -> str | None:
+    """Return the path of a file within the installed packages; None for torch, outgrow, and what is not installed."""
+    path = str(Path(file).resolve())
+    if path.startswith(_OWN):
+        return None
+    return next((path.removeprefix(folder) for folder in _PACKAGES if path.startswith(folder)), None)
+
+
 def user_line(traceback: TracebackType | None) -> str | None:
     """Return file, line and text of the innermost frame outside of torch, outgrow and installed packages."""
     return _innermost(reversed([*walk_tb(traceback)]))
@@ -216,6 +236,11 @@ def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str | None:
     for frame, line in frames:
         file = frame.f_code.co_filename
         if not file.startswith("<") and not is_of_a_library(file):
-            text = linecache.getline(file, line).strip()
-            return f"{file}:{line}: `{text}`" if text else f"{file}:{line}"
+            return _at(frame, line, file)
     return None
+
+
+def _at(frame: FrameType, line: int, name: str) -> str:
+    """Return the name of a file, and number and text of a line in it."""
+    text = linecache.getline(frame.f_code.co_filename, line).strip()
+    return f"{name}:{line}: `{text}`" if text else f"{name}:{line}"
