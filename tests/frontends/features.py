@@ -506,6 +506,29 @@ def random_numbers() -> Job:
     return Job(step, (model,), (optimizer,), rows)
 
 
+def chosen() -> Job:
+    """Elements that masks of the step's own choose, in each of the ways."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        lower = torch.ones(ROWS, x.shape[1], dtype=torch.bool).tril()
+        x = x.clone()
+        x[~lower] = 2 * x[~lower] - 1
+        scores = model(x)
+        rows, columns = torch.eye(ROWS, scores.shape[1]).nonzero(as_tuple=True)
+        even = torch.arange(ROWS) % 2 == 0
+        twice = scores.repeat_interleave(torch.arange(ROWS) % 3, dim=0)
+        loss = F.cross_entropy(scores[even], y[even]) + scores[rows, columns].sum() + twice.square().mean()
+        loss = loss + scores.masked_select(even[:, None].expand_as(scores)).mean() + scores[torch.where(even)[0]].sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
 class Oscillating(nn.Module):
     """A diagonal state space, whose states turn as they fade."""
 
@@ -698,6 +721,7 @@ FEATURES: tuple[Make, ...] = (
     gru,
     attention_decoder,
     random_numbers,
+    chosen,
     state_space,
     copied,
     evaluated,

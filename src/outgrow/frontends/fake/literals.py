@@ -50,6 +50,8 @@ class Literals:
             return run()
         if torch.Tag.data_dependent_output in func.tags:
             return self._real(func, args, kwargs)
+        if torch.Tag.dynamic_output_shape in func.tags and tensors:
+            return self._as_large(func, args, kwargs, tensors[0])
         fake = run()
         made = tensors_of(pytree.tree_leaves(fake))
         if not (func.is_view or writes(func) or self._has_room(made)):
@@ -102,6 +104,18 @@ class Literals:
             real_args, real_kwargs = pytree.tree_map_only(Tensor, companion, (tuple(args), dict(kwargs)))
             found = func(*real_args, **real_kwargs)
             return found.clone() if func in LIFTS else found
+
+    def _as_large(
+        self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], like: Tensor
+    ) -> object:
+        """Return fake results of the shapes that contents give them."""
+
+        def fake(real: Tensor) -> Tensor:
+            found = like.new_empty_strided(real.shape, real.stride(), dtype=real.dtype)
+            self._known.note(found, real)
+            return found
+
+        return pytree.tree_map_only(Tensor, fake, self._real(func, args, kwargs))
 
     def _companion(self, tensor: Tensor) -> Tensor:
         real = self._known.of(tensor)

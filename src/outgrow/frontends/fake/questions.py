@@ -236,11 +236,12 @@ class Asking:
         return found
 
     def _selected(self, values: Tensor, mask: Tensor, run: Callable[[], object]) -> object:
-        """Return what a mask of the batch selects of other values: as many as it has entries that are true."""
-        if (
-            not self._is_followed(_NONZERO, [mask], [mask])
-            or torch.broadcast_shapes(values.shape, mask.shape) != mask.shape
-        ):
+        """Return what a mask of the batch, or a known one, selects of other values: as many as it has that are true."""
+        if torch.broadcast_shapes(values.shape, mask.shape) != mask.shape:
+            return run()
+        if self._literals.knows(mask):
+            return values.new_empty(mask.nonzero().shape[0])
+        if not self._is_followed(_NONZERO, [mask], [mask]):
             return run()
         chosen = self._counted(_NONZERO, (mask,), {}, [mask], run)
         return values.new_empty(chosen.shape[0]) if isinstance(chosen, Tensor) else chosen

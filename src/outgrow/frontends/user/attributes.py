@@ -367,7 +367,8 @@ class _Refusing(Unreadable):
         return Read(
             f"what an earlier call left in {self._name} is read, where a captured step leaves nothing; return it from "
             "the step, and pass it as an argument where the next one needs it, or keep it in a buffer that the step "
-            f"writes with copy_{DROP_IN}",
+            "writes with copy_. What a forward pass makes, as one after torch.nn.utils.prune does, is there again once "
+            f"the model has run by itself, under torch.no_grad(){DROP_IN}",
             self._owner,
         )
 
