@@ -105,9 +105,7 @@ class Literals:
             found = func(*real_args, **real_kwargs)
             return found.clone() if func in LIFTS else found
 
-    def _as_large(
-        self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], like: Tensor
-    ) -> object:
+    def _as_large(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], like: Tensor) -> object:
         """Return fake results of the shapes that contents give them."""
 
         def fake(real: Tensor) -> Tensor:
