@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import outgrow
 from outgrow.frontends import calls, guided
+from outgrow.frontends.entry import Runnable
 from outgrow.remarks import Remark
 from outgrow.runtime.process import process_bytes
 from outgrow.units import MIB
@@ -121,7 +122,7 @@ def test_what_each_plan_leaves_behind_is_within_the_budget(monkeypatch: pytest.M
     job, given = wide(layers=12), batch(2600)
     plan, left = guided.GuidedPlanning.planned, list[Any]()
 
-    def planned(*given: Any) -> guided.Runnable:
+    def planned(*given: Any) -> Runnable:
         found = plan(*given)
         left.append(np.ones(24 * MIB // 8))
         return found
@@ -195,10 +196,10 @@ def test_older_plans_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     job = wide(layers=4)
     step = under(job, 200)
     step(*batch(100))
-    plan: Callable[..., guided.Runnable] = guided.GuidedPlanning.planned
+    plan: Callable[..., Runnable] = guided.GuidedPlanning.planned
     refusals = iter([outgrow.Infeasible("below", floor_bytes=200 * MIB + 1000, culprit="", because="")])
 
-    def planned(self: object, *given: object) -> guided.Runnable:
+    def planned(self: object, *given: object) -> Runnable:
         refusal = next(refusals, None)
         if refusal is not None:
             raise refusal

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import outgrow
 from outgrow.errors import Infeasible, TierFailure, TornState
 from outgrow.frontends import guided
+from outgrow.frontends.entry import Runnable
 from outgrow.frontends.runs import Runs
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.state import Training
@@ -287,9 +288,9 @@ def test_a_plan_makes_room_for_what_was_taken_since() -> None:
 def test_a_plan_makes_room_for_what_planning_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """What planning again leaves in the process, which no run has shown yet, is within the budget at once."""
     job, budget, left = wide(layers=8), 128 << 20, list[Tensor]()
-    plan: Callable[..., guided.Runnable] = guided.GuidedPlanning.planned
+    plan: Callable[..., Runnable] = guided.GuidedPlanning.planned
 
-    def leaving(self: object, given: object, runs: Runs, spare_bytes: int = 0) -> guided.Runnable:
+    def leaving(self: object, given: object, runs: Runs, spare_bytes: int = 0) -> Runnable:
         found = plan(self, given, runs, spare_bytes)
         if runs.count and not left:
             left.append(torch.ones(40 << 18))
@@ -371,7 +372,7 @@ def test_a_plan_that_exceeds_the_budget_is_made_again(monkeypatch: pytest.Monkey
     for _ in range(4):
         step(x, y)
     took = step.plan.overhead_bytes + (budget // 8)
-    step._entries.guided._own_bytes = 2 * took
+    step._guided._own_bytes = 2 * took
     with monkeypatch.context() as other:
         other.setattr(step._platform, "held_at_most", lambda *_: budget + 1 - took)
         other.setattr(guided.GuidedPlanning, "note", reporting(guided.GuidedPlanning.note, budget + 1))

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 import outgrow
 from outgrow.errors import Infeasible, InvalidQuantity, OutOfTurn, TierFailure, TornState, Uncapturable
-from outgrow.frontends import entries, guided
+from outgrow.frontends import capturing, entries, guided
 from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing.machines import described_machine
@@ -255,7 +255,7 @@ def test_each_shape_is_captured_once(
         original = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args, **kwargs: (done.append(name), original(*args, **kwargs))[1])
 
-    counted(entries, "capture")
+    counted(capturing, "capture")
     counted(guided, "fitted")
     monkeypatch.setattr(guided, "_SURPRISE", math.inf)  # how long a run takes is no matter of this test
     job = wide()
@@ -369,7 +369,7 @@ def test_a_function_that_takes_more_than_it_may_is_planned_from_then_on(
             first.setattr(
                 guided.GuidedPlanning,
                 "note_captured",
-                lambda _self, _given, _planned, runs: setattr(runs, "shown", Shown(overhead, 0, 0, 0)),
+                lambda _self, _given, entry: setattr(entry.runs, "shown", Shown(overhead, 0, 0, 0)),
             )
             returned = [step(*job.batches[0])]
         returned.append(step(*job.batches[1]))
@@ -782,7 +782,7 @@ def test_a_step_runs_where_it_was_compiled(disk_folder: Path, monkeypatch: pytes
     """Of a model that was moved to another device since, nothing would be under the budget."""
     job = wide(layers=1)
     with monkeypatch.context() as on_gpu:
-        on_gpu.setattr(entries, "home_of", lambda _training: torch.device("cuda", 0))
+        on_gpu.setattr(capturing, "home_of", lambda _training: torch.device("cuda", 0))
         step = outgrow.compile(
             job.step, model=job.model, optimizer=job.optimizer, memory_budget="1GiB", offload_dir=disk_folder
         )

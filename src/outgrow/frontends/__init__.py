@@ -14,8 +14,9 @@ one_thread     which thread may run a step
 torn           which steps may run after one has failed
 runs           what is kept of the runs of a step
 beside         what the process holds beside a step
-guided         how a step is planned, from what its runs have shown
 entry          what is kept for one kind of call
+guided         how a step is planned, from what its runs have shown
+capturing      how a call becomes a graph: of the whole step, or of a worker's part
 entries        which plans a step has
 compile        who owns the loop over steps
 build          how a model is made that does not fit into memory

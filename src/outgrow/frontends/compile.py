@@ -29,8 +29,10 @@ from torch.optim import Optimizer
 from outgrow.analysis.timeline import Trace
 from outgrow.errors import OutOfTurn
 from outgrow.frontends import calls
+from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entries import Entries
 from outgrow.frontends.entry import Entry, Served
+from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
@@ -88,8 +90,17 @@ class Step(Generic[P, R]):
             warm_up(settings.kernels)
             baseline_bytes = platform.baseline_bytes(held)
         self._step, self._name, self._baseline_bytes, self._progress = step, name, baseline_bytes, progress
-        self._training, self._whole = training, Whole(training)
-        self._entries = Entries(step, training, settings, platform, baseline_bytes, progress, workers)
+        self._training, self._whole, self._workers = training, Whole(training), workers
+        self._guided = GuidedPlanning(
+            training,
+            settings,
+            platform,
+            baseline_bytes,
+            progress,
+            as_written=settings.kernels == "eager" and workers is None,
+        )
+        capturing = Capturing(step, training, settings, progress, workers)
+        self._entries = Entries(capturing, self._guided, platform)
         self._recording: Recording | None = None
         self._losses: deque[float | Tensor] = deque(maxlen=_MOST_LOSSES)
         self._ran_as_written = False
@@ -106,8 +117,7 @@ class Step(Generic[P, R]):
         if get_proxy_mode() is not None:
             return self._step(*args, **kwargs)
         self._whole.check()
-        workers = self._entries.workers
-        together = nullcontext() if workers is None else workers.together()
+        together = nullcontext() if self._workers is None else self._workers.together()
         with one_thread(self._training), self._platform.busy(), together:
             return self._called(*args, **kwargs)
 
@@ -126,7 +136,7 @@ class Step(Generic[P, R]):
 
     def _run_as_written(self, served: Served, *args: P.args, **kwargs: P.kwargs) -> R:
         self._entries.come_home()
-        self._entries.guided.begins_as_written(served.entry.planned, served.entry.runs)
+        self._guided.begins_as_written(served.entry)
         self._platform.reset_high_water()
         begin = self._platform.moment()
         returned = self._step(*args, **kwargs)
@@ -139,17 +149,16 @@ class Step(Generic[P, R]):
     def _run_program(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         entry = served.entry
         program, runs = entry.planned.program, entry.runs
-        guided = self._entries.guided
         given = served.given
         if given is None:  # of a new entry, or of one that ran as it is written
             given = entry.captured.given(self._training, pytree.tree_leaves((args, kwargs)))
         call = calls.bind(given, program, self._training)
-        guided.begins(given, runs)
+        self._guided.begins(given, entry)
         capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes
         spill = self._platform.make_ready(program, given.tensors, capacity)
-        memory = self._platform.memory(program, is_timed=guided.looks_at(runs))
-        if self._entries.workers is not None:
-            self._entries.workers.go()
+        memory = self._platform.memory(program, is_timed=self._guided.looks_at(entry))
+        if self._workers is not None:
+            self._workers.go()
         observe = self._platform.observes and not runs.observed
         run = calls.made_ready(call, spill, memory, capacity, observe=observe)
         completed = False
@@ -163,7 +172,7 @@ class Step(Generic[P, R]):
         returned = calls.settle(call, outcome)
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
         self._recording = outcome.recording
-        guided.note(given, entry.planned, runs, outcome, self.process_bytes)
+        self._guided.note(given, entry, outcome, self.process_bytes)
         return returned
 
     @property
@@ -216,10 +225,9 @@ class Step(Generic[P, R]):
     @property
     def shared(self) -> Received:
         """What the processes of the mesh exchange. Raises `OutOfTurn` without a mesh, and before the first call."""
-        workers = self._entries.workers
-        if workers is None or workers.shares is None:
+        if self._workers is None or self._workers.shares is None:
             raise OutOfTurn("The step shares nothing yet. Give compile a mesh, and call the step once.")
-        return workers.shared
+        return self._workers.shared
 
     @property
     def _trace(self) -> Trace | None:

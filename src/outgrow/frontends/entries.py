@@ -7,8 +7,7 @@ or capture it anew together: one that is alone in seeing a change would wait for
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from time import perf_counter
 
@@ -16,24 +15,17 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from outgrow.errors import Infeasible, Uncapturable
-from outgrow.frontends.entry import Ample, Entry, Served
-from outgrow.frontends.guided import GuidedPlanning, Runnable
-from outgrow.frontends.lowering.inductor import by_kernels
+from outgrow.errors import Infeasible
+from outgrow.frontends.capturing import Capturing
+from outgrow.frontends.entry import Ample, Entry, Runnable, Served
+from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.platforms.platform import Platform
-from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.runs import Runs
-from outgrow.frontends.tracing.assembly import captured_from
-from outgrow.frontends.tracing.capture import capture, captured_by
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Seen, Signature, glance, signature
-from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.attributes import Left, withheld
 from outgrow.frontends.user.counts import Count
-from outgrow.frontends.user.devices import device_of, home_of
 from outgrow.frontends.user.state import Training, held_tensors, local
-from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
-from outgrow.ir.graph import Graph, Role
 from outgrow.remarks import remark
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
@@ -71,30 +63,15 @@ _CROWDED_OUT = (
 )
 _CROWDED_OUT_AGAIN = 2
 """This is said when it happens so many times."""
-_UNTRAINED = (
-    "The step changes no parameter, so nothing is trained. Does it call optimizer.step(), while there are gradients?"
-)
 
 
 class Entries:
-    """The entries of one step; `baseline_bytes` is what the process takes for other things than the step."""
+    """The entries of one step."""
 
-    def __init__(
-        self,
-        step: Callable[..., object],
-        training: Training,
-        settings: Settings,
-        platform: Platform,
-        baseline_bytes: int,
-        progress: Callable[[str, float], None],
-        workers: Workers | None = None,
-    ) -> None:
-        as_written = settings.kernels == "eager" and workers is None
-        self.workers = workers
-        self._home = home_of(training)
-        self.guided = GuidedPlanning(training, settings, platform, baseline_bytes, progress, as_written=as_written)
-        self._step, self._training, self._settings, self._platform = step, training, settings, platform
-        self._progress = progress
+    def __init__(self, capturing: Capturing, guided: GuidedPlanning, platform: Platform) -> None:
+        self._capturing, self._guided, self._platform = capturing, guided, platform
+        self._training, self._workers = capturing.training, capturing.workers
+        self._budget_bytes = capturing.settings.budget_bytes
         self._by_signature: dict[Signature, list[Entry]] = {}
         self._overwritten: dict[tuple[int, str], Left] = {}
         self._counts: dict[Hashable, Count] = {}
@@ -108,7 +85,7 @@ class Entries:
     def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
         self._calls += 1
-        ample, taken = self._ample, self.guided.beside.taken_bytes
+        ample, taken = self._ample, self._guided.beside.taken_bytes
         if ample is not None and ample.still_holds(self._seen(args, kwargs), args, kwargs, taken()):
             served = Served(ample.entry, is_known=False)
         else:
@@ -131,7 +108,7 @@ class Entries:
         if found is None and _own_what_was_loaded(self._training):
             found = self._serving(candidates, leaves)
         number = None if found is None else found.entry.number
-        if self.workers is not None and not self.workers.agree_on(number, self._training, leaves):
+        if self._workers is not None and not self._workers.agree_on(number, self._training, leaves):
             found = None
         if found is None:
             larger = self._larger(key, args, kwargs)
@@ -147,17 +124,16 @@ class Entries:
         if entry is None:
             return None
         self.come_home()
-        entry.planned = self.guided.distrusted(entry.planned, entry.runs)
+        self._guided.review(entry)
         return entry if entry.planned.runs_as_written else None
 
     def _look_again(self, served: Served, leaves: Sequence[object]) -> None:
         """Plan an entry again where its last run has shown something new, or what is held by now makes it necessary."""
-        entry, runs, guided = served.entry, served.entry.runs, self.guided
+        entry, given, runs = served.entry, served.given, served.entry.runs
         if entry.planned.runs_as_written:
             self.come_home()
-            entry.planned = guided.distrusted(entry.planned, runs)
-        given = served.given
-        is_outdated = given is not None and guided.is_outdated(given, entry.planned, runs)
+            self._guided.review(entry)
+        is_outdated = given is not None and self._guided.is_outdated(given, entry)
         has_new = not runs.settled and (runs.count > 0 or runs.function.has_exceeded)
         if is_outdated or has_new:
             self._plan_again(entry, leaves)
@@ -167,11 +143,12 @@ class Entries:
         begin, leaves = perf_counter(), pytree.tree_leaves((args, kwargs))
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
         runs = next(exceeding, Runs()).alike()
-        captured = self._captured(args, kwargs)
+        captured = self._capturing.captured(args, kwargs, self._counts.values())
         while (planned := self._planned(captured, leaves, runs)) is None:
             del captured
             clear_away()
-            captured = self._captured(args, kwargs)  # it comes to lie where those were that have been forgotten
+            # it comes to lie where those were that have been forgotten
+            captured = self._capturing.captured(args, kwargs, self._counts.values())
             clear_away()
         entry = Entry(
             number=self._made,
@@ -205,7 +182,7 @@ class Entries:
             plans = self._plans(captured.given(self._training, leaves), runs)
             (planned,) = deque(plans, maxlen=1)
         except Infeasible as refusal:
-            older = self._older(refusal.floor_bytes - self._settings.budget_bytes)
+            older = self._older(refusal.floor_bytes - self._budget_bytes)
             if older is None:
                 raise
         else:
@@ -216,20 +193,11 @@ class Entries:
             remark(_CROWDED_OUT.format(_CROWDED_OUT_AGAIN))
         return None
 
-    def _check_home(self, captured: Captured) -> None:
-        """Refuse a step whose tensors are not where they were when it was compiled: its platform is of that device."""
-        home = device_of((home_of(self._training), captured.device))
-        if home != self._home:
-            raise Uncapturable(
-                f"the tensors of the step are on {home}, and those of its model were on {self._home} when the step was "
-                "compiled; compile it after moving the model"
-            )
-
     def _signature(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Signature:
         """Return the signature of a call; what is in attributes that captured steps overwrite makes no difference."""
         with withheld(self._overwritten.values()):
             training, counts = self._training, self._counts.values()
-            return signature(self._step, training.models, training.optimizers, args, kwargs, counts)
+            return signature(self._capturing.step, training.models, training.optimizers, args, kwargs, counts)
 
     @property
     def _kept(self) -> list[Entry]:
@@ -259,36 +227,6 @@ class Entries:
         found = next((name for item in alike if (name := item.outside.other()) is not None), None)
         remark(_ANEW.format(_SOMETHING if found is None else f"`{found}`"))
 
-    def _captured(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
-        """Return the step as a graph, by kernels, and remark one that trains nothing."""
-        self._progress("capture", 0.0)
-        captured = self._traced(args, kwargs).looking_at(self._counts.values())
-        self._check_home(captured)
-        if self._settings.kernels != "eager":
-            self._progress("compile", 0.0)
-        captured = by_kernels(captured, self._settings.kernels)
-        _remark_untrained(captured.graph, self._training)
-        return captured
-
-    def _traced(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
-        """Return the step as a graph: all of it, or the part of this worker."""
-        if self.workers is None:
-            return capture(self._step, self._training.models, self._training.optimizers, args, kwargs)
-        workers, training, leaves = self.workers, self._training, pytree.tree_leaves((args, kwargs))
-        check_replaceable(training)
-
-        def traced_anew(living: Sequence[object]) -> Traced:
-            with one_by_one(training):
-                return trace(self._step, training, args, kwargs, living)
-
-        def part(traced: Traced) -> Captured:
-            own = workers.divided(traced, training, leaves, self._settings.budget_bytes)
-            return replace(captured_from(own, leaves), spreads=workers.spreads)
-
-        captured = captured_by(self._step, traced_anew, part)
-        workers.cut(training)
-        return captured
-
     def floor_bytes(self, entry: Entry) -> int:
         """Return the smallest budget with which a new process trains on such batches, from its first step on.
 
@@ -296,7 +234,7 @@ class Entries:
         """
         floors = (other.new_floor_bytes for other in self._kept if other.shapes == entry.shapes)
         floor = max(floors, default=entry.new_floor_bytes)
-        return min(floor, self._settings.budget_bytes)
+        return min(floor, self._budget_bytes)
 
     def report(self) -> PlansReport:
         """Return which plans there are, and what they cost."""
@@ -323,7 +261,7 @@ class Entries:
 
         None if all of them take less. On a device they take none of it, and processes of a mesh keep the same ones.
         """
-        if self._platform.anchored or self.workers is not None:
+        if self._platform.anchored or self._workers is not None:
             return None
         found = self._by_use
         taken = [*accumulate(len(entry.captured.graph.ops) * _OP_BYTES for _, entry in found)]
@@ -378,14 +316,14 @@ class Entries:
 
         If there is no such plan, the old one stays if it has room for that nevertheless, or may be forgiven.
         """
-        begin, runs, guided = perf_counter(), entry.runs, self.guided
+        begin, runs = perf_counter(), entry.runs
         given = entry.captured.given(self._training, leaves)
         try:
             for planned in self._plans(given, runs):
                 self._exchange(entry, planned)
         except Infeasible:
-            is_lacking = guided.lacking_bytes(given, entry.planned, runs) > 0
-            if is_lacking and not guided.forgives(given, entry.planned, runs, self._calls):
+            is_lacking = self._guided.lacking_bytes(given, entry.planned, runs) > 0
+            if is_lacking and not self._guided.forgives(given, entry, self._calls):
                 raise
         finally:
             seconds = perf_counter() - begin
@@ -402,7 +340,7 @@ class Entries:
         lacking_bytes, spare_bytes, made, slack_bytes = 1, 0, 0, self._platform.slack_bytes
         while made < _MOST_PLANS:
             try:
-                planned = self.guided.planned(given, runs, spare_bytes)
+                planned = self._guided.planned(given, runs, spare_bytes)
             except Infeasible:
                 if spare_bytes:
                     spare_bytes, made = 0, _MOST_PLANS - 1
@@ -412,7 +350,7 @@ class Entries:
                 return
             yield planned
             made += 1
-            lacking_bytes = self.guided.lacking_bytes(given, planned, runs)
+            lacking_bytes = self._guided.lacking_bytes(given, planned, runs)
             if lacking_bytes + slack_bytes // 2 <= 0:
                 return
             spare_bytes += lacking_bytes + slack_bytes
@@ -427,10 +365,10 @@ class Entries:
     ) -> None:
         """Learn from a run of the user's own function, in which the process took these bytes at most."""
         entry = served.entry
-        entry.planned = self.guided.note_as_written(entry.planned, entry.runs, process_bytes)
+        self._guided.note_as_written(entry, process_bytes)
         if entry.runs.function.has_exceeded and self._is_as_captured(served, args, kwargs):
             given = entry.captured.given(self._training, pytree.tree_leaves((args, kwargs)))
-            self.guided.note_captured(given, entry.planned, entry.runs)
+            self._guided.note_captured(given, entry)
 
     def _is_as_captured(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Whether a call that was carried out as it is written was that of its entry."""
@@ -443,16 +381,6 @@ class Entries:
         """Give the disk space back, and memory that rests; entries take both anew when they run."""
         self.come_home(is_own=True)
         self._platform.close()
-
-
-def _remark_untrained(graph: Graph, training: Training) -> None:
-    """Warn of a step that runs nothing, or leaves neither new parameters nor gradients for its optimizers."""
-    if not graph.ops:
-        remark("The step runs no operator of torch, so nothing is trained.")
-        return
-    roles = {graph.storages[name].role for names in graph.written_at for name in names if name in graph.outliving}
-    if training.optimizers and not roles & {Role.PARAMETER, Role.GRADIENT}:
-        remark(_UNTRAINED)
 
 
 def _own_what_was_loaded(training: Training) -> bool:

@@ -6,11 +6,32 @@ from dataclasses import dataclass
 import torch.utils._pytree as pytree
 from torch import nn
 
-from outgrow.frontends.guided import Runnable
 from outgrow.frontends.runs import SLACK_BYTES, Runs
 from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Seen
 from outgrow.frontends.user.state import Training
+from outgrow.planning.planned import Planned
+from outgrow.runtime.program import Program
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A plan and its program, or the user's own function, which runs instead where room is ample.
+
+    The program needs `needed_bytes` for what was planned, and a run is expected to take `unplanned_bytes` beyond that,
+    and beyond what is held beside it.
+    """
+
+    prepared: Planned
+    program: Program
+    needed_bytes: int
+    unplanned_bytes: int
+    runs_as_written: bool
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What the plan may use of the budget."""
+        return self.prepared.plan.budget.capacity_bytes
 
 
 @dataclass(eq=False)

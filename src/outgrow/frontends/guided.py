@@ -7,7 +7,7 @@ hold, before a run has shown it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import mean
 
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest
 from outgrow.errors import Infeasible
 from outgrow.frontends.beside import Beside
+from outgrow.frontends.entry import Entry, Runnable
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.runs import SLACK_BYTES, Runs, Shown
@@ -27,7 +28,6 @@ from outgrow.operators.parts import parts
 from outgrow.planning.planned import Planned
 from outgrow.remarks import remark
 from outgrow.runtime.execute import Outcome
-from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
 from outgrow.runtime.resting import extent_of
 from outgrow.units import format_bytes
@@ -60,26 +60,6 @@ _PLAN_BYTES = 1600
 _ROOMY, _ROOMY_BYTES = 2, 64 << 20
 """Room is ample if the capacity is at least twice the peak plus 64 MiB. Then the user's function is called as it is:
 Python may hold tensors longer than the graph, and the heap may waste what it likes."""
-
-
-@dataclass(frozen=True)
-class Runnable:
-    """A plan and its program, or the user's own function, which runs instead where room is ample.
-
-    The program needs `needed_bytes` for what was planned, and a run is expected to take `unplanned_bytes` beyond that,
-    and beyond what is held beside it.
-    """
-
-    prepared: Planned
-    program: Program
-    needed_bytes: int
-    unplanned_bytes: int
-    runs_as_written: bool
-
-    @property
-    def capacity_bytes(self) -> int:
-        """What the plan may use of the budget."""
-        return self.prepared.plan.budget.capacity_bytes
 
 
 class GuidedPlanning:
@@ -207,32 +187,34 @@ class GuidedPlanning:
         """What a run is expected to take that no run has shown, without the slack."""
         return max(0, planned.unplanned_bytes - self._platform.slack_bytes)
 
-    def is_outdated(self, given: Given, planned: Runnable, runs: Runs) -> bool:
+    def is_outdated(self, given: Given, entry: Entry) -> bool:
         """Whether a plan has no room for what others have taken since its program ran, or leaves room for what is gone.
 
         What is free is given back only where there is no room for it, or where the plan has not run yet, since its
         first run failed. What is held beside the step, and the room that is left to the call that comes, are noted.
         """
+        planned, runs = entry.planned, entry.runs
         shown = runs.shown
         if runs.is_fresh or shown is None:
             lacking = self.lacking_bytes(given, planned, runs)
-            _make_room(planned, runs, planned.needed_bytes - lacking)
+            _make_room(entry, planned.needed_bytes - lacking)
             return lacking > 0
-        if self._lacks_room(given, planned, runs, shown):
+        if self._lacks_room(given, entry, shown):
             return True
-        regains = runs.regained < _MOST_REGAINED and self._regains_room(planned, runs)  # memory may come and go
+        regains = runs.regained < _MOST_REGAINED and self._regains_room(entry)  # memory may come and go
         runs.regained += regains
         return regains
 
-    def _regains_room(self, planned: Runnable, runs: Runs) -> bool:
+    def _regains_room(self, entry: Entry) -> bool:
         """Whether a step that could be quicker may use much more of the budget than when it was planned."""
+        runs, plan, limit = entry.runs, entry.planned.prepared.plan, self._settings.budget_bytes
         overhead = runs.held_bytes + _with_slack(self._own(runs, runs.held_bytes), self._platform.slack_bytes)
-        plan, limit = planned.prepared.plan, self._settings.budget_bytes
         is_much = plan.budget.overhead_bytes - max(0, overhead) >= limit * _MUCH_SHARE
         return is_much and plan.predicted.seconds > plan.in_core.seconds * (1 + _WORTH_SHARE)
 
-    def _lacks_room(self, given: Given, planned: Runnable, runs: Runs, shown: Shown) -> bool:
+    def _lacks_room(self, given: Given, entry: Entry, shown: Shown) -> bool:
         """Whether others have taken so much since a program ran last that there is no room for it now."""
+        planned, runs = entry.planned, entry.runs
         runs.held_bytes = self.beside.held_bytes(given)
         runs.kept_bytes = min(runs.kept_bytes, runs.held_bytes)
         room = self._settings.budget_bytes - planned.needed_bytes - shown.overhead_bytes
@@ -241,47 +223,47 @@ class GuidedPlanning:
         if grown > most:
             kept = runs.kept_bytes = runs.held_bytes = self.beside.kept_bytes(given)
             grown = kept + shown.own_bytes(kept) - shown.overhead_bytes
-        _make_room(planned, runs, planned.needed_bytes + room - grown)
+        _make_room(entry, planned.needed_bytes + room - grown)
         return grown > most
 
-    def begins(self, given: Given, runs: Runs) -> None:
+    def begins(self, given: Given, entry: Entry) -> None:
         """Get ready for a program that runs for the first time, and note what the process holds beside the step."""
+        runs = entry.runs
         if runs.is_fresh:
             self._platform.install()
             runs.held_bytes = runs.kept_bytes = self.beside.kept_bytes(given)
 
-    def begins_as_written(self, planned: Runnable, runs: Runs) -> None:
+    def begins_as_written(self, entry: Entry) -> None:
         """Let no more memory rest than there is room for beside the user's own function, and note what is held."""
-        function = runs.function
+        function = entry.runs.function
         function.begun_bytes = self.beside.taken_bytes()
-        self._platform.keep_at_most(self._most_beside_function(planned, runs) - function.begun_bytes)
+        self._platform.keep_at_most(self._most_beside_function(entry) - function.begun_bytes)
         function.rested_bytes = self._platform.resting_bytes()
 
-    def distrusted(self, planned: Runnable, runs: Runs) -> Runnable:
-        """Return what runs from now on: a plan if the user's own function would take more than the budget by now."""
-        most = self._most_beside_function(planned, runs)
+    def review(self, entry: Entry) -> None:
+        """Let a plan run from now on if the user's own function would take more than the budget by now."""
+        most, function = self._most_beside_function(entry), entry.runs.function
         if self.beside.taken_bytes() > most:
             self._platform.trim()
-            runs.function.has_exceeded = self.beside.taken_bytes() > most
-        if not runs.function.has_exceeded:
-            return planned
-        runs.settled = False
-        return replace(planned, runs_as_written=False)
+            function.has_exceeded = self.beside.taken_bytes() > most
+        if function.has_exceeded:
+            _replace_function(entry)
 
-    def _most_beside_function(self, planned: Runnable, runs: Runs) -> int:
+    def _most_beside_function(self, entry: Entry) -> int:
         """What may be taken when the user's own function begins, so that it keeps the budget."""
-        rising = max(planned.prepared.in_core.peak_bytes + planned.unplanned_bytes, runs.function.risen_bytes)
+        planned = entry.planned
+        rising = max(planned.prepared.in_core.peak_bytes + planned.unplanned_bytes, entry.runs.function.risen_bytes)
         return self._settings.budget_bytes - rising - SLACK_BYTES
 
-    def forgives(self, given: Given, planned: Runnable, runs: Runs, call: int) -> bool:
+    def forgives(self, given: Given, entry: Entry, call: int) -> bool:
         """Whether the plan that is there goes on though its last run exceeded the budget, and none has room for that.
 
         It does if it has room for what was known before, or expected, unless it was forgiven a few calls ago; what the
         last run showed is forgotten. A `call` that is refused counts as well.
         """
-        limit, last = self._settings.budget_bytes, runs.forgiven_at
+        planned, runs, limit = entry.planned, entry.runs, self._settings.budget_bytes
         known = self._expected(planned) if self._own_bytes is None else self._own_bytes
-        if not runs.binds or (last is not None and call < last + _FORGIVEN_AGAIN):
+        if not runs.binds or (runs.forgiven_at is not None and call < runs.forgiven_at + _FORGIVEN_AGAIN):
             return False
         held = self.beside.kept_bytes(given)
         if planned.needed_bytes + held + known > limit:
@@ -292,22 +274,16 @@ class GuidedPlanning:
         runs.shown = Shown(held + known, held, held, held)
         return True
 
-    def looks_at(self, runs: Runs) -> bool:
+    def looks_at(self, entry: Entry) -> bool:
         """Whether the run that comes next, or came last, shows when its operators ran."""
-        return self._platform.observes or runs.count < _LOOKED_AT
+        return self._platform.observes or entry.runs.count < _LOOKED_AT
 
-    def note(
-        self,
-        given: Given,
-        planned: Runnable,
-        runs: Runs,
-        outcome: Outcome,
-        process_bytes: int,
-    ) -> None:
+    def note(self, given: Given, entry: Entry, outcome: Outcome, process_bytes: int) -> None:
         """Learn from a run with these tensors: costs of ops that were observed, and what the process took."""
+        planned, runs = entry.planned, entry.runs
         runs.observed = True
         runs.process_bytes = process_bytes
-        tells = self._platform.observes or (self.looks_at(runs) and not outcome.recording.waits_for_host)
+        tells = self._platform.observes or (self.looks_at(entry) and not outcome.recording.waits_for_host)
         if self._platform.observes:
             runs.seconds += outcome.recording.seconds
         seen = _costs_seen(given.captured.graph, planned.prepared, runs, outcome) if tells else {}
@@ -328,30 +304,36 @@ class GuidedPlanning:
             self._own_bytes = self._own(runs, held)
         runs.is_fresh = False
 
-    def note_as_written(self, planned: Runnable, runs: Runs, process_bytes: int) -> Runnable:
+    def note_as_written(self, entry: Entry, process_bytes: int) -> None:
         """Learn from a run of the user's own function; once it takes more than the budget, planned steps replace it."""
+        runs = entry.runs
         runs.count += 1
         runs.process_bytes = process_bytes
         function = runs.function
         risen_bytes = process_bytes - function.begun_bytes - function.rested_bytes
         function.risen_bytes = max(function.risen_bytes, risen_bytes)  # a smaller batch takes less
         runs.settled = process_bytes <= self._settings.budget_bytes
-        if runs.settled:
-            return planned
-        function.has_exceeded = True
-        return replace(planned, runs_as_written=False)
+        if not runs.settled:
+            function.has_exceeded = True
+            _replace_function(entry)
 
-    def note_captured(self, given: Given, planned: Runnable, runs: Runs) -> None:
+    def note_captured(self, given: Given, entry: Entry) -> None:
         """Learn what the user's own function took beyond the peak of its tensors, since it did what was captured."""
-        peak = planned.prepared.in_core.peak_bytes
+        runs, peak = entry.runs, entry.planned.prepared.in_core.peak_bytes
         held = runs.function.begun_bytes - self.beside.tensor_bytes(given)
         runs.shown = Shown(runs.process_bytes - peak, held, held, held)
         self._times = max(self._times, (runs.process_bytes - held) / max(1, peak))
 
 
-def _make_room(planned: Runnable, runs: Runs, room_bytes: int) -> None:
+def _replace_function(entry: Entry) -> None:
+    """Let a plan, which is to be made again, run in place of the user's own function."""
+    entry.planned, entry.runs.settled = replace(entry.planned, runs_as_written=False), False
+
+
+def _make_room(entry: Entry, room_bytes: int) -> None:
     """Let the call that comes use no more than this for what is planned, but as much as the program needs."""
-    runs.room_bytes = min(planned.capacity_bytes, max(planned.needed_bytes, room_bytes - _NOISE_BYTES))
+    planned = entry.planned
+    entry.runs.room_bytes = min(planned.capacity_bytes, max(planned.needed_bytes, room_bytes - _NOISE_BYTES))
 
 
 def _with_slack(own_bytes: int | None, slack_bytes: int) -> int:

@@ -1,0 +1,89 @@
+"""How is a call of a step captured? By kernels, and on a mesh as the part of this worker."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch.utils._pytree as pytree
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.lowering.inductor import by_kernels
+from outgrow.frontends.preparing.settings import Settings
+from outgrow.frontends.tracing.assembly import captured_from
+from outgrow.frontends.tracing.capture import capture, captured_by
+from outgrow.frontends.tracing.captured import Captured
+from outgrow.frontends.tracing.trace import Traced, trace
+from outgrow.frontends.user.counts import Count
+from outgrow.frontends.user.devices import device_of, home_of
+from outgrow.frontends.user.state import Training
+from outgrow.frontends.workers.workers import Workers, check_replaceable, one_by_one
+from outgrow.ir.graph import Graph, Role
+from outgrow.remarks import remark
+
+_UNTRAINED = (
+    "The step changes no parameter, so nothing is trained. Does it call optimizer.step(), while there are gradients?"
+)
+
+
+class Capturing:
+    """A step, and how its calls become graphs."""
+
+    def __init__(
+        self,
+        step: Callable[..., object],
+        training: Training,
+        settings: Settings,
+        progress: Callable[[str, float], None],
+        workers: Workers | None,
+    ) -> None:
+        self.step, self.training, self.settings, self.workers = step, training, settings, workers
+        self._progress, self._home = progress, home_of(training)
+
+    def captured(self, args: Sequence[object], kwargs: Mapping[str, object], counts: Iterable[Count]) -> Captured:
+        """Return the step as a graph, which looks at numbers that are counted; remark one that trains nothing."""
+        self._progress("capture", 0.0)
+        captured = self._traced(args, kwargs).looking_at(counts)
+        self._check_home(captured)
+        if self.settings.kernels != "eager":
+            self._progress("compile", 0.0)
+        captured = by_kernels(captured, self.settings.kernels)
+        _remark_untrained(captured.graph, self.training)
+        return captured
+
+    def _traced(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
+        """Return the step as a graph: all of it, or the part of this worker."""
+        training, workers = self.training, self.workers
+        if workers is None:
+            return capture(self.step, training.models, training.optimizers, args, kwargs)
+        leaves = pytree.tree_leaves((args, kwargs))
+        check_replaceable(training)
+
+        def traced_anew(living: Sequence[object]) -> Traced:
+            with one_by_one(training):
+                return trace(self.step, training, args, kwargs, living)
+
+        def part(traced: Traced) -> Captured:
+            own = workers.divided(traced, training, leaves, self.settings.budget_bytes)
+            return replace(captured_from(own, leaves), spreads=workers.spreads)
+
+        captured = captured_by(self.step, traced_anew, part)
+        workers.cut(training)
+        return captured
+
+    def _check_home(self, captured: Captured) -> None:
+        """Refuse a step whose tensors are not where they were when it was compiled: its platform is of that device."""
+        home = device_of((home_of(self.training), captured.device))
+        if home != self._home:
+            raise Uncapturable(
+                f"the tensors of the step are on {home}, and those of its model were on {self._home} when the step was "
+                "compiled; compile it after moving the model"
+            )
+
+
+def _remark_untrained(graph: Graph, training: Training) -> None:
+    """Warn of a step that runs nothing, or leaves neither new parameters nor gradients for its optimizers."""
+    if not graph.ops:
+        remark("The step runs no operator of torch, so nothing is trained.")
+        return
+    roles = {graph.storages[name].role for names in graph.written_at for name in names if name in graph.outliving}
+    if training.optimizers and not roles & {Role.PARAMETER, Role.GRADIENT}:
+        remark(_UNTRAINED)
