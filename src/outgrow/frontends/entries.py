@@ -337,23 +337,26 @@ class Entries:
         Each spares what the ones before it were lacking: it is taken to leave as much behind. Where that is too much,
         one that spares nothing is the last.
         """
-        lacking_bytes, spare_bytes, made, slack_bytes = 1, 0, 0, self._platform.slack_bytes
-        while made < _MOST_PLANS:
+        spare_bytes, lacking_bytes, slack_bytes = 0, 0, self._platform.slack_bytes
+        for _ in range(_MOST_PLANS):
             try:
                 planned = self._guided.planned(given, runs, spare_bytes)
             except Infeasible:
-                if spare_bytes:
-                    spare_bytes, made = 0, _MOST_PLANS - 1
-                    continue
-                if lacking_bytes > 0:
+                if not spare_bytes:
                     raise
-                return
+                break
             yield planned
-            made += 1
             lacking_bytes = self._guided.lacking_bytes(given, planned, runs)
             if lacking_bytes + slack_bytes // 2 <= 0:
                 return
             spare_bytes += lacking_bytes + slack_bytes
+        else:
+            return
+        try:
+            yield self._guided.planned(given, runs)
+        except Infeasible:
+            if lacking_bytes > 0:
+                raise
 
     def _exchange(self, entry: Entry, planned: Runnable) -> None:
         """Let another plan take the place of the one that an entry has."""
