@@ -73,7 +73,7 @@ def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> 
     Storages that outlive the step stay on the device, except those named in `leaving`; all storages stay while they
     are in flight (`ir.flight`).
     """
-    written, spans = graph.written_at, flights(graph)
+    written, flown = graph.written_at, flights(graph)
     found: list[Gap] = []
     for name, life in lifetimes(graph).items():
         storage = graph.storages[name]
@@ -83,7 +83,7 @@ def gaps(graph: Graph, *, minimum_bytes: int, leaving: Collection[str] = ()) -> 
         rested = False
         for begin, end in pairwise(life.uses):
             rested = rested and name not in written[begin]
-            if end - begin > 1 and not is_in_flight(spans.get(name, ()), begin, end):
+            if end - begin > 1 and not is_in_flight(flown.get(name, ()), begin, end):
                 found.append(Gap(name, storage.size_bytes, begin, end, dirty=not rested))
                 rested = True
     return tuple(sorted(found, key=lambda gap: (gap.begin, gap.end, gap.storage)))

@@ -20,16 +20,16 @@ def lends(op: Op) -> int:
     return {EXCHANGE: 1, ARRIVED: -1}.get(op.operator, 0)
 
 
-Span: TypeAlias = tuple[int, int]
+Flight: TypeAlias = tuple[int, int]
 """From the op that begins an exchange to the one that ends it."""
 
 
-def is_in_flight(spans: Iterable[Span], begin: int, end: int) -> bool:
-    """Whether one of the spans of a storage covers what lies between two ops."""
-    return any(first <= begin and end <= last for first, last in spans)
+def is_in_flight(flown: Iterable[Flight], begin: int, end: int) -> bool:
+    """Whether one of the flights of a storage covers what lies between two ops."""
+    return any(first <= begin and end <= last for first, last in flown)
 
 
-def flights(graph: Graph) -> Mapping[str, tuple[Span, ...]]:
+def flights(graph: Graph) -> Mapping[str, tuple[Flight, ...]]:
     """Return, by storage, between which ops it is in flight: steps, those of ops alone.
 
     >>> from outgrow.ir.text import parse_graph
@@ -49,7 +49,7 @@ def flights(graph: Graph) -> Mapping[str, tuple[Span, ...]]:
     {'there': ((0, 2),), 'x': ((0, 2),)}
     """
     begun: dict[str, int] = {}
-    found: dict[str, tuple[Span, ...]] = {}
+    found: dict[str, tuple[Flight, ...]] = {}
     for step, op in enumerate(graph.ops):
         if op.operator == EXCHANGE:
             begun.update({name: step for name in op.results if name is not None})

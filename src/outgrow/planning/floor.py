@@ -41,9 +41,9 @@ def needs(problem: Problem, graph: Graph) -> list[int]:
         fixed[min(life.uses[0] if is_free else life.death + 1, len(ops))] -= size
         if is_free and life.death == len(ops) and life.uses[-1] + 1 < len(ops):
             fixed[life.uses[-1] + 1] += size
-    for name, spans in flights(graph).items():
+    for name, flown in flights(graph).items():
         for one, other in pairwise(lives[name].uses):
-            if is_in_flight(spans, one, other):
+            if is_in_flight(flown, one, other):
                 fixed[one + 1] += moving[name]
                 fixed[other] -= moving[name]
     workspace = problem.workspace

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from outgrow.analysis.chains import chain_limits
 from outgrow.analysis.liveness import write_steps
-from outgrow.ir.flight import Span, flights, is_in_flight
+from outgrow.ir.flight import Flight, flights, is_in_flight
 from outgrow.ir.graph import Graph, Op
 from outgrow.operators.effects import quiet
 from outgrow.plan import Recompute
@@ -34,7 +34,7 @@ class Lineage:
     seconds: Mapping[str, float]
     writes: Mapping[str, Sequence[int]]
     limits: Mapping[str, Sequence[int]]
-    flights: Mapping[str, Sequence[Span]]
+    flights: Mapping[str, Sequence[Flight]]
 
     def chain(self, storage: str, step: int) -> tuple[Op, ...]:
         """Return the ops before `step` that write the storage, in the form that a repetition runs."""

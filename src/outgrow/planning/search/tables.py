@@ -154,9 +154,9 @@ def _in_flight(graph: Graph, use_start: Integers, uses: list[list[int]], number:
     """Return the uses after which a storage is in flight, so that it stays until the exchange has ended."""
     return [
         int(use_start[number[name]]) + at
-        for name, spans in flights(graph).items()
+        for name, flown in flights(graph).items()
         for at, step in enumerate(uses[number[name]])
-        if is_in_flight(spans, step, step + 1)
+        if is_in_flight(flown, step, step + 1)
     ]
 
 
