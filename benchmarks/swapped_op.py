@@ -91,8 +91,8 @@ def measured(chain: Chain) -> Row:
         overheads: list[float] = []
         for _ in range(ROUNDS):
             spent.clear()
-            call = calls.bind(captured.given(training, (x,)), program, training)
-            calls.carried_out(call, calls.made_ready(call, spill, Heap(), AMPLE, observe=False))
+            feed = calls.Feed(captured.given(training, (x,)), program, training)
+            calls.carried_out(feed, calls.made_ready(feed, spill, Heap(), AMPLE, observe=False))
             overheads.append(sum(spent) / swaps)
         spill.close()
     return {"swapped": swaps, "overhead_seconds": median(overheads[WARM:])}

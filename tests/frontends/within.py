@@ -121,17 +121,17 @@ class Within:
             captured = self._captured(key, job, batch)
             ready = self.ready[key] = Ready(captured, *planned_within(captured.graph, self.share))
         program, plan = lower(ready.derived, costs=ready.costs), ready.planned.plan
-        call = calls.bind(ready.captured.given(training, pytree.tree_leaves(batch)), program, training)
+        feed = calls.Feed(ready.captured.given(training, pytree.tree_leaves(batch)), program, training)
         self.spill.reserve(program.scratch_bytes, 0)
         capacity = plan.budget.capacity_bytes
-        run = calls.made_ready(call, self.spill, Heap(), capacity, observe=False)
-        outcome = calls.carried_out(call, run if ready.held is None else calls.repeating(call, run, None))
+        run = calls.made_ready(feed, self.spill, Heap(), capacity, observe=False)
+        outcome = calls.carried_out(feed, run if ready.held is None else calls.repeating(feed, run, None))
         recording = outcome.recording
         assert recording.peak_bytes == recording.trace.peak_bytes <= plan.predicted.peak_bytes <= capacity
         assert ready.held is None or recording.held == ready.held
         ready.held = recording.held
-        calls.put_results(call, outcome)
-        return calls.settle(call, outcome)
+        calls.put_results(feed, outcome)
+        return calls.settle(feed, outcome)
 
     def _captured(self, key: Hashable, job: Job, batch: tuple[object, ...]) -> Captured:
         assert isinstance(key, tuple), "a signature begins with the step"

@@ -153,7 +153,7 @@ batch = torch.ones(16 << 20), torch.ones(32 << 10)
 captured = capture(step, [], [], batch)
 capacity = max(live_bytes(captured.graph, {}))
 run = calls.made_ready(
-    calls.bind(captured.given(Training((), ()), batch), lower(captured.graph), Training((), ())),
+    calls.Feed(captured.given(Training((), ()), batch), lower(captured.graph), Training((), ())),
     None, Heap(), capacity, observe=False,
 )
 record, most = Run._record, []
@@ -194,7 +194,7 @@ batch = torch.ones(16 << 20), torch.ones(1 << 20)
 captured = capture(step, [], [], batch)
 program = lower(captured.graph, costs={"add": Cost(0.0, 48 << 20, int(sys.argv[1]) << 20)})
 run = calls.made_ready(
-    calls.bind(captured.given(Training((), ()), batch), program, Training((), ())),
+    calls.Feed(captured.given(Training((), ()), batch), program, Training((), ())),
     None, Heap(), max(live_bytes(captured.graph, {})), observe=False,
 )
 apply, rested = Run._apply, {}
@@ -325,8 +325,8 @@ def noted(self, storage, begin, end):
     seen.append(round((size - process_bytes()) / (1 << 20)))
 
 Run._drop = noted
-call = calls.bind(captured.given(Training((), ()), (x,)), program, Training((), ()))
-outcome = execute(calls.made_ready(call, spill, Heap(), 1 << 40, observe=False))
+feed = calls.Feed(captured.given(Training((), ()), (x,)), program, Training((), ()))
+outcome = execute(calls.made_ready(feed, spill, Heap(), 1 << 40, observe=False))
 assert all(torch.equal(one, other) for one, other in zip(outcome.results, expected, strict=True))
 spill.close()
 print(seen)

@@ -1,7 +1,7 @@
 """How is one call of a captured step fed, and what becomes of its results?
 
-    bind        hyper-parameters by value, beside the tensors of this call (parameters, state, batch) by input storage
-    made_ready  what is to rest on the disk goes there, and a `Run` knows where everything is
+    Feed        the tensors of this call (parameters, state, batch) by input storage, beside a program
+    made_ready  what is to rest on the disk goes there; a `Run` knows where everything is, and hyper-parameters by value
     carried_out `runtime.execute`
     put_results, settle   results go where the captured step left them: new state, gradients, the return value
 
@@ -24,41 +24,34 @@ from outgrow.frontends.user.sharing import raise_versions
 from outgrow.frontends.user.state import BatchSlot, HeldSlot, Training, put, read, storage_name
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Run
-from outgrow.runtime.program import Item, Program
+from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Held
 from outgrow.runtime.repeated import Running, again, execute
 from outgrow.runtime.spill import Spill
 
 
 @dataclass(frozen=True)
-class Bound:
+class Feed:
     """Everything that one call of a captured step works on."""
 
     given: Given
     program: Program
     training: Training
-    hyper: Mapping[str, Item]
 
 
-def bind(given: Given, program: Program, training: Training) -> Bound:
-    """Find the hyper-parameters of a call."""
-    captured = given.captured
-    hyper = dict(zip(captured.hyper, captured.hyper_values(training), strict=True))
-    return Bound(given, program, training, hyper)
-
-
-def made_ready(call: Bound, spill: Spill | None, memory: DeviceMemory, capacity_bytes: int, *, observe: bool) -> Run:
+def made_ready(feed: Feed, spill: Spill | None, memory: DeviceMemory, capacity_bytes: int, *, observe: bool) -> Run:
     """Return the run of a call, within the capacity. Gradients that it replaces go, what is stowed goes to `spill`."""
-    for slot in call.given.captured.stale:
-        put(slot, None, call.training)
-    storages = {name: call.given.captured.storage_of(name, tensor) for name, tensor in call.given.tensors.items()}
-    lasting = {name: size for name, size in call.program.sizes.items() if name in call.program.lasting}
-    extents = {} if spill is None else spill.arrange(storages, call.program.stowed, lasting, call.program.sunk)
+    captured = feed.given.captured
+    for slot in captured.stale:
+        put(slot, None, feed.training)
+    storages = {name: captured.storage_of(name, tensor) for name, tensor in feed.given.tensors.items()}
+    lasting = {name: size for name, size in feed.program.sizes.items() if name in feed.program.lasting}
+    extents = {} if spill is None else spill.arrange(storages, feed.program.stowed, lasting, feed.program.sunk)
     return Run(
-        call.program,
+        feed.program,
         spill,
         storages,
-        dict(call.hyper),
+        dict(zip(captured.hyper, captured.hyper_values(feed.training), strict=True)),
         capacity_bytes,
         extents=extents,
         memory=memory,
@@ -66,23 +59,23 @@ def made_ready(call: Bound, spill: Spill | None, memory: DeviceMemory, capacity_
     )
 
 
-def repeating(call: Bound, run: Run, noted: Held | None) -> Running:
+def repeating(feed: Feed, run: Run, noted: Held | None) -> Running:
     """Return the run of a call, which has not begun, as one that has less to find out, if it can.
 
     An earlier one, if any, has `noted` what it held. What is not stowed stays in memory between steps, but the batch.
     """
-    slots, stowed = call.given.captured.slots, call.program.stowed
-    staying = (name for name in call.given.tensors if name not in stowed and not isinstance(slots[name], BatchSlot))
+    slots, stowed = feed.given.captured.slots, feed.program.stowed
+    staying = (name for name in feed.given.tensors if name not in stowed and not isinstance(slots[name], BatchSlot))
     return again(run, noted, staying)
 
 
-def carried_out(call: Bound, run: Running) -> Outcome:
+def carried_out(feed: Feed, run: Running) -> Outcome:
     """Carry out a run of the call; if it fails before the first update, put what its forward pass wrote back.
 
     Autograd sees that tensors were written, as by any operator that works in place.
     """
-    before = {name: call.given.tensors[name].untyped_storage().clone() for name in call.given.captured.written_forward}
-    generators = [(generator, generator.get_state()) for generator in generators_of(call.given.captured.device)]
+    before = {name: feed.given.tensors[name].untyped_storage().clone() for name in feed.given.captured.written_forward}
+    generators = [(generator, generator.get_state()) for generator in generators_of(feed.given.captured.device)]
     completed = False
     try:
         outcome = execute(run)
@@ -93,51 +86,51 @@ def carried_out(call: Bound, run: Running) -> Outcome:
                 run.abandon()
         finally:
             if not completed and not run.progress.updating:
-                _put_back(call, before)
+                _put_back(feed, before)
                 for generator, state in generators:
                     generator.set_state(state)
             else:
-                raise_versions(call.given.tensors[name] for name in call.given.captured.written_aloud)
+                raise_versions(feed.given.tensors[name] for name in feed.given.captured.written_aloud)
             before.clear()  # an error that somebody keeps would keep the copies
     return outcome
 
 
-def _put_back(call: Bound, before: Mapping[str, torch.UntypedStorage]) -> None:
+def _put_back(feed: Feed, before: Mapping[str, torch.UntypedStorage]) -> None:
     """Let storages of a call have again what they had."""
     for name, copy in before.items():
-        call.given.tensors[name].untyped_storage().copy_(copy)
-    raise_versions(call.given.tensors[name] for name in before)
+        feed.given.tensors[name].untyped_storage().copy_(copy)
+    raise_versions(feed.given.tensors[name] for name in before)
 
 
-def put_results(call: Bound, outcome: Outcome) -> None:
+def put_results(feed: Feed, outcome: Outcome) -> None:
     """Hang new state and gradients where the captured step left them."""
-    for item in call.given.captured.puts:
+    for item in feed.given.captured.puts:
         result = None if item.result is None else outcome.results[item.result]
         assert result is None or isinstance(result, Tensor), f"{item.slot} holds tensors"
-        spread = call.given.captured.spreads.get(item.slot)
-        put(item.slot, result if result is None or spread is None else spread.around(result), call.training)
+        spread = feed.given.captured.spreads.get(item.slot)
+        put(item.slot, result if result is None or spread is None else spread.around(result), feed.training)
 
 
-def settle(call: Bound, outcome: Outcome) -> object:
+def settle(feed: Feed, outcome: Outcome) -> object:
     """Leave attributes and schedulers as the captured step did, and return what it returns."""
-    captured = call.given.captured
+    captured = feed.given.captured
     for item in (*captured.settled, *captured.changed, *captured.counts):
         item.leave()
     for item in captured.overwritten:
         item.withhold()
     for scheduler in captured.schedulers:
         scheduler.step()
-    return captured.unflatten(outcome.results, partial(_held, call))
+    return captured.unflatten(outcome.results, partial(_held, feed))
 
 
-def _held(call: Bound, slot: HeldSlot) -> Tensor | None:
+def _held(feed: Feed, slot: HeldSlot) -> Tensor | None:
     """Return what hangs in a slot, or was given; None if it is spread over a mesh, or lies in another's memory."""
     match slot:
         case BatchSlot():
-            return call.given.tensors.get(storage_name(slot))
-        case _ if slot in call.given.captured.spreads:
+            return feed.given.tensors.get(storage_name(slot))
+        case _ if slot in feed.given.captured.spreads:
             return None
         case _:
-            found = read(slot, call.training)
+            found = read(slot, feed.training)
             assert isinstance(found, Tensor), f"{slot} holds a tensor by now"
             return found

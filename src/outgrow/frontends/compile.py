@@ -152,7 +152,7 @@ class Step(Generic[P, R]):
         given = served.given
         if given is None:  # of a new entry, or of one that ran as it is written
             given = entry.captured.given(self._training, pytree.tree_leaves((args, kwargs)))
-        call = calls.bind(given, program, self._training)
+        feed = calls.Feed(given, program, self._training)
         self._guided.begins(given, entry)
         capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes
         spill = self._platform.make_ready(program, given.tensors, capacity)
@@ -160,16 +160,16 @@ class Step(Generic[P, R]):
         if self._workers is not None:
             self._workers.go()
         observe = self._platform.observes and not runs.observed
-        run = calls.made_ready(call, spill, memory, capacity, observe=observe)
+        run = calls.made_ready(feed, spill, memory, capacity, observe=observe)
         completed = False
         try:
-            outcome = calls.carried_out(call, calls.repeating(call, run, runs.noted))
-            calls.put_results(call, outcome)
+            outcome = calls.carried_out(feed, calls.repeating(feed, run, runs.noted))
+            calls.put_results(feed, outcome)
             completed = True
         finally:
             if not completed and run.progress.updating:
                 self._whole.tear()
-        returned = calls.settle(call, outcome)
+        returned = calls.settle(feed, outcome)
         self.process_bytes = outcome.high_water_bytes - self._baseline_bytes
         self._recording = outcome.recording
         self._guided.note(given, entry, outcome, self.process_bytes)

@@ -37,10 +37,10 @@ class Waiting:
     def __init__(self, shared: Shared, ready: Ready, others_bytes: int, args: Sequence[object]) -> None:
         """Begin the run of a part on its inputs, while others take `others_bytes`."""
         self.shared, self.ready, self._pause = shared, ready, Pause(others_bytes, 0)
-        call = calls.bind(ready.captured.given(NOBODY, [*map(plain, args)]), ready.program, NOBODY)
+        feed = calls.Feed(ready.captured.given(NOBODY, [*map(plain, args)]), ready.program, NOBODY)
         self.platform = shared.taken(ready.program)
         try:
-            run = self._made_ready(call)
+            run = self._made_ready(feed)
             self.run = again(run, [] if ready.runs else None, _staying(ready, args, run))
         except BaseException:
             shared.idle.append(self.platform)
@@ -57,21 +57,21 @@ class Waiting:
             yield
             failing.pop_all()
 
-    def _made_ready(self, call: calls.Bound) -> Run:
+    def _made_ready(self, feed: calls.Feed) -> Run:
         """Return the run of a call; where the disk budget has no room for it, others that are idle give theirs back."""
         try:
-            return self._with_room(call)
+            return self._with_room(feed)
         except TierFailure:
             self.shared.give_back()
-            return self._with_room(call)
+            return self._with_room(feed)
 
-    def _with_room(self, call: calls.Bound) -> Run:
+    def _with_room(self, feed: calls.Feed) -> Run:
         ready, platform = self.ready, self.platform
         capacity, observes = ready.prepared.plan.budget.capacity_bytes, platform.observes
-        spill = platform.make_ready(ready.program, call.given.tensors, capacity)
+        spill = platform.make_ready(ready.program, feed.given.tensors, capacity)
         memory = platform.memory(ready.program, is_timed=observes)
         observe = observes and ready.runs == 0
-        return calls.made_ready(call, spill, memory, capacity, observe=observe)
+        return calls.made_ready(feed, spill, memory, capacity, observe=observe)
 
     def wait(self) -> None:
         """Note that the run waits for its backward pass, and what the process holds."""
