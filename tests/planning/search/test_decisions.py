@@ -27,7 +27,7 @@ from outgrow.planning.search.residence import residence_of
 from outgrow.planning.search.search import search
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.search.space import space_of
-from outgrow.planning.search.transfers import Transfers, rates, walk
+from outgrow.planning.search.transfers import Transfers, rates, schedule
 from outgrow.rewriting.derive import apply_laws
 from outgrow.simulation import replay
 from tests.graphs import graphs
@@ -60,7 +60,7 @@ def test_gaps_that_free_too_little_have_no_schedule() -> None:
     assert len(gaps.begin) == 2
     for moved in (np.zeros(2, np.int64), gaps.size):
         capacity = PROBLEM.budget.capacity_bytes
-        found = Transfers(*walk(seconds, live, gaps, moved, capacity, rates(MACHINE.link), 0.0, 4))
+        found = Transfers(*schedule(seconds, live, gaps, moved, capacity, rates(MACHINE.link), 0.0, 4))
         assert not np.isfinite(found.seconds)
         assert found.excess_bytes == 8
 

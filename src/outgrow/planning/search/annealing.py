@@ -22,7 +22,7 @@ from outgrow.planning.search.residence import Gaps, PlainResidence, residence
 from outgrow.planning.search.sequence import OpSequence, Policy, expanded
 from outgrow.planning.search.space import Space
 from outgrow.planning.search.tables import Tables
-from outgrow.planning.search.transfers import PlainTransfers, Rates, rates, walk
+from outgrow.planning.search.transfers import PlainTransfers, Rates, rates, schedule
 
 HEADROOMS = (0.0, 0.04, 0.08, 0.15, 0.25, 0.4)
 LEADS = (0.02, 0.1, 0.5)
@@ -125,7 +125,7 @@ def scheduled(
     gaps = Gaps(*fields)
     capacity, lead = conditions.capacity_bytes, rule.lead * seconds.sum()
     moved = choose(live, seconds, gaps, capacity, rule, conditions.part_bytes)
-    return held, walk(seconds, live, gaps, moved, capacity, conditions.rates, lead, conditions.piece_bytes)
+    return held, schedule(seconds, live, gaps, moved, capacity, conditions.rates, lead, conditions.piece_bytes)
 
 
 @compiled

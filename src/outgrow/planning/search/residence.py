@@ -64,12 +64,12 @@ def residence(tables: Tables, sequence: OpSequence, policy: Policy) -> PlainResi
     Of a storage that stays, only the first instance does; others are by-products of building another storage again.
     """
     op, storage = sequence.op, sequence.instance_storage
-    outliving = _outliving(storage, len(tables.size))
-    stowed = _stowed(outliving, tables.stow_rest[storage], policy)
-    anchored = outliving & tables.anchors[storage] & ~stowed
+    is_first = _is_first(storage, len(tables.size))
+    stowed = _stowed(is_first, tables.stow_rest[storage], policy)
+    anchored = is_first & tables.anchors[storage] & ~stowed
     first, last = _first_and_last(sequence)
     birth = np.where((tables.birth[storage] < 0) | anchored, 0, first)
-    death = np.where((outliving & tables.stays[storage]) | (last < 0), len(op), last)
+    death = np.where((is_first & tables.stays[storage]) | (last < 0), len(op), last)
     over = _written_over(tables, sequence, first, death)
     instance, begin, end, dirty = _gaps(tables, sequence, stowed, anchored)
     whole = _whole(tables, sequence, over)[instance]
@@ -82,22 +82,22 @@ def residence(tables: Tables, sequence: OpSequence, policy: Policy) -> PlainResi
 
 
 @compiled
-def _outliving(storage: Integers, count: int) -> Flags:
+def _is_first(storage: Integers, count: int) -> Flags:
     """Whether each instance is the first of its storage: the one that outlives the step, if the storage does."""
-    outliving = np.zeros(len(storage), np.bool_)
+    is_first = np.zeros(len(storage), np.bool_)
     seen = np.zeros(count, np.bool_)
     for one in range(len(storage)):
-        outliving[one] = not seen[storage[one]]
+        is_first[one] = not seen[storage[one]]
         seen[storage[one]] = True
-    return outliving
+    return is_first
 
 
 @compiled
-def _stowed(outliving: Flags, rest: Integers, policy: Policy) -> Flags:
+def _stowed(is_first: Flags, rest: Integers, policy: Policy) -> Flags:
     """Whether each instance is stowed, by the policy of its `rest` (-1: it may not)."""
     stowed = np.zeros(len(rest), np.bool_)
     for one in range(len(rest)):
-        stowed[one] = outliving[one] and rest[one] >= 0 and policy[rest[one]] != KEEP
+        stowed[one] = is_first[one] and rest[one] >= 0 and policy[rest[one]] != KEEP
     return stowed
 
 

@@ -75,16 +75,16 @@ def rates(link: LinkRates) -> Rates:
 
 
 @compiled
-def walk(  # noqa: C901, PLR0912, PLR0915
+def schedule(  # noqa: C901, PLR0912, PLR0915
     seconds: Reals, live: Integers, gaps: Gaps, moved: Integers, capacity: int, link: Rates, lead: float,
     piece_bytes: int,
 ) -> PlainTransfers:  # fmt: skip
-    """The walk of the module's docstring, for ops of these seconds and live bytes, of whose gaps `moved` bytes move.
+    """The schedule of this module, for ops of these seconds and live bytes, of whose gaps `moved` bytes move.
 
     Returns the fields of `Transfers`.
 
     One function, since its steps share a dozen arrays: passing these on would count references at every op, which takes
-    ten times as long as all the rest. Were the steps functions that numba writes in place, the walk would be as quick,
+    ten times as long as all the rest. Were the steps functions that numba writes in place, this would be as quick,
     but take twice as long to compile, which is waited for before a first plan.
     """
     instance, begin, end, dirty = gaps.instance, gaps.begin, gaps.end, gaps.dirty
