@@ -79,7 +79,7 @@ class Sums:
         return node is not None and node is self._ended and not torch.is_grad_enabled()
 
     def _run(self, outputs: Sequence[Tensor | GradientEdge], *args: Any, **kwargs: Any) -> Any:
-        handles = [self._noted(node) for node in _nodes(outputs)]
+        handles = [self._noted(node) for node in inner_nodes(outputs)]
         try:
             return self._runs(outputs, *args, **kwargs)
         finally:
@@ -109,7 +109,7 @@ def _lie_alike(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and all(mine == its for size, mine, its in strides if size > 1)
 
 
-def _nodes(outputs: Sequence[Tensor | GradientEdge]) -> Iterator[Node]:
+def inner_nodes(outputs: Sequence[Tensor | GradientEdge]) -> Iterator[Node]:
     """Yield the nodes of a backward pass, except leaves."""
     edges = [item if isinstance(item, GradientEdge) else get_gradient_edge(item) for item in outputs if _begins(item)]
     waiting = [edge.node for edge in edges]

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from outgrow.frontends.fake.sums import inner_nodes
+
 _MOST = 4
 """A tensor with more addends gets their sum, since each takes memory until the backward pass ends. If it is also read
 outside the part, its gradient is then summed in another order than in eager."""
@@ -44,16 +46,10 @@ def _hooks(
     results: Sequence[Tensor], numbers: dict[Node, int], seen: list[list[Tensor]]
 ) -> Iterator[tuple[Node, Callable[..., None]]]:
     """Yield each node that returns a gradient of a leaf, and a hook that notes it."""
-    waiting = [get_gradient_edge(result).node for result in results]
-    known = set(waiting)
-    while waiting:
-        node = waiting.pop()
+    for node in inner_nodes(results):
         edges = {at: numbers[after] for at, (after, _) in enumerate(node.next_functions) if after in numbers}
         if edges:
             yield node, partial(_note, edges, seen)
-        fresh = {after for after, _ in node.next_functions if after is not None} - known
-        known |= fresh
-        waiting += fresh
 
 
 def _note(
