@@ -111,11 +111,6 @@ def bring_home(
     return True
 
 
-def resident(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
-    """Return the distinct storages of tensors that are in memory."""
-    return in_memory(tensor.untyped_storage() for tensor in tensors)
-
-
 def in_memory(storages: Iterable[torch.UntypedStorage]) -> list[torch.UntypedStorage]:
     """Return the distinct ones of storages that are in memory."""
     return [*{item.data_ptr(): item for item in storages if extent_of(item) is None}.values()]
@@ -123,7 +118,7 @@ def in_memory(storages: Iterable[torch.UntypedStorage]) -> list[torch.UntypedSto
 
 def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the bytes of the distinct storages of tensors that are in memory."""
-    return sum(item.nbytes() for item in resident(tensors))
+    return sum(item.nbytes() for item in in_memory(tensor.untyped_storage() for tensor in tensors))
 
 
 @dataclass

@@ -27,7 +27,7 @@ from outgrow.runtime.memory import give_back_mapped
 from outgrow.runtime.numbered import numbers_of
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Recording
-from outgrow.runtime.resting import bring_home, is_exchangeable, resident
+from outgrow.runtime.resting import bring_home, in_memory, is_exchangeable
 from outgrow.runtime.spill import Spill
 
 _LEFT_BYTES = 256 << 20
@@ -151,7 +151,8 @@ class OnCpu:
         it is first used.
         """
         give_back_mapped()
-        return sum(item.nbytes() if item in self._touched else self._present_bytes(item) for item in resident(tensors))
+        held = in_memory(tensor.untyped_storage() for tensor in tensors)
+        return sum(item.nbytes() if item in self._touched else self._present_bytes(item) for item in held)
 
     def _present_bytes(self, storage: torch.UntypedStorage) -> int:
         """What a storage holds of its bytes, which is noted if it is all of them.
