@@ -68,12 +68,13 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor], twin: Callable[[Tensor], Te
         if get_ident() != own:
             _content.__set__(tensor, content)
             return
-        what = names.get(id(tensor), f"a tensor of shape {tuple(tensor.shape)}")
-        why = (
-            f"the step sets the .data of {what}, which the captured step would not see; write into the tensor (under "
-            "torch.no_grad(), with copy_), assign p.grad itself, or do this outside of the step"
-        )
-        _unless_there(twin(tensor), twin(content), partial(refuse, why))
+        there, new = twin(tensor), twin(content)
+        if geometry(there) != geometry(new) or there.dtype != new.dtype:  # `x.data *= 2` has written in place before
+            what = names.get(id(tensor), f"a tensor of shape {tuple(tensor.shape)}")
+            refuse(
+                f"the step sets the .data of {what}, which the captured step would not see; write into the tensor "
+                "(under torch.no_grad(), with copy_), assign p.grad itself, or do this outside of the step"
+            )
 
     def reading(name: str, read: Callable[..., object]) -> Callable[..., object]:
         def content(tensor: Tensor, *args: object, **kwargs: object) -> object:
@@ -109,12 +110,6 @@ def _refusing(function: Callable[..., None], refuse: Callable[[], NoReturn]) -> 
         function(*values, **named)
 
     return called
-
-
-def _unless_there(tensor: Tensor, content: Tensor, refuse: Callable[[], NoReturn]) -> None:
-    """Refuse to give a tensor a content, unless it has it already: `x.data *= 2` writes in place, and then sets it."""
-    if geometry(tensor) != geometry(content) or tensor.dtype != content.dtype:
-        refuse()
 
 
 def geometry(tensor: Tensor) -> Geometry:
