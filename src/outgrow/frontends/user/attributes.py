@@ -236,10 +236,8 @@ class Attributes:
         """Return what has changed and has content."""
         found: list[Settled | Contents] = []
         for owner, way, container, copy in reversed(self.containers):  # those inside first, by the ways as they were
-            known = {id(item) for item in _entries(copy)}
-            if differ(container, copy) and all(
-                id(item) in known or self._is_full(item) for item in _entries(container)
-            ):
+            known = {id(item) for item in entries(copy)}
+            if differ(container, copy) and all(id(item) in known or self._is_full(item) for item in entries(container)):
                 found.append(Contents(owner, way, container.copy()))
         for owner, copy in zip(self.owners, self.before, strict=True):
             elsewhere = _held_elsewhere(owner)
@@ -447,7 +445,8 @@ def _held_elsewhere(owner: object) -> tuple[str, ...]:
     return _OF_OPTIMIZERS if isinstance(owner, Optimizer) else _OF_MODULES
 
 
-def _entries(container: Container) -> Iterable[object]:
+def entries(container: Container) -> Iterable[object]:
+    """Return what is in a container."""
     return container.values() if isinstance(container, dict) else container
 
 

@@ -19,7 +19,7 @@ import torch.utils._pytree as pytree
 from numpy.typing import NDArray
 from torch import nn
 
-from outgrow.frontends.user.attributes import Container, is_container, is_empty, refill
+from outgrow.frontends.user.attributes import Container, entries, is_container, is_empty, refill
 from outgrow.frontends.user.configuration import NUMBERS, content, is_configuration, is_opaque, is_settled
 from outgrow.frontends.user.helpers import Helper, Met
 from outgrow.frontends.user.locations import MISSING, Location
@@ -199,7 +199,7 @@ class Outside:
             if is_empty(number.location.read()):
                 number.location.write(number.own)
         for thing in self.things:
-            if thing.copy is not None and is_container(thing.held) and _has_empty(thing.held):
+            if thing.copy is not None and is_container(thing.held) and any(map(is_empty, entries(thing.held))):
                 _refill(thing.held, thing.copy)
 
 
@@ -231,10 +231,6 @@ def _refill(there: Any, copy: Container | Array) -> None:
         there[:] = copy
     else:
         refill(there, copy)
-
-
-def _has_empty(container: Container) -> bool:
-    return any(map(is_empty, container.values() if isinstance(container, dict) else container))
 
 
 def _is_same(one: object, other: object) -> bool:
