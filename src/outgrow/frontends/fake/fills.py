@@ -26,13 +26,9 @@ def _picked_sum(gradient: Tensor, mask: Tensor) -> Tensor:
     return torch.masked_select(gradient, mask, out=room).sum()
 
 
-def _picked_sum_without_contents(gradient: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG001
-    return gradient.new_empty(())
-
-
 _LIBRARY.define("picked_sum(Tensor gradient, Tensor mask) -> Tensor")
 _LIBRARY.impl("picked_sum", _picked_sum, "CompositeExplicitAutograd")
-_LIBRARY.impl("picked_sum", _picked_sum_without_contents, "Meta")
+_LIBRARY.impl("picked_sum", lambda gradient, _mask: gradient.new_empty(()), "Meta")
 
 
 def filled(input: Tensor, mask: Tensor, value: object) -> Tensor:  # noqa: A002 - as torch names it
