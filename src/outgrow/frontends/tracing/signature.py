@@ -37,6 +37,7 @@ from outgrow.frontends.user.state import check_python
 from outgrow.runtime.device import library_settings
 
 _PLAIN = (bool, int, float, str)
+_KINDS = ("cpu", "cuda")
 Memory: TypeAlias = dict[int, tuple[int, int]]
 """For each storage its number, and the offset, in elements, of the first tensor met in it."""
 
@@ -141,9 +142,9 @@ def _call(args: Sequence[object], kwargs: Mapping[str, object], memory: Memory) 
 
 def _modes() -> Hashable:
     """Describe the modes of torch that tell which operators and kernels run."""
-    autocast = tuple([_autocast(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)])
+    autocast = tuple([(kind, torch.get_autocast_dtype(kind)) for kind in _KINDS if torch.is_autocast_enabled(kind)])
     return (
-        *(torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")),  # a step may switch autocast on itself
+        *map(torch.get_autocast_dtype, _KINDS),  # a step may switch autocast on itself
         torch.is_autocast_cache_enabled(),
         *(torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         *(torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()),
@@ -311,7 +312,3 @@ def _plain(value: object, memory: Memory) -> Hashable:
 
 def _exactly(value: object) -> Hashable:
     return (type(value), _hashable(value, "an entry of the optimizer"))
-
-
-def _autocast(kind: str) -> Hashable:
-    return (kind, torch.get_autocast_dtype(kind))
