@@ -206,18 +206,6 @@ def _compared(kind: type, check: Callable[[Any, object], None]) -> Mapping[str, 
     return {"__eq__": checked(kind.__eq__), "__ne__": checked(kind.__ne__)}
 
 
-def _floor_divided(self: torch.SymFloat, other: Any) -> float:
-    return float(self) // other
-
-
-def _floor_dividing(self: torch.SymFloat, other: Any) -> float:
-    return other // float(self)
-
-
-def _divided(self: torch.SymFloat, other: Any) -> tuple[float, float]:
-    return divmod(float(self), other)
-
-
 def _check_truth(_value: torch.SymBool, other: object) -> None:
     """Refuse to compare a truth value with a number: torch takes them for different, whatever they are."""
     if not isinstance(other, bool | torch.SymBool):
@@ -225,9 +213,9 @@ def _check_truth(_value: torch.SymBool, other: object) -> None:
 
 
 _CALCULATED: Mapping[str, Callable[..., Any]] = {
-    "__floordiv__": _floor_divided,
-    "__rfloordiv__": _floor_dividing,
-    "__divmod__": _divided,
+    "__floordiv__": lambda self, other: float(self) // other,
+    "__rfloordiv__": lambda self, other: other // float(self),
+    "__divmod__": lambda self, other: divmod(float(self), other),
 }
 
 
