@@ -46,7 +46,7 @@ def problem(capacity: int = CAPACITY, seconds: float = 1.0, length: int = 8) -> 
 
 def plan(asked: Problem, planner: str = "search") -> Plan:
     """The plan, made or found."""
-    return planned_or_kept(asked, planner).plan
+    return planned_or_kept(asked, planner, Orders(asked)).plan
 
 
 def test_a_plan_is_made_once(searched: Searched) -> None:

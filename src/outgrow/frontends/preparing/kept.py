@@ -28,12 +28,11 @@ _MORE_ROOM, _OTHER_SECONDS = 0.03, 0.05
 _MOST_OF_A_GRAPH, _MOST_FILES = 8, 256
 
 
-def planned_or_kept(problem: Problem, planner: str, orders: Orders | None = None) -> Planned:
+def planned_or_kept(problem: Problem, planner: str, orders: Orders) -> Planned:
     """Return a plan that was kept if one serves; else make one and keep it. One that shall be quick is made anew.
 
     Its bound is the arithmetic alone. Raises `Infeasible` below the floor.
     """
-    orders = Orders(problem) if orders is None else orders
     if problem.quick:
         return planned(problem, planner, prove=False, orders=orders)
     file = _file(problem, planner)
