@@ -72,8 +72,8 @@ class Call:
     updates: bool
     slowdown: float
 
-    def run(self, lookup: Lookup) -> object:
-        """Call the function on what is looked up, and return what it returns."""
+    def given(self, lookup: Lookup) -> tuple[list[object], Mapping[str, object]]:
+        """Return the arguments, with what is looked up, and those by keyword."""
         arguments = list(self.constants)
         for at, name in self.values:
             arguments[at] = lookup(name)
@@ -82,6 +82,11 @@ class Call:
         keywords = self.keywords
         if self.keyword_slots:
             keywords = {**keywords, **{key: slot(lookup) for key, slot in self.keyword_slots}}
+        return arguments, keywords
+
+    def run(self, lookup: Lookup) -> object:
+        """Call the function on what is looked up, and return what it returns."""
+        arguments, keywords = self.given(lookup)
         return self.function(*arguments, **keywords)
 
 

@@ -11,8 +11,8 @@ Tensors of a score own nothing. A score holds for as long as the user's storages
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 
@@ -136,13 +136,15 @@ class _Scoring:
             tensor = self._tensor(name)
             return Loose(name, is_number=self._program.geometry[name].dtype is None) if tensor is None else tensor
 
-        arguments, keywords = cast("_Call", replace(call, function=_gathered).run(lookup))
+        arguments, keywords = call.given(lookup)
         loose = tuple((at, item.name) for at, item in enumerate(arguments) if isinstance(item, Loose))
         loose_keywords = tuple((key, item.name) for key, item in keywords.items() if isinstance(item, Loose))
         nested = any(map(_is_nested, (*arguments, *keywords.values())))
         placed, numbers, born = self._results(call, stays)
         is_placing = bool(self._addresses.scratch.get(position) or self._program.aims.get(position) or placed or born)
-        return Played(call, arguments, keywords, loose, loose_keywords, nested, placed, numbers, born, is_placing)
+        return Played(
+            call, tuple(arguments), keywords, loose, loose_keywords, nested, placed, numbers, born, is_placing
+        )
 
     def _results(self, call: Call, stays: Mapping[str, int]) -> "_Results":
         placed, numbers, born = list[Placed](), list[tuple[int, str]](), list[tuple[int, Result]]()
@@ -173,12 +175,7 @@ class _Scoring:
         return self._made[key]
 
 
-_Call: TypeAlias = tuple[tuple[object, ...], Mapping[str, object]]
 _Results: TypeAlias = tuple[tuple[Placed, ...], tuple[tuple[int, str], ...], tuple[tuple[int, Result], ...]]
-
-
-def _gathered(*arguments: object, **keywords: object) -> _Call:
-    return arguments, keywords
 
 
 def _is_nested(argument: object) -> bool:
