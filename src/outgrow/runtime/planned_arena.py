@@ -24,8 +24,6 @@ from outgrow.runtime.resting import Extent, copied_out, rest
 from outgrow.runtime.results import compact, copied_to, is_oversized
 from outgrow.runtime.score import Score, scored
 
-_NOWHERE: Mapping[str, int] = {}
-
 
 @dataclass
 class Arena:
@@ -130,7 +128,7 @@ class Arena:
         sites: list[Site | None] = []
         for at in range(len(program.instructions)):
             offset, size = addresses.scratch.get(at, (0, 0))
-            stays = addresses.stays.get(at, _NOWHERE)
+            stays = addresses.stays.get(at, {})
             aims = program.aims.get(at, ())
             # 0: it outlives the step, so the allocator that was there before serves it
             found = (base + stays[aim.storage] if aim.storage in stays else 0 for aim in aims)

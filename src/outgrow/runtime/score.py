@@ -20,8 +20,6 @@ from outgrow.ir.graph import Drop, SwapIn, SwapOut, Wait
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.program import Call, Instruction, Program, Result
 
-_NOWHERE: Mapping[str, int] = {}
-
 
 @dataclass(frozen=True, slots=True)
 class Loose:
@@ -115,7 +113,7 @@ class _Scoring:
 
     def part(self, position: int, item: Instruction) -> Part:
         """Return what is done at a position; positions are asked for in order."""
-        stays = self._addresses.stays.get(position, _NOWHERE)
+        stays = self._addresses.stays.get(position, {})
         match item:
             case Call():
                 return self._op(position, item, stays)

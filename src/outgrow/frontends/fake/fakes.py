@@ -193,8 +193,8 @@ class Twins(TorchDispatchMode):
         self.mode = mode
         self.fakes: dict[int, Tensor] = {}
         self.originals: dict[int, Tensor] = {}
-        self.begins: Callable[[], None] = _nothing
-        self.drawn: Callable[[], None] = _nothing
+        self.begins: Callable[[], None] = lambda: None
+        self.drawn: Callable[[], None] = lambda: None
         self.sums = Sums()
         self._conjugates = Conjugates()
 
@@ -239,10 +239,6 @@ def _met(tensor: Tensor) -> Tensor:
     proxies = get_proxy_mode()
     is_unknown = proxies is not None and tensor not in proxies.tracer.tensor_tracker
     return torch.ops.aten.alias.default(tensor) if is_unknown else tensor
-
-
-def _nothing() -> None:
-    return
 
 
 def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:

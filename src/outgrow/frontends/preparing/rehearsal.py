@@ -74,7 +74,7 @@ class Rehearsal:
         """
         keys = {op.name: cost_key(graph, op) for op in graph.ops}
         kinds = {keys[op.name]: op for op in graph.ops}
-        parts = self._of_kinds(graph, kinds, elsewhere, _ignore, must=True)
+        parts = self._of_kinds(graph, kinds, elsewhere, lambda _share: None, must=True)
         return {name: parts[key] for name, key in keys.items()}
 
     def costs(self, graph: Graph, elsewhere: Collection[str], tell: Callable[[float], None]) -> dict[str, Cost]:
@@ -229,10 +229,6 @@ class Rehearsal:
 def _only_checks(graph: Graph, op: Op) -> bool:
     """Whether an op makes and writes no bytes: noise would not pass what it checks, and a failure ends a GPU's work."""
     return not op.results and not any(graph.storages[name].size_bytes for name in op.writes)
-
-
-def _ignore(_share: float) -> None:
-    return
 
 
 def _born_bytes(graph: Graph, op: Op) -> int:
