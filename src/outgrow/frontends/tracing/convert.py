@@ -30,6 +30,7 @@ from outgrow.frontends.user.sharing import address
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.graph import Argument, Graph, Op, Ref, Role, Storage, Symbol, Value
 from outgrow.operators.effects import hidden_writes
+from outgrow.runtime.results import results_of
 
 GENERATOR = "generator"
 _SCALAR_DTYPES = {torch.SymFloat: "float", torch.SymInt: "int", torch.SymBool: "bool"}
@@ -88,7 +89,7 @@ class Conversion:
             if isinstance(found, Tensor):
                 self.bind(node, found)
             return
-        outputs: Sequence[object] = found if isinstance(found, (tuple, list)) else (found,)
+        outputs = results_of(found)
         tensors = [item for item in outputs if isinstance(item, Tensor)]
         arguments = tuple(self._argument(item) for item in node.args)
         keywords = tuple((key, self._argument(item)) for key, item in node.kwargs.items())

@@ -26,6 +26,7 @@ from outgrow.ir.graph import Symbol
 from outgrow.operators import dataflow
 from outgrow.operators.dataflow import GATHERED, HOST, Dataflow, Node
 from outgrow.operators.tdl import Argument, Call, Operand
+from outgrow.runtime.results import results_of
 
 _ATEN = torch.ops.aten
 _VIEWS = {
@@ -121,7 +122,7 @@ class _Reading:
                 self._names[node] = name
             return
         found = node.meta.get("val")
-        results: Sequence[object] = found if isinstance(found, tuple | list) else (found,)
+        results = results_of(found)
         read = [item for item in node.all_input_nodes if item in self._names]
         if not isinstance(node.target, OpOverload) or not (read or any(isinstance(item, Tensor) for item in results)):
             return

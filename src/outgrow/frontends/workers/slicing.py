@@ -21,6 +21,7 @@ from outgrow.operators.regions import Region
 from outgrow.operators.strategies import Partial, Piece, Split, Strategy, pieces, strategies
 from outgrow.operators.tdl import Argument, Call, Operand, Reducer
 from outgrow.planning.partition.partition import factors
+from outgrow.runtime.results import results_of
 
 TOGETHER: Mapping[Reducer, Callable[..., Tensor]] = {
     Reducer.SUM: torch.add,
@@ -42,8 +43,7 @@ def run(call: Call, operands: Sequence[Tensor]) -> list[Tensor | None]:
     given = iter(operands)
     arguments = [filled(item, _SOME_NUMBER, given) for item in call.arguments]
     keywords = {name: filled(item, _SOME_NUMBER, given) for name, item in call.keywords}
-    found = resolve_operator(call.operator)(*arguments, **keywords)
-    results: Sequence[object] = found if isinstance(found, tuple | list) else (found,)
+    results = results_of(resolve_operator(call.operator)(*arguments, **keywords))
     shown = zip(results, call.shapes, strict=True)
     return [item if isinstance(item, Tensor) and shape is not None else None for item, shape in shown]
 
