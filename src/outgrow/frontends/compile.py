@@ -84,11 +84,10 @@ class Step(Generic[P, R]):
 
         Without a device the step runs on the one on which its tensors are.
         """
-        held = [local(tensor) for tensor in state_tensors(training).values()]
         platform = self._platform = platform_of(settings, home_of(training), device)
         if baseline_bytes is None:
             warm_up(settings.kernels)
-            baseline_bytes = platform.baseline_bytes(held)
+            baseline_bytes = platform.baseline_bytes([*map(local, state_tensors(training).values())])
         self._step, self._name, self._baseline_bytes, self._progress = step, name, baseline_bytes, progress
         self._training, self._whole, self._workers = training, Whole(training), workers
         self._guided = GuidedPlanning(
