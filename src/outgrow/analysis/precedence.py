@@ -9,6 +9,8 @@ read waits for the write before it. Two ops conflict only if a path of such edge
 ops keeps all conflicts iff it keeps every edge. The graph itself is one such order: edges point forward.
 """
 
+from collections.abc import Collection, Hashable, Iterable, Iterator
+
 from outgrow.ir.graph import Graph
 
 
@@ -29,19 +31,22 @@ def predecessors(graph: Graph) -> tuple[tuple[int, ...], ...]:
     >>> predecessors(graph)
     ((), (), (0, 1))
     """
-    writer: dict[str, int] = {}
-    readers: dict[str, list[int]] = {}
-    found: list[tuple[int, ...]] = []
-    for number, op in enumerate(graph.ops):
-        written = graph.written(op)
+    uses = zip(graph.touched_at, graph.written_at, strict=True)
+    return tuple([tuple(sorted(waits)) for waits in conflicts(uses)])
+
+
+def conflicts(uses: Iterable[tuple[Iterable[Hashable], Collection[Hashable]]]) -> Iterator[set[int]]:
+    """Yield the numbers of those before that each waits for, given what each touches, and what of that it writes."""
+    writer: dict[Hashable, int] = {}
+    readers: dict[Hashable, list[int]] = {}
+    for number, (touched, written) in enumerate(uses):
         waits: set[int] = set()
-        for name in graph.touched(op):
-            if name in writer:
-                waits.add(writer[name])
-            if name in written:
-                waits.update(readers.pop(name, ()))
-                writer[name] = number
+        for memory in touched:
+            if memory in writer:
+                waits.add(writer[memory])
+            if memory in written:
+                waits.update(readers.pop(memory, ()))
+                writer[memory] = number
             else:
-                readers.setdefault(name, []).append(number)
-        found.append(tuple(sorted(waits)))
-    return tuple(found)
+                readers.setdefault(memory, []).append(number)
+        yield waits

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+from outgrow.analysis.precedence import conflicts
 from outgrow.frontends.tracing.convert import keeps_its_turn, written_nodes
 from outgrow.frontends.user.sharing import address
 from outgrow.ir.machine import Machine
@@ -94,19 +95,11 @@ def _copied(graph: fx.Graph, calls: Sequence[fx.Node]) -> fx.Graph:
 def _jobs(calls: Sequence[fx.Node], shares: Shares, pace: Pace) -> list[Job]:
     nodes = shares.step.by_name
     number = {call: at for at, call in enumerate(calls)}
-    wrote: dict[_Memory, int] = {}
-    readers: dict[_Memory, list[int]] = {}
     found: list[Job] = []
-    for at, call in enumerate(calls):
-        before = {number[item] for item in call.all_input_nodes if item in number}
-        writes = set(_written(call))
-        for memory in {*_read(call), *writes}:
-            before.update([wrote[memory]] if memory in wrote else [])
-            if memory in writes:
-                before.update(readers.pop(memory, ()))
-                wrote[memory] = at
-            else:
-                readers.setdefault(memory, []).append(at)
+    writes = [set(_written(call)) for call in calls]
+    uses = [({*_read(call), *own}, own) for call, own in zip(calls, writes, strict=True)]
+    for call, waits in zip(calls, conflicts(uses), strict=True):
+        before = waits.union(number[item] for item in call.all_input_nodes if item in number)
         node = nodes.get(call.name)
         costs = (0.0, 0.0, 0.0) if node is None else _costs(node, shares, pace)
         found.append(Job(tuple(sorted(before)), *costs))
