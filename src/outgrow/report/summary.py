@@ -128,36 +128,20 @@ class Summary:
 
         What the user's own function held of tensors is not known, but what the process took is.
         """
-        predicted, simulated, measured = self.predicted, self.simulated, self.measured
+        measured, process = self.measured, list[tuple[str, ...]]()
         if self.ran_as_written and measured:
             taken = ("process", format_bytes(measured.process_bytes))
             return [("", "measured"), taken, ("step", format_seconds(measured.seconds))]
-        rows: list[tuple[str, ...]] = [
-            ("", "predicted", "simulated", "measured"),
-            (
-                "peak",
-                format_bytes(predicted.peak_bytes),
-                format_bytes(simulated.peak_bytes),
-                format_bytes(measured.peak_bytes) if measured else "-",
-            ),
-            (
-                "step",
-                format_seconds(predicted.seconds),
-                format_seconds(simulated.seconds),
-                format_seconds(measured.seconds) if measured else "-",
-            ),
-        ]
         if measured:
-            expected = predicted.peak_bytes + self.overhead_bytes
-            process = ("process", format_bytes(expected), "", format_bytes(measured.process_bytes))
-            rows.insert(2, process)
-        return rows
+            expected = format_bytes(self.predicted.peak_bytes + self.overhead_bytes)
+            process = [("process", expected, "", format_bytes(measured.process_bytes))]
+        shown = (self.predicted, self.simulated, measured)
+        peaks = [format_bytes(item.peak_bytes) if item else "-" for item in shown]
+        seconds = [format_seconds(item.seconds) if item else "-" for item in shown]
+        return [("", "predicted", "simulated", "measured"), ("peak", *peaks), *process, ("step", *seconds)]
 
     def figures(self) -> list[tuple[str, str, str]]:
         """Return name, figure and meaning of everything else."""
-        is_deep, is_writing = self.bytes_below > 0, self.bytes_written > 0
-        written = self.written_a_day_bytes
-        a_day = format_bytes(int(written)) if math.isfinite(written) else "-"
         is_arithmetic = self.bound_seconds == self.in_core_seconds
         scope = (
             "the arithmetic in core: no plan" if is_arithmetic else "no plan in the captured order, or the lean one,"
@@ -169,12 +153,11 @@ class Summary:
         if self.ran_as_written:
             in_core = ("in core", in_core, f"the peak of its tensors, predicted; in {in_core_seconds}, predicted")
             return [("budget", format_bytes(self.budget_bytes), ""), floor, in_core, planning]
+        a_day = format_bytes(int(self.written_a_day_bytes)) if math.isfinite(self.written_a_day_bytes) else "-"
+        written = ("written", format_bytes(self.bytes_written), f"of these, to the next tier: {a_day} a day")
+        below = ("below", format_bytes(self.bytes_below), "of those moved: through the host, to a disk")
         return [
-            (
-                "budget",
-                format_bytes(self.budget_bytes),
-                f"with {format_bytes(self.overhead_bytes)} of overhead",
-            ),
+            ("budget", format_bytes(self.budget_bytes), f"with {format_bytes(self.overhead_bytes)} of overhead"),
             floor,
             ("in core", in_core, f"in {in_core_seconds}"),
             (
@@ -183,21 +166,10 @@ class Summary:
                 f"{scope} is below, by the costs when it was made; this: {self.distance:+z.1%}",
             ),
             ("speed", f"{self.speed:.3f}", "of the step in core, predicted"),
-            (
-                "swapped",
-                bytes_or_none(self.bytes_swapped),
-                "bytes moved in a step, both ways",
-            ),
-            *(
-                [("written", format_bytes(self.bytes_written), f"of these, to the next tier: {a_day} a day")]
-                * is_writing
-            ),
-            *([("below", format_bytes(self.bytes_below), "of those moved: through the host, to a disk")] * is_deep),
-            (
-                "recomputed",
-                seconds_or_none(self.seconds_recomputed),
-                "arithmetic done again in a step",
-            ),
+            ("swapped", bytes_or_none(self.bytes_swapped), "bytes moved in a step, both ways"),
+            *([written] if self.bytes_written else []),
+            *([below] if self.bytes_below else []),
+            ("recomputed", seconds_or_none(self.seconds_recomputed), "arithmetic done again in a step"),
             planning,
         ]
 
