@@ -5,7 +5,7 @@ An operand of fewer dimensions, or of size one in some, is read at the same plac
 
 from collections.abc import Mapping
 
-from outgrow.operators.catalogue.entry import Entry, broadcast
+from outgrow.operators.catalogue.entry import Entry, broadcast, only_shape
 from outgrow.operators.dataflow import GATHERED
 from outgrow.operators.tdl import Call, Result, applied, numbered
 
@@ -25,9 +25,7 @@ _NAMES = (
 
 def elementwise(call: Call) -> list[Result | None]:
     """Describe a result of which each element is made of the operands' elements at the same place."""
-    (shape,) = call.shapes
-    assert shape is not None, "an elementwise operator has one result"
-    at = numbered("i", len(shape))
+    at = numbered("i", len(only_shape(call)))
     value = applied(*(broadcast(operand, at) for operand in call.operands))
     return [Result.at(at, value)]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from outgrow.operators.tdl import Argument, Call, Element, Operand, Place, Result
+from outgrow.operators.tdl import ALL, All, Argument, Call, Element, Operand, Place, Result, Shape, numbered
 
 Describe: TypeAlias = Callable[[Call], Sequence[Result | None]]
 Adapt: TypeAlias = Callable[[Call, str], Call]
@@ -31,6 +31,19 @@ class Entry:
 def asked(call: Call, results: Sequence[Result]) -> list[Result | None]:
     """Return the results of a call that are asked for, None for the others."""
     return [None if shape is None else result for result, shape in zip(results, call.shapes, strict=True)]
+
+
+def only_shape(call: Call) -> Shape:
+    """Return the shape of the one result of a call."""
+    (shape,) = call.shapes
+    assert shape is not None, f"what {call.operator} makes is asked for"
+    return shape
+
+
+def all_of(dim: Argument, rank: int) -> tuple[Place | All, ...]:
+    """Return `rank` variables, but all of the dimension that an argument names."""
+    axis = dimension(dim, rank)
+    return tuple(ALL if number == axis else place for number, place in enumerate(numbered("i", rank)))
 
 
 def broadcast(operand: Operand, at: Sequence[Place]) -> Element:

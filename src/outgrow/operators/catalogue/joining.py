@@ -5,8 +5,8 @@ A slice is cut along its own dimension as well: its elements lie at multiples of
 
 from collections.abc import Mapping
 
-from outgrow.operators.catalogue.entry import Entry, dimension, sized, whole_number, with_argument
-from outgrow.operators.tdl import ALL, All, Argument, Call, Place, Result, applied, numbered
+from outgrow.operators.catalogue.entry import Entry, all_of, dimension, only_shape, sized, whole_number, with_argument
+from outgrow.operators.tdl import Call, Result, applied, numbered
 
 
 def cat(call: Call) -> list[Result | None]:
@@ -14,7 +14,7 @@ def cat(call: Call) -> list[Result | None]:
     first = call.operands[0]
     if any(len(operand.shape) != len(first.shape) for operand in call.operands):
         return [None]
-    at = _but(call.arguments[1], len(first.shape))
+    at = all_of(call.arguments[1], len(first.shape))
     return [Result.at(at, applied(*(operand[at] for operand in call.operands)))]
 
 
@@ -22,7 +22,7 @@ def stack(call: Call) -> list[Result | None]:
     """Operands beside each other, in a new dimension."""
     rank = len(call.operands[0].shape) + 1
     axis = dimension(call.arguments[1], rank)
-    at = _but(axis, rank)
+    at = all_of(axis, rank)
     inner = (*at[:axis], *at[axis + 1 :])
     return [Result.at(at, applied(*(operand[inner] for operand in call.operands)))]
 
@@ -30,14 +30,14 @@ def stack(call: Call) -> list[Result | None]:
 def apart(call: Call) -> list[Result | None]:
     """Parts of the operand that lie behind each other, of whatever lengths."""
     (x,) = call.operands
-    at = _but(call.arguments[2], len(x.shape))
+    at = all_of(call.arguments[2], len(x.shape))
     return [None if shape is None else Result.at(at, x[at]) for shape in call.shapes]
 
 
 def taken_out(call: Call) -> list[Result | None]:
     """One part of length one, or all of them, without their dimension."""
     (x,) = call.operands
-    value = x[_but(call.arguments[1], len(x.shape))]
+    value = x[all_of(call.arguments[1], len(x.shape))]
     places = [place for place in value.places if place is not None]
     return [None if shape is None else Result.at(places, value) for shape in call.shapes]
 
@@ -64,17 +64,11 @@ def _sliced(call: Call, cut: str) -> Call:
 def of_a_part(call: Call) -> list[Result | None]:
     """A gradient that is zero except in a part."""
     (y,) = call.operands
-    (shape,) = call.shapes
-    assert shape is not None, "a gradient is a result"
-    axis = dimension(call.arguments[2], len(shape))
-    at = _but(axis, len(shape))
-    read = at if len(y.shape) == len(shape) else (*at[:axis], *at[axis + 1 :])
+    rank = len(only_shape(call))
+    axis = dimension(call.arguments[2], rank)
+    at = all_of(axis, rank)
+    read = at if len(y.shape) == rank else (*at[:axis], *at[axis + 1 :])
     return [Result.at(at, applied(y[read]))]
-
-
-def _but(dim: Argument, rank: int) -> tuple[Place | All, ...]:
-    axis = dimension(dim, rank)
-    return tuple(ALL if number == axis else place for number, place in enumerate(numbered("i", rank)))
 
 
 ENTRIES: Mapping[str, Entry] = {

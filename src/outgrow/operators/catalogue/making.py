@@ -7,15 +7,13 @@ has those that it would have alone. Where numbers are drawn into a tensor, what 
 from collections.abc import Mapping
 
 from outgrow.ir.layout import contiguous_strides
-from outgrow.operators.catalogue.entry import Entry, sized, with_argument
+from outgrow.operators.catalogue.entry import Entry, only_shape, sized, with_argument
 from outgrow.operators.tdl import ALL, Call, Result, applied, numbered
 
 
 def made(call: Call) -> list[Result | None]:
     """The same number everywhere, or none in particular."""
-    (shape,) = call.shapes
-    assert shape is not None, "what is made is a result"
-    return [Result.at(numbered("i", len(shape)), applied())]
+    return [Result.at(numbered("i", len(only_shape(call))), applied())]
 
 
 def drawn(call: Call) -> list[Result | None]:
@@ -25,9 +23,7 @@ def drawn(call: Call) -> list[Result | None]:
 
 def _strided(call: Call, cut: str) -> Call:
     """Return how a part is called that says where its elements lie: one behind the other."""
-    (shape,) = call.shapes
-    assert shape is not None, "what is made is a result"
-    return with_argument(sized(1)(call, cut), 2, contiguous_strides(shape))
+    return with_argument(sized(1)(call, cut), 2, contiguous_strides(only_shape(call)))
 
 
 _OF_A_SHAPE = ("empty.memory_format", "full.default", "ones.default", "zeros.default")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from math import prod
 
-from outgrow.operators.catalogue.entry import Entry, asked, dimension, with_argument
+from outgrow.operators.catalogue.entry import Entry, all_of, asked, with_argument
 from outgrow.operators.tdl import ALL, Call, Element, Place, Result, Sum, applied, indices, numbered
 
 b, c = indices("b c")
@@ -12,9 +12,8 @@ b, c = indices("b c")
 def softmax(call: Call) -> list[Result | None]:
     """Along one dimension each element depends on all; the gradient on those of two operands."""
     x = call.operands[0]
-    axis = dimension(call.arguments[len(call.operands)], len(x.shape))
-    at = [ALL if number == axis else place for number, place in enumerate(numbered("i", len(x.shape)))]
-    return [Result.at(at, applied(*(operand[tuple(at)] for operand in call.operands)))]
+    at = all_of(call.arguments[len(call.operands)], len(x.shape))
+    return [Result.at(at, applied(*(operand[at] for operand in call.operands)))]
 
 
 def layer_norm(call: Call) -> list[Result | None]:

@@ -7,15 +7,14 @@ a joined dimension at multiples of its inner part.
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from outgrow.operators.catalogue.entry import Entry, broadcast, dimension, sized, whole_number
+from outgrow.operators.catalogue.entry import Entry, broadcast, dimension, only_shape, sized, whole_number
 from outgrow.operators.tdl import ALL, All, Argument, Call, Place, Result, numbered
 
 
 def view(call: Call) -> list[Result | None]:
     """The same elements in the same order, in other dimensions."""
     (x,) = call.operands
-    (shape,) = call.shapes
-    assert shape is not None, "a view is a result"
+    shape = only_shape(call)
     if prod(x.shape) != prod(shape):
         return [None]
     i = numbered("i", len(shape))
@@ -106,9 +105,7 @@ def _in_order(call: Call, order: Sequence[int]) -> list[Result | None]:
 def expand(call: Call) -> list[Result | None]:
     """Dimensions of size one become larger, and new ones come first."""
     (x,) = call.operands
-    (shape,) = call.shapes
-    assert shape is not None, "an expanded operand is a result"
-    i = numbered("i", len(shape))
+    i = numbered("i", len(only_shape(call)))
     return [Result.at(i, broadcast(x, i))]
 
 
