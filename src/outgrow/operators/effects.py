@@ -4,8 +4,9 @@ An ATen schema marks the arguments that an operator writes, `Tensor(a!) self`. B
 than these marks: in training it updates its running statistics in silence. The table lists such arguments by
 position.
 
-A repetition must not update them a second time. In training the statistics of the batch alone decide what these
-operators return, so a repetition leaves the running ones out (`QUIET`): the same kernel gives the same bits.
+A repetition must not update them a second time. Where only training writes them, the statistics of the batch alone
+decide what the operator returns then, so a repetition leaves the running ones out (`QUIET`): the same kernel gives the
+same bits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,9 +33,7 @@ HIDDEN_WRITES: Mapping[str, HiddenWrites] = {
 }
 
 QUIET: Mapping[str, tuple[int, ...]] = {
-    "aten.native_batch_norm.default": (3, 4),
-    "aten.cudnn_batch_norm.default": (3, 4),
-    "aten.miopen_batch_norm.default": (3, 4),
+    name: writes.arguments for name, writes in HIDDEN_WRITES.items() if writes.only_if is not None
 }
 """Positions of the arguments that such an operator writes and that may be left out, with equal results."""
 
