@@ -86,11 +86,8 @@ def regions(description: Description, box: Box, cut: str) -> dict[int, Region]:
 
 
 def _reach(places: Sequence[Place | None], size: int, box: Box, cut: str) -> Range:
-    found = (0, size)
-    for number, place in enumerate(places):
-        own = hull(place, box) if place is not None and cut in place.variables else (0, size)
-        found = (min(found[0], own[0]), max(found[1], own[1])) if number else own
-    return found
+    hulls = [hull(place, box) if place is not None and cut in place.variables else (0, size) for place in places]
+    return (min(begin for begin, _ in hulls), max(end for _, end in hulls))
 
 
 def whole(shape: tuple[int, ...]) -> Region:

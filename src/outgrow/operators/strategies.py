@@ -158,14 +158,11 @@ def _strategy(found: Description, cut: str) -> Strategy | None:
     once: list[int] = []
     for result in found.results:
         outcome = None if result is None else _outcome(result, cut)
-        if outcome is None and result is not None:
+        addends = _addends(result, cut) if result is not None and isinstance(outcome, Partial) else []
+        if addends is None or (outcome is None and result is not None):
             return None
         outcomes.append(outcome)
-        if result is not None and isinstance(outcome, Partial):
-            addends = _addends(result, cut)
-            if addends is None:
-                return None
-            once += addends
+        once += addends
     if all(outcome is None or isinstance(outcome, Same) for outcome in outcomes):
         return None
     return Strategy(cut, _step(found, cut), tuple(outcomes), tuple(dict.fromkeys(once)))
