@@ -36,7 +36,7 @@ def replay(graph: Graph, costs: Mapping[str, Cost], machine: Machine) -> Trace:
     for at, item in enumerate(graph.instructions):
         match item:
             case Op():
-                born = [graph.storages[name] for name in graph.written(item) if graph.born_at.get(name) == at]
+                born = [graph.storages[name] for name in graph.born(item)]
                 clock.run(item.name, costs.get(item.captured, FREE), slowdown(graph.values, item), born)
             case SwapOut(storage, begin, end):
                 clock.copy_out(storage, end - begin)

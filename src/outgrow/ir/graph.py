@@ -243,10 +243,8 @@ class Graph:
         """The position that brings each storage into being; inputs are missing."""
         births: dict[str, int] = {}
         for at, item in enumerate(self.instructions):
-            for name in result_values(item):
-                value = self.values[name]
-                if value.version == 0:
-                    births.setdefault(value.storage, at)
+            for name in self.born(item):
+                births.setdefault(name, at)
         return births
 
     @cached_property
@@ -298,6 +296,11 @@ class Graph:
             results = [self.values[name].storage for name in result_values(item)]
             return tuple(dict.fromkeys([*results, *item.writes]))
         return ()
+
+    def born(self, item: Instruction) -> tuple[str, ...]:
+        """The storages that `item` brings into being, in order."""
+        results = [self.values[name] for name in result_values(item)]
+        return tuple(dict.fromkeys([value.storage for value in results if value.version == 0]))
 
     def touched(self, item: Instruction) -> tuple[str, ...]:
         """The storages that `item` needs resident: all it reads or writes, or the one it moves."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from outgrow.ir.graph import DEVICE, Drop, Graph, Op, SwapIn, result_values
+from outgrow.ir.graph import DEVICE, Drop, Graph, Op, SwapIn
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,7 @@ def blocks_of(graph: Graph, workspace: Mapping[str, int]) -> tuple[Block, ...]:
     for at, item in enumerate(graph.instructions):
         match item:
             case Op():
-                born = [graph.values[name] for name in result_values(item)]
-                staying.update({value.storage: [(0, sizes[value.storage], at)] for value in born if not value.version})
+                staying.update({name: [(0, sizes[name], at)] for name in graph.born(item)})
                 needed = workspace.get(item.captured, 0)
                 blocks += _blocks(item.name, [(0, needed, at)], at + 1)
             case SwapIn(storage, begin, end):

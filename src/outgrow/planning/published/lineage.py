@@ -47,9 +47,7 @@ class Lineage:
 
     def made(self, chain: Sequence[Op]) -> tuple[str, ...]:
         """Return the storages that the ops of a chain bring into being."""
-        values = self.graph.values
-        results = [values[name] for op in chain for name in op.results if name is not None]
-        return tuple(dict.fromkeys(value.storage for value in results if value.version == 0))
+        return tuple(dict.fromkeys(name for op in chain for name in self.graph.born(op)))
 
     def sources(self, storage: str, step: int) -> tuple[str, ...] | None:
         """Return the storages that the chain reads beside those it makes; None if the law refuses it at `step`."""

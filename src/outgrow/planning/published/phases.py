@@ -63,5 +63,4 @@ def _is_seed(graph: Graph, op: Op) -> bool:
 
 
 def _bears_gradient(graph: Graph, op: Op) -> bool:
-    born = [graph.values[name] for name in op.results if name is not None and graph.values[name].version == 0]
-    return any(graph.storages[value.storage].role is Role.GRADIENT for value in born)
+    return any(graph.storages[name].role is Role.GRADIENT for name in graph.born(op))
