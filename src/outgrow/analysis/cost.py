@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 
-from outgrow.ir.graph import Argument, Graph, Like, Op, Ref, Value
+from outgrow.ir.graph import Argument, Graph, Like, Op, Ref, Value, result_values
 from outgrow.ir.machine import Device
 from outgrow.operators.arithmetic import flops, moved_bytes, value_bytes
 from outgrow.operators.convolutions import BACKWARD, CONVOLUTION_BACKWARD, GRADIENT, POSITIONS
@@ -112,7 +112,7 @@ def workspace_bound(graph: Graph, op: Op) -> int:
     if op.operator not in POSITIONS:
         return min(moved_bytes(graph, op) // 16, 32 << 20)
     reads = [graph.values[name] for name in op.references]
-    values = [*reads, *(graph.values[name] for name in op.results if name is not None)]
+    values = [*reads, *(graph.values[name] for name in result_values(op))]
     largest = max(value_bytes(value) for value in values)
     large = [value for value in values if len(value.shape) > 3 and value_bytes(value) > largest // 64]
     if not all(_is_channels_last(value) for value in large):
@@ -159,8 +159,7 @@ def _is_channels_last(value: Value) -> bool:
 def cost_key(graph: Graph, op: Op) -> str:
     """Return a key under which ops of equal cost are known: operator, arguments and all layouts."""
     names: dict[str, str] = {}
-    results = [result for result in op.results if result is not None]
-    for name in (*op.operands, *op.layouts, *results):
+    for name in (*op.operands, *op.layouts, *result_values(op)):
         value = graph.values[name]
         names[name] = f"{value.dtype}{list(value.shape)}:{list(value.strides)}"
     arguments = [_spelled(argument, names) for argument in op.arguments]

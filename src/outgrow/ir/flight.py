@@ -9,7 +9,7 @@ From the one to the other both storages are *in flight*: they are read and writt
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from outgrow.ir.graph import Graph, Op
+from outgrow.ir.graph import Graph, Op, result_values
 
 EXCHANGE = "outgrow.exchange.default"
 ARRIVED = "outgrow.arrived.default"
@@ -52,7 +52,7 @@ def flights(graph: Graph) -> Mapping[str, tuple[Flight, ...]]:
     found: dict[str, tuple[Flight, ...]] = {}
     for step, op in enumerate(graph.ops):
         if op.operator == EXCHANGE:
-            begun.update({name: step for name in op.results if name is not None})
+            begun.update(dict.fromkeys(result_values(op), step))
         elif op.operator == ARRIVED:
             there, _ = op.references
             for storage in graph.touched_at[step]:

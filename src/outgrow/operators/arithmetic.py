@@ -12,7 +12,7 @@ room, or waits, moves none.
 
 from math import prod
 
-from outgrow.ir.graph import Graph, Op, Ref, Value
+from outgrow.ir.graph import Graph, Op, Ref, Value, result_values
 from outgrow.ir.layout import ITEM_BYTES
 from outgrow.operators.convolutions import BACKWARD, CONVOLUTION, CONVOLUTION_BACKWARD, FORWARD, GRADIENT, MASK
 
@@ -30,8 +30,7 @@ def moved_bytes(graph: Graph, op: Op) -> int:
     """Return the bytes that `op` reads and writes."""
     if _MOVING_NOTHING.intersection(op.operator.split(".")):
         return 0
-    names = (*op.operands, *(name for name in op.results if name is not None))
-    return sum(value_bytes(graph.values[name]) for name in names)
+    return sum(value_bytes(graph.values[name]) for name in (*op.operands, *result_values(op)))
 
 
 def flops(graph: Graph, op: Op) -> float:

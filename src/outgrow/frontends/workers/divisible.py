@@ -24,7 +24,7 @@ from outgrow.frontends.workloads.loading import blamed_on
 from outgrow.frontends.workloads.unallocated import build_unallocated
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.ir.flight import ARRIVED, EXCHANGE
-from outgrow.ir.graph import Argument, Graph
+from outgrow.ir.graph import Argument, Graph, result_values
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Dataflow
 from outgrow.planning.partition.shares import Shares
@@ -80,7 +80,7 @@ def exchange_costs(graph: Graph, machine: Machine, worker: int) -> dict[str, Cos
             now += machine.device.seconds_per_op
             sent, received = map(_sizes, op.arguments[2:4])
             free = max(now, free) + machine.exchange_seconds(worker, sent, received)
-            ends.update({name: free for name in op.results if name is not None})
+            ends.update(dict.fromkeys(result_values(op), free))
             waits[cost_key(graph, op)] = [machine.device.seconds_per_op]
         elif op.operator == ARRIVED:
             wait = max(0.0, ends[op.references[0]] - now)

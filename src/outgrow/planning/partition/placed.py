@@ -21,7 +21,7 @@ def placed_seconds(graph: Graph, costs: Mapping[str, Cost], machine: Machine, de
     made: dict[str, tuple[int, float]] = {}
     there: dict[tuple[str, int], float] = {}
     for op in graph.ops:
-        read = tuple(dict.fromkeys(graph.values[name].storage for name in op.operands))
+        read = graph.reads(op)
         written = tuple(graph.values[name].storage for name in result_values(op))
         place = next((homes[name] for name in (*read, *written) if name in homes), None)
         if place is None:
@@ -49,7 +49,7 @@ def _homes(graph: Graph, devices: int) -> dict[str, int]:
     sizes = {name: item.size_bytes for name, item in graph.storages.items() if item.role is Role.PARAMETER}
     total, before = max(1, sum(sizes.values())), 0
     for op in graph.ops:
-        for name in (graph.values[item].storage for item in op.operands):
+        for name in graph.reads(op):
             if name in sizes and name not in found:
                 found[name] = min(devices - 1, before * devices // total)
                 before += sizes[name]
