@@ -138,9 +138,9 @@ def check_equivalence(graph: Graph, steps: list[Step], reference: Numbered) -> N
             raise InvalidGraph(f"{op.name} is not an op of the captured graph", invariant=6, position=call.at)
         if op.name != op.captured:
             original = _quieted(original, leeway.quiet.get(original.op.operator, ()))
-        if op.name != op.captured and not _is_repeatable(captured, original):
-            message = f"{op.name} repeats {op.captured}, which changes what outlives the step"
-            raise InvalidGraph(message, invariant=6, position=call.at)
+            if not _is_repeatable(captured, original):
+                message = f"{op.name} repeats {op.captured}, which changes what outlives the step"
+                raise InvalidGraph(message, invariant=6, position=call.at)
         original = _asking_layouts(original, op, leeway.layouts)
         difference = _difference(call, original, leeway.in_place) or _resized(graph, op, captured, original.op)
         if difference is not None:

@@ -116,11 +116,15 @@ class Draft:
 
     def insert_before(self, place: Place, item: Instruction) -> Place:
         """Put an instruction directly before a place."""
-        return self._insert(self._previous[place], item)
+        return self.insert_after(self._previous[place], item)
 
     def insert_after(self, place: Place, item: Instruction) -> Place:
         """Put an instruction directly behind a place."""
-        return self._insert(place, item)
+        own = self._fresh
+        self._fresh += 1
+        self._link(own, place)
+        self._note(own, item)
+        return own
 
     def replace(self, place: Place, item: Instruction) -> None:
         """Let another instruction stand at a place."""
@@ -139,13 +143,6 @@ class Draft:
             self._values_of[known.storage].pop(known.name, None)
         self.values[value.name] = value
         self._values_of.setdefault(value.storage, {})[value.name] = None
-
-    def _insert(self, after: Place, item: Instruction) -> Place:
-        place = self._fresh
-        self._fresh += 1
-        self._link(place, after)
-        self._note(place, item)
-        return place
 
     def _link(self, place: Place, after: Place) -> None:
         behind = self._next[after]
