@@ -241,14 +241,11 @@ def _task(call: Call, cuts: Sequence[str | None], places: Sequence[tuple[int, in
     zeros: tuple[int, ...] = ()
     fill, divisor, quotient = 0.0, 1, None
     for cut, (ways, digit) in zip(cuts, places, strict=True):
-        if cut == ADDED.cut:
-            kinds = [(*found, Reducer.SUM) for found in kinds]
-            operand_kinds = {position: (*found, Reducer.SUM) for position, found in operand_kinds.items()}
-            continue
         strategy = next((item for item in strategies(present, ways) if item.cut == cut), None)
         if strategy is None:
-            kinds = [(*found, Standing.ALIKE) for found in kinds]
-            operand_kinds = {position: (*found, Standing.ALIKE) for position, found in operand_kinds.items()}
+            kind = Reducer.SUM if cut == ADDED.cut else Standing.ALIKE
+            kinds = [(*found, kind) for found in kinds]
+            operand_kinds = {position: (*found, kind) for position, found in operand_kinds.items()}
             continue
         found = pieces(present, strategy, ways)
         piece, entry = found[digit], entry_of(present.operator)
