@@ -227,10 +227,7 @@ def _flow(outlined: Outline, columns: _Columns, programme: Programme) -> None:
             if slot == rest.end and not rest.needed:
                 continue
             more = [(held[slot], 1.0)] if slot < rest.end else []
-            programme.row(
-                [*more, *_minus_there(columns, number, rest, slot)],
-                upper=0.0 if more else -1.0,
-            )
+            programme.row([*more, *_minus_there(columns, number, rest, slot)], upper=0.0 if more else -1.0)
 
 
 def _minus_there(columns: _Columns, number: int, rest: Rest, slot: int) -> Terms:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.planning.arrays import Integers
+from outgrow.planning.arrays import Integers, starts
 from outgrow.planning.compiled import compiled
 from outgrow.planning.order.jobs import Jobs
 
@@ -78,8 +78,7 @@ def packed(jobs: Jobs) -> Packed:
 
 
 def _flat(rows: tuple[tuple[int, ...], ...]) -> tuple[Integers, Integers]:
-    lengths = np.array([0, *[len(row) for row in rows]], dtype=np.int64)
-    return np.cumsum(lengths), np.array([item for row in rows for item in row], dtype=np.int64)
+    return starts([len(row) for row in rows]), np.array([item for row in rows for item in row], dtype=np.int64)
 
 
 def search_ideals(jobs: Packed, limit_bytes: int, width: int, work: int, *, by_peak: bool = False) -> Found:

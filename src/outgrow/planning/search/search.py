@@ -33,14 +33,7 @@ from outgrow.planning.compiled import off_main_thread
 from outgrow.planning.floor import needed_bytes
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
-from outgrow.planning.search.annealing import (
-    HEADROOMS,
-    LEADS,
-    Cooling,
-    Trial,
-    annealed,
-    beats,
-)
+from outgrow.planning.search.annealing import HEADROOMS, LEADS, Cooling, Trial, annealed, beats
 from outgrow.planning.search.boards import Board, boards
 from outgrow.planning.search.choice import FARTHEST, PARTLY, WIDEST, SwapRule
 from outgrow.planning.search.decisions import decisions_of
@@ -169,7 +162,7 @@ def _cheap(space: Space, start: Policy) -> Iterator[Policy]:
 
 def _kind_by_kind(board: Board, best: Trial) -> Trial:
     """Give each kind of rest the choice that suits it best while the others stay; repeat this as long as it pays."""
-    before, kinds, left = float("inf"), list(board.space.kinds), board.affordable // 3
+    before, kinds, left = float("inf"), board.space.kinds, board.affordable // 3
     while len(kinds) * 3 <= left and best.seconds < before * (1 - 1e-3):
         before = best.seconds
         left -= len(kinds) * 3
@@ -260,13 +253,9 @@ def _beside_each_other(runs: Sequence[_Run], report: Callable[[float], None]) ->
     """Return the results of runs, two at a time; this thread takes every second run and reports its progress."""
     mine = runs[::2]
     with ThreadPoolExecutor(1) as pool:
-        others = [pool.submit(run.result, _ignore) for run in runs[1::2]]
+        others = [pool.submit(run.result, lambda _done: None) for run in runs[1::2]]
         found = [
             run.result(lambda done, before=number: report((before + done) / len(mine)))
             for number, run in enumerate(mine)
         ]
         return [*found, *(other.result() for other in others)]
-
-
-def _ignore(_done: float) -> None:
-    return

@@ -8,13 +8,14 @@ For a storage that may rest in the next tier between steps, the rest after its l
 KEEP stows it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from outgrow.ir.graph import Graph
-from outgrow.planning.arrays import Integers, Reals
+from outgrow.planning.arrays import Integers, Reals, starts
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.changes import Alike
 from outgrow.planning.search.sequence import DISCARD, KEEP, Policy
@@ -47,13 +48,9 @@ class Space:
         return self.alike.rests
 
     @property
-    def kinds(self) -> Iterator[Integers]:
+    def kinds(self) -> list[Integers]:
         """The rests of each kind."""
-        return map(self._members, range(len(self.alike.kind_start) - 1))
-
-    def _members(self, kind: int) -> Integers:
-        start = self.alike.kind_start
-        return self.alike.kind_members[start[kind] : start[kind + 1]]
+        return [self.alike.kind_members[begin:end] for begin, end in pairwise(self.alike.kind_start)]
 
 
 def space_of(problem: Problem, graph: Graph) -> Space:
@@ -119,6 +116,5 @@ def _groups(names: Sequence[object], rests: Integers, count: int) -> tuple[Integ
     group_of = np.full(count, -1, dtype=np.int64)
     for number, members in enumerate(groups.values()):
         group_of[members] = number
-    start = np.cumsum([0, *(len(members) for members in groups.values())])
     members = np.array([rest for members in groups.values() for rest in members], dtype=np.int64)
-    return group_of, start.astype(np.int64), members
+    return group_of, starts([len(own) for own in groups.values()]), members
