@@ -20,12 +20,13 @@ that `lends`, what it touches is in flight (`ir.flight`): it stays until the op 
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from outgrow.analysis.chains import chain_limits
+from outgrow.analysis.liveness import lifetimes
 from outgrow.ir.flight import flights, is_in_flight, lends
 from outgrow.ir.graph import Graph
 from outgrow.operators.stalls import slowdown
@@ -73,49 +74,48 @@ def tables_of(problem: Problem, graph: Graph) -> Tables:
     number = {name: at for at, name in enumerate(names)}
     may_leave = leaving(problem, graph)
     may_stow = stowing(graph, may_leave)
-    touched, written = graph.touched_at, graph.written_at
-    uses: list[list[int]] = [[] for _ in names]
-    writers: list[list[int]] = [[] for _ in names]
-    for at, storages in enumerate(touched):
-        for name in storages:
-            uses[number[name]].append(at)
-            if name in written[at]:
-                writers[number[name]].append(at)
-    use_start = starts([len(steps) for steps in uses])
-    write_start = starts([len(steps) for steps in writers])
-    writes, touch_use = _counts(touched, written, number, use_start)
-    storages = list(graph.storages.values())
-    stays = [name in graph.outliving or not uses[number[name]] for name in names]
+    touches = graph.touched_at
+    touched = np.array([number[name] for items in touches for name in items], dtype=np.int64)
+    touch_start = starts([len(items) for items in touches])
+    pairs = zip(touches, graph.written_at, strict=True)
+    touch_writes = np.array([name in written for items, written in pairs for name in items], dtype=np.bool_)
+    use_touch = np.argsort(touched, kind="stable")  # uses are the touches, storage by storage
+    use_start = starts(np.bincount(touched, minlength=len(names)))
+    use_at = np.repeat(np.arange(len(ops)), np.diff(touch_start))[use_touch]
+    storage_of = touched[use_touch]
+    written_before = starts(touch_writes[use_touch].astype(np.int64))
+    write_start = written_before[use_start]
+    writes = written_before[1:] - write_start[storage_of]
+    write_at = use_at[touch_writes[use_touch]]
+    stays = np.array([life.death == len(ops) for life in lifetimes(graph).values()], dtype=np.bool_)
     limits = chain_limits(graph)
-    limit = np.array(_as_of_uses([(-1, *limits.get(name, ())) for name in names], writes, use_start), dtype=np.int64)
-    limit[np.repeat(stays, np.diff(use_start))] = -1
-    limit[_in_flight(graph, use_start, uses, number)] = -1
+    limit = np.array(_as_of_uses([(-1, *limits.get(name, ())) for name in names], storage_of, writes), dtype=np.int64)
+    limit[stays[storage_of]] = -1
+    limit[_in_flight(graph, number, storage_of, use_at)] = -1
     seconds = np.array([problem.seconds_of(op) * slowdown(graph.values, op) for op in ops])
-    spent = [tuple(accumulate((seconds[at] for at in steps), initial=0.0)) for steps in writers]
+    spent = [tuple(accumulate(seconds[write_at[begin:end]], initial=0.0)) for begin, end in pairwise(write_start)]
     workspace = problem.workspace
     return Tables(
         op_seconds=seconds,
         again_seconds=seconds,
         op_workspace=np.array([workspace.get(op.captured, 0) for op in ops], dtype=np.int64),
-        touch_start=starts([len(items) for items in touched]),
-        touched=np.array([number[name] for items in touched for name in items], dtype=np.int64),
-        touch_use=np.array(touch_use, dtype=np.int64),
-        touch_writes=np.array(
-            [name in written[at] for at, items in enumerate(touched) for name in items], dtype=np.bool_
-        ),
-        size=np.array([storage.size_bytes for storage in storages], dtype=np.int64),
+        touch_start=touch_start,
+        touched=touched,
+        touch_use=np.argsort(use_touch),
+        touch_writes=touch_writes,
+        size=np.array([storage.size_bytes for storage in graph.storages.values()], dtype=np.int64),
         birth=np.array([graph.born_at.get(name, -1) for name in names], dtype=np.int64),
-        stays=np.array(stays, dtype=np.bool_),
+        stays=stays,
         moves=np.array([name in may_leave for name in names], dtype=np.bool_),
-        anchors=np.array(stays, dtype=np.bool_) & problem.anchored,
+        anchors=stays & problem.anchored,
         stow_rest=np.where([name in may_stow for name in names], use_start[1:] - 1, -1),
         use_start=use_start,
-        use_at=np.array([at for steps in uses for at in steps], dtype=np.int64),
-        writes=np.array(writes, dtype=np.int64),
+        use_at=use_at,
+        writes=writes,
         limit=limit,
         write_start=write_start,
-        write_at=np.array([at for steps in writers for at in steps], dtype=np.int64),
-        chain_seconds=np.array(_as_of_uses(spent, writes, use_start), dtype=np.float64),
+        write_at=write_at,
+        chain_seconds=np.array(_as_of_uses(spent, storage_of, writes), dtype=np.float64),
         over=_overs(problem, graph, number, may_leave, may_stow),
         lends=np.array([lends(op) for op in ops], dtype=np.int64),
     )
@@ -150,41 +150,16 @@ def _overs(
     return found
 
 
-def _in_flight(graph: Graph, use_start: Integers, uses: list[list[int]], number: dict[str, int]) -> list[int]:
+def _in_flight(graph: Graph, number: dict[str, int], storage_of: Integers, use_at: Integers) -> list[int]:
     """Return the uses after which a storage is in flight, so that it stays until the exchange has ended."""
     return [
-        int(use_start[number[name]]) + at
+        int(use)
         for name, flown in flights(graph).items()
-        for at, step in enumerate(uses[number[name]])
-        if is_in_flight(flown, step, step + 1)
+        for use in np.flatnonzero(storage_of == number[name])
+        if is_in_flight(flown, use_at[use], use_at[use] + 1)
     ]
 
 
-def _counts(
-    touched: Sequence[Sequence[str]],
-    written: Sequence[Sequence[str]],
-    number: dict[str, int],
-    use_start: Integers,
-) -> tuple[list[int], list[int]]:
-    """Return, for each use, how often its storage was written up to then; and for each touch, the use that it is."""
-    writes = [0] * int(use_start[-1])
-    touch_use: list[int] = []
-    seen = [0] * len(number)
-    for at, storages in enumerate(touched):
-        for name in storages:
-            storage = number[name]
-            use = int(use_start[storage]) + seen[storage]
-            before = writes[use - 1] if seen[storage] else 0
-            writes[use] = before + (name in written[at])
-            touch_use.append(use)
-            seen[storage] += 1
-    return writes, touch_use
-
-
-def _as_of_uses(rows: Sequence[Sequence[float]], writes: Sequence[int], use_start: Integers) -> list[float]:
+def _as_of_uses(rows: Sequence[Sequence[float]], storage_of: Integers, writes: Integers) -> list[float]:
     """Return, for each use, what the row of its storage says for as often as that was written up to then."""
-    return [
-        row[writes[use]]
-        for storage, row in enumerate(rows)
-        for use in range(use_start[storage], use_start[storage + 1])
-    ]
+    return [rows[storage][count] for storage, count in zip(storage_of, writes, strict=True)]
