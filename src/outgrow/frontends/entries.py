@@ -25,7 +25,7 @@ from outgrow.frontends.tracing.captured import Captured, Given
 from outgrow.frontends.tracing.signature import Seen, Signature, glance, signature
 from outgrow.frontends.user.attributes import Left, withheld
 from outgrow.frontends.user.counts import Count
-from outgrow.frontends.user.state import Training, held_tensors, local
+from outgrow.frontends.user.state import Training, held_tensors, local, title
 from outgrow.remarks import remark
 from outgrow.report.plans import PlanReport, PlansReport
 from outgrow.runtime import arena
@@ -42,12 +42,16 @@ _MANY = 5
 _OFTEN = f"The step has been captured and planned {_MANY} times for batches of the same shapes, which takes time: "
 _ANEW = _OFTEN + "something else changes from call to call, {}. Pass it as a tensor, or keep it in a buffer."
 _ASKED = _OFTEN + (
-    "it looks at what is in its batch, and finds something else from call to call ({}). Write it with tensor "
-    "operations, such as torch.where, or let the number be one of a few, such as a multiple of 64."
+    "it looks at what is in its batch or in a buffer, and finds something else from call to call ({}). Write it with "
+    "tensor operations, such as torch.where, or let the number be one of a few, such as a multiple of 64."
 )
 _SOMETHING = (
     "such as a number among the arguments, an attribute or a hook of a module, a setting of torch, or a variable that "
     "the step reads"
+)
+_LOOKED = _OFTEN + (
+    "it looks at {}, where it finds another number from call to call. Calculate with it as a tensor, or let it be one "
+    "of a few."
 )
 _COUNTED = (
     "The step changes `{}`, which may be part of what it does, so every call is captured and planned anew, which takes "
@@ -220,11 +224,16 @@ class Entries:
         alike = [other.captured for other in others if other.captured.slots.keys() == given]
         if len(alike) != _MANY or entry.captured.changed:  # of what it changes itself it has been told
             return
-        asked = next((found for item in alike if (found := item.answered_otherwise(leaves)) is not None), None)
+        questions = (item.answered_otherwise(leaves, self._training) for item in alike)
+        asked = next((found for found in questions if found is not None), None)
         if asked is not None:
             remark(_ASKED.format(asked.line or "in a library"))
             return
         found = next((name for item in alike if (name := item.outside.other()) is not None), None)
+        counter = next((counter for item in alike for counter in item.counters), None)
+        if found is None and counter is not None:
+            remark(_LOOKED.format(title(counter.slot)))
+            return
         remark(_ANEW.format(_SOMETHING if found is None else f"`{found}`"))
 
     def floor_bytes(self, entry: Entry) -> int:
@@ -291,7 +300,7 @@ class Entries:
         captured, as_written = entry.captured, entry.planned.runs_as_written
         if not as_written and not (captured.outside.still_hold() and captured.guards_hold(self._training)):
             return None
-        if captured.answered_otherwise(leaves) is not None:
+        if captured.answered_otherwise(leaves, self._training) is not None:
             return None
         if as_written:
             return Served(entry, is_known=captured.outside.still_hold())

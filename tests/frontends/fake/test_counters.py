@@ -1,6 +1,7 @@
-"""A step may look at a number that is alone in a buffer: it goes the way of eager, by a plan for each way."""
+"""A step may look at what is in a small buffer: it goes the way of eager, by a plan for each way."""
 
 import math
+from collections import deque
 from collections.abc import Callable
 
 import pytest
@@ -90,6 +91,35 @@ def waving(module: Looking, x: Tensor) -> Tensor:
     return module.layer(x) * math.cos(number / 10) * round(number / 2)
 
 
+def every_other(module: Looking, x: Tensor) -> Tensor:
+    """The remainder is one of a tensor."""
+    module.number += 1
+    return module.layer(2 * x if module.number % 2 == 0 else x) * module.number
+
+
+def masked(module: Looking, x: Tensor) -> Tensor:
+    """Columns are chosen by a buffer, and looked for first."""
+    y = module.layer(x)
+    return y[:, module.number > 0] * 2 if bool((module.number > 0).any()) else y
+
+
+def saturating(module: Looking, x: Tensor) -> Tensor:
+    """Numbers that are written in place, under two names, before they are looked at."""
+    module.number += torch.tensor([1, 0, 2])
+    module.number.data.clamp_(max=3)
+    return module.layer(2 * x if int(module.number.sum()) > 4 else x) * (3 if (module.number > 2).any() else 1)
+
+
+def ranged(module: Looking, x: Tensor) -> Tensor:
+    """What was seen so far is unknown in the first step alone."""
+    with torch.no_grad():
+        if module.number == float("inf"):
+            module.number.copy_(x.min())
+        else:
+            module.number.copy_(torch.min(module.number, x.min()))
+    return module.layer(x.clamp(min=module.number))
+
+
 @pytest.mark.parametrize(
     ("seen", "begin", "plans"),
     [
@@ -104,6 +134,11 @@ def waving(module: Looking, x: Tensor) -> Tensor:
         (as_many, torch.tensor(-1, dtype=torch.int32), STEPS),
         (waving, torch.tensor(0), STEPS),
         (every_third, torch.tensor(1 << 23), 2),
+        (every_other, torch.zeros(1, dtype=torch.int32), 2),
+        (masked, torch.arange(WIDTH) % 3, 1),
+        (masked, torch.zeros(WIDTH), 1),
+        (saturating, torch.zeros(3, dtype=torch.long), 3),
+        (ranged, torch.tensor(float("inf")), 2),
     ],
 )
 @pytest.mark.filterwarnings(f"ignore::{Remark.__module__}.{Remark.__name__}")
@@ -131,3 +166,19 @@ def test_a_step_goes_the_way_of_eager(
         if compiled:
             assert len(run.plans.plans) == plans
     assert all(map(torch.equal, *left))
+
+
+def test_a_number_that_is_another_one_in_each_call_is_named() -> None:
+    """So that the user knows why each call is captured."""
+    model = Looking(as_many, torch.tensor(0))
+    optimizer = SGD(model.parameters(), 0.1)
+
+    @outgrow.compile(model=model, optimizer=optimizer, memory_budget="1GiB")
+    def step(x: Tensor) -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    batches = torch.randn(STEPS, ROWS, WIDTH)
+    with pytest.warns(Remark, match="looks at buffer 'number', where it finds another number"):
+        deque(map(step, batches), maxlen=0)

@@ -16,11 +16,14 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends import guided
 from outgrow.frontends.fake import questions
 from outgrow.frontends.tracing.capture import capture
+from outgrow.frontends.user.state import Training
 from outgrow.remarks import Remark
 from tests.frontends.grouped import WORDS, grouped
 
 Body: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Tensor]
 ROWS, LENGTH, WIDTH = 2, 6, 4
+NOTHING = Training((), ())
+"""No buffer is looked at."""
 
 
 @pytest.fixture(autouse=True)
@@ -214,8 +217,8 @@ def test_only_numbers_that_matter_are_told() -> None:
     """What is calculated with stays a scalar where another number is a length."""
     model, x = nn.Linear(WIDTH, WIDTH), torch.randn(ROWS, LENGTH, WIDTH)
     captured = capture(partial(cut_and_averaged, model), (model,), (), (x, mask_of(6, 2)))
-    assert captured.answered_otherwise((x, mask_of(6, 3))) is None
-    assert captured.answered_otherwise((x, mask_of(5, 3))) is not None
+    assert captured.answered_otherwise((x, mask_of(6, 3)), NOTHING) is None
+    assert captured.answered_otherwise((x, mask_of(5, 3)), NOTHING) is not None
 
 
 def test_a_list_of_numbers_is_asked_for_at_once() -> None:
@@ -249,8 +252,8 @@ def test_a_conjugated_argument_is_asked() -> None:
 
     x = torch.tensor([1 - 2j])
     captured = capture(step, (nn.Linear(1, 1),), (), (x,))
-    assert captured.answered_otherwise((x,)) is None
-    assert captured.answered_otherwise((x.conj(),)) is not None
+    assert captured.answered_otherwise((x,), NOTHING) is None
+    assert captured.answered_otherwise((x.conj(),), NOTHING) is not None
 
 
 def test_a_question_is_asked_beside_the_graph() -> None:
@@ -262,8 +265,8 @@ def test_a_question_is_asked_beside_the_graph() -> None:
     x = torch.full((3,), 2.0)
     captured = capture(step, (nn.Linear(1, 1),), (), (x, x))
     assert [op.operator for op in captured.graph.ops] == ["aten.mul.Tensor"]
-    assert captured.answered_otherwise((x, x)) is None
-    asked = captured.answered_otherwise((-x, x + 1))
+    assert captured.answered_otherwise((x, x), NOTHING) is None
+    asked = captured.answered_otherwise((-x, x + 1), NOTHING)
     assert asked is not None
     assert asked.line is not None
     assert "if torch.equal(x.abs(), y)" in asked.line

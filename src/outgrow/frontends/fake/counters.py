@@ -111,7 +111,7 @@ class Counters:
         held = self._of(tensor)
         if func is _LOOK and tensor in self._answers:
             return self._answers[tensor]()
-        if func is _LOOK and held is not None:
+        if func is _LOOK and held is not None and not _is_of_each_call(held.counter.slot):
             return self._looked_at(held)
         found = run()
         if func in _COMPARED and held is not None and isinstance(args[1], int | float):
@@ -159,6 +159,11 @@ class Counters:
     def _answer(self, how: Comparison, held: _Held, other: float) -> bool:
         with disable_proxy_modes_tracing():
             return bool(how(self._symbol(held), other))
+
+
+def _is_of_each_call(slot: BufferSlot | OptimizerSlot) -> bool:
+    """Whether a number is another one in each call, as a batch norm without momentum looks at: each were captured."""
+    return isinstance(slot, BufferSlot) and slot.name.endswith("num_batches_tracked")
 
 
 def _is_number(tensor: Tensor) -> bool:

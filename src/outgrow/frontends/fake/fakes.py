@@ -51,7 +51,7 @@ from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.user.configuration import attributes_of
 from outgrow.frontends.user.refusals import check_nothing_caught, is_unanswerable, present_line
 from outgrow.frontends.user.sharing import ZEROS, address
-from outgrow.frontends.user.state import BatchSlot, Slot
+from outgrow.frontends.user.state import BatchSlot, BufferSlot, Slot
 from outgrow.frontends.user.unseen import OBSERVING, with_room
 
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
@@ -283,6 +283,12 @@ class Fakes:
     tensors: Mapping[Slot, Tensor]
     batch: Mapping[int, Tensor]
     leaves: Sequence[object]
+
+    @property
+    def buffers(self) -> dict[BufferSlot, tuple[Tensor, Tensor]]:
+        """The buffers of models, and what stands for each."""
+        pairs = ((slot, real) for slot, real in self.originals.items() if isinstance(slot, BufferSlot))
+        return {slot: (real, self.tensors[slot]) for slot, real in pairs if type(real) is Tensor}
 
     @staticmethod
     def of(mode: FakeMode, originals: Mapping[Slot, Tensor], leaves: Sequence[object]) -> "Fakes":

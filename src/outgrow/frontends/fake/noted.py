@@ -31,6 +31,11 @@ class Noted(Generic[T]):
         """Whether something was noted about a tensor."""
         return tensor in self._of
 
+    def sharing(self, tensor: Tensor) -> list[Tensor]:
+        """Return the tensors, of which something was noted, that share memory with one."""
+        at = place(tensor)
+        return [item for item in self._of if place(item) == at] if at in self._places else []
+
     def forget(self, written: Iterable[Tensor]) -> None:
         """Forget every tensor that shares memory with one that may be written."""
         touched = {place(tensor) for tensor in written} & self._places if self._places else ()

@@ -1,11 +1,12 @@
-"""What may a step look at in its batch? At what is made of the batch alone; later calls are asked anew.
+"""What may a step look at? At what is made of its batch, and of small buffers, alone; later calls are asked anew.
 
     if mask.all():                         where all are ones, the mask is left out
     x = x[:, : lengths.max().item()]       padding that nobody needs is cut off
+    if self.steps % 10 == 0:               every tenth step does more
 
-The step is captured as it goes with the batch of this call, and what it looked at is kept as a *question*: the
-deterministic operators that make it of the arguments, and what they answered. Before a later call they run on its own
-arguments. The captured step serves the call if all answers are the same, since then it goes the same way.
+The step is captured as it goes with the batch and buffers of this call, and what it looked at is kept as a *question*:
+the deterministic operators that make it of these, and what they answered. Before a later call they run on its own
+arguments and buffers. The captured step serves the call if all answers are the same, since then it goes the same way.
 
 How many elements a mask chooses is asked, too (`logits[mask]`, `mask.nonzero()`): the result has that size.
 
@@ -31,9 +32,12 @@ from torch.utils._mode_utils import no_dispatch
 from outgrow.frontends.fake.literals import Literals, is_deterministic, tensors_of, writes, written_by
 from outgrow.frontends.fake.noted import Noted
 from outgrow.frontends.user.refusals import present_line
+from outgrow.frontends.user.state import BufferSlot
 
 _MOST_BYTES, _MOST_OPERATORS = 16 << 20, 512
 """What all questions of a step may take before each call."""
+_MOST_BUFFER_BYTES = 1 << 16
+"""A buffer that is larger is not looked at."""
 _NONZERO, _SELECT = torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default
 _COUNTED = {_NONZERO, _SELECT, torch.ops.aten.repeat_interleave.Tensor}
 """Operators whose results have as many entries, or rows, as the contents of their operands say."""
@@ -45,7 +49,7 @@ Answer: TypeAlias = bool | int
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The argument of the step of this number."""
+    """The argument of the step of this number; a buffer, if there are fewer."""
 
     leaf: int
 
@@ -54,7 +58,8 @@ class Given:
 class Call:
     """A call of an operator, whose results take `size_bytes`. What was called earlier has a smaller `serial`.
 
-    In place of tensors are `Given` and `Result`, and real ones where the content is the same in every call.
+    In place of tensors are `Given` and `Result`, and real ones where the content is the same in every call. What it
+    writes is a copy of what it is given.
     """
 
     operator: OpOverload
@@ -88,6 +93,11 @@ class Question:
     is_decision: bool
     line: str | None
     answer: Answer
+
+    def is_of_batch(self, count: int) -> bool:
+        """Whether it asks nothing of a buffer, where there are so many arguments."""
+        leaves = (leaf for item in self.calls for leaf in pytree.tree_leaves((item.args, item.kwargs)))
+        return all(leaf.leaf < count for leaf in leaves if isinstance(leaf, Given))
 
     def changes(self, leaves: Sequence[object], known: "_Known", *, or_less: bool) -> bool:
         """Whether the answer is another one for these leaves of arguments, and if `or_less`, not a smaller number."""
@@ -132,17 +142,31 @@ class Looks:
 
 
 class Asking:
-    """Notes what is made of the batch while a step is traced, and answers from the `leaves` of its arguments."""
+    """Notes what is made of batch and buffers while a step is traced, and answers from the real ones, its `leaves`."""
 
-    def __init__(self, leaves: Sequence[object], batch: Mapping[int, Tensor], literals: Literals, looks: Looks) -> None:
-        """`batch` are the fake tensors that stand for leaves, by number."""
-        self._leaves, self._literals, self._looks = leaves, literals, looks
+    def __init__(
+        self,
+        leaves: Sequence[object],
+        batch: Mapping[int, Tensor],
+        buffers: Mapping[BufferSlot, tuple[Tensor, Tensor]],
+        literals: Literals,
+        looks: Looks,
+    ) -> None:
+        """`batch` are the fake tensors that stand for leaves, by number; of `buffers` the real ones are given, too.
+
+        Those that may be `looked_at` follow the leaves.
+        """
+        small = {slot: pair for slot, pair in buffers.items() if pair[0].nbytes <= _MOST_BUFFER_BYTES}
+        self.looked_at = tuple(small)
+        self._leaves = leaves = [*leaves, *(real for real, _ in small.values())]
+        self._literals, self._looks = literals, looks
         self._sources: Noted[_Source] = Noted()
         self._known: _Known = {}
         self._serial = 0
         self._is_deciding, self._thread = False, get_ident()
         self.questions: list[Question] = []
-        for leaf, tensor in batch.items():
+        fakes = (fake for _, fake in small.values())
+        for leaf, tensor in (*batch.items(), *enumerate(fakes, len(leaves) - len(small))):
             if not (isinstance(leaves[leaf], FakeTensor) or tensor.is_meta):
                 self._sources.note(tensor, Given(leaf))
 
@@ -170,8 +194,11 @@ class Asking:
     ) -> object:
         """Return what `run` returns, the fake result of `func`; the answer where it looks at the batch."""
         if not isinstance(func, OpOverload) or writes(func):
+            known = dict(self._written(func, args, kwargs))
             found = run()
             self._sources.forget(written_by(func, args, kwargs))
+            for tensor, source in known.items():
+                self._sources.note(tensor, source)
             return found
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = tensors_of(leaves)
@@ -192,6 +219,22 @@ class Asking:
                 if tensor not in self._sources and not self._literals.knows(tensor):
                     self._sources.note(tensor, Result(call, number))
         return found
+
+    def _written(
+        self, func: object, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Iterator[tuple[Tensor, Result]]:
+        """Yield what a call writes, if it is written as a whole with what is followed, under each of its names."""
+        leaves = pytree.tree_leaves((args, kwargs))
+        if not isinstance(func, OpOverload) or not self._is_followed(func, tensors_of(leaves), leaves):
+            return
+        targets, returns = written_by(func, args, kwargs), func._schema.returns
+        if len(targets) != 1 or len(returns) != 1 or returns[0].alias_info is None:
+            return
+        (target,) = targets
+        names, form = self._sources.sharing(target), _form(target)
+        if target.nbytes == target.untyped_storage().nbytes() and all(_form(item) == form for item in names):
+            call = self._call(func, args, kwargs, target.nbytes)
+            yield from ((item, Result(call, 0)) for item in names)
 
     def _looked_at(
         self,
@@ -269,6 +312,10 @@ class Asking:
         return self._literals.content(tensor) if source is None else source
 
 
+def _form(tensor: Tensor) -> object:
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+
 def _needed(call: Call) -> tuple[Call, ...]:
     """Return a call, and those that it depends on, in their order."""
     found: set[Call] = set()
@@ -296,6 +343,8 @@ def _answer(calls: Sequence[Call], *, leaves: Sequence[object], known: _Known, i
         for item in calls:
             if item not in known:
                 args, kwargs = pytree.tree_map_only((Given, Result), real, (item.args, item.kwargs))
+                if writes(item.operator):
+                    args, kwargs = pytree.tree_map_only(Tensor, Tensor.clone, (args, kwargs))
                 known[item] = pytree.tree_leaves(item.operator(*args, **kwargs))
     (answer,) = known[calls[-1]]
     if is_decision:

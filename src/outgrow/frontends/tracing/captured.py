@@ -124,9 +124,9 @@ class Captured:
     before, and what is `overwritten` there cannot be read from then on. It serves while what is `outside` is what it
     was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is changed after every
     call, and its `counts` go on. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to
-    `questions` about the batch the answers must be the same. Tensors with `spreads` are spread over a mesh, and this
-    process has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are small
-    ones of the host, which stay there.
+    `questions` about the batch, and buffers that are `looked_at`, the answers must be the same. Tensors with `spreads`
+    are spread over a mesh, and this process has its part of them. The step runs on `device`; if that is not the host,
+    storages `elsewhere` are small ones of the host, which stay there.
     """
 
     graph: Graph
@@ -146,6 +146,7 @@ class Captured:
     counts: tuple[Count, ...] = ()
     counters: tuple[Counted, ...] = ()
     questions: tuple[Question, ...] = ()
+    looked_at: tuple[BufferSlot, ...] = ()
     spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
     device: torch.device = CPU
     elsewhere: frozenset[str] = frozenset()
@@ -213,17 +214,20 @@ class Captured:
         numbers = [number for number in seen if number is not None]
         return len(numbers) == len(seen) and self.guards.hold([*self.hyper_values(training), *numbers])
 
-    def answered_otherwise(self, leaves: Sequence[object]) -> Question | None:
-        """Return what the step has asked of its batch and would find otherwise in these leaves of the arguments."""
-        return first_changed(self.questions, leaves)
+    def answered_otherwise(self, leaves: Sequence[object], training: Training) -> Question | None:
+        """Return what the step has asked and would find otherwise in buffers and in these leaves of the arguments."""
+        if not self.questions:
+            return None
+        return first_changed(self.questions, [*leaves, *(read(slot, training) for slot in self.looked_at)])
 
     def is_answered_alike(self, leaves: Sequence[object]) -> bool:
-        """Whether the step finds the same, or smaller numbers, in leaves that may be smaller.
+        """Whether the step finds the same, or smaller numbers, in leaves that may be smaller, whatever buffers hold.
 
         A question may make no sense there.
         """
+        of_batch = [item for item in self.questions if item.is_of_batch(len(leaves))]
         try:
-            return first_changed(self.questions, leaves, or_less=True) is None
+            return first_changed(of_batch, leaves, or_less=True) is None
         except (RuntimeError, IndexError):
             return False
 

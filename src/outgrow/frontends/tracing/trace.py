@@ -108,15 +108,16 @@ Output: TypeAlias = Leaf | StateSlot | None
 class Traced:
     """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
 
-    The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that
-    the step looked at, and what they were; `questions` what it asked of its batch. `originals` are the real tensors by
-    the identity of their fake twins. `returned` are the leaves of what the step returns, with None for those that are
-    outputs. `born` are tensors that are new in their slots, `begun` the numbers in those whose content is known,
-    `emptied` the slots that lost theirs, `gradients` the tensors that were in `p.grad` when an optimizer made its step,
-    and `schedulers` those whose steps are to follow every call. `mode` is the mode of the fake tensors, if it was made
-    for this run. `settled` is what the step leaves in attributes, and `left` are the values without content that it
-    leaves there. `outside` are the numbers that it found elsewhere, and `changed` those that it has changed. `shared`
-    are the numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`).
+    The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that the
+    step looked at, and what they were; `questions` what it asked of its batch, and of buffers, `looked_at`. `originals`
+    are the real tensors by the identity of their fake twins. `returned` are the leaves of what the step returns, with
+    None for those that are outputs. `born` are tensors that are new in their slots, `begun` the numbers in those whose
+    content is known, `emptied` the slots that lost theirs, `gradients` the tensors that were in `p.grad` when an
+    optimizer made its step, and `schedulers` those whose steps are to follow every call. `mode` is the mode of the fake
+    tensors, if it was made for this run. `settled` is what the step leaves in attributes, and `left` are the values
+    without content that it leaves there. `outside` are the numbers that it found elsewhere, and `changed` those that it
+    has changed. `shared` are the numbers of sums of gradients that it made otherwise than eager mode
+    (`frontends.fake.sums`).
     """
 
     module: fx.GraphModule
@@ -126,6 +127,7 @@ class Traced:
     symbols: tuple[sympy.Symbol, ...]
     counters: Mapping[sympy.Symbol, tuple[Counted, float]]
     questions: tuple[Question, ...]
+    looked_at: tuple[BufferSlot, ...]
     shape_env: ShapeEnv
     originals: Mapping[int, Tensor]
     outputs: tuple[Output, ...]
@@ -226,7 +228,7 @@ def _trace(
         literals = mode.literals
         assert literals is not None, "and follows literals"
         mode.counters = counters = Counters(mode.shape_env, literals, looks, fakes.originals, tensors)
-        mode.asking = asking = Asking(leaves, fakes.batch, literals, looks)
+        mode.asking = asking = Asking(leaves, fakes.batch, fakes.buffers, literals, looks)
         symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(hyper.values())]
         expressions = tuple(item.node.expr for item in symbols)  # Now: a guard may turn one into a number.
         run = _Run()
@@ -270,6 +272,7 @@ def _trace(
             symbols=expressions,
             counters=counters.seen,
             questions=tuple(asking.questions),
+            looked_at=asking.looked_at,
             shape_env=mode.shape_env,
             originals=twins.originals,
             outputs=tuple(run.outputs),
