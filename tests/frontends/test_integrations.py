@@ -153,6 +153,16 @@ def test_lightning_finds_what_lies_in_containers() -> None:
     assert [*ours._called(module)] == [one, two, three]
 
 
+def test_lightning_leaves_metrics_alone() -> None:
+    """What they compute is small, and they compute it in many ways."""
+    metrics = pytest.importorskip("torchmetrics")
+    ours = pytest.importorskip("outgrow.frontends.lightning")
+    module = nn.Module()
+    module.net, module.error = nn.Linear(2, 2), metrics.MeanSquaredError()
+    module.scores = metrics.MetricCollection({"error": metrics.MeanAbsoluteError()})
+    assert list(ours._called(module)) == [module.net]
+
+
 def test_lightning_needs_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an argument, or in the environment."""
     ours = pytest.importorskip("outgrow.frontends.lightning")

@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
 from torch import nn
+from torchmetrics import Metric, MetricCollection
 
 from outgrow.errors import InvalidQuantity
 from outgrow.frontends.dynamo import InPlace
@@ -80,8 +81,10 @@ class BudgetStrategy(SingleDeviceStrategy):
 
 
 def _called(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the children of a module, and of a list or a dictionary among them, which nobody calls, its own."""
+    """Yield the children of a module but metrics; of a list or a dictionary among them, which nobody calls, its own."""
     for child in module.children():
+        if isinstance(child, Metric | MetricCollection):
+            continue
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
             yield from _called(child)
         else:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -65,6 +66,18 @@ class Heads(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = self.body(x).relu()
         return self.one(x), self.other(x)
+
+
+class Remembering(nn.Module):
+    """The last result is read, without its history."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.last = nn.Linear(WIDTH, WIDTH), torch.zeros(4, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = (self.linear(x) + 0.5 * self.last.detach()).tanh()
+        return self.last
 
 
 class Saving(nn.Module):
@@ -362,3 +375,44 @@ def test_derivatives_in_forward_mode_are_refused() -> None:
     model(given)
     with forward_ad.dual_level(), pytest.raises(Uncapturable, match="forward mode"):
         model(forward_ad.make_dual(given, given))
+
+
+def test_a_part_may_detach_what_an_earlier_one_gave() -> None:
+    """There is no way back into that one's backward pass, which has run; nor does its history live on."""
+    module = Remembering()
+    results: list[ref[Tensor]] = []
+
+    def train(model: Callable[..., Any]) -> None:
+        module.last = torch.zeros(4, WIDTH)
+        results.clear()
+        for _ in range(4):
+            y = model(torch.randn(4, WIDTH))
+            results.append(ref(y))
+            y.sum().backward()
+
+    same(module, train)
+    assert [result() is not None for result in results] == [False, False, False, True]
+
+
+def test_blocks_may_be_trained_one_by_one() -> None:
+    """Each begins with the detached result of the one before, and has a loss of its own."""
+    module = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    class Apart(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = module
+
+        def forward(self, x: Tensor, at: int) -> Tensor:
+            return self.layers[at](x.detach()).relu()
+
+    def train(model: Callable[..., Any], *, backwards: bool) -> None:
+        x, losses = torch.randn(4, WIDTH), list[Tensor]()
+        for at in range(3):
+            x = model(x, at)
+            losses.append(x.square().mean())
+        for loss in losses[:: -1 if backwards else 1]:
+            loss.backward()
+
+    for backwards in (False, True):
+        same(Apart(), partial(train, backwards=backwards))

@@ -94,6 +94,47 @@ def test_other_backends_go_the_ways_that_they_went(model: nn.Module) -> None:
     assert len(graphs) == 1
 
 
+class Encoding(nn.Module):
+    """A classifier of sequences, of which 0 is the padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.words(x), src_key_padding_mask=x == 0).mean(1))
+
+
+def test_an_encoder_that_is_evaluated_leaves_out_the_padding() -> None:
+    """As in eager mode, between steps that train."""
+    torch.manual_seed(0)
+    model, x = Encoding(), torch.randint(1, WORDS, (ROWS, LENGTH))
+    x[1, LENGTH // 2 :] = 0
+    run = ours(model)
+    for _ in range(2):
+        model.eval()
+        with torch.no_grad():
+            assert torch.equal(run(x), model(x))
+        model.train()
+        expected = torch.autograd.grad(model(x).sum(), [*model.parameters()])
+        run(x).sum().backward()
+        found = [parameter.grad for parameter in model.parameters()]
+        assert all(one is not None and torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        model.zero_grad()
+
+
+def test_a_scan_goes_step_by_step() -> None:
+    """Under Dynamo transformers scans in another order, with other sums."""
+    from transformers import MambaConfig, MambaForCausalLM
+
+    sizes: Any = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    torch.manual_seed(0)
+    model = MambaForCausalLM(MambaConfig(**sizes, pad_token_id=0, bos_token_id=0, eos_token_id=0))
+    assert all(map(torch.equal, trained(model, ours(model), {}), trained(model, model, {})))
+
+
 def test_transformers_may_come_later() -> None:
     """It is prepared before Dynamo reads anything, also after a reset of Dynamo's."""
     dynamo.forget()

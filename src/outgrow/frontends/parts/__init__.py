@@ -2,7 +2,7 @@
 
 casts          whether several of them cast a weight in one autocast block
 floats         which number is a float that Dynamo hands over as a tensor
-masks          how transformers goes eager's way while Dynamo reads it
+masks          how models go eager's way while Dynamo reads them
 parts          a forward pass, and its backward pass that comes later
 joint          both as one step with a hole in it
 aliases        results that are inputs, or views of inputs

@@ -1,9 +1,11 @@
-"""Which mask does a model of transformers make while Dynamo reads it? The one that it makes in eager mode.
+"""Which way does a model go while Dynamo reads it? The one that it goes in eager mode.
 
 Eager mode looks at a mask that it is given, and leaves it out where all are ones; and at positions, whether several
-sequences are packed in a row. Other kernels run then. Under Dynamo transformers looks at neither, and keeps masks. So
-when a part of ours is read it is told that nothing is traced, and Dynamo breaks the graph where it looks. Positions
-that the model makes itself, from nothing but numbers, are known while Dynamo reads: there is no break for these.
+sequences are packed in a row. Other kernels run then. Under Dynamo transformers looks at neither, and keeps masks; nor
+does it scan a sequence (Mamba) step by step. So when a part of ours is read it is told that nothing is traced, and
+Dynamo breaks the graph where it looks. Positions that the model makes itself, from nothing but numbers, are known while
+Dynamo reads: there is no break for these. An `nn.TransformerEncoder` that is evaluated makes a nested tensor of a mask
+of padding, which no part can hold: it runs as it is, between parts.
 
 What other backends compile goes the ways that it went before.
 """
@@ -16,7 +18,7 @@ from types import MethodType, ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch._dynamo.comptime import ComptimeContext, comptime
 from torch._dynamo.repro.after_dynamo import WrapBackendDebug
@@ -43,7 +45,11 @@ def look_as_in_eager(backend: Callable[..., object]) -> None:
 
 
 def _prepare(_about: CallbackArgs | None = None) -> None:
-    """Replace what transformers asks, once it is there; Dynamo's guards want the same functions in each call."""
+    """Replace how an encoder runs, and what transformers asks, once it is there.
+
+    Dynamo's guards want the same functions in each call.
+    """
+    _replace(nn.TransformerEncoder, "forward", _apart_in_parts)
     if "transformers" not in sys.modules:
         return
     for name in _ASKING:
@@ -52,12 +58,27 @@ def _prepare(_about: CallbackArgs | None = None) -> None:
             _replace(module, "is_tracing", _no_in_parts)
             _replace(module, "is_torchdynamo_exporting", _no_in_parts)
             _replace(module, "find_packed_sequence_indices", _known_in_parts)
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("transformers.models."):
+            _replace(module, "is_torchdynamo_compiling", _no_in_parts)
 
 
-def _replace(module: ModuleType, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    asked = vars(module).get(name)
+def _replace(owner: ModuleType | type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    asked = vars(owner).get(name)
     if asked is not None and asked.__module__ != __name__:
-        setattr(module, name, make(asked))
+        setattr(owner, name, make(asked))
+
+
+def _apart_in_parts(encode: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what runs an encoder, and not in a part where eager mode would make a nested tensor."""
+    apart: Any = torch._dynamo.disable(encode)
+
+    def forward(encoder: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        padding = kwargs.get("src_key_padding_mask", args[2] if len(args) > 2 else None)
+        makes_nested = padding is not None and not (encoder.training or torch.is_grad_enabled())
+        return (apart if makes_nested and _is_read() else encode)(encoder, *args, **kwargs)
+
+    return forward
 
 
 def _no_in_parts(asked: Callable[..., bool]) -> Callable[..., bool]:

@@ -86,7 +86,7 @@ class Part:
         ready = asked.ready
         if ready.hole is not None:
             asked.shared.casts.note(ready.casts, args)
-            found = _Pair.apply(asked.without_history(), *args, *_again(ready, args))
+            found = _Pair.apply(asked.without_history(), *asked.differentiated(), *_again(ready, args))
             asked.versions.extend(_versions(ready, args, found))  # by now autograd has raised those of written inputs
             results = found[: len(found) - len(asked.written)]
             return made_of(args, results)
@@ -227,10 +227,22 @@ class _Asked:
         """The numbers of the inputs that get another history: they are the last results, too."""
         return self.ready.between.over
 
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """The numbers of the inputs that want a gradient, and get none: eager mode has no way into their history."""
+        wanted = [at for at, is_wanted in enumerate(_wanted(self.args)) if is_wanted]
+        counts = zip(wanted, self.ready.places, strict=True)
+        return tuple(at for at, count in counts if not count and at not in self.written)
+
+    def differentiated(self) -> list[object]:
+        """Return the inputs; those that are `cut` without their history."""
+        cut = self.cut
+        return [plain(arg) if at in cut else arg for at, arg in enumerate(self.args)]
+
     def without_history(self) -> "_Asked":
-        """Return the call with other tensors for what the part gives its own history: it would live for ever."""
+        """Return the call with other tensors for what is `cut`, or gets a history of the part's, and would live on."""
         args = [*self.args]
-        for at in self.written:
+        for at in (*self.written, *self.cut):
             arg = args[at]
             assert isinstance(arg, Tensor), "it wants a gradient"
             args[at] = primal(arg, arg)
