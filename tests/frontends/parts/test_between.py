@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
+from torch.testing._internal.two_tensor import TwoTensor
 
 from outgrow.errors import OutOfTurn, Uncapturable
 from outgrow.frontends import dynamo
@@ -416,3 +417,10 @@ def test_blocks_may_be_trained_one_by_one() -> None:
 
     for backwards in (False, True):
         same(Apart(), partial(train, backwards=backwards))
+
+
+def test_a_tensor_that_is_made_of_others_is_refused() -> None:
+    """Nobody would know where its memory is."""
+    x = torch.randn(4, WIDTH)
+    with pytest.raises(Uncapturable, match="is given a TwoTensor, and holds plain tensors only"):
+        compiled(nn.Linear(WIDTH, WIDTH))(TwoTensor(x, x.clone()))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
@@ -70,10 +71,11 @@ class Part:
     def __call__(self, *args: object) -> object:
         """Run the forward pass; with gradients, the results know their backward pass.
 
-        Raises `Uncapturable` for an argument with a tangent, which no part passes on.
+        Raises `Uncapturable` for an argument with a tangent, which no part passes on, and for one made of others.
         """
         with _turn:
             _check_tangents(args)
+            _check_plain(args)
             return self._called(args)
 
     def _called(self, args: Sequence[object]) -> object:
@@ -319,6 +321,16 @@ def _check_tangents(args: Sequence[object]) -> None:
         raise Uncapturable(
             "a compiled part passes no derivatives on in forward mode (jvp, jacfwd, dual tensors); call the model that "
             "is not compiled, model._orig_mod"
+        )
+
+
+def _check_plain(args: Sequence[object]) -> None:
+    """Refuse tensors that are made of others, as those of a mesh are."""
+    made = next((arg for arg in args if isinstance(arg, Tensor) and is_traceable_wrapper_subclass(arg)), None)
+    if made is not None:
+        raise Uncapturable(
+            f"a compiled part is given a {type(made).__name__}, and holds plain tensors only; give outgrow.compile the "
+            "whole step, with a mesh if it is to be divided among processes"
         )
 
 
