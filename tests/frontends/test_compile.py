@@ -967,6 +967,21 @@ def test_a_module_is_no_step() -> None:
         compile_anything(job.model, model=job.model, optimizer=job.optimizer, memory_budget=AMPLE)
 
 
+def test_a_step_returns_when_it_has_run() -> None:
+    """What only begins, and ends later, cannot be planned."""
+    job = wide(layers=1)
+
+    def yielding(x: Tensor, y: Tensor) -> Iterator[Tensor]:
+        yield job.loss(x, y)
+
+    async def awaited(x: Tensor, y: Tensor) -> Tensor:
+        return job.loss(x, y)
+
+    for step in (yielding, awaited):
+        with pytest.raises(TypeError, match="step is a generator or a coroutine"):
+            compile_anything(step, model=job.model, optimizer=job.optimizer, memory_budget=AMPLE)
+
+
 def test_a_step_that_trains_nothing_is_told(compiled: Compile) -> None:
     """One that leaves out optimizer.step(), or runs nothing; not one that adds to gradients or has no optimizer."""
     job = wide(layers=1)

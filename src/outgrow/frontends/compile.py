@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from inspect import iscoroutinefunction, isgeneratorfunction
 from pathlib import Path
 from time import perf_counter
 from typing import Generic, NoReturn, ParamSpec, TypeVar, cast, overload
@@ -352,6 +353,8 @@ def compile(
                 "loss, backward() and optimizer.step(); for the model alone there is "
                 'torch.compile(model, backend="outgrow", options={"memory_budget": ...}).'
             )
+        if isgeneratorfunction(function) or iscoroutinefunction(function):
+            raise TypeError("step is a generator or a coroutine. Give a function that returns once the step has run.")
         if isinstance(function, Step):
             raise TypeError("step has been compiled already. Give compile the function that it was made of.")
         workers = None if mesh is None else Workers(mesh)

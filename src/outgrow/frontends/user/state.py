@@ -172,7 +172,7 @@ def state_tensors(training: Training) -> dict[StateSlot, Tensor]:
                 elif any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):
                     raise Uncapturable(
                         f"{type(optimizer).__name__} keeps tensors nested in state[...][{key!r}]; "
-                        "only optimizers whose state entries are tensors or plain values can be captured"
+                        "keep each tensor under a key of its own (state[p]['left'], state[p]['right'])"
                     )
     _check_dense(held)
     return held
