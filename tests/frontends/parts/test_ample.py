@@ -1,5 +1,6 @@
 """In ample room a part runs as it is written: no smaller batch costs a capture, and the bits are eager's."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -16,6 +17,7 @@ from outgrow.frontends import dynamo
 from outgrow.frontends.parts import parts
 from outgrow.frontends.parts.ample import with_room_for
 from outgrow.frontends.preparing.settings import Settings
+from outgrow.remarks import Remark
 from outgrow.runtime import arena
 from tests.runtime.stand_in import StandIn, Threads, sleepy
 
@@ -56,7 +58,7 @@ def captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[S
     dynamo.forget()
 
 
-def compiled(module: nn.Module, budget: int, device: StandIn | None = None) -> Callable[[Tensor], Tensor]:
+def compiled(module: nn.Module, budget: int, device: StandIn | None = None) -> Callable[..., Tensor]:
     def part(graph: fx.GraphModule, _inputs: object) -> parts.Part:
         return dynamo.part_of(graph, Settings.of(budget), device)
 
@@ -136,3 +138,54 @@ def test_memory_that_is_kept_goes_when_modules_run_as_before(captured: list[Sequ
     assert arena.resting_bytes() > 0
     in_place.release()
     assert arena.resting_bytes() == 0
+
+
+@pytest.mark.usefixtures("planned_parts")
+def test_many_sizes_are_remarked(captured: list[Sequence[object]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a capture and a plan, and the remedy is to have few."""
+    monkeypatch.setattr(parts, "_MANY", 3)
+    model = compiled(nn.Linear(WIDTH, 1), AMPLE)
+    batches = [torch.randn(rows, WIDTH) for rows in (9, 8, 7, 6)]
+    with pytest.warns(Remark, match="captured and planned 3 times, for other inputs each time"):
+        deque((model(batch).sum().backward() for batch in batches), maxlen=0)
+    assert rows_of(captured) == [9, 8, 7, 6]
+
+
+class Masked(nn.Module):
+    """What a mask chooses is replaced by a vector that is learned, of which the gradient has as many rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        self.vector = nn.Parameter(torch.rand(WIDTH))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.first(x)
+        x[mask] = self.vector
+        return self.second(x)
+
+
+@pytest.mark.parametrize("is_planned", [False, True], ids=["ample", "planned"])
+def test_a_part_is_captured_for_each_answer(
+    captured: list[Sequence[object]], is_planned: bool, request: pytest.FixtureRequest
+) -> None:
+    """In ample room, for each number that is larger than all before."""
+    if is_planned:
+        request.getfixturevalue("planned_parts")
+
+    def train(compile_: Callable[[nn.Module], Callable[[Tensor, Tensor], Tensor]]) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = Masked()
+        model, optimizer, losses = compile_(module), AdamW(module.parameters()), list[Tensor]()
+        for chosen in (2, 3, 2, 1, 3):
+            loss = model(torch.randn(8, WIDTH), torch.arange(8) < chosen).square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return [*losses, *module.state_dict().values()]
+
+    expected, found = train(lambda module: module), train(lambda module: compiled(module, AMPLE))
+    assert all(map(torch.equal, found, expected))
+    masks = [arg for args in captured for arg in args if isinstance(arg, Tensor) and arg.dtype == torch.bool]
+    assert [now for now, _ in groupby(int(mask.sum()) for mask in masks)] == ([2, 3, 1] if is_planned else [2, 3])

@@ -20,4 +20,5 @@ def with_room_for(args: Sequence[object], kinds: Iterable[Ready], shared: Shared
         return None
     now = glance_at_inputs(args)
     shown = (ready for ready in kinds if ready.runs and not ready.prepared.plan.decisions)
-    return next((ready for ready in shown if ready.seen.covers(now)), None)
+    roomy = (ready for ready in shown if ready.seen.covers(now))
+    return next((ready for ready in roomy if ready.captured.is_answered_alike(args)), None)

@@ -1,9 +1,10 @@
 """What is a part of a loop? A forward pass, and its backward pass, which comes later, when autograd asks for it.
 
 Both are one step with a hole in it (`frontends.parts.joint`), so one plan moves or builds again what waits between the
-two passes (`frontends.parts.passes`). There is a plan for each kind of inputs, and for each way in which gradients
-arrive (`frontends.parts.arrivals`). Parts share a budget (`frontends.parts.shared_budget`). Parameters, their gradients
-and the optimizer's state stay on the device.
+two passes (`frontends.parts.passes`). There is a plan for each kind of inputs, for each answer to what the part asks of
+them, such as how many elements a mask chooses (`frontends.fake.questions`), and for each way in which gradients arrive
+(`frontends.parts.arrivals`). Parts share a budget (`frontends.parts.shared_budget`). Parameters, their gradients and
+the optimizer's state stay on the device.
 """
 
 import gc
@@ -11,6 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import count
 from threading import RLock
 from typing import Any
 
@@ -28,7 +30,17 @@ from outgrow.frontends.parts.between import Version, note_writes, versions
 from outgrow.frontends.parts.floats import floats_of, numbers
 from outgrow.frontends.parts.joint import as_traced, joint, origin_of, primal
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
-from outgrow.frontends.parts.shared_budget import Ready, Shared, close, is_outdated, may_stay, plain, planned, shown
+from outgrow.frontends.parts.shared_budget import (
+    NOBODY,
+    Ready,
+    Shared,
+    close,
+    is_outdated,
+    may_stay,
+    plain,
+    planned,
+    shown,
+)
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
@@ -36,18 +48,21 @@ from outgrow.frontends.tracing.signature import signature
 from outgrow.frontends.user import hooks
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.refusals import DROP_IN
+from outgrow.remarks import remark
 
 _turn = RLock()
 """Only one thread at a time runs a part: parts share a budget, and what one exchanges while it captures."""
 MOST_KINDS = 32
 """A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
+_MANY = 8
+_OFTEN = (
+    "A part of the model{} has been captured and planned {} times, for other inputs each time, which takes seconds. Pad "
+    "batches to few shapes, such as multiples of 64. Within a budget of more than twice what is taken only inputs that "
+    "are larger than all before are captured."
+)
 _CHANGED = (
     "An input or a result of a compiled part was changed in place before the backward pass, which the plan of the part "
     "reads. Change a copy of it, or change it after the backward pass."
-)
-_ASKED = (
-    "what the part does here depends on the content of its inputs, which no part looks at before it runs; do it "
-    "outside of the compiled model, or give outgrow.compile the whole step"
 )
 _OVER = (
     "This backward pass has run already, and a compiled part keeps nothing for a second one (retain_graph=True). Give "
@@ -113,7 +128,7 @@ class Part:
         """Return a call with the part for its inputs, planned again once more is known."""
         leaves = tuple(arg.is_leaf for arg in args if isinstance(arg, Tensor))
         of_floats = numbers(self._floats, args) if self._by_number else ()
-        key = signature(self._module, (), (), args, {}), leaves, of_floats
+        key = self._key((signature(self._module, (), (), args, {}), leaves, of_floats), args)
         ready = self._ready.get(key)
         others = shared.others_bytes(args)
         if ready is None:
@@ -128,11 +143,22 @@ class Part:
             shared.platform.trim()
             self._use(shared, key, planned(shared, captured, self._origin, args, others, None))
             self._drop_oldest(shared)
+            if len(self._ready) == _MANY:
+                begins = self._origin.begins
+                remark(_OFTEN.format(begins and f" ({begins})", _MANY))
         else:
             others = shown(shared, ready, others)
             self._replan(shared, key, args, others)
         self._ready[key] = self._ready.pop(key)  # the last is what was asked for last
         return _Asked(self, shared, self._ready[key], key, others, args)
+
+    def _key(self, kind: Hashable, args: Sequence[object]) -> Hashable:
+        """Return what the part for inputs of a kind is kept under: of several, the one with the answers of these."""
+        for number in count():
+            ready = self._ready.get((kind, number))
+            if ready is None or ready.captured.answered_otherwise(args, NOBODY) is None:
+                return kind, number
+        raise AssertionError("there are no more parts than numbers")
 
     def _captured(self, args: Sequence[object], arrival: Arrival | None = None) -> Captured:
         if self._by_number:
@@ -142,8 +168,6 @@ class Part:
             captured = capture(joint(self._module, args, arrival), (), (), [plain(arg) for arg in args])
         except Uncapturable as refusal:
             raise Uncapturable(str(refusal).removesuffix(DROP_IN)) from refusal
-        if captured.questions:
-            raise Uncapturable(f"{captured.questions[0].line or 'a compiled part'}: {_ASKED}")
         inside = replace(captured, outside=Outside())  # Dynamo guards what is outside; the inputs are not to be held
         return by_kernels(inside, self._settings.kernels)
 
