@@ -56,9 +56,9 @@ MOST_KINDS = 32
 """A part keeps plans for at most this many kinds of inputs, and forgets the kind not seen for the longest."""
 _MANY = 8
 _OFTEN = (
-    "A part of the model{} has been captured and planned {} times, for other inputs each time, which takes seconds. Pad "
-    "batches to few shapes, such as multiples of 64. Within a budget of more than twice what is taken only inputs that "
-    "are larger than all before are captured."
+    "A part of the model{} has been captured and planned {} times, for other inputs each time, which takes seconds. "
+    "Pad batches to few shapes, such as multiples of 64. Within a budget of more than twice what is taken only inputs "
+    "that are larger than all before are captured."
 )
 _CHANGED = (
     "An input or a result of a compiled part was changed in place before the backward pass, which the plan of the part "
