@@ -323,8 +323,10 @@ def _own(mode: FakeMode, tensors: Sequence[object]) -> FakeMode | None:
 
 def _warn_of_given(before: object, after: object) -> None:
     """Say so if the step has put something into containers among its arguments, which are not the caller's own."""
-    there = {place: id(leaf) for place, leaf in pytree.tree_leaves_with_path(before)}
-    if any(there.get(place) != id(leaf) for place, leaf in pytree.tree_leaves_with_path(after)):
+    given, structure = pytree.tree_flatten(before)
+    there, now = pytree.tree_flatten(after)
+    old, new = [*map(id, given)], [*map(id, there)]
+    if new != old if now == structure else len(new) > len(old) or not set(new) <= set(old):
         remark(_NOT_SEEN)
 
 
