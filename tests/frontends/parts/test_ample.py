@@ -189,3 +189,22 @@ def test_a_part_is_captured_for_each_answer(
     assert all(map(torch.equal, found, expected))
     masks = [arg for args in captured for arg in args if isinstance(arg, Tensor) and arg.dtype == torch.bool]
     assert [now for now, _ in groupby(int(mask.sum()) for mask in masks)] == ([2, 3, 1] if is_planned else [2, 3])
+
+
+def test_a_weight_may_be_cast_for_several_calls(captured: list[Sequence[object]]) -> None:
+    """In one autocast block eager mode casts it once, and parts that run as they are written do not cast it again."""
+
+    def train(compile_: Callable[[nn.Module], Callable[[Tensor], Tensor]]) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = nn.Linear(WIDTH, WIDTH)
+        model, found = compile_(module), list[Tensor]()
+        for calls in (1, 3):
+            with torch.autocast("cpu", torch.bfloat16):
+                results = [model(torch.randn(32, WIDTH)) for _ in range(calls)]
+            torch.stack(results).float().square().sum().backward()
+            assert module.weight.grad is not None
+            found.append(module.weight.grad.clone())
+        return found
+
+    assert all(map(torch.equal, train(lambda module: compiled(module, AMPLE)), train(lambda module: module)))
+    assert len(captured) == 1

@@ -22,19 +22,24 @@ class Casts:
     def __init__(self) -> None:
         self._probe: Tensor | None = None
         self._block: Node | None = None
-        self._seen: set[int] = set()
+        self._seen: dict[int, bool] = {}
+        """By the identities of weights, whether a plan has cast it."""
         self._is_told = False
 
-    def note(self, numbers: Sequence[int], args: Sequence[object]) -> None:
-        """Remark if one of the inputs of these numbers, which a call of a part casts, was cast by an earlier call."""
+    def note(self, numbers: Sequence[int], args: Sequence[object], *, is_planned: bool) -> None:
+        """Remark if one of the inputs of these numbers, which a call of a part casts, was cast by an earlier call.
+
+        Of two that ran as they are written the cast is one, as in eager mode.
+        """
         weights = [arg for arg in (args[at] for at in numbers) if isinstance(arg, Tensor) and _is_kept(arg)]
         if self._is_told or not weights or not torch.is_autocast_cache_enabled():
             return
         block = self._now(weights[0].device)
         if block is not self._block:
-            self._block, self._seen = block, set()
-        again = next((weight for weight in weights if id(weight) in self._seen), None)
-        self._seen |= {id(weight) for weight in weights}
+            self._block, self._seen = block, {}
+        seen = {id(weight): self._seen.get(id(weight)) for weight in weights}
+        again = next((item for item in weights if seen[id(item)] or (is_planned and seen[id(item)] is not None)), None)
+        self._seen |= {at: is_planned or bool(was_planned) for at, was_planned in seen.items()}
         if again is not None:
             self._is_told = True
             remark(

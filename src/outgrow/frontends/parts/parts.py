@@ -102,7 +102,7 @@ class Part:
             asked = replace(self._prepared(shared, args), is_checkpointed=is_checkpointed)
         ready = asked.ready
         if ready.hole is not None:
-            asked.shared.casts.note(ready.casts, args)
+            asked.shared.casts.note(ready.casts, args, is_planned=True)
             found = _Pair.apply(asked.without_history(), *asked.differentiated(), *_again(ready, args))
             asked.versions.extend(_versions(ready, args, found))  # by now autograd has raised those of written inputs
             results = found[: len(found) - len(asked.written)]
@@ -118,7 +118,7 @@ class Part:
     def _as_written(self, shared: Shared, roomy: Ready, args: Sequence[object]) -> object:
         """Run the forward pass as eager mode does, in the ample room of inputs at least as large."""
         roomy.as_written += 1
-        shared.casts.note(roomy.casts, args)
+        shared.casts.note(roomy.casts, args, is_planned=False)
         if shared.is_apart:
             shared.give_back()
         shared.platform.keep_at_most(shared.taken_bytes)
@@ -154,11 +154,12 @@ class Part:
 
     def _key(self, kind: Hashable, args: Sequence[object]) -> Hashable:
         """Return what the part for inputs of a kind is kept under: of several, the one with the answers of these."""
-        for number in count():
+
+        def is_right(number: int) -> bool:
             ready = self._ready.get((kind, number))
-            if ready is None or ready.captured.answered_otherwise(args, NOBODY) is None:
-                return kind, number
-        raise AssertionError("there are no more parts than numbers")
+            return ready is None or ready.captured.answered_otherwise(args, NOBODY) is None
+
+        return kind, next(filter(is_right, count()))
 
     def _captured(self, args: Sequence[object], arrival: Arrival | None = None) -> Captured:
         if self._by_number:
