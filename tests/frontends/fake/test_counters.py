@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 import outgrow
+from outgrow.errors import Uncapturable
+from outgrow.frontends.tracing.capture import capture
 from outgrow.remarks import Remark
 
 pytestmark = pytest.mark.usefixtures("no_room_is_ample")
@@ -182,3 +184,24 @@ def test_a_number_that_is_another_one_in_each_call_is_named() -> None:
     batches = torch.randn(STEPS, ROWS, WIDTH)
     with pytest.warns(Remark, match="looks at buffer 'number', where it finds another number"):
         deque(map(step, batches), maxlen=0)
+
+
+def updated(module: Looking, x: Tensor) -> Tensor:
+    """Statistics, by an operator whose schema does not say that it writes them."""
+    torch.batch_norm_update_stats(x, module.number, torch.ones_like(module.number), 0.9)
+    return module.layer(2 * x if (module.number > 0).any() else x)
+
+
+def normalized(module: Looking, x: Tensor) -> Tensor:
+    """The same, where they are made of literals."""
+    mean, variance = torch.zeros(WIDTH), torch.ones(WIDTH)
+    x, _, _ = torch.native_batch_norm(x, None, None, mean, variance, True, 0.9, 1e-5)
+    return module.layer(2 * x if (mean > 0).any() else x)
+
+
+@pytest.mark.parametrize("seen", [updated, normalized])
+def test_what_was_written_in_silence_is_not_known(seen: Callable[[Looking, Tensor], Tensor]) -> None:
+    """What was there before is no answer."""
+    model = Looking(seen, torch.zeros(WIDTH))
+    with pytest.raises(Uncapturable, match="needs the content of a tensor"):
+        capture(model, [model], [], (torch.randn(ROWS, WIDTH),))

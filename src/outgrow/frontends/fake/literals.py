@@ -17,6 +17,7 @@ from torch.types import py_sym_types
 from torch.utils._mode_utils import no_dispatch
 
 from outgrow.frontends.fake.noted import Noted
+from outgrow.operators.effects import HIDDEN_WRITES, hidden_writes
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _SMALL_BYTES, _LARGER_BYTES = 1 << 16, 16 << 20
@@ -134,14 +135,15 @@ def is_deterministic(func: OpOverload, leaves: Sequence[object]) -> bool:
 
 def writes(func: object) -> bool:
     """Whether an operator may write what it is given."""
-    return not isinstance(func, OpOverload) or func._schema.is_mutable
+    return not isinstance(func, OpOverload) or func._schema.is_mutable or str(func) in HIDDEN_WRITES
 
 
 def written_by(func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> list[Tensor]:
-    """Return the tensors that a call may write: what an operator says, or all that another function is given."""
+    """Return the tensors that a call may write: as an operator says, or in silence; or all that a function is given."""
     if not isinstance(func, OpOverload):
         return tensors_of(pytree.tree_leaves((args, kwargs)))
-    return tensors_of(pytree.tree_leaves(written_arguments(func, args, kwargs)))
+    silently = [args[at] for at in hidden_writes(str(func), args)]
+    return tensors_of(pytree.tree_leaves((silently, written_arguments(func, args, kwargs))))
 
 
 def written_arguments(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
