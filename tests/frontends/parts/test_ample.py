@@ -100,7 +100,7 @@ def test_smaller_batches_are_not_captured(captured: list[Sequence[object]], has_
 
 
 def test_what_room_is_ample(captured: list[Sequence[object]]) -> None:
-    """What was taken, twice; for kernels of torch; of a part that has run; on inputs that are no larger."""
+    """What was taken, with what is more in core, twice; for torch's kernels; of a part that has run on such inputs."""
     module = nn.Linear(WIDTH, 1)
     model = compiled(module, AMPLE)
     batch = torch.randn(8, WIDTH)
@@ -112,6 +112,9 @@ def test_what_room_is_ample(captured: list[Sequence[object]]) -> None:
     assert with_room_for(inputs, [ready], shared) is ready
     assert with_room_for([*inputs[:2], torch.randn(9, WIDTH)], [ready], shared) is None
     assert with_room_for(inputs, [replace(ready, runs=0)], shared) is None
+    swapping = replace(ready)
+    swapping.more_in_core_bytes = AMPLE // 2
+    assert with_room_for(inputs, [swapping], shared) is None
     narrow = replace(shared.settings, budget_bytes=2 * shared.taken_bytes)
     assert with_room_for(inputs, [ready], replace(shared, settings=narrow)) is None
     assert with_room_for(inputs, [ready], replace(shared, settings=replace(narrow, budget_bytes=AMPLE))) is ready

@@ -186,6 +186,12 @@ class Ready:
         """The inputs of which it makes a copy of another type."""
         return cast_inputs(self.captured)
 
+    @cached_property
+    def more_in_core_bytes(self) -> int:
+        """What both passes take in core beyond what they take as planned."""
+        in_core, planned = by_itself(self)
+        return max(0, in_core.peak_bytes - planned.peak_bytes)
+
     @property
     def arrival(self) -> Arrival:
         """How it awaits gradients."""
