@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.weak import WeakIdKeyDictionary
 
-from outgrow.frontends.fake.literals import Literals, writes, written_by
+from outgrow.frontends.fake.literals import Literals, writes, writes_in_silence, written_by
 from outgrow.frontends.fake.questions import Looks
 from outgrow.frontends.user.guards import symbol, whole_symbol
 from outgrow.frontends.user.sharing import place
@@ -97,7 +97,7 @@ class Counters:
             return self._asked(func, args, run)
         grown = dict(self._grown(func, args, kwargs))
         found = run()
-        if writes(func):
+        if writes(func) or writes_in_silence(func):
             for written in map(place, written_by(func, args, kwargs)):
                 self._held.pop(written, None)
             self._answers = WeakIdKeyDictionary()

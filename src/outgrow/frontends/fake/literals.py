@@ -134,8 +134,13 @@ def is_deterministic(func: OpOverload, leaves: Sequence[object]) -> bool:
 
 
 def writes(func: object) -> bool:
-    """Whether an operator may write what it is given."""
-    return not isinstance(func, OpOverload) or func._schema.is_mutable or str(func) in HIDDEN_WRITES
+    """Whether an operator may write what it is given, by its schema."""
+    return not isinstance(func, OpOverload) or func._schema.is_mutable
+
+
+def writes_in_silence(func: object) -> bool:
+    """Whether an operator may write what it is given although its schema does not say so."""
+    return str(func) in HIDDEN_WRITES
 
 
 def written_by(func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> list[Tensor]:

@@ -29,7 +29,14 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.literals import Literals, is_deterministic, tensors_of, writes, written_by
+from outgrow.frontends.fake.literals import (
+    Literals,
+    is_deterministic,
+    tensors_of,
+    writes,
+    writes_in_silence,
+    written_by,
+)
 from outgrow.frontends.fake.noted import Noted
 from outgrow.frontends.user.refusals import present_line
 from outgrow.frontends.user.state import BufferSlot
@@ -193,7 +200,7 @@ class Asking:
         self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
     ) -> object:
         """Return what `run` returns, the fake result of `func`; the answer where it looks at the batch."""
-        if not isinstance(func, OpOverload) or writes(func):
+        if not isinstance(func, OpOverload) or writes(func) or writes_in_silence(func):
             known = dict(self._written(func, args, kwargs))
             found = run()
             self._sources.forget(written_by(func, args, kwargs))
