@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import torch
 import torch.utils._pytree as pytree
+from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
@@ -62,6 +64,7 @@ class Capturing:
                 return trace(self.step, training, args, kwargs, living)
 
         def part(traced: Traced) -> Captured:
+            _check_divisible(traced, len(leaves))
             own = workers.divided(traced, training, leaves, self.settings.budget_bytes)
             return replace(captured_from(own, leaves), spreads=workers.spreads)
 
@@ -77,6 +80,23 @@ class Capturing:
                 f"the tensors of the step are on {home}, and those of its model were on {self._home} when the step was "
                 "compiled; compile it after moving the model"
             )
+
+
+def _check_divisible(traced: Traced, count: int) -> None:
+    """Refuse a step that looks into buffers, which may be divided, or has results as large as contents say."""
+    asked = next((item for item in traced.questions if not item.is_of_batch(count)), None)
+    if asked is not None:
+        raise Uncapturable(
+            f"{asked.line or 'the step'}: this looks at what is in a buffer, of which a process of a mesh may have "
+            "only a part; keep it as one number in a buffer of its own, or look at it outside of the step"
+        )
+    operators = (node.target for node in traced.module.graph.nodes if isinstance(node.target, OpOverload))
+    chooses = next((item for item in operators if torch.Tag.dynamic_output_shape in item.tags), None)
+    if chooses is not None:
+        raise Uncapturable(
+            f"the step has a result of {chooses} that is as large as contents say, which no mesh can divide; weigh "
+            "with the mask instead, for example with torch.where"
+        )
 
 
 def _remark_untrained(graph: Graph, training: Training) -> None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 import sympy
 import torch
 from torch._dynamo.source import ConstantSource
+from torch._guards import Source
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
@@ -51,8 +52,7 @@ class _Printer(PythonPrinter):
 def symbol(shape_env: ShapeEnv, name: str, value: float) -> torch.SymFloat:
     """Return a symbol for a number that may be another one at the next call; comparisons come out as for `value`."""
     source = ConstantSource(name)
-    made = shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-    found = shape_env.create_symfloatnode(made, hint=value, source=source)
+    found = shape_env.create_symfloatnode(_made(shape_env, source, value), hint=value, source=source)
     assert isinstance(found, torch.SymFloat), "an unspecified symbol is no number"
     return found
 
@@ -60,10 +60,13 @@ def symbol(shape_env: ShapeEnv, name: str, value: float) -> torch.SymFloat:
 def whole_symbol(shape_env: ShapeEnv, name: str, value: int) -> torch.SymInt:
     """Return a symbol for a whole number, as `symbol` does; it may be 0 or 1 as well."""
     source = ConstantSource(name)
-    made = shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-    found = shape_env.create_symintnode(made, hint=value, source=source)
+    found = shape_env.create_symintnode(_made(shape_env, source, value), hint=value, source=source)
     assert isinstance(found, torch.SymInt), "an unspecified symbol is no number"
     return found
+
+
+def _made(shape_env: ShapeEnv, source: Source, value: float) -> sympy.Expr:
+    return shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
 
 
 def asked(shape_env: ShapeEnv, seen: Mapping[sympy.Symbol, tuple[T, float]]) -> dict[sympy.Symbol, tuple[T, float]]:

@@ -1,0 +1,40 @@
+"""What a mesh cannot divide is refused when the step is captured."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from outgrow.errors import Uncapturable
+from outgrow.frontends.capturing import _check_divisible
+from outgrow.frontends.tracing.trace import trace
+from outgrow.frontends.user.state import Training
+
+
+class Choosing(nn.Module):
+    """Columns, and a number that is alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chosen, self.count = nn.Buffer(torch.arange(4) < 2), nn.Buffer(torch.tensor(3))
+
+
+def steps(model: Choosing) -> dict[str, Callable[[Tensor], Tensor]]:
+    return {
+        "looks at what is in a buffer": lambda x: x * 2 if bool(model.chosen.any()) else x,
+        "as large as contents say": lambda x: x[:, torch.arange(4) < 2],
+        "": lambda x: x * 2 if model.count.item() == 3 else x,
+    }
+
+
+@pytest.mark.parametrize("reason", steps(Choosing()))
+def test_a_mesh_divides_what_has_no_contents(reason: str) -> None:
+    """Numbers that are alone in a buffer are whole in each process."""
+    model = Choosing()
+    traced = trace(steps(model)[reason], Training((model,), ()), (torch.ones(2, 4),), {})
+    if not reason:
+        _check_divisible(traced, 1)
+        return
+    with pytest.raises(Uncapturable, match=reason):
+        _check_divisible(traced, 1)
