@@ -107,9 +107,9 @@ def _in_the_default_folder() -> Iterator[Path]:
 @pytest.fixture
 def planned_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts run as planned, however much room there is."""
-    from outgrow.frontends.parts import ample
+    from outgrow.frontends import within_budget
 
-    monkeypatch.setattr(ample, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from outgrow.frontends import guided
+from outgrow.frontends import within_budget
 
 
 @pytest.fixture
 def no_room_is_ample(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step is planned, and its plans are kept in a folder of the test."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import outgrow
-from outgrow.frontends import calls, guided
+from outgrow.frontends import calls, guided, within_budget
 from outgrow.frontends.entry import Runnable
 from outgrow.remarks import Remark
 from outgrow.runtime.process import process_bytes
@@ -59,7 +59,7 @@ def test_what_rests_makes_room_for_others() -> None:
 
 def test_what_rests_makes_room_for_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function of many small tensors, which is called as it is, finds room beside what a planned call has left."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 64 * MIB)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 64 * MIB)
     torch.manual_seed(0)
     model = nn.Linear(256, 256)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -363,7 +363,7 @@ def test_a_first_run_that_exceeded_is_forgiven(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_was_taken_after_a_function_failed_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that is called as it is, and fails in its first call, is not called beside what leaves it no room."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 0)
     job, given = wide(layers=4), batch(WIDTH)
     failures = [Failure()]
 
@@ -395,7 +395,7 @@ def test_a_plan_that_has_not_run_leaves_room(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_rests_is_not_taken_for_room_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that rested when a function was called as it is hides nothing that the program takes in its place."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 0)
     job, small = wide(layers=4), batch(1000)
     step = under(job, 200)
     taken(step, small, 2)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import outgrow
 from outgrow.errors import Infeasible, TierFailure, TornState
-from outgrow.frontends import guided
+from outgrow.frontends import guided, within_budget
 from outgrow.frontends.entry import Runnable
 from outgrow.frontends.runs import Runs
 from outgrow.frontends.tracing.capture import capture
@@ -153,7 +153,7 @@ def test_steps_of_a_part_of_a_torn_model_refuse(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_scheduler_that_raises_behind_the_updates_tears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the step is done by then, and eager mode goes on as well."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)
     weights: list[Tensor] = []
     for is_planned in (False, True):
         torch.manual_seed(0)
@@ -332,7 +332,7 @@ def test_what_others_take_during_a_step_is_forgiven_once(times: int, monkeypatch
 
 def test_what_python_holds_is_no_overhead_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that keeps tensors which no graph keeps exceeds the budget once, and is planned from then on."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 0)
     model, budget = nn.Linear(1024, 1024), 128 << 20
 
     def evaluation(x: Tensor) -> Tensor:
@@ -352,7 +352,7 @@ def test_what_python_holds_is_no_overhead_of_plans(monkeypatch: pytest.MonkeyPat
 
 def test_a_function_for_which_others_leave_no_room_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the program takes beside a step that runs as it is written is seen before it exceeds the budget."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 0)
     job, budget = wide(layers=12), 400 << 20
     step = outgrow.compile(job.step, model=job.model, optimizer=job.optimizer, memory_budget=budget)
     for _ in range(2):
@@ -383,7 +383,7 @@ def test_a_plan_that_exceeds_the_budget_is_made_again(monkeypatch: pytest.Monkey
 
 def test_room_that_another_step_takes_is_no_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
     """In ample room attributes are not looked at; one that makes the step exceed the budget leaves it its plans."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 0)
     model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 16))
     depth, batch = {"now": 1}, torch.randn(2048, 512)
 

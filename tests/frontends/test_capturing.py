@@ -34,7 +34,7 @@ def test_a_mesh_divides_what_has_no_contents(reason: str) -> None:
     model = Choosing()
     traced = trace(steps(model)[reason], Training((model,), ()), (torch.ones(2, 4),), {})
     if not reason:
-        _check_divisible(traced, 1)
+        _check_divisible(traced)
         return
     with pytest.raises(Uncapturable, match=reason):
-        _check_divisible(traced, 1)
+        _check_divisible(traced)

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 import outgrow
 from outgrow.errors import Infeasible, InvalidQuantity, OutOfTurn, TierFailure, TornState, Uncapturable
-from outgrow.frontends import capturing, entries, guided
+from outgrow.frontends import capturing, entries, guided, within_budget
 from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.platforms.on_cpu import OnCpu
 from outgrow.frontends.preparing.machines import described_machine
@@ -439,7 +439,7 @@ class Watched(nn.Module):
 
 def test_what_a_step_keeps_in_an_attribute_cannot_be_read(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until eager mode sets it, which makes no new plan; a copy of the model can be made at any time."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)
     model = Watched()
     x, y = torch.ones(8, 64), torch.ones(8).long()
     job = Job(nn.Sequential(model), torch.optim.SGD(model.parameters(), lr=0.1), [(x, y)])
@@ -738,7 +738,7 @@ def test_a_signal_leaves_the_last_step(compiled: Compile, short: Callable[..., i
 
 def test_no_gradient_goes_back_into_a_step_that_is_over(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it returns has a graph as in eager mode; a term that is added outside would miss the gradient behind it."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)
     job = wide(layers=2)
 
     def losses(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -64,7 +64,7 @@ class Capturing:
                 return trace(self.step, training, args, kwargs, living)
 
         def part(traced: Traced) -> Captured:
-            _check_divisible(traced, len(leaves))
+            _check_divisible(traced)
             own = workers.divided(traced, training, leaves, self.settings.budget_bytes)
             return replace(captured_from(own, leaves), spreads=workers.spreads)
 
@@ -82,9 +82,9 @@ class Capturing:
             )
 
 
-def _check_divisible(traced: Traced, count: int) -> None:
+def _check_divisible(traced: Traced) -> None:
     """Refuse a step that looks into buffers, which may be divided, or has results as large as contents say."""
-    asked = next((item for item in traced.questions if not item.is_of_batch(count)), None)
+    asked = next((item for item in traced.questions if item.of_buffers), None)
     if asked is not None:
         raise Uncapturable(
             f"{asked.line or 'the step'}: this looks at what is in a buffer, of which a process of a mesh may have "

@@ -21,7 +21,7 @@ from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.runs import SLACK_BYTES, Runs, Shown
 from outgrow.frontends.tracing.captured import Given
 from outgrow.frontends.user.state import Training
-from outgrow.frontends.within_budget import Demand, fitted
+from outgrow.frontends.within_budget import Demand, fitted, is_ample
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
@@ -57,9 +57,6 @@ _LATER = "Later steps may need more: `outgrow plan` says how much."
 """Which find the state of an optimizer that this one makes."""
 _PLAN_BYTES = 1600
 """What a plan and its program take for each op."""
-_ROOMY, _ROOMY_BYTES = 2, 64 << 20
-"""Room is ample if the capacity is at least twice the peak plus 64 MiB. Then the user's function is called as it is:
-Python may hold tensors longer than the graph, and the heap may waste what it likes."""
 
 
 class GuidedPlanning:
@@ -86,8 +83,8 @@ class GuidedPlanning:
         """The most that a program, which kept the budget when it ran first, took beyond what was planned and held."""
         self._most_own_bytes: int | None = None
         """The same of programs that exceeded it, where a plan had room for that; for steps that have not run yet."""
-        self._times: float = _ROOMY
-        """How many times the peak of its tensors the user's own function may take: the most that was seen, or more."""
+        self._times = 0.0
+        """How many times the peak of its tensors the user's own function has taken at most, as far as it was seen."""
 
     def planned(self, given: Given, runs: Runs, spare_bytes: int = 0) -> Runnable:
         """Plan a captured step for a call, from what runs have shown.
@@ -163,7 +160,7 @@ class GuidedPlanning:
                 raise
             raise refusal.saying(_LATER) from None
         budget = prepared.plan.budget
-        is_roomy = prepared.in_core.peak_bytes * self._times + _ROOMY_BYTES <= budget.capacity_bytes
+        is_roomy = is_ample(prepared.in_core.peak_bytes, budget.capacity_bytes, self._times)
         runs_as_written = is_roomy and self._as_written and not runs.function.has_exceeded
         if not runs_as_written:
             self._platform.make_ready(program, given.tensors, budget.capacity_bytes)

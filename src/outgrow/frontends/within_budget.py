@@ -29,6 +29,7 @@ from outgrow.planning.search.boards import ENOUGH
 from outgrow.runtime.program import Program
 from outgrow.units import format_bytes
 
+_ROOMY, _ROOMY_BYTES = 2, 64 << 20
 _HOLES_SHARE = 1 / 256
 """The first plan is made for this share less than the capacity, to leave room for holes."""
 _LEAST_LESS_SHARE = 1 / 128
@@ -37,6 +38,15 @@ _THOROUGH = 2
 """How many plans are searched for thoroughly."""
 _FLOORS = 8
 """How often a floor that has a plan but no program is raised, at most."""
+
+
+def is_ample(taken_bytes: int, within_bytes: int, times: float = _ROOMY) -> bool:
+    """Whether there is room for at least twice what is taken, and 64 MiB more.
+
+    Then the user's function is called as it is: Python may hold tensors longer than the graph, and the heap may waste
+    what it likes.
+    """
+    return taken_bytes * max(times, _ROOMY) + _ROOMY_BYTES <= within_bytes
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.optim import SGD
 
 import outgrow
 from outgrow.errors import Uncapturable
-from outgrow.frontends import guided
+from outgrow.frontends import within_budget
 from outgrow.frontends.fake import questions
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.state import Training
@@ -29,7 +29,7 @@ NOTHING = Training((), ())
 @pytest.fixture(autouse=True)
 def planned(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No room is ample."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
 
 
@@ -171,7 +171,7 @@ def test_a_step_goes_the_ways_of_eager(body: Body, lengths: list[tuple[int, int]
 
 def test_a_step_in_ample_room_has_a_plan_for_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ways may take more memory or less."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 0)
     masks = [mask_of(*item) for item in [(6, 6)] * 4 + [(6, 3)] * 2 + [(6, 6)]]
     found, plans = losses(masked, masks, compiled=True)
     assert all(map(torch.equal, found, losses(masked, masks, compiled=False)[0]))
@@ -180,7 +180,7 @@ def test_a_step_in_ample_room_has_a_plan_for_each_way(monkeypatch: pytest.Monkey
 
 def test_a_smaller_batch_in_ample_room_may_go_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a step is captured; so is one of which a question makes no sense in a smaller batch."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 0)
     torch.manual_seed(0)
     model = nn.Linear(WIDTH, WIDTH)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -205,7 +205,7 @@ def test_a_smaller_batch_in_ample_room_may_go_another_way(monkeypatch: pytest.Mo
 
 def test_in_ample_room_fewer_elements_need_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does a smaller length that the step finds in its batch."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 0)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 0)
     masks = [mask_of(*item) for item in [(4, 4), (3, 2), (4, 3), (0, 1), (6, 4), (5, 5), (6, 6)]]
     found, plans = losses(chosen, masks, compiled=True)
     assert all(map(torch.equal, found, losses(chosen, masks, compiled=False)[0]))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import outgrow
 from outgrow.analysis.precedence import predecessors
 from outgrow.analysis.updates import is_update
-from outgrow.frontends import guided
+from outgrow.frontends import within_budget
 from outgrow.frontends.tracing.capture import capture
 from outgrow.ir.graph import Role
 
@@ -92,7 +92,7 @@ def test_an_error_of_a_check_passes_and_the_step_is_undone(
     check: Callable[[Tensor], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step goes on once its reason is gone."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)
     model, optimizer, step = in_training(check)
     planned = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB", offload_dir=tmp_path)
     x = torch.randn(2, 4)
@@ -112,7 +112,7 @@ def test_an_operator_that_returns_nothing_is_called_in_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be there for what it does elsewhere."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 60)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)
     model, optimizer, step = in_training(lambda matrix: noted(matrix.sum()))
     planned = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB", offload_dir=tmp_path)
     _CALLS.clear()

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 import outgrow
 from outgrow.errors import Uncapturable
-from outgrow.frontends import guided
+from outgrow.frontends import within_budget
 
 
 class Scaled(SGD):
@@ -102,7 +102,7 @@ def test_a_step_is_that_of_the_mode(
     change: Callable[[Scaled], AbstractContextManager[object] | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit what eager does, before the change and after it."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 50)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
     found, expected = played(change, planned=True), played(change, planned=False)
     assert all(map(torch.equal, found, expected))
 
@@ -123,7 +123,7 @@ def test_anomaly_mode_and_copies_are_refused_by_name() -> None:
 
 def test_a_step_may_switch_its_model_to_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an evaluation between epochs, with what is frozen switched back; bit for bit what eager does."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 50)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
 
     def losses(*, planned: bool) -> list[Tensor]:
         torch.manual_seed(0)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 import outgrow
-from outgrow.frontends import guided
+from outgrow.frontends import within_budget
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.reach import reached
@@ -101,7 +101,7 @@ def trained(step: Callable[[Tensor], Tensor], trainer: Trainer) -> list[float]:
 @pytest.mark.parametrize("name", STEPS)
 def test_numbers_that_a_step_changes_are_those_of_eager(name: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call finds what the one before has left, whether its Python runs in it or not."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", room)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", room)
     eager, planned = Trainer(), Trainer()
     expected = trained(STEPS[name](eager), eager)
     step = outgrow.compile(STEPS[name](planned), model=planned.model, optimizer=planned.optimizer, memory_budget="4GiB")
@@ -113,7 +113,7 @@ def test_numbers_that_a_step_changes_are_those_of_eager(name: str, room: int, mo
 @pytest.mark.filterwarnings("ignore:.*captured")
 def test_a_step_that_changes_a_number_is_told_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be captured in every call."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 50)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
     trainer = Trainer()
     step = outgrow.compile(trainer.counted, model=trainer.model, optimizer=trainer.optimizer, memory_budget="4GiB")
     with pytest.warns(UserWarning, match=r"changes `self.count`") as told:

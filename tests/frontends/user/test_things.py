@@ -16,7 +16,7 @@ from torch.optim import SGD
 
 import outgrow
 from outgrow.errors import Uncapturable
-from outgrow.frontends import guided
+from outgrow.frontends import within_budget
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.outside import Outside
 from outgrow.frontends.user.reach import reached
@@ -255,7 +255,7 @@ def series(case: Callable[[Job], Case], *, planned: bool) -> list[Tensor]:
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_step_finds_is_that_of_the_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit what eager does, while it changes between the calls."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 50)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
     found, expected = series(CASES[name], planned=True), series(CASES[name], planned=False)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True)), name
     assert len({float(item) for item in expected[:CALLS]}) > 1
@@ -264,7 +264,7 @@ def test_what_a_step_finds_is_that_of_the_call(name: str, monkeypatch: pytest.Mo
 @pytest.mark.filterwarnings("ignore:.*captured")
 def test_a_container_that_a_step_fills_is_filled_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """As often as eager does, and what is computed of it is that of the call."""
-    monkeypatch.setattr(guided, "_ROOMY_BYTES", 1 << 50)
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
 
     def counting(calls: list[int]) -> Callable[[Job], Case]:
         def use(loss: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ not do, the step is traced again, and they are *told*: first the one after which
 with fractions are never told, since nearly every call has others.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -56,9 +56,9 @@ Answer: TypeAlias = bool | int
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The argument of the step of this number; a buffer, if there are fewer."""
+    """The argument of the step of this number, or a buffer."""
 
-    leaf: int
+    leaf: int | BufferSlot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,39 +87,37 @@ class Result:
 _Source: TypeAlias = Given | Result
 _Known: TypeAlias = dict[Call, list[object]]
 """What calls have given."""
+Read: TypeAlias = Callable[[int | BufferSlot], object]
+"""Gives the argument of a number, or what is in a buffer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
     """What a step has looked at in its batch: what the last of these `calls` gives, or whether that is zero.
 
-    It did so on a `line`, and found this `answer`.
+    It did so on a `line`, and found this `answer`. It may be one `of_buffers`, too.
     """
 
     calls: tuple[Call, ...]
     is_decision: bool
     line: str | None
     answer: Answer
+    of_buffers: bool
 
-    def is_of_batch(self, count: int) -> bool:
-        """Whether it asks nothing of a buffer, where there are so many arguments."""
-        leaves = (leaf for item in self.calls for leaf in pytree.tree_leaves((item.args, item.kwargs)))
-        return all(leaf.leaf < count for leaf in leaves if isinstance(leaf, Given))
-
-    def changes(self, leaves: Sequence[object], known: "_Known", *, or_less: bool) -> bool:
-        """Whether the answer is another one for these leaves of arguments, and if `or_less`, not a smaller number."""
-        found = _answer(self.calls, leaves=leaves, known=known, is_decision=self.is_decision)
+    def changes(self, read: Read, known: "_Known", *, or_less: bool) -> bool:
+        """Whether the answer is another one for what is read now, and if `or_less`, not a smaller number."""
+        found = _answer(self.calls, read=read, known=known, is_decision=self.is_decision)
         is_less = or_less and type(found) is int and 0 <= found < self.answer
         return found != self.answer and not is_less
 
 
-def first_changed(questions: Sequence[Question], leaves: Sequence[object], *, or_less: bool = False) -> Question | None:
-    """Return the first of some questions that has another answer in a call with these leaves of arguments.
+def first_changed(questions: Iterable[Question], read: Read, *, or_less: bool = False) -> Question | None:
+    """Return the first of some questions that has another answer in a call for which arguments and buffers are read.
 
     Later ones are not asked then: they may have no answer. If `or_less` is right, smaller numbers are.
     """
     known: _Known = {}
-    return next((item for item in questions if item.changes(leaves, known, or_less=or_less)), None)
+    return next((item for item in questions if item.changes(read, known, or_less=or_less)), None)
 
 
 @dataclass(slots=True)
@@ -149,7 +147,7 @@ class Looks:
 
 
 class Asking:
-    """Notes what is made of batch and buffers while a step is traced, and answers from the real ones, its `leaves`."""
+    """Notes what is made of batch and buffers while a step is traced, and answers from the real ones."""
 
     def __init__(
         self,
@@ -159,22 +157,22 @@ class Asking:
         literals: Literals,
         looks: Looks,
     ) -> None:
-        """`batch` are the fake tensors that stand for leaves, by number; of `buffers` the real ones are given, too.
+        """`leaves` are those of the arguments, `batch` the fake tensors that stand for some, by number.
 
-        Those that may be `looked_at` follow the leaves.
+        Of `buffers` the real ones are given, and the fake ones.
         """
         small = {slot: pair for slot, pair in buffers.items() if pair[0].nbytes <= _MOST_BUFFER_BYTES}
-        self.looked_at = tuple(small)
-        self._leaves = leaves = [*leaves, *(real for real, _ in small.values())]
+        of_buffers: Mapping[int | BufferSlot, object] = {slot: real for slot, (real, _) in small.items()}
+        self._real = {**dict(enumerate(leaves)), **of_buffers}
         self._literals, self._looks = literals, looks
         self._sources: Noted[_Source] = Noted()
         self._known: _Known = {}
         self._serial = 0
         self._is_deciding, self._thread = False, get_ident()
         self.questions: list[Question] = []
-        fakes = (fake for _, fake in small.values())
-        for leaf, tensor in (*batch.items(), *enumerate(fakes, len(leaves) - len(small))):
-            if not (isinstance(leaves[leaf], FakeTensor) or tensor.is_meta):
+        fakes: dict[int | BufferSlot, Tensor] = {**batch, **{slot: fake for slot, (_, fake) in small.items()}}
+        for leaf, tensor in fakes.items():
+            if not (isinstance(self._real[leaf], FakeTensor) or tensor.is_meta):
                 self._sources.note(tensor, Given(leaf))
 
     def may_ask(self, tensor: Tensor) -> bool:
@@ -201,10 +199,10 @@ class Asking:
     ) -> object:
         """Return what `run` returns, the fake result of `func`; the answer where it looks at the batch."""
         if not isinstance(func, OpOverload) or writes(func) or writes_in_silence(func):
-            known = dict(self._written(func, args, kwargs))
+            known = [*self._written(func, args, kwargs)]
             found = run()
             self._sources.forget(written_by(func, args, kwargs))
-            for tensor, source in known.items():
+            for tensor, source in known:
                 self._sources.note(tensor, source)
             return found
         leaves = pytree.tree_leaves((args, kwargs))
@@ -257,9 +255,15 @@ class Asking:
             return run()
         if func is _LOOK and not self._is_deciding and not self._looks.next_is_told():
             return run()
+        return self._asked(calls, is_decision=self._is_deciding)
+
+    def _asked(self, calls: tuple[Call, ...], *, is_decision: bool) -> Answer:
+        """Return what the last of some calls gives, or whether that is zero, and keep the question."""
         with no_dispatch():
-            answer = _answer(calls, leaves=self._leaves, known=self._known, is_decision=self._is_deciding)
-        self.questions.append(Question(calls, self._is_deciding, present_line(), answer))
+            answer = _answer(calls, read=self._real.__getitem__, known=self._known, is_decision=is_decision)
+        given = (leaf for item in calls for leaf in pytree.tree_leaves((item.args, item.kwargs)))
+        of_buffers = any(isinstance(leaf, Given) and isinstance(leaf.leaf, BufferSlot) for leaf in given)
+        self.questions.append(Question(calls, is_decision, present_line(), answer, of_buffers))
         return answer
 
     def _counted(
@@ -276,11 +280,9 @@ class Asking:
         calls = (*_needed(call), rows)
         if not self._has_room(calls):
             return run()
-        with no_dispatch():
-            answer = _answer(calls, leaves=self._leaves, known=self._known)
-            (real,) = self._known[call]
+        self._asked(calls, is_decision=False)
+        (real,) = self._known[call]
         assert isinstance(real, Tensor), "the operator gives one"
-        self.questions.append(Question(calls, is_decision=False, line=present_line(), answer=answer))
         found = tensors[0].new_empty_strided(real.shape, real.stride(), dtype=real.dtype)
         self._sources.note(found, Result(call, 0))
         return found
@@ -336,13 +338,13 @@ def _needed(call: Call) -> tuple[Call, ...]:
     return tuple(sorted(found, key=lambda item: item.serial))
 
 
-def _answer(calls: Sequence[Call], *, leaves: Sequence[object], known: _Known, is_decision: bool = False) -> Answer:
-    """Return what the last of some calls gives for these leaves of arguments; from then on all of them are `known`."""
+def _answer(calls: Sequence[Call], *, read: Read, known: _Known, is_decision: bool) -> Answer:
+    """Return what the last of some calls gives for what is read now; from then on all of them are `known`."""
 
     def real(source: _Source) -> object:
         if isinstance(source, Result):
             return known[source.call][source.number]
-        leaf = leaves[source.leaf]
+        leaf = read(source.leaf)
         assert isinstance(leaf, Tensor), "the signature says that it is a tensor"
         return leaf.resolve_conj().resolve_neg()
 

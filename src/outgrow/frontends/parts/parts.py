@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import count
 from threading import RLock
 from typing import Any
@@ -254,7 +254,7 @@ class _Asked:
         """The numbers of the inputs that get another history: they are the last results, too."""
         return self.ready.between.over
 
-    @property
+    @cached_property
     def cut(self) -> tuple[int, ...]:
         """The numbers of the inputs that want a gradient, and get none: eager mode has no way into their history."""
         wanted = [at for at, is_wanted in enumerate(_wanted(self.args)) if is_wanted]
@@ -263,8 +263,7 @@ class _Asked:
 
     def differentiated(self) -> list[object]:
         """Return the inputs; those that are `cut` without their history."""
-        cut = self.cut
-        return [plain(arg) if at in cut else arg for at, arg in enumerate(self.args)]
+        return [plain(arg) if at in self.cut else arg for at, arg in enumerate(self.args)]
 
     def without_history(self) -> "_Asked":
         """Return the call with other tensors for what is `cut`, or gets a history of the part's, and would live on."""

@@ -92,7 +92,6 @@ class _Assembly:
             changed=self.traced.changed,
             counters=tuple(counter for counter, _ in counters.values()),
             questions=self.traced.questions,
-            looked_at=self.traced.looked_at,
             device=device,
             elsewhere=elsewhere_of(self.conversion.devices, device, graph),
         )

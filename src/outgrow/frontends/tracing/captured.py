@@ -8,6 +8,7 @@ call with the same `frontends.tracing.signature` whose hyper-parameters keep the
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import cast
 
 import torch
 import torch.utils._pytree as pytree
@@ -17,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.analysis.updates import written_before_updates
 from outgrow.frontends.fake.counters import Counted
-from outgrow.frontends.fake.questions import Question, first_changed
+from outgrow.frontends.fake.questions import Question, Read, first_changed
 from outgrow.frontends.tracing.leaf import Kind
 from outgrow.frontends.user.attributes import Contents, Left, Settled
 from outgrow.frontends.user.behind import with_nothing_behind
@@ -124,9 +125,9 @@ class Captured:
     before, and what is `overwritten` there cannot be read from then on. It serves while what is `outside` is what it
     was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is changed after every
     call, and its `counts` go on. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to
-    `questions` about the batch, and buffers that are `looked_at`, the answers must be the same. Tensors with `spreads`
-    are spread over a mesh, and this process has its part of them. The step runs on `device`; if that is not the host,
-    storages `elsewhere` are small ones of the host, which stay there.
+    `questions` about the batch and buffers the answers must be the same. Tensors with `spreads` are spread over a mesh,
+    and this process has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are
+    small ones of the host, which stay there.
     """
 
     graph: Graph
@@ -146,7 +147,6 @@ class Captured:
     counts: tuple[Count, ...] = ()
     counters: tuple[Counted, ...] = ()
     questions: tuple[Question, ...] = ()
-    looked_at: tuple[BufferSlot, ...] = ()
     spreads: Mapping[StateSlot, Spread] = field(default_factory=dict[StateSlot, Spread])
     device: torch.device = CPU
     elsewhere: frozenset[str] = frozenset()
@@ -216,18 +216,16 @@ class Captured:
 
     def answered_otherwise(self, leaves: Sequence[object], training: Training) -> Question | None:
         """Return what the step has asked and would find otherwise in buffers and in these leaves of the arguments."""
-        if not self.questions:
-            return None
-        return first_changed(self.questions, [*leaves, *(read(slot, training) for slot in self.looked_at)])
+        return first_changed(self.questions, lambda at: leaves[at] if isinstance(at, int) else read(at, training))
 
     def is_answered_alike(self, leaves: Sequence[object]) -> bool:
         """Whether the step finds the same, or smaller numbers, in leaves that may be smaller, whatever buffers hold.
 
         A question may make no sense there.
         """
-        of_batch = [item for item in self.questions if item.is_of_batch(len(leaves))]
+        of_batch = (item for item in self.questions if not item.of_buffers)
         try:
-            return first_changed(of_batch, leaves, or_less=True) is None
+            return first_changed(of_batch, cast("Read", leaves.__getitem__), or_less=True) is None
         except (RuntimeError, IndexError):
             return False
 

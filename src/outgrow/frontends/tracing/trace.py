@@ -109,7 +109,7 @@ class Traced:
     """One run of a step: its nodes, what its inputs and outputs are, and what it assumed.
 
     The placeholders of `module` are `tensors`, then `hyper`; its outputs are `outputs`. `counters` are those that the
-    step looked at, and what they were; `questions` what it asked of its batch, and of buffers, `looked_at`. `originals`
+    step looked at, and what they were; `questions` what it asked of its batch and of buffers. `originals`
     are the real tensors by the identity of their fake twins. `returned` are the leaves of what the step returns, with
     None for those that are outputs. `born` are tensors that are new in their slots, `begun` the numbers in those whose
     content is known, `emptied` the slots that lost theirs, `gradients` the tensors that were in `p.grad` when an
@@ -127,7 +127,6 @@ class Traced:
     symbols: tuple[sympy.Symbol, ...]
     counters: Mapping[sympy.Symbol, tuple[Counted, float]]
     questions: tuple[Question, ...]
-    looked_at: tuple[BufferSlot, ...]
     shape_env: ShapeEnv
     originals: Mapping[int, Tensor]
     outputs: tuple[Output, ...]
@@ -272,7 +271,6 @@ def _trace(
             symbols=expressions,
             counters=counters.seen,
             questions=tuple(asking.questions),
-            looked_at=asking.looked_at,
             shape_env=mode.shape_env,
             originals=twins.originals,
             outputs=tuple(run.outputs),
@@ -326,7 +324,9 @@ def _warn_of_given(before: object, after: object) -> None:
     given, structure = pytree.tree_flatten(before)
     there, now = pytree.tree_flatten(after)
     old, new = [*map(id, given)], [*map(id, there)]
-    if new != old if now == structure else len(new) > len(old) or not set(new) <= set(old):
+    has_more = len(new) > len(old) or not set(new) <= set(old)
+    has_exchanged = now == structure and new != old
+    if has_more or has_exchanged:
         remark(_NOT_SEEN)
 
 

@@ -102,7 +102,6 @@ _CONTENT_MESSAGES = (
     "passed to SymInt",
     "passed to SymBool",
 )
-_FOLDERS = (*torch.__path__, *outgrow.__path__, *site.getsitepackages(), site.getusersitepackages())
 
 
 def _beginnings(folders: Iterable[str]) -> tuple[str, ...]:
@@ -121,9 +120,9 @@ _LOOKING: Mapping[str, str] = {
 _RECURRENT = ("torch/nn/modules/rnn.py:forward",)
 """It looks, on a GPU, whether its weights lie in one memory."""
 _TRANSFORMS = ("torch/_functorch/eager_transforms.py:_jvp_with_argnums",)
-_TORCH, _OWN = _beginnings(torch.__path__), _beginnings((*torch.__path__, *outgrow.__path__))
+_TORCH, _OUTGROW = _beginnings(torch.__path__), _beginnings(outgrow.__path__)
 _PACKAGES = _beginnings((*site.getsitepackages(), site.getusersitepackages()))
-_LIBRARIES = _beginnings((*_FOLDERS, sysconfig.get_path("stdlib")))
+_LIBRARIES = (*_TORCH, *_OUTGROW, *_PACKAGES, *_beginnings([sysconfig.get_path("stdlib")]))
 
 
 @contextmanager
@@ -216,7 +215,7 @@ def _line(traceback: TracebackType | None) -> str:
 def _in_package(file: str) -> str | None:
     """Return the path of a file within the installed packages; None for torch, outgrow, and what is not installed."""
     path = str(Path(file).resolve())
-    if path.startswith(_OWN):
+    if path.startswith((*_TORCH, *_OUTGROW)):
         return None
     return next((path.removeprefix(folder) for folder in _PACKAGES if path.startswith(folder)), None)
 
