@@ -10,10 +10,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from outgrow.frontends import dynamo
-from outgrow.frontends.parts import passes
+from outgrow.frontends.parts import parts, passes
 from outgrow.frontends.parts.arrivals import arrival_of
 from outgrow.runtime.results import fill
-from tests.frontends.parts.test_between import same
+from tests.frontends.parts.test_between import compiled, same
 
 CHANNELS, LENGTH = 128, 399
 
@@ -45,6 +45,10 @@ def sounds() -> Tensor:
 
 def scored(result: Tensor) -> Tensor:
     return F.layer_norm(result.contiguous(), (LENGTH,)).sin().mean()
+
+
+def sines(result: Tensor) -> Tensor:
+    return result.contiguous().sin().mean()
 
 
 def test_a_gradient_that_is_transposed() -> None:
@@ -303,3 +307,41 @@ def test_fewer_gradients_bring_fewer_addends() -> None:
 
     same(Twice(), train)
     assert all(map(torch.equal, found[:4] * 2, found[4:]))
+
+
+def test_other_shapes_are_captured_as_gradients_arrived_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So each is captured once, and not for a gradient that does not arrive."""
+    found: list[object] = []
+    original = parts.capture
+
+    def captured(*args: Any) -> object:
+        found.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(parts, "capture", captured)
+    module = compiled(Reporting())
+    counts: list[int] = []
+    for size in (16, 12, 8, 10):  # the second makes Dynamo take any size
+        module(torch.randn(size, 8))[1].backward()
+        counts.append(len(found))
+    assert counts == [2, 4, 5, 6]
+
+
+def test_gradients_need_not_arrive_as_they_did_for_other_shapes() -> None:
+    """Transposed or not, fewer or more, they have eager's bits in every shape, and addends keep their places."""
+    module, found = Sound(), list[Tensor]()
+
+    def transposed(model: Callable[..., Any]) -> None:
+        for size, score in ((64, sines), (48, sines), (72, sines), (80, torch.sum), (56, sines), (88, torch.mean)):
+            result = model(torch.randn(4, CHANNELS, size))
+            score(result).backward()
+
+    def fewer(model: Callable[..., Any]) -> None:
+        for size, results in ((4, (1,)), (6, (1,)), (5, (1,)), (7, (0, 1)), (3, (0,)), (9, (0, 1)), (8, (1,))):
+            x = torch.randn(size, 8, requires_grad=True)
+            given = model(x)
+            found.append(*torch.autograd.grad(sum(given[at] for at in results) + x.square().sum(), x))
+
+    same(module, transposed)
+    same(Twice(), fewer)
+    assert all(map(torch.equal, found[:7] * 2, found[7:]))

@@ -3,7 +3,7 @@
 A part is captured as if a gradient arrived for each result, laid out like the result. If one lies otherwise, transposed
 or one number for all, eager mode takes some sums in another order; if none arrives, it computes nothing. So a run keeps
 what it began with; if gradients arrive otherwise, the part is captured for them, and its forward pass runs again from
-that beginning (`frontends.parts`).
+that beginning (`frontends.parts`). Inputs of other shapes that come later are captured as that foretells.
 """
 
 from collections.abc import Iterator, Sequence
@@ -112,6 +112,46 @@ def arrival_of(gradients: Sequence[Tensor | None]) -> Arrival:
 def _strides(gradient: Tensor) -> Strides:
     like = gradient if _may_be_kept(gradient) else torch.empty(gradient.shape, device="meta")
     return telling(like.shape, like.stride())
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """How gradients will arrive for results of any shapes, if they do as they did for those of some.
+
+    `orders` has, for each result of `open`, those that can have a gradient, the dimensions along which its elements lie
+    apart, from the one with the largest stride on; None if no gradient arrives. `places` counts the addends that all
+    gradients bring to each input, which fewer gradients do not show.
+    """
+
+    orders: tuple[tuple[int, ...] | None, ...]
+    open: tuple[int, ...]
+    places: tuple[int, ...]
+
+    @staticmethod
+    def by(arrival: Arrival, open_results: tuple[int, ...], places: tuple[int, ...]) -> "Foretold":
+        """Return what an arrival foretells."""
+        return Foretold(tuple(None if found is None else _order(found) for found in arrival), open_results, places)
+
+    def arrival(self, shapes: Sequence[Sequence[int]]) -> Arrival:
+        """Return the strides of gradients without gaps for results of these shapes.
+
+        >>> Foretold.by(((1, 3), None, (0, 0)), (0, 1, 2), (1,)).arrival([(5, 2), (4,), (2, 3)])
+        ((1, 5), None, (0, 0))
+        """
+        pairs = zip(self.orders, shapes, strict=True)
+        return tuple(None if order is None else _dense(order, shape) for order, shape in pairs)
+
+
+def _order(strides: Strides) -> tuple[int, ...]:
+    return tuple(sorted((at for at, stride in enumerate(strides) if stride), key=lambda at: -strides[at]))
+
+
+def _dense(order: Sequence[int], shape: Sequence[int]) -> Strides:
+    reach, strides = 1, [0 for _ in shape]
+    for at in reversed(order):
+        strides[at] = reach
+        reach *= max(1, shape[at])
+    return tuple(strides)
 
 
 def telling(shape: Sequence[int], strides: Sequence[int]) -> Strides:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
@@ -84,15 +84,17 @@ def primal(given: Tensor, arg: Tensor) -> Tensor:
     return leaf if arg.is_leaf else _Handed.apply(leaf)
 
 
-def joint(
-    module: fx.GraphModule, args: Sequence[object], arrival: Sequence[Sequence[int] | None] | None = None
-) -> Callable[..., object]:
+Arriving: TypeAlias = Callable[[list[Sequence[int]]], Sequence[Sequence[int] | None]]
+"""Gives the strides of the gradients for results of some shapes, those that can have one; None where none arrives."""
+
+
+def joint(module: fx.GraphModule, args: Sequence[object], arriving: Arriving | None = None) -> Callable[..., object]:
     """Return the forward and backward pass of a module as one function of its inputs.
 
     It returns the results, behind them the inputs that are written over and have another history then; for each input
     that wants a gradient what adds up to it, in the order in which it arrives: eager mode adds it to what has arrived
-    from elsewhere, piece by piece; and the numbers of those inputs. `arrival` are the strides of the gradients for
-    results that can have one, None where none arrives, if that is known.
+    from elsewhere, piece by piece; and the numbers of those inputs. Gradients lie like the results, unless it is known
+    how they are `arriving`.
     """
     wanted = [isinstance(arg, Tensor) and arg.requires_grad and torch.is_grad_enabled() for arg in args]
 
@@ -116,13 +118,14 @@ def joint(
         if not differentiable:
             return results, [], written
         strides: list[int] = []
-        if arrival is not None:
+        if arriving is not None:
+            arrival = arriving([results[at].shape for at in differentiable])
             strides = [*chain.from_iterable(found for found in arrival if found is not None)]
             differentiable = [at for at, found in zip(differentiable, arrival, strict=True) if found is not None]
         tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
-        arriving = torch.ops.outgrow.elsewhere(tensors, differentiable, strides)
+        gradients = torch.ops.outgrow.elsewhere(tensors, differentiable, strides)
         with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
-            found = addends([results[at] for at in differentiable], leaves, arriving)
+            found = addends([results[at] for at in differentiable], leaves, gradients)
         return [item.detach() if isinstance(item, Tensor) else item for item in results], found, written
 
     return both

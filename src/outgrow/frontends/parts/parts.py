@@ -25,10 +25,10 @@ from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.parts.aliases import made_of
 from outgrow.frontends.parts.ample import with_room_for
-from outgrow.frontends.parts.arrivals import Arrival, Beginning, arrival_of, begin_alike
+from outgrow.frontends.parts.arrivals import Arrival, Beginning, Foretold, arrival_of, begin_alike
 from outgrow.frontends.parts.between import Version, note_writes, versions
 from outgrow.frontends.parts.floats import floats_of, numbers
-from outgrow.frontends.parts.joint import as_traced, joint, origin_of, primal
+from outgrow.frontends.parts.joint import Arriving, as_traced, joint, origin_of, primal
 from outgrow.frontends.parts.passes import Waiting, gradients, returned
 from outgrow.frontends.parts.shared_budget import (
     NOBODY,
@@ -82,6 +82,8 @@ class Part:
         self._floats, self._by_number = floats_of(module), False
         self._ready: dict[Hashable, Ready] = {}
         self._others: dict[tuple[Hashable, Arrival], Ready] = {}
+        self._foretold: dict[tuple[bool, ...], Foretold] = {}
+        """By which inputs want a gradient."""
 
     def __call__(self, *args: object) -> object:
         """Run the forward pass; with gradients, the results know their backward pass.
@@ -132,8 +134,9 @@ class Part:
         ready = self._ready.get(key)
         others = shared.others_bytes(args)
         if ready is None:
+            foretold = self._foretold.get(_wanted(args)) if torch.is_grad_enabled() else None
             try:
-                captured = self._captured(args)
+                captured = self._captured(args, None if foretold is None else foretold.arrival)
             except Uncapturable:
                 if self._by_number or not self._floats:
                     raise
@@ -141,7 +144,10 @@ class Part:
                 return self._prepared(shared, args)
             gc.collect()  # what the compilers have left behind
             shared.platform.trim()
-            self._use(shared, key, planned(shared, captured, self._origin, args, others, None))
+            ready = planned(shared, captured, self._origin, args, others, None)
+            if foretold is not None:
+                ready.open, ready.places = foretold.open, foretold.places
+            self._use(shared, key, ready)
             self._drop_oldest(shared)
             if len(self._ready) == _MANY:
                 begins = self._origin.begins
@@ -161,12 +167,12 @@ class Part:
 
         return kind, next(filter(is_right, count()))
 
-    def _captured(self, args: Sequence[object], arrival: Arrival | None = None) -> Captured:
+    def _captured(self, args: Sequence[object], arriving: Arriving | None = None) -> Captured:
         if self._by_number:
             for item, number in zip(self._floats, numbers(self._floats, args), strict=True):
                 item.number = number
         try:
-            captured = capture(joint(self._module, args, arrival), (), (), [plain(arg) for arg in args])
+            captured = capture(joint(self._module, args, arriving), (), (), [plain(arg) for arg in args])
         except Uncapturable as refusal:
             raise Uncapturable(str(refusal).removesuffix(DROP_IN)) from refusal
         inside = replace(captured, outside=Outside())  # Dynamo guards what is outside; the inputs are not to be held
@@ -190,6 +196,7 @@ class Part:
             found = planned(shared, captured, self._origin, asked.args, others, None)
             found.number, found.open, found.places = asked.ready.number, asked.ready.open, asked.ready.places
             found.seen, found.is_known = asked.ready.seen, True  # there gradients are switched on
+            self._foretold[_wanted(asked.args)] = Foretold.by(arrival, found.open, found.places)
             self._use(shared, key, found)
         self._drop_oldest(shared)
         ready = self._ready[key]
@@ -208,7 +215,7 @@ class Part:
         """Return the part captured for gradients of this arrival; None if its forward pass is another one."""
         old = asked.ready.captured
         with begun.again():
-            captured = self._captured(asked.args, arrival)
+            captured = self._captured(asked.args, lambda _shapes: arrival)
         return captured if begin_alike(old.graph, captured.graph) else None
 
     def _replan(self, shared: Shared, key: Hashable, args: Sequence[object], others: int) -> None:
@@ -379,9 +386,9 @@ def _so_many(addends: Sequence[Tensor | None], count: int) -> list[Tensor | None
     return [*there[: count - 1], *last, *(None for _ in range(count - len(there)))]
 
 
-def _wanted(args: Sequence[object]) -> list[bool]:
+def _wanted(args: Sequence[object]) -> tuple[bool, ...]:
     """Whether the gradient of each input is wanted."""
-    return [isinstance(arg, Tensor) and arg.requires_grad for arg in args]
+    return tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
 
 
 def _again(ready: Ready, args: Sequence[object]) -> list[object]:
