@@ -61,6 +61,12 @@ def test_the_inner_one_of_joined_dimensions_is_not_cut() -> None:
     assert cuts(Call("aten.view.default", (Operand(0, (24,)), (4, 6)), ((4, 6),))) == ["i0"]
 
 
+def test_a_dimension_of_one_may_be_new() -> None:
+    """Beside one of which each worker has one, as `torch.kron` makes them."""
+    call = Call("aten.view.default", (Operand(0, (4, 2)), (4, 1, 2, 1)), ((4, 1, 2, 1),))
+    assert cuts(call) == ["i0", "i2"]
+
+
 def test_results_share_their_variables() -> None:
     """Along the batch, the gradients of weight and bias are partial; along output channels, that of the input is."""
     y, x, w = Operand(0, (4, 8, 8)), Operand(1, (4, 6, 8)), Operand(2, (8, 6, 3))

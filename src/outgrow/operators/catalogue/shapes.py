@@ -25,7 +25,7 @@ def view(call: Call) -> list[Result | None]:
             read.append(_joined([i[axis] for axis in outer], [shape[axis] for axis in outer]))
         elif len(outer) == 1:
             read += _divided(i[outer[0]], [x.shape[axis] for axis in inner])
-        else:
+        elif inner:
             read += [ALL for _ in inner]
             for axis in outer:
                 at[axis] = ALL
