@@ -230,7 +230,8 @@ class Entries:
             remark(_ASKED.format(asked.line or "in a library"))
             return
         found = next((name for item in alike if (name := item.outside.other()) is not None), None)
-        counter = next((counter for item in alike for counter in item.counters), None)
+        looking = (item for item in alike if not item.guards_hold(self._training))
+        counter = next((counter for item in looking for counter in item.counters), None)
         if found is None and counter is not None:
             remark(_LOOKED.format(title(counter.slot)))
             return

@@ -1,11 +1,12 @@
 """Numbers that a step finds outside are those of the call, and those that it changes are changed once a call."""
 
+import site
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,31 @@ from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.outside import Changed, Outside
 from outgrow.frontends.user.reach import reached
 
+PACKAGE = """
+class Progress:
+    def __init__(self):
+        self.calls = 0
+
+class Every:
+    def __init__(self, count):
+        self.count, self.progress = count, Progress()
+
+    def is_due(self):
+        self.progress.calls += 1
+        return self.progress.calls % self.count == 0
+"""
+"""Of a package, whose code is not looked at."""
 COUNT = 0
 FACTOR = 1.0
 loss = 0.0
+
+
+def installed(source: str) -> Any:
+    """A module of this text, as if it were of an installed package."""
+    module = sys.modules["every"] = ModuleType("every")
+    module.__file__ = str(Path(site.getsitepackages()[0]) / "every.py")
+    exec(compile(source, module.__file__, "exec"), vars(module))
+    return module
 
 
 class Trainer:
@@ -36,6 +59,7 @@ class Trainer:
         self.optimizer = SGD(self.model.parameters(), lr=0.1)
         self.count, self.seen, self.config = 0, 0, SimpleNamespace(weight=1.0)
         self.table = {"count": 0, "other": 0}
+        self.every = installed(PACKAGE).Every(2)
 
     def trained(self, loss: Tensor, *, updates: bool = True) -> Tensor:
         loss.backward()
@@ -58,6 +82,9 @@ class Trainer:
     def counted_from_the_class(self, x: Tensor) -> Tensor:
         self.steps += 1
         return self.trained(self.loss(x) * self.steps)
+
+    def counted_by_a_package(self, x: Tensor) -> Tensor:
+        return self.trained(self.loss(x), updates=self.every.is_due())
 
     def counted_globally(self, x: Tensor) -> Tensor:
         global COUNT  # noqa: PLW0603
@@ -82,6 +109,7 @@ STEPS: dict[str, Callable[[Trainer], Callable[[Tensor], Tensor]]] = {
     "entry": lambda trainer: trainer.tabled,
     "global variable": lambda trainer: trainer.counted_globally,
     "closure": closing,
+    "object of a package": lambda trainer: trainer.counted_by_a_package,
 }
 
 
@@ -108,6 +136,7 @@ def test_numbers_that_a_step_changes_are_those_of_eager(name: str, room: int, mo
     assert trained(step, planned) == expected
     assert (vars(planned).get("steps"), planned.count) == (vars(eager).get("steps"), eager.count)
     assert (planned.table, COUNT in (0, 5)) == (eager.table, True)
+    assert planned.every.progress.calls == eager.every.progress.calls
 
 
 @pytest.mark.filterwarnings("ignore:.*captured")

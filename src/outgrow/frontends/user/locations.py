@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from outgrow.frontends.user.configuration import is_opaque
 from outgrow.frontends.user.drawn import is_filled
-from outgrow.frontends.user.refusals import is_of_a_library
+from outgrow.frontends.user.refusals import in_package, is_of_a_library
 
 MISSING = object()
 Root: TypeAlias = dict[str, Any] | CellType
@@ -118,6 +118,15 @@ def of_class(owner: object, name: str) -> Iterator[object]:
 def is_of_the_user(kind: type) -> bool:
     """Whether a class is neither Python's nor of an installed package."""
     return not _is_library(kind.__module__)
+
+
+@cache
+def is_of_a_package(kind: type) -> bool:
+    """Whether a class is of an installed package, and has none of torch's among its bases, of which others know."""
+    modules = [sys.modules.get(base.__module__) for base in kind.__mro__]
+    files = [file for file in (getattr(module, "__file__", None) for module in modules) if file]
+    is_of_torch = any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__)
+    return bool(files) and in_package(files[0]) is not None and not is_of_torch
 
 
 @cache

@@ -8,7 +8,8 @@
 What it calls by name, a function, a method or an object of the user's, is looked at as well, with what it is given, and
 so is all that wraps a function. What torch calls is looked at for itself: forward passes of the modules in training,
 hooks, and the passes of a `torch.autograd.Function`. Of a container that is used as a whole, the functions in it are
-looked at; of an object that is, the methods that operators call. What is reached in other ways, as an attribute of an
+looked at; of an object that is, the methods that operators call. Of an object of an installed package, whose code is
+not looked at, any number may be read, and of objects below it. What is reached in other ways, as an attribute of an
 object in a list, is not seen.
 """
 
@@ -29,7 +30,7 @@ from torch.optim import Optimizer
 from outgrow.frontends.user.configuration import NUMBERS, is_configuration, is_opaque
 from outgrow.frontends.user.drawn import wrapped_by, wraps
 from outgrow.frontends.user.hooks import hooks
-from outgrow.frontends.user.locations import MISSING, Location, is_of_the_user, of_class
+from outgrow.frontends.user.locations import MISSING, Location, is_of_a_package, is_of_the_user, of_class
 from outgrow.frontends.user.reads import IMPORT, SUPER, Path, reads
 from outgrow.frontends.user.refusals import is_of_a_library
 
@@ -44,6 +45,8 @@ _OWNING = (*_PLAIN, ndarray, Tensor, nn.Module)
 """Whose methods read what they have."""
 _MOST_FUNCTIONS = 1 << 12
 _MOST_ITEMS = 256
+_DEEPEST = 3
+"""Objects of packages are looked into this far."""
 _LONGEST = 16
 """No location is looked at that is further down, as an object that refers to itself would have."""
 Locations = tuple[Location, ...]
@@ -128,6 +131,7 @@ class _Reach:
     functions: dict[object, FunctionType] = field(default_factory=dict[object, FunctionType])
     holders: dict[tuple[str, int], Location] = field(default_factory=dict[tuple[str, int], Location])
     modules: dict[int, tuple[nn.Module, Location]] = field(default_factory=dict[int, tuple[nn.Module, Location]])
+    looked_into: dict[int, object] = field(default_factory=dict[int, object])
 
     def given(self, name: str, value: object) -> Locations:
         """Return the location of an argument, if it is an object that signatures do not describe."""
@@ -224,6 +228,15 @@ class _Reach:
             elif value is not MISSING and (is_opaque(value) or is_configuration(value)) and not isinstance(value, type):
                 for method in _operators(type(value)):
                     self.meet(method, _Given().behind(location))
+                self._look_into(location, value)
+
+    def _look_into(self, location: Location, value: object, depth: int = _DEEPEST) -> None:
+        """Note all numbers of an object of a package, and of those of packages that it has."""
+        if depth and is_of_a_package(type(value)) and id(value) not in self.looked_into:
+            self.looked_into[id(value)] = value
+            self._use_numbers([location])
+            for name, item in list(getattr(value, "__dict__", {}).items())[:_MOST_ITEMS]:
+                self._look_into(location.below((name,)), item, depth - 1)
 
     def _use_numbers(self, locations: Iterable[Location]) -> None:
         """Note all numbers that objects at locations have of their own, of which any may be read."""

@@ -206,13 +206,13 @@ def _line(traceback: TracebackType | None) -> str:
     """Return the user's line, and that of an installed package behind it, other than torch, where it went wrong."""
     frames = reversed([*walk_tb(traceback)])
     behind = takewhile(lambda item: is_of_a_library(item[0].f_code.co_filename), frames)
-    others = ((frame, line, _in_package(frame.f_code.co_filename)) for frame, line in behind)
+    others = ((frame, line, in_package(frame.f_code.co_filename)) for frame, line in behind)
     found = next((_at(frame, line, name) for frame, line, name in others if name), None)
     return f"{user_line(traceback) or 'the step'}{(found and f', in {found}') or ''}"
 
 
 @cache
-def _in_package(file: str) -> str | None:
+def in_package(file: str) -> str | None:
     """Return the path of a file within the installed packages; None for torch, outgrow, and what is not installed."""
     path = str(Path(file).resolve())
     if path.startswith((*_TORCH, *_OUTGROW)):
