@@ -26,11 +26,10 @@ needs more room than there is, everything is swapped, which fits whenever the bu
 from outgrow.analysis.liveness import Gap
 from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
-from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.lanes import Booking, Lanes
 from outgrow.planning.published.lineage import rebuild_all
-from outgrow.planning.published.profile import Profile, profile_of
+from outgrow.planning.published.profile import Profile, captured_profile, profile_of
 from outgrow.planning.published.regeneration import Regeneration
 from outgrow.planning.published.triggers import SwapSchedule, latest_trigger, triggered
 
@@ -43,8 +42,7 @@ def capuchin(problem: Problem) -> tuple[Decision, ...]:
 
     Raises `Infeasible` if the budget is below the floor.
     """
-    profile = profile_of(problem, problem.graph)
-    require_feasible(problem, problem.graph)
+    profile = captured_profile(problem)
     regeneration = _chosen_to_recompute(problem, profile)
     graph, decisions = rebuild_all(problem.graph, regeneration.rebuilt())
     found = _swapped(problem, graph)

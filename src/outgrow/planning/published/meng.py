@@ -18,10 +18,9 @@ from itertools import chain
 
 from outgrow.analysis.liveness import Gap
 from outgrow.plan import Decision
-from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.phases import maps, turn_of
-from outgrow.planning.published.profile import Profile, profile_of
+from outgrow.planning.published.profile import Profile, captured_profile
 from outgrow.planning.published.refusal import refusal
 from outgrow.planning.published.triggers import SwapSchedule, fewest_away, latest_trigger, promised_bytes, triggered
 
@@ -33,8 +32,7 @@ def meng(problem: Problem) -> tuple[Decision, ...]:
 
     Raises `Infeasible` if the budget is below the floor, or below what storages that are no maps need.
     """
-    profile = profile_of(problem, problem.graph)
-    require_feasible(problem, problem.graph)
+    profile = captured_profile(problem)
     feature_maps = list(maps(profile, problem.graph, turn_of(problem.graph)).values())
     promised = promised_bytes(profile, chain.from_iterable(feature_maps))
     if int(promised.max()) > problem.budget.capacity_bytes:

@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 from outgrow.analysis.liveness import Gap
 from outgrow.plan import Decision, Piece, Swap
 from outgrow.planning.arrays import Integers
-from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
-from outgrow.planning.published.profile import Profile, profile_of
+from outgrow.planning.published.profile import Profile, captured_profile
 from outgrow.planning.published.triggers import promised_bytes
 
 
@@ -63,8 +62,7 @@ def nnabla_window(problem: Problem) -> tuple[Decision, ...]:
 
     Raises `Infeasible` if the budget is below the floor.
     """
-    profile = profile_of(problem, problem.graph)
-    require_feasible(problem, problem.graph)
+    profile = captured_profile(problem)
     window = _Window(profile, problem.budget.capacity_bytes, promised_bytes(profile, profile.gaps))
     for step in range(len(profile.ops)):
         _grow(window, step)

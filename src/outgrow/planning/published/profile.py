@@ -8,6 +8,7 @@ import numpy as np
 from outgrow.analysis.liveness import Gap, gaps, live_bytes
 from outgrow.ir.graph import Graph, Op
 from outgrow.planning.arrays import Integers, Reals
+from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 
 
@@ -24,6 +25,12 @@ class Profile:
     def elapsed(self) -> Reals:
         """Seconds of arithmetic before each op."""
         return np.concatenate(([0.0], np.cumsum(self.seconds)))
+
+
+def captured_profile(problem: Problem) -> Profile:
+    """Return the profile of the captured graph. Raises `Infeasible` if the budget is below the floor."""
+    require_feasible(problem, problem.graph)
+    return profile_of(problem, problem.graph)
 
 
 def profile_of(problem: Problem, graph: Graph) -> Profile:

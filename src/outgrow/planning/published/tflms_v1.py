@@ -23,10 +23,9 @@ from itertools import chain
 
 from outgrow.analysis.liveness import Gap
 from outgrow.plan import Decision
-from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.phases import maps, turn_of
-from outgrow.planning.published.profile import Profile, profile_of
+from outgrow.planning.published.profile import Profile, captured_profile
 from outgrow.planning.published.refusal import refusal
 from outgrow.planning.published.triggers import SwapSchedule, fewest_away, promised_bytes, triggered
 
@@ -36,8 +35,7 @@ def tflms_v1(problem: Problem) -> tuple[Decision, ...]:
 
     Raises `Infeasible` if the budget is below the floor, or below what storages that are no maps need.
     """
-    profile = profile_of(problem, problem.graph)
-    require_feasible(problem, problem.graph)
+    profile = captured_profile(problem)
     tensors = _tensors(problem, profile)
     swapped = tuple(chain.from_iterable(tensors[: fewest_away(profile, tensors, problem.budget.capacity_bytes)]))
     schedules = (_with_lb(problem, profile, swapped, 1 << power) for power in range(len(profile.ops).bit_length()))

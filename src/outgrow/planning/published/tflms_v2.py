@@ -32,10 +32,9 @@ from outgrow.analysis.liveness import Gap, write_steps
 from outgrow.ir.graph import Graph
 from outgrow.plan import Decision
 from outgrow.planning.arrays import Integers
-from outgrow.planning.floor import require_feasible
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.levels import Levels, levels_of
-from outgrow.planning.published.profile import Profile, profile_of
+from outgrow.planning.published.profile import Profile, captured_profile
 from outgrow.planning.published.refusal import refusal
 from outgrow.planning.published.triggers import triggered
 
@@ -66,8 +65,7 @@ def tflms_v2(problem: Problem) -> tuple[Decision, ...]:
 
     Raises `Infeasible` if the budget is below the floor, or if not even threshold 1 fits.
     """
-    profile = profile_of(problem, problem.graph)
-    require_feasible(problem, problem.graph)
+    profile = captured_profile(problem)
     distances = _distances(problem.graph, profile)
     knobs = _tuned(problem, distances)
     found = triggered(problem, profile, _triggers(distances, knobs))
