@@ -92,7 +92,7 @@ def data_parallel_peak_bytes(step: "Dataflow", workers: int) -> int:
 
     A tensor of as many elements as a parameter is taken for a gradient. The batch is whole: every worker is given it.
     """
-    from outgrow.planning.partition.footprint import peak_bytes
+    from outgrow.planning.partition.footprint import dataflow_peak_bytes
 
     sizes = {prod(tensor.shape) for tensor in step.tensors.values() if tensor.trained}
     tensors = {
@@ -101,7 +101,7 @@ def data_parallel_peak_bytes(step: "Dataflow", workers: int) -> int:
         else replace(tensor, shape=(-(-prod(tensor.shape) // workers),))
         for name, tensor in step.tensors.items()
     }
-    return peak_bytes(replace(step, tensors=tensors), {})
+    return dataflow_peak_bytes(replace(step, tensors=tensors), {})
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:

@@ -20,7 +20,7 @@ from outgrow.operators.dataflow import Node
 from outgrow.operators.strategies import description
 from outgrow.operators.tdl import Call
 from outgrow.planning.partition.agenda import Agenda, Job, agenda
-from outgrow.planning.partition.footprint import peak_bytes
+from outgrow.planning.partition.footprint import dataflow_peak_bytes
 from outgrow.planning.partition.shares import Shares
 
 ITEM_BYTES = 4
@@ -77,7 +77,7 @@ def _has_room(calls: Sequence[fx.Node], found: Agenda, shares: Shares) -> bool:
     nodes, part = shares.step.by_name, shares.partition
     names = (calls[at].name for at in found.order)
     other = replace(shares.step, nodes=tuple(nodes[name] for name in names if name in nodes))
-    growth = peak_bytes(other, {}) / part.in_core_peak_bytes
+    growth = dataflow_peak_bytes(other, {}) / part.in_core_peak_bytes
     return growth <= MORE_MEMORY or growth * part.peak_bytes_per_worker <= (part.memory_bytes or 0.0)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from outgrow.operators.dataflow import Dataflow
 
 
-def peak_bytes(step: Dataflow, received: Mapping[str, float]) -> int:
+def dataflow_peak_bytes(step: Dataflow, received: Mapping[str, float]) -> int:
     """Return the most bytes that are live at once while a step runs, including those `received` for each node.
 
     A view takes memory of its own where it had to be received, since it is cut otherwise than what it views.

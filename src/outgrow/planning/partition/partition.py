@@ -26,7 +26,7 @@ from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import GATHERED, Dataflow, Node, Tensor
 from outgrow.operators.strategies import Split, Strategy, pieces, strategies
 from outgrow.operators.tdl import Call
-from outgrow.planning.partition.footprint import peak_bytes
+from outgrow.planning.partition.footprint import dataflow_peak_bytes
 from outgrow.planning.partition.lacking import WHOLE
 from outgrow.planning.partition.level import Level, divided_once
 from outgrow.planning.partition.options import Terms, used_by_nodes
@@ -133,9 +133,9 @@ def _divided(
     undescribed = tuple(operator for operator in operators if entry_of(operator) is None)
     lasting = sum(tensor.size_bytes for tensor in part.tensors.values() if tensor.lasting)
     received: Mapping[str, float] = levels[-1].received if levels else {}
-    peak = peak_bytes(part, received)
+    peak = dataflow_peak_bytes(part, received)
     found = tuple(_with_gathers(level, step, room) for level in levels)
-    return Partition(found, undescribed, lasting, peak, peak_bytes(step, {}))
+    return Partition(found, undescribed, lasting, peak, dataflow_peak_bytes(step, {}))
 
 
 def _without_gathers(step: Dataflow, room: Room) -> Dataflow:
