@@ -14,7 +14,7 @@ from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import conditions_of, tried
 from outgrow.planning.search.choice import SwapRule
 from outgrow.planning.search.contracted import contracted
-from outgrow.planning.search.residence import residence_of
+from outgrow.planning.search.residence import residence
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.search.space import space_of
 from tests.graphs import graphs
@@ -70,7 +70,7 @@ def test_no_op_holds_more_than_the_contracted_one_that_it_belongs_to(graph: Grap
     small = contracted(whole)
     policies = (np.zeros_like(whole.start), np.zeros_like(small.space.start))
     (seconds, live, _, _), (fewer, most, _, _) = (
-        residence_of(space.tables, sequence_of(space.tables, policy), policy)
+        residence(space.tables, sequence_of(space.tables, policy), policy)
         for space, policy in zip((whole, small.space), policies, strict=True)
     )
     assert (small.spread(small.space.start) == whole.start).all()

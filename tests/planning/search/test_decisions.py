@@ -23,7 +23,7 @@ from outgrow.planning.search import search as search_module
 from outgrow.planning.search.boards import Board
 from outgrow.planning.search.choice import FARTHEST, PARTLY, SwapRule
 from outgrow.planning.search.decisions import decisions_of
-from outgrow.planning.search.residence import residence_of
+from outgrow.planning.search.residence import Residence, residence
 from outgrow.planning.search.search import search
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.search.space import space_of
@@ -56,7 +56,8 @@ PROBLEM = Problem(GRAPH, {op.name: Cost(1.0) for op in GRAPH.ops}, MACHINE, Budg
 def test_gaps_that_free_too_little_have_no_schedule() -> None:
     """The last op needs 48 bytes whatever rests before it, with and without a copy on its way out."""
     space = space_of(PROBLEM, GRAPH)
-    seconds, live, gaps, _ = residence_of(space.tables, sequence_of(space.tables, space.start), space.start)
+    sequence = sequence_of(space.tables, space.start)
+    seconds, live, gaps, _ = Residence.of(residence(space.tables, sequence, space.start))
     assert len(gaps.begin) == 2
     for moved in (np.zeros(2, np.int64), gaps.size):
         capacity = PROBLEM.budget.capacity_bytes

@@ -17,7 +17,7 @@ from outgrow.plan import Recompute
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.leaving import leaving
 from outgrow.planning.search.decisions import named
-from outgrow.planning.search.residence import residence_of
+from outgrow.planning.search.residence import Residence, residence
 from outgrow.planning.search.sequence import DISCARD, KEEP, REBUILD, sequence_of
 from outgrow.planning.search.space import space_of
 from outgrow.planning.search.tables import tables_of
@@ -43,8 +43,8 @@ def test_a_sequence_is_what_the_laws_derive(
     if sequence.culprit >= 0:
         assert choices.count(KEEP) < len(choices)
         return
-    residence = residence_of(tables, sequence, policy)
-    names = named(space, sequence, residence.over)
+    there = Residence.of(residence(tables, sequence, policy))
+    names = named(space, sequence, there.over)
     derived = apply_laws(rewritten, names.decisions)
     verify(derived, captured=graph, leeway=Leeway(in_place=IN_PLACE, quiet=QUIET))
     assert [op.name for op in derived.ops] == list(names.ops)
@@ -57,7 +57,7 @@ def test_a_sequence_is_what_the_laws_derive(
         for name in staying - stowed:
             for at in range(lifetimes(derived)[name].birth):
                 held[at] += derived.storages[name].size_bytes
-    assert residence.live.tolist() == held
+    assert there.live.tolist() == held
     expected = [
         # what is stowed has a copy of its first version
         (
@@ -71,7 +71,7 @@ def test_a_sequence_is_what_the_laws_derive(
     ]
     found = [
         (int(begin), int(end), names.instances[one], bool(dirty), int(size))
-        for one, begin, end, size, dirty, _ in zip(*residence.gaps, strict=True)
+        for one, begin, end, size, dirty, _ in zip(*there.gaps, strict=True)
         if begin >= 0 and end < len(names.ops)
     ]
     assert sorted(found) == expected
@@ -91,7 +91,7 @@ def policy_of(graph: Graph, **rests: int) -> tuple[list[str], list[str]]:
         storage = space.names.index(name)
         policy[tables.use_start[storage + 1] - 2] = choice
     sequence = sequence_of(tables, policy)
-    names = named(space, sequence, residence_of(tables, sequence, policy).over)
+    names = named(space, sequence, Residence.of(residence(tables, sequence, policy)).over)
     return [name for name in names.ops if "$" in name], [
         decision.storage for decision in names.decisions if isinstance(decision, Recompute)
     ]
@@ -152,7 +152,7 @@ def test_a_result_of_the_step_is_not_written_over_what_may_leave() -> None:
     tables = tables_of(problem_of(graph, 1 << 40), graph)
     policy = np.full(len(tables.use_at), KEEP, dtype=np.int8)
     sequence = sequence_of(tables, policy)
-    found = residence_of(tables, sequence, policy)
+    found = Residence.of(residence(tables, sequence, policy))
     assert found.over.tolist() == [0, 0, 1, 0]
     assert [(tuple(graph.storages)[one], begin, end) for one, begin, end in zip(*found.gaps[:3], strict=True)] == [
         ("a", 0, 3)

@@ -14,7 +14,7 @@ import numpy as np
 from outgrow.plan import Decision, Piece, Recompute, Reuse, Stow, Swap
 from outgrow.planning.arrays import Integers
 from outgrow.planning.search.annealing import Trial, conditions_of, scheduled
-from outgrow.planning.search.residence import Gaps
+from outgrow.planning.search.residence import Gaps, Residence
 from outgrow.planning.search.sequence import OpSequence, sequence_of
 from outgrow.planning.search.space import Space
 from outgrow.planning.search.transfers import Transfers
@@ -24,11 +24,11 @@ from outgrow.rewriting.recompute import unused_suffix
 def decisions_of(space: Space, trial: Trial) -> tuple[Decision, ...]:
     """Return the decisions that a trial means: the same schedule once more, with the names of what it moves."""
     sequence = sequence_of(space.tables, trial.policy)
-    (_, _, fields, over), found = scheduled(conditions_of(space), sequence, trial.policy, trial.rule)
-    gaps = Gaps(*fields)
-    names = named(space, sequence, over)
-    storages = [names.instances[int(instance)] for instance in gaps.instance]
-    return (*names.decisions, *_transferred(names.ops, storages, gaps, Transfers(*found)))
+    held, moved = scheduled(conditions_of(space), sequence, trial.policy, trial.rule)
+    found = Residence.of(held)
+    names = named(space, sequence, found.over)
+    storages = [names.instances[int(instance)] for instance in found.gaps.instance]
+    return (*names.decisions, *_transferred(names.ops, storages, found.gaps, Transfers(*moved)))
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,12 @@ class Residence(NamedTuple):
     gaps: Gaps
     over: Integers
 
+    @classmethod
+    def of(cls, fields: "PlainResidence") -> "Residence":
+        """Return what compiled code hands over as plain fields."""
+        seconds, live, gaps, over = fields
+        return cls(seconds, live, Gaps(*gaps), over)
+
 
 PlainResidence: TypeAlias = tuple[
     Reals, Integers, tuple[Integers, Integers, Integers, Integers, Flags, Flags], Integers
@@ -51,15 +57,9 @@ PlainResidence: TypeAlias = tuple[
 """The fields of `Residence`, those of `Gaps` among them."""
 
 
-def residence_of(tables: Tables, sequence: OpSequence, policy: Policy) -> Residence:
-    """Return what the instances of a sequence hold under the policy that the sequence comes from."""
-    seconds, live, gaps, over = residence(tables, sequence, policy)
-    return Residence(seconds, live, Gaps(*gaps), over)
-
-
 @compiled
 def residence(tables: Tables, sequence: OpSequence, policy: Policy) -> PlainResidence:
-    """The fields of `Residence`, those of `Gaps` among them.
+    """What the instances of a sequence hold under the policy that the sequence comes from: the fields of `Residence`.
 
     Of a storage that stays, only the first instance does; others are by-products of building another storage again.
     """
