@@ -12,7 +12,7 @@ alone, a death needs all that touch), which `ideals` draws on. Everything agrees
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -141,12 +141,28 @@ def window(jobs: Jobs, order: Sequence[int], begin: int, end: int) -> Jobs:
     A storage that a job behind the window touches does not die in it. Any order of the window fits between the
     same two ends, and what it holds at each job is what the whole order holds there.
     """
-    inside = order[begin:end]
-    number = {job: at for at, job in enumerate(inside)}
     left = list(jobs.uses)
     held = jobs.start_bytes + sum(_added(jobs, job, left) for job in order[:begin])
-    counts = _touches(jobs, inside)
-    mortal = [storage for storage, count in counts.items() if count == left[storage]]
+    return _some(jobs, order[begin:end], held, lambda storage, count: count == left[storage])
+
+
+def alone(jobs: Jobs, begin: int, end: int) -> Jobs:
+    """Return the jobs from `begin` to `end`, in their order, as if nothing but what they bring into being took room.
+
+    A storage dies with the last of these jobs that touches it, even if later jobs touch it too.
+    """
+    inside = range(begin, end)
+    return _some(jobs, inside, 0, lambda storage, _: jobs.births[storage] in inside)
+
+
+def _some(jobs: Jobs, inside: Sequence[int], start_bytes: int, dies: Callable[[int, int], bool]) -> Jobs:
+    """Return some jobs, numbered in their order, before which so much is held.
+
+    `dies` says whether a storage dies with the last of them, given how many of them touch it.
+    """
+    number = {job: at for at, job in enumerate(inside)}
+    counts = Counter(storage for job in inside for storage in jobs.touches[job])
+    mortal = [storage for storage, count in counts.items() if dies(storage, count)]
     renumbered = {storage: at for at, storage in enumerate(mortal)}
     born_here = {storage: number[birth] for storage in counts if (birth := jobs.births[storage]) in number}
     lasting = [jobs.lasting[job] for job in inside]
@@ -162,38 +178,7 @@ def window(jobs: Jobs, order: Sequence[int], begin: int, end: int) -> Jobs:
         tuple(counts[storage] for storage in mortal),
         tuple(born_here.get(storage) for storage in mortal),
         tuple(lasting),
-        held,
-    )
-
-
-def _touches(jobs: Jobs, inside: Iterable[int]) -> Counter[int]:
-    """Return how many of some jobs touch each mortal storage, in the order in which they touch them first."""
-    return Counter(storage for job in inside for storage in jobs.touches[job])
-
-
-def alone(jobs: Jobs, begin: int, end: int) -> Jobs:
-    """Return the jobs from `begin` to `end`, in their order, as if nothing but what they bring into being took room.
-
-    A storage dies with the last of these jobs that touches it, even if later jobs touch it too.
-    """
-    inside = range(begin, end)
-    counts = _touches(jobs, inside)
-    births: dict[int, int] = {}
-    for storage in counts:
-        birth = jobs.births[storage]
-        if birth is not None and begin <= birth < end:
-            births[storage] = birth - begin
-    renumbered = {storage: at for at, storage in enumerate(births)}
-    return Jobs(
-        tuple(tuple(other - begin for other in jobs.predecessors[job] if other >= begin) for job in inside),
-        jobs.born_bytes[begin:end],
-        jobs.workspace_bytes[begin:end],
-        tuple(tuple(renumbered[one] for one in jobs.touches[job] if one in renumbered) for job in inside),
-        tuple(jobs.sizes[storage] for storage in births),
-        tuple(counts[storage] for storage in births),
-        tuple(births.values()),
-        jobs.lasting[begin:end],
-        0,
+        start_bytes,
     )
 
 
