@@ -53,7 +53,7 @@ class Knobs:
 
 @dataclass(frozen=True)
 class _Distances:
-    """The gaps of a graph with the levels at their ends: of the producer, of the op before and of the op after."""
+    """The gaps of a graph, the levels of its ops, and of each gap that of the op that made what rests (None: no op)."""
 
     profile: Profile
     levels: Levels
