@@ -13,7 +13,6 @@ import torch
 from outgrow.runtime.program import Geometry
 from outgrow.runtime.recording import Moment
 from outgrow.runtime.resting import Extent
-from outgrow.runtime.score import Score
 
 
 class DeviceMemory(Protocol):
@@ -76,10 +75,6 @@ class DeviceMemory(Protocol):
 
     def freed(self, size_bytes: int, address: int) -> None:
         """Note that a storage of this size at this address is gone."""
-        ...
-
-    def score(self, there: Mapping[str, torch.UntypedStorage]) -> Score | None:
-        """Return what is the same in every run of the program, if anything; the user's storages `there` do not move."""
         ...
 
     def watch(self) -> None:

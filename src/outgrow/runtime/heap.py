@@ -100,9 +100,6 @@ class Heap:
         if size_bytes >= arena.LEAST_BYTES and is_on_heap(address):
             trim()
 
-    def score(self, there: Mapping[str, torch.UntypedStorage]) -> None:
-        """There is no score: addresses differ from run to run."""
-
     def watch(self) -> None:
         arena.keep_at_most(0)
         _ = self.high_water_bytes

@@ -228,10 +228,6 @@ class PlannedMemory:
     def freed(self, size_bytes: int, address: int) -> None:
         """Do nothing: others have been planned to lie there."""
 
-    def score(self, there: Mapping[str, torch.UntypedStorage]) -> Score | None:
-        """A run has a score if nobody asks for the times of operators."""
-        return None if self.is_timed else self.arena.score(self.program, there)
-
     def watch(self) -> None:
         raise AssertionError("operators of a device are rehearsed before the step is planned")
 

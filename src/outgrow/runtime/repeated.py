@@ -15,6 +15,7 @@ from outgrow.analysis.timeline import Lane
 from outgrow.ir.graph import SwapOut
 from outgrow.runtime.execute import Outcome, Run, by_program, require_as_captured
 from outgrow.runtime.numbered import numbers_of
+from outgrow.runtime.planned_arena import PlannedMemory
 from outgrow.runtime.program import Call, Item, Lookup
 from outgrow.runtime.recording import Held, Recording
 from outgrow.runtime.rerun import Rerun
@@ -164,14 +165,13 @@ def execute(run: Running) -> Outcome:
 def again(run: Run, noted: Held | None, staying: Iterable[str]) -> Running:
     """Return a run by numbers or from a score, in place of a run that has not begun; if there is neither, that run.
 
-    A run by numbers observes nothing. One from a score needs what an earlier run of the program has `noted` that it
-    held, and which of the user's storages are `staying` where they are.
+    A run by numbers observes nothing. One from a score tells no times of operators, and needs what an earlier run of
+    the program has `noted` that it held, and which of the user's storages are `staying` where they are.
     """
-    program = run.program
-    if program.addresses is None:
+    program, memory = run.program, run.memory
+    if not isinstance(memory, PlannedMemory):
         return run if run.observe else Rerun(run, numbers_of(program))
     rests = program.lasting == program.stowed and program.lasting <= run.storages.keys()
-    if noted is None or not rests:
+    if noted is None or memory.is_timed or not rests:
         return run
-    score = run.memory.score({name: run.storages[name] for name in staying})
-    return run if score is None else Repeated(run, score, noted)
+    return Repeated(run, memory.arena.score(program, {name: run.storages[name] for name in staying}), noted)
