@@ -11,14 +11,12 @@ since storages cannot change places then, what outlives the step stays in memory
 """
 
 import ctypes
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from outgrow.remarks import remark
 from outgrow.runtime import native
 
 CHUNK_BYTES = 2 << 20
@@ -31,6 +29,22 @@ _MISSING = (
     "outgrow finds no C++ compiler that works, so steps are slower, and weights and optimizer state stay in memory. "
     "Install g++, or name a compiler in the environment variable CXX."
 )
+_ADDRESS, _BYTES, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_FUNCTIONS: native.Functions = {
+    "arena_install": (None,),
+    "arena_resting_bytes": (_BYTES,),
+    "arena_rise_bytes": (_BYTES,),
+    "arena_watch": (None,),
+    "arena_watched": (_BYTES, ctypes.POINTER(_BYTES)),
+    "arena_keep_at_most": (None, _BYTES),
+    "arena_expect": (None, _BYTES, _BYTES, _ADDRESS),
+    "arena_fill": (_INT, _ADDRESS, _BYTES),
+    "arena_lend": (_INT, _ADDRESS, _BYTES),
+    "arena_adopt": (None, _ADDRESS, _BYTES),
+    "arena_exchange": (None, _ADDRESS, _ADDRESS),
+    "arena_reach_from": (None, _ADDRESS, _INT, _INT),
+    "arena_is_loaded": (ctypes.c_bool, _ADDRESS),
+}
 
 
 def install() -> bool:
@@ -143,22 +157,4 @@ def _ready() -> ctypes.CDLL:
 @cache
 def _library() -> ctypes.CDLL | None:
     """Return the compiled arena, from the cache folder if it is there; None where it cannot be made."""
-    try:
-        library = native.load(_SOURCE)
-    except (OSError, subprocess.SubprocessError) as error:
-        remark(f"{_MISSING} It was said: {native.told(error)}")
-        return None
-    library.arena_resting_bytes.restype = ctypes.c_size_t
-    library.arena_rise_bytes.restype = ctypes.c_size_t
-    library.arena_watched.argtypes = (ctypes.POINTER(ctypes.c_size_t),)
-    library.arena_watched.restype = ctypes.c_size_t
-    library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
-    library.arena_expect.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
-    library.arena_reach_from.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-    library.arena_exchange.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-    library.arena_is_loaded.argtypes = (ctypes.c_void_p,)
-    library.arena_is_loaded.restype = ctypes.c_bool
-    library.arena_fill.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    library.arena_lend.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    library.arena_adopt.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    return library
+    return native.load_or_remark(lambda: _SOURCE, _FUNCTIONS, _MISSING)

@@ -19,10 +19,9 @@ import ctypes
 import importlib.util
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import starmap
 from pathlib import Path
 from typing import TypeVar, final
@@ -30,7 +29,6 @@ from weakref import finalize
 
 import torch
 
-from outgrow.remarks import remark
 from outgrow.runtime import native
 from outgrow.units import round_up
 
@@ -59,6 +57,22 @@ class _Entry(ctypes.Structure):
         ("born", ctypes.c_size_t),
         ("died", ctypes.c_size_t),
     )
+
+
+_ADDRESS, _BYTES, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_FUNCTIONS: native.Functions = {
+    "directed_install": (None,),
+    "directed_table": (_ADDRESS, _INT),
+    "directed_site": (_ADDRESS, _ADDRESS, _ADDRESS, _BYTES, ctypes.POINTER(_Assignment), _BYTES),
+    "directed_close": (None, _ADDRESS),
+    "directed_at": (None, _ADDRESS),
+    "directed_strays": (_BYTES, _ADDRESS),
+    "directed_watch": (_ADDRESS, _INT),
+    "directed_unwatch": (_BYTES,),
+    "directed_entries": (None, _ADDRESS, ctypes.POINTER(_Entry)),
+    "directed_tables": (_BYTES,),
+    "directed_owned": (_BYTES,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,33 +244,5 @@ def _ready(device: torch.device) -> ctypes.CDLL:
 @cache
 def _library(kind: str) -> ctypes.CDLL | None:
     """Return the compiled allocator for a device type; None where it cannot be made."""
-    try:
-        library = native.load(source(kind), ctypes.PyDLL)  # no function of it takes long, or waits for Python
-    except (OSError, subprocess.SubprocessError) as error:
-        remark(f"{_MISSING[kind]} It was said: {native.told(error)}")
-        return None
-    library.directed_table.argtypes = (ctypes.c_int,)
-    library.directed_table.restype = ctypes.c_void_p
-    library.directed_site.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.POINTER(_Assignment),
-        ctypes.c_size_t,
-    )
-    library.directed_site.restype = ctypes.c_void_p
-    library.directed_close.argtypes = (ctypes.c_void_p,)
-    library.directed_close.restype = None
-    library.directed_at.argtypes = (ctypes.c_void_p,)
-    library.directed_at.restype = None
-    library.directed_strays.argtypes = (ctypes.c_void_p,)
-    library.directed_strays.restype = ctypes.c_size_t
-    library.directed_watch.argtypes = (ctypes.c_int,)
-    library.directed_watch.restype = ctypes.c_void_p
-    library.directed_unwatch.restype = ctypes.c_size_t
-    library.directed_entries.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Entry))
-    library.directed_entries.restype = None
-    library.directed_tables.restype = ctypes.c_size_t
-    library.directed_owned.restype = ctypes.c_size_t
-    library.directed_install.restype = None
-    return library
+    # no function of it takes long, or waits for Python
+    return native.load_or_remark(partial(source, kind), _FUNCTIONS, _MISSING[kind], ctypes.PyDLL)

@@ -1,7 +1,7 @@
 """How does C++ of ours come into the process? It is compiled when it is first needed, and kept in the cache folder.
 
 A source is compiled against torch's headers, which takes seconds, once for each text, torch and kind of machine. If
-there is no compiler, or a header is missing, the caller decides what to do.
+there is no compiler, or a header is missing, the caller decides what to do, or it is remarked (`load_or_remark`).
 """
 
 import ctypes
@@ -10,16 +10,22 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 
 from outgrow.files import cache_folder
+from outgrow.remarks import remark
 
 _BUILD_SECONDS = 120
 _MOST_TOLD = 2000
+
+Functions: TypeAlias = Mapping[str, tuple[Any, ...]]
+"""The types of a function's result (None: it has none) and of its arguments, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,21 @@ def load(source: Source, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
     options = [*_flags(source), *source.libraries]  # whichever compiler it is: a library kept serves without one
     key = text + f"{torch.__version__} {platform.machine()} {options}".encode()
     return load_from(cache_folder(source.path.stem) / f"{sha256(key).hexdigest()[:16]}.so", source, kind)
+
+
+def load_or_remark(
+    source: Callable[[], Source], functions: Functions, missing: str, kind: type[ctypes.CDLL] = ctypes.CDLL
+) -> ctypes.CDLL | None:
+    """Return the library of a source, with these functions; None, and a remark on what is missing, if it has none."""
+    try:
+        library = load(source(), kind)
+    except (OSError, subprocess.SubprocessError) as error:
+        remark(f"{missing} It was said: {_told(error)}")
+        return None
+    for name, (result, *arguments) in functions.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
 
 
 def load_from(path: Path, source: Source, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
@@ -82,7 +103,7 @@ def _flags(source: Source) -> list[str]:
     return [*flags, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
 
 
-def told(error: OSError | subprocess.SubprocessError) -> str:
+def _told(error: OSError | subprocess.SubprocessError) -> str:
     """Return what a compiler, or the loader, said when a library could not be made, at most some lines of it."""
     said = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
     text = said.decode(errors="replace") if isinstance(said, bytes) else str(error)
