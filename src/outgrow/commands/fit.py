@@ -35,7 +35,7 @@ class Wish:
 
     vary: str | None
     slowdown: float
-    multiple: int = 1
+    multiple: int
 
 
 def fit(job: Job, wish: Wish, narrator: Narrator) -> None:

@@ -25,7 +25,7 @@ from outgrow.report.progress import Narrator
 _TOLERANCE = 1e-12
 
 
-def divide(job: Job, workers: int, narrator: Narrator, *, verify: bool = False) -> None:
+def divide(job: Job, workers: int, narrator: Narrator, *, verify: bool) -> None:
     """Tell what each worker would hold and receive; before it, check the operators of the step in pieces.
 
     Raises `WrongInPieces` if an operator in pieces does not give what it gives as a whole.

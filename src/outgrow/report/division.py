@@ -62,7 +62,7 @@ class Division:
     in_core_peak_bytes: int
     is_exact: bool
     whole_operators: tuple[str, ...]
-    forecast: Forecast | None = None
+    forecast: Forecast | None
 
     @property
     def share(self) -> float:

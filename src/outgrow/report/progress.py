@@ -50,7 +50,7 @@ class StepLine:
     seconds: float
     process_bytes: int
     budget_bytes: int
-    planning_seconds: float = 0.0
+    planning_seconds: float
 
     def __str__(self) -> str:
         """The line."""

@@ -56,7 +56,7 @@ class _Want:
     block: int
     first: int
     whole: int
-    rest: int = 0
+    rest: int
     gaps: tuple[Range, ...] = ()
 
 

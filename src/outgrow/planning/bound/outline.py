@@ -24,7 +24,7 @@ class Rest:
     end: int
     copy: int | None
     repeat: int | None
-    needed: bool = True
+    needed: bool
 
 
 @dataclass(frozen=True, slots=True)

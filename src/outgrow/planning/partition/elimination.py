@@ -23,8 +23,6 @@ import numpy as np
 from outgrow.planning.arrays import Reals
 from outgrow.planning.partition.elimination_order import elimination_order
 
-MOST_ENTRIES = 1 << 22
-
 Table = Reals
 _Cost: TypeAlias = tuple[tuple[int, ...], Table]
 """Different variables, and a table with an axis for each."""
@@ -147,7 +145,7 @@ class Choices:
             variables, table = tuple(variables[axis] for axis in axes), self._with(table, axes)
         self._costs.append((variables, table))
 
-    def cheapest(self, most_entries: int = MOST_ENTRIES) -> Chosen:
+    def cheapest(self, most_entries: int) -> Chosen:
         """Return the cheapest choices of all variables."""
         order = elimination_order(self.sizes, (scope for scope, _ in self._costs), most_entries)
         places = {variable: place for place, variable in enumerate(order.variables)}

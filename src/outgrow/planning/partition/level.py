@@ -13,13 +13,15 @@ from math import prod
 
 from outgrow.operators.dataflow import Dataflow
 from outgrow.operators.strategies import Partial, Strategy
-from outgrow.planning.partition.elimination import MOST_ENTRIES, Choices, Table
+from outgrow.planning.partition.elimination import Choices, Table
 from outgrow.planning.partition.likeness import kinds
 from outgrow.planning.partition.options import Options, Terms, Used, options_of_nodes, states_of
 from outgrow.planning.partition.room import ADDED, ADDENDS
 
 MOST_CALLS = 1 << 12
 """In steps of at most this many calls, each call is chosen for by itself."""
+MOST_ENTRIES = 1 << 22
+"""How large tables may be then."""
 ROUNDS, MOST_ENTRIES_ALIKE = 2, 1 << 18
 """Up to how many calls around them calls must be alike to be chosen for at once, and how large tables may be then."""
 
