@@ -19,6 +19,7 @@ from hashlib import sha256
 from math import prod
 
 from outgrow.ir.graph import Argument, Graph, Like, Op, Ref, Value, result_values
+from outgrow.ir.layout import is_channels_last
 from outgrow.ir.machine import Device
 from outgrow.operators.arithmetic import flops, moved_bytes, value_bytes
 from outgrow.operators.convolutions import BACKWARD, CONVOLUTION_BACKWARD, GRADIENT, POSITIONS
@@ -115,7 +116,7 @@ def workspace_bound(graph: Graph, op: Op) -> int:
     values = [*reads, *(graph.values[name] for name in result_values(op))]
     largest = max(value_bytes(value) for value in values)
     large = [value for value in values if len(value.shape) > 3 and value_bytes(value) > largest // 64]
-    if not all(_is_channels_last(value) for value in large):
+    if not all(is_channels_last(value.shape, value.strides) for value in large):
         return max(3 * largest, _columns_bytes(reads, values[-1], op) + moved_bytes(graph, op))
     copied = largest if _is_transposed(op) or _is_strided_backward(op) else 0
     return copied + moved_bytes(graph, op) // 50
@@ -150,10 +151,6 @@ def _columns_bytes(reads: Sequence[Value], result: Value, op: Op) -> int:
 
 def _is_transposed(op: Op) -> bool:
     return op.arguments[POSITIONS[op.operator].transposed] is True
-
-
-def _is_channels_last(value: Value) -> bool:
-    return value.shape[1] > 1 and value.strides[1] == 1
 
 
 def cost_key(graph: Graph, op: Op) -> str:

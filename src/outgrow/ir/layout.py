@@ -43,6 +43,11 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def is_channels_last(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the channels of a tensor lie side by side; of one with a single channel, that cannot be told."""
+    return shape[1] > 1 and strides[1] == 1
+
+
 @cache
 def end_bytes(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
     """Return how many bytes a storage needs at least for such a value; 0 where the dtype is unknown.

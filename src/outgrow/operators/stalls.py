@@ -9,6 +9,7 @@ store (`benchmarks/results/stalls.json`).
 from collections.abc import Mapping
 
 from outgrow.ir.graph import Op, Value
+from outgrow.ir.layout import is_channels_last
 
 _FACTORS: Mapping[str, float] = {
     "over0.aten.native_group_norm_backward.default": 1.6,
@@ -26,6 +27,5 @@ def slowdown(values: Mapping[str, Value], op: Op, form: str | None = None) -> fl
     if factor is None:
         return 1.0
     source, mean = values[op.references[_SOURCE]], values[op.references[_MEAN]]
-    is_channels_last = source.shape[1] > 1 and source.strides[1] == 1
     is_narrow = source.shape[1] < mean.shape[1] * _VECTOR
-    return factor if source.dtype == _DTYPE and is_channels_last and is_narrow else 1.0
+    return factor if source.dtype == _DTYPE and is_channels_last(source.shape, source.strides) and is_narrow else 1.0
