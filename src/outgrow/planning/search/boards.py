@@ -35,14 +35,12 @@ ENOUGH = 1e-4
 class Board:
     """What there is to decide, and what it costs; `free` are the decisions that were made before.
 
-    `is_wanted` is clear once nobody waits for the result any more. A contracted board has the `whole` one that it was
-    contracted from, and how.
+    `is_wanted` is clear once nobody waits for the result any more. A contracted board knows its `contraction`.
     """
 
     space: Space
     free: tuple[Decision, ...]
     is_wanted: Event
-    whole: "Board | None" = None
     contraction: Contraction | None = None
 
     @cached_property
@@ -58,7 +56,13 @@ class Board:
     @property
     def ops(self) -> int:
         """The ops of the board as a whole."""
-        return len((self.whole or self).space.tables.op_seconds)
+        return len(self.whole.space.tables.op_seconds)
+
+    @property
+    def whole(self) -> "Board":
+        """The board that this one was contracted from, or else itself."""
+        found = self.contraction
+        return self if found is None else replace(self, space=found.whole, contraction=None)
 
     @property
     def affordable(self) -> int:
@@ -78,7 +82,7 @@ class Board:
     def contracted(self) -> "Board":
         """Return the board on which only what is large is seen."""
         contraction = contracted(self.space)
-        return replace(self, space=contraction.space, whole=self, contraction=contraction)
+        return replace(self, space=contraction.space, contraction=contraction)
 
     def check_wanted(self) -> None:
         """Raise `CancelledError` once nobody waits for the result."""

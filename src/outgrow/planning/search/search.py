@@ -75,10 +75,9 @@ class _Found:
     def judged(self) -> "_Found":
         """Return what the trial costs on the board as a whole, under the habits that suit it best there."""
         board, contraction = self.board.whole, self.board.contraction
-        if board is None or contraction is None:
+        if contraction is None:
             return self
-        policy = contraction.spread(self.trial.policy)
-        trial = board.tried(policy, self.trial.rule)
+        trial = board.tried(contraction.spread(self.trial.policy), self.trial.rule)
         return _Found(board, _settled(board, trial))
 
 
