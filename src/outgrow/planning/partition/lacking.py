@@ -66,7 +66,7 @@ def lacking(
     that is needed twice in the same way is fetched once.
     """
     operands, contents = call.operands, read(call)
-    ways = [(way, _pieces(call, way, use.ways)) for way in strategies_of(call, use)]
+    ways = [(way, pieces_of(call, way, use.ways)) for way in strategies_of(call, use)]
     found: list[list[Table]] = [[] for _ in places]
     for at, (number, present) in enumerate(zip(numbers, addends, strict=True)):
         if number is None:
@@ -91,7 +91,8 @@ _Way: TypeAlias = tuple[Strategy | None, tuple[Piece, ...]]
 """A way to run a call, and what each worker does if it is cut."""
 
 
-def _pieces(call: Call, way: Strategy | None, ways: int) -> tuple[Piece, ...]:
+def pieces_of(call: Call, way: Strategy | None, ways: int) -> tuple[Piece, ...]:
+    """Return what each worker does in a way to run a call; nothing where all run the call itself."""
     return () if way is None or way is ADDED else pieces(call, way, ways)
 
 

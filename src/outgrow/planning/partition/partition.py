@@ -24,13 +24,13 @@ from math import prod
 from outgrow.ir.machine import Machine
 from outgrow.operators.catalogue import entry_of
 from outgrow.operators.dataflow import GATHERED, Dataflow, Node, Tensor
-from outgrow.operators.strategies import Split, Strategy, pieces, strategies
+from outgrow.operators.strategies import Split, strategies
 from outgrow.operators.tdl import Call
 from outgrow.planning.partition.footprint import dataflow_peak_bytes
-from outgrow.planning.partition.lacking import WHOLE
+from outgrow.planning.partition.lacking import WHOLE, pieces_of
 from outgrow.planning.partition.level import Level, divided_once
 from outgrow.planning.partition.options import Terms, used_by_nodes
-from outgrow.planning.partition.room import ADDED, ADDENDS, NO_ROOM, Room, room_of
+from outgrow.planning.partition.room import ADDENDS, NO_ROOM, Room, room_of
 
 FINENESS = 16
 """How many of the things that may be held fit is found to 1/16 of their number."""
@@ -208,7 +208,8 @@ def _of_one_worker(step: Dataflow, level: Level) -> Dataflow:
         strategy = level.strategies[node.name]
         key = (id(node.call), id(strategy))
         if key not in calls:
-            call = _local(node.call, strategy, level.ways)
+            first = next(iter(pieces_of(node.call, strategy, level.ways)), None)
+            call = node.call if first is None else first.call
             calls[key] = same.setdefault(call, call)
         nodes.append(_with(node, calls[key], node.operands))
     return Dataflow(tensors, tuple(nodes))
@@ -220,8 +221,3 @@ def _part(tensor: Tensor, state: int, ways: int) -> Tensor:
     size = -(-tensor.shape[state] // ways)
     shape = (*tensor.shape[:state], size, *tensor.shape[state + 1 :])
     return replace(tensor, shape=shape)
-
-
-def _local(call: Call, strategy: Strategy | None, ways: int) -> Call:
-    """Return the call of the first worker, whose part is no smaller than any other's."""
-    return call if strategy is None or strategy is ADDED else pieces(call, strategy, ways)[0].call
