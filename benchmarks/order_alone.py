@@ -30,7 +30,7 @@ from typical import IRREGULAR, TRAINING_STEPS
 from outgrow.ir.graph import Graph
 from outgrow.planning.addresses.blocks import blocks_of
 from outgrow.planning.addresses.placement import place
-from outgrow.planning.order.jobs import jobs_of, profile
+from outgrow.planning.order.jobs import jobs_of, live_bytes_in
 from outgrow.planning.order.moves import moves_to
 from outgrow.planning.order.reorder import Effort, lowered
 from outgrow.planning.order.unavoidable import unavoidable_bytes
@@ -72,7 +72,7 @@ def measured(item: Ordered) -> Row:
     """Return the peaks of all orders of a workload's step."""
     problem = problem_for(item.cell)
     jobs = jobs_of(problem.graph, problem.workspace)
-    captured = max(profile(jobs, range(len(jobs))))
+    captured = max(live_bytes_in(jobs, range(len(jobs))))
     placed = within(RIVAL_SECONDS, _ours_placed, problem)
     found = {name: _timed(order, problem) for name, order in ORDERS.items()}
     return {
@@ -101,7 +101,7 @@ def reordered(problem: Problem) -> Graph:
     number = {op.name: at for at, op in enumerate(graph.ops)}
     first = [number[early.ops[job].name] for job in lowered(tied, list(range(len(tied))), Effort.of(effort))]
     jobs = jobs_of(graph, problem.workspace, first_stays=True)
-    start = min(list(range(len(jobs))), first, key=lambda order: max(profile(jobs, order)))
+    start = min(list(range(len(jobs))), first, key=lambda order: max(live_bytes_in(jobs, order)))
     order = lowered(jobs, start, Effort.of(effort))
     return apply_laws(graph, moves_to(graph, [graph.ops[job].name for job in order]))
 
@@ -109,7 +109,7 @@ def reordered(problem: Problem) -> Graph:
 def _ours(problem: Problem) -> int:
     graph = reordered(problem)
     jobs = jobs_of(graph, problem.workspace)
-    return max(profile(jobs, range(len(jobs))))
+    return max(live_bytes_in(jobs, range(len(jobs))))
 
 
 def _ours_placed(problem: Problem) -> int:

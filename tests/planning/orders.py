@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from outgrow.ir.graph import Graph
-from outgrow.planning.order.jobs import Jobs, profile
+from outgrow.planning.order.jobs import Jobs, live_bytes_in
 
 
 def workspace_of(graph: Graph) -> dict[str, int]:
@@ -32,4 +32,4 @@ def keeps(waits: Sequence[Sequence[int]], order: Sequence[int]) -> bool:
 
 def least_peak(jobs: Jobs) -> int:
     """The least peak over all orders."""
-    return min(max(profile(jobs, order), default=0) for order in orders(jobs))
+    return min(max(live_bytes_in(jobs, order), default=0) for order in orders(jobs))

@@ -11,7 +11,7 @@ from outgrow.analysis.liveness import live_bytes
 from outgrow.analysis.precedence import predecessors
 from outgrow.ir.graph import Graph
 from outgrow.ir.verify import verify
-from outgrow.planning.order.jobs import Jobs, alone, jobs_of, profile, segments, window
+from outgrow.planning.order.jobs import Jobs, alone, jobs_of, live_bytes_in, segments, window
 from outgrow.planning.order.unavoidable import unavoidable_bytes
 from tests.graphs import graphs
 from tests.planning.orders import keeps, least_peak, orders, workspace_of
@@ -29,7 +29,7 @@ def test_a_profile_is_what_liveness_says(graph: Graph, seed: int) -> None:
     order = random_order(jobs, seed)
     other = in_order(graph, order)
     verify(other, captured=graph)
-    assert profile(jobs, order) == live_bytes(other, workspace)
+    assert live_bytes_in(jobs, order) == live_bytes(other, workspace)
 
 
 @given(graphs(max_ops=5))
@@ -64,7 +64,7 @@ def test_alone_jobs_hold_what_they_make_for_each_other(graph: Graph, begin: int,
                 held += jobs.sizes[storage]
         expected.append(held)
     inside = alone(jobs, begin, end)
-    assert profile(inside, range(len(inside))) == expected
+    assert live_bytes_in(inside, range(len(inside))) == expected
 
 
 @given(graphs(), st.integers(0, 1000), st.integers(0, 12), st.integers(0, 12))
@@ -74,8 +74,8 @@ def test_a_window_holds_what_the_whole_holds_there(graph: Graph, seed: int, begi
     order = random_order(jobs, seed)
     begin = min(begin, len(order))
     inside = window(jobs, order, begin, begin + length)
-    expected = profile(jobs, order)[begin : begin + length]
-    assert profile(inside, range(len(inside))) == expected
+    expected = live_bytes_in(jobs, order)[begin : begin + length]
+    assert live_bytes_in(inside, range(len(inside))) == expected
     assert unavoidable_bytes(inside) <= max(expected, default=0)
 
 

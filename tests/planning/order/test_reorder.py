@@ -8,7 +8,7 @@ from outgrow.ir.graph import Graph
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.planning.order.ideals import packed, search_ideals
-from outgrow.planning.order.jobs import Jobs, jobs_of, profile
+from outgrow.planning.order.jobs import Jobs, jobs_of, live_bytes_in
 from outgrow.planning.order.moves import moves_to
 from outgrow.planning.order.reorder import Effort, lowered
 from outgrow.rewriting.derive import apply_laws
@@ -37,7 +37,7 @@ def test_small_graphs_are_ordered_as_well_as_any_permutation(graph: Graph) -> No
     jobs = jobs_of(graph, workspace_of(graph))
     order = ordered(jobs)
     assert keeps(jobs.predecessors, order)
-    assert max(profile(jobs, order), default=0) == least_peak(jobs)
+    assert max(live_bytes_in(jobs, order), default=0) == least_peak(jobs)
 
 
 @settings(max_examples=60, deadline=None)
@@ -49,7 +49,7 @@ def test_an_exhaustive_search_finds_an_order_iff_there_is_one(graph: Graph) -> N
     for by_peak in (False, True):
         found = search_ideals(packed(jobs), peak, 4096, WORK, by_peak=by_peak)
         assert found.order is not None
-        assert max(profile(jobs, found.order), default=0) == found.peak_bytes == peak
+        assert max(live_bytes_in(jobs, found.order), default=0) == found.peak_bytes == peak
         below = search_ideals(packed(jobs), peak - 1, 4096, WORK, by_peak=by_peak)
         assert (below.order is None and below.is_exhaustive) or not len(jobs)
 
@@ -94,7 +94,7 @@ def test_the_expensive_branch_is_finished_before_the_next_begins() -> None:
     jobs = jobs_of(graph, {})
     order = ordered(jobs)
     assert names_of(graph, order) == ["wide", "sum", "other", "last", "end"]
-    assert max(profile(jobs, order)) == 4 + 4 + 1000 + 4
+    assert max(live_bytes_in(jobs, order)) == 4 + 4 + 1000 + 4
 
 
 def test_a_chain_stays_as_it_is() -> None:
@@ -110,4 +110,4 @@ def test_irregular_graphs_get_better_and_the_same_each_time(seed: int) -> None:
     order = ordered(jobs, 0.5)
     assert ordered(jobs, 0.5) == order
     verify(apply_laws(graph, moves_to(graph, names_of(graph, order))), captured=graph)
-    assert max(profile(jobs, order)) <= max(live_bytes(graph, {}))
+    assert max(live_bytes_in(jobs, order)) <= max(live_bytes(graph, {}))

@@ -12,7 +12,7 @@ from outgrow.errors import Infeasible
 from outgrow.ir.graph import Graph
 from outgrow.ir.verify import verify
 from outgrow.plan import Budget
-from outgrow.planning.order.jobs import jobs_of, profile
+from outgrow.planning.order.jobs import jobs_of, live_bytes_in
 from outgrow.planning.planner import planned
 from outgrow.planning.published import olla as olla_module
 from outgrow.planning.published import orders as orders_module
@@ -35,7 +35,7 @@ def test_serenity_finds_the_least_peak_of_small_graphs(graph: Graph) -> None:
     schedule = serenity_schedule(jobs)
     assert keeps(jobs.predecessors, schedule.order)
     assert schedule.is_optimal
-    assert schedule.peak_bytes == max(profile(jobs, schedule.order), default=0) == least_peak(jobs)
+    assert schedule.peak_bytes == max(live_bytes_in(jobs, schedule.order), default=0) == least_peak(jobs)
 
 
 @settings(max_examples=30, deadline=None)
@@ -46,7 +46,7 @@ def test_olla_finds_the_least_peak_of_small_graphs(graph: Graph) -> None:
     schedule = olla_schedule(jobs)
     assert keeps(jobs.predecessors, schedule.order)
     assert schedule.is_optimal
-    assert schedule.peak_bytes == max(profile(jobs, schedule.order), default=0)
+    assert schedule.peak_bytes == max(live_bytes_in(jobs, schedule.order), default=0)
     assert schedule.peak_bytes <= least_peak(jobs) * 1.005
 
 
@@ -69,7 +69,7 @@ def test_a_beam_takes_over_where_states_explode(monkeypatch: pytest.MonkeyPatch)
     schedule = serenity_schedule(jobs)
     assert not schedule.is_optimal
     assert keeps(jobs.predecessors, schedule.order)
-    assert schedule.peak_bytes <= max(profile(jobs, range(len(jobs))))
+    assert schedule.peak_bytes <= max(live_bytes_in(jobs, range(len(jobs))))
 
 
 def test_a_programme_that_is_too_large_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def jobs_of(graph: Graph, workspace: Mapping[str, int], *, first_stays: bool = F
     )
 
 
-def profile(jobs: Jobs, order: Sequence[int]) -> list[int]:
+def live_bytes_in(jobs: Jobs, order: Sequence[int]) -> list[int]:
     """Return the bytes at each job of an order."""
     held, left = jobs.start_bytes, list(jobs.uses)
     found: list[int] = []

@@ -26,7 +26,7 @@ from outgrow.plan import Decision, Move
 from outgrow.planning.bound.bound import VARIABLES, bound_seconds
 from outgrow.planning.compiled import off_main_thread
 from outgrow.planning.free.free import free_rewrites
-from outgrow.planning.order.jobs import alone, jobs_of, profile
+from outgrow.planning.order.jobs import alone, jobs_of, live_bytes_in
 from outgrow.planning.order.moves import moves_to
 from outgrow.planning.order.reorder import Effort, lowered
 from outgrow.planning.problem import Problem
@@ -99,7 +99,7 @@ def _moves(problem: Problem) -> tuple[Move, ...]:
     updates = first_update(graph)
     middle = updates
     if updates < len(jobs) or any(storage.role is Role.GRADIENT for storage in graph.storages.values()):
-        bytes_at = profile(jobs, range(updates))
+        bytes_at = live_bytes_in(jobs, range(updates))
         middle = max(range(updates), key=bytes_at.__getitem__, default=0)
     order: list[int] = []
     for begin, end in ((0, middle), (middle, updates)):

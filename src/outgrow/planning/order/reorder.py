@@ -16,7 +16,7 @@ much work again as led to the best order, and at least a quarter of all, has fou
 from dataclasses import dataclass
 
 from outgrow.planning.order.ideals import Found, Packed, packed, search_ideals
-from outgrow.planning.order.jobs import Jobs, profile, segments, window
+from outgrow.planning.order.jobs import Jobs, live_bytes_in, segments, window
 from outgrow.planning.order.unavoidable import unavoidable_bytes
 
 _CELLS_PER_SECOND = 300_000_000
@@ -74,7 +74,7 @@ def lowered(jobs: Jobs, order: list[int], effort: Effort) -> list[int]:
     >>> lowered(jobs_of(graph, {}), [0, 1, 2, 3], Effort.of(10.0))
     [0, 2, 1, 3]
     """
-    bytes_at = profile(jobs, order)
+    bytes_at = live_bytes_in(jobs, order)
     best = order
     if bytes_at and max(bytes_at) > unavoidable_bytes(jobs):
         best = _by_segments(jobs, order, effort)
@@ -88,7 +88,7 @@ def _by_segments(jobs: Jobs, order: list[int], effort: Effort) -> list[int]:
     tried: set[range] = set()
     while effort.left > 0:
         whole = [job for part in parts.values() for job in part]
-        bytes_at = profile(jobs, whole)
+        bytes_at = live_bytes_in(jobs, whole)
         worst = max(parts, key=lambda part: max(bytes_at[part.start : part.stop]))
         if worst in tried:
             break
@@ -104,7 +104,7 @@ def _by_bisection(jobs: Jobs, effort: Effort) -> tuple[int, ...] | None:
     """Return the order of the lowest peak found if it is lower than that of the order 0, 1, 2, ..., else None."""
     arrays = packed(jobs)
     proved, best = unavoidable_bytes(jobs), None
-    peak = max(profile(jobs, range(len(jobs))))
+    peak = max(live_bytes_in(jobs, range(len(jobs))))
     most = max(1, _CELLS_AT_ONCE // (2 * len(jobs) + len(jobs.sizes)))
     for width in dict.fromkeys(min(width, most) for width in _WIDTHS):
         low, limit = proved, peak - 1
@@ -124,7 +124,7 @@ def _by_windows(jobs: Jobs, order: list[int], effort: Effort) -> list[int]:
     """Lower the op at the peak by ordering a window around it, until no window helps; 5 of the module docstring."""
     sizes = list(_WINDOWS)
     while sizes and effort.left > 0:
-        bytes_at = profile(jobs, order)
+        bytes_at = live_bytes_in(jobs, order)
         peak = max(bytes_at)
         at = bytes_at.index(peak)
         begin, end = max(0, at - sizes[0] // 2), min(len(order), at + sizes[0] // 2 + 1)

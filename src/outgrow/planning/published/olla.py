@@ -45,7 +45,7 @@ from outgrow.plan import Move
 from outgrow.planning.bound.programme import Programme, solve
 from outgrow.planning.free.early_updates import early_updates
 from outgrow.planning.names import SOLVER_SECONDS
-from outgrow.planning.order.jobs import Jobs, jobs_of, profile
+from outgrow.planning.order.jobs import Jobs, jobs_of, live_bytes_in
 from outgrow.planning.order.unavoidable import unavoidable_bytes
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.orders import Schedule, beam, captured_order, moves_within
@@ -101,7 +101,7 @@ def olla_schedule(jobs: Jobs, time_limit: float = SOLVER_SECONDS) -> Schedule:
         return replace(known, shortfall=shortfall)
     ran_at = {job: t for (job, t), column in programme.generate.items() if solution.values[column] > 0.5}
     order = tuple(sorted(ran_at, key=ran_at.__getitem__))
-    peak = max(profile(jobs, order))
+    peak = max(live_bytes_in(jobs, order))
     if peak > known.peak_bytes:
         return replace(known, shortfall=shortfall)
     return Schedule(order, peak, solution.is_optimal, shortfall)

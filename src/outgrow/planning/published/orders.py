@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from outgrow.ir.graph import Graph
 from outgrow.plan import Move
 from outgrow.planning.order.ideals import packed, search_ideals
-from outgrow.planning.order.jobs import Jobs, profile
+from outgrow.planning.order.jobs import Jobs, live_bytes_in
 from outgrow.planning.order.moves import moves_to
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.refusal import refusal
@@ -30,7 +30,7 @@ class Schedule:
 def captured_order(jobs: Jobs) -> Schedule:
     """Return the jobs in the order of their numbers, of which nothing is proved."""
     order = tuple(range(len(jobs)))
-    return Schedule(order, max(profile(jobs, order), default=0), is_optimal=False)
+    return Schedule(order, max(live_bytes_in(jobs, order), default=0), is_optimal=False)
 
 
 def beam(jobs: Jobs, known: Schedule, *, by_peak: bool = False) -> Schedule:
@@ -53,7 +53,7 @@ def moves_within(problem: Problem, method: str, graph: Graph, jobs: Jobs, schedu
     if schedule.peak_bytes > problem.budget.capacity_bytes:
         limits = "it chooses the order alone"
         limits += f" ({schedule.shortfall})" if schedule.shortfall else ""
-        raise refusal(problem, method, limits, profile(jobs, schedule.order), ops)
+        raise refusal(problem, method, limits, live_bytes_in(jobs, schedule.order), ops)
     if schedule.shortfall:
         problem.remark(f"{method}: {schedule.shortfall}")
     return moves_to(problem.graph, [op.name for op in ops])

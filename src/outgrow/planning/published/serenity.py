@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from outgrow.plan import Move
-from outgrow.planning.order.jobs import Jobs, jobs_of, profile, segments, window
+from outgrow.planning.order.jobs import Jobs, jobs_of, live_bytes_in, segments, window
 from outgrow.planning.order.unavoidable import unavoidable_bytes
 from outgrow.planning.problem import Problem
 from outgrow.planning.published.orders import Schedule, beam, captured_order, moves_within
@@ -72,7 +72,7 @@ def serenity_schedule(jobs: Jobs) -> Schedule:
         schedule = _scheduled(inside)
         order[part.start : part.stop] = [part.start + job for job in schedule.order]
         is_optimal = is_optimal and schedule.is_optimal
-    peak = max(profile(jobs, order), default=0)
+    peak = max(live_bytes_in(jobs, order), default=0)
     if is_optimal or peak == unavoidable_bytes(jobs):
         return Schedule(tuple(order), peak, is_optimal=True)
     shortfall = "too many partial schedules to compare all; in part the order of a beam search"
@@ -82,7 +82,7 @@ def serenity_schedule(jobs: Jobs) -> Schedule:
 def _scheduled(jobs: Jobs) -> Schedule:
     """Schedule one segment with the adaptive soft budget."""
     kahn = _kahn(jobs)
-    starts = (Schedule(kahn, max(profile(jobs, kahn)), is_optimal=False), captured_order(jobs))
+    starts = (Schedule(kahn, max(live_bytes_in(jobs, kahn)), is_optimal=False), captured_order(jobs))
     known = min(starts, key=lambda start: start.peak_bytes)
     none_below = unavoidable_bytes(jobs)
     too_long_from = known.peak_bytes + 1
