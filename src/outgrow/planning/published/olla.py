@@ -48,7 +48,7 @@ from outgrow.planning.names import SOLVER_SECONDS
 from outgrow.planning.order.jobs import Jobs, jobs_of, live_bytes_in
 from outgrow.planning.order.unavoidable import unavoidable_bytes
 from outgrow.planning.problem import Problem
-from outgrow.planning.published.orders import Schedule, beam, captured_order, moves_within
+from outgrow.planning.published.orders import Schedule, beam, moves_within, unproved
 
 _MOST_VARIABLES = 60_000
 _GAP = 0.005
@@ -86,7 +86,7 @@ def jobs_with_early_updates(problem: Problem) -> tuple[Graph, Jobs]:
 
 def olla_schedule(jobs: Jobs, time_limit: float = SOLVER_SECONDS) -> Schedule:
     """Return the best order that the programme finds within `time_limit` seconds, or that of a beam search."""
-    known = beam(jobs, captured_order(jobs))
+    known = beam(jobs, unproved(jobs, range(len(jobs))))
     bound = unavoidable_bytes(jobs)
     if known.peak_bytes <= bound * (1 + _GAP):
         return replace(known, is_optimal=True)

@@ -1,5 +1,6 @@
 """What have methods in common that choose the order alone? An order with what is known of it, a beam, and the moves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from outgrow.ir.graph import Graph
@@ -27,10 +28,9 @@ class Schedule:
     shortfall: str = ""
 
 
-def captured_order(jobs: Jobs) -> Schedule:
-    """Return the jobs in the order of their numbers, of which nothing is proved."""
-    order = tuple(range(len(jobs)))
-    return Schedule(order, max(live_bytes_in(jobs, order), default=0), is_optimal=False)
+def unproved(jobs: Jobs, order: Sequence[int]) -> Schedule:
+    """Return an order of the jobs, of which nothing is proved."""
+    return Schedule(tuple(order), max(live_bytes_in(jobs, order), default=0), is_optimal=False)
 
 
 def beam(jobs: Jobs, known: Schedule, *, by_peak: bool = False) -> Schedule:

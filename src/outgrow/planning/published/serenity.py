@@ -30,7 +30,7 @@ from outgrow.plan import Move
 from outgrow.planning.order.jobs import Jobs, jobs_of, live_bytes_in, segments, window
 from outgrow.planning.order.unavoidable import unavoidable_bytes
 from outgrow.planning.problem import Problem
-from outgrow.planning.published.orders import Schedule, beam, captured_order, moves_within
+from outgrow.planning.published.orders import Schedule, beam, moves_within, unproved
 
 _ROUNDS = 8
 _EXPANSIONS = 200_000
@@ -81,8 +81,7 @@ def serenity_schedule(jobs: Jobs) -> Schedule:
 
 def _scheduled(jobs: Jobs) -> Schedule:
     """Schedule one segment with the adaptive soft budget."""
-    kahn = _kahn(jobs)
-    starts = (Schedule(kahn, max(live_bytes_in(jobs, kahn)), is_optimal=False), captured_order(jobs))
+    starts = (unproved(jobs, order) for order in (_kahn(jobs), range(len(jobs))))
     known = min(starts, key=lambda start: start.peak_bytes)
     none_below = unavoidable_bytes(jobs)
     too_long_from = known.peak_bytes + 1
