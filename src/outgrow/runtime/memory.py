@@ -160,9 +160,7 @@ def unread(size_bytes: int) -> torch.UntypedStorage:
     address = _reserve(length)
     if _mprotect(address, length, mmap.PROT_READ) != 0:
         raise _refusal(f"to make {format_bytes(length)} of address space readable")
-    content = bytes_at(address, length)
-    finalize(content, _munmap, address, length).atexit = False
-    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+    return owned(bytes_at(address, length), _munmap, address, length).untyped_storage()
 
 
 def fresh(size_bytes: int) -> tuple[torch.Tensor, list[Callable[[], None]]]:
@@ -175,9 +173,8 @@ def fresh(size_bytes: int) -> tuple[torch.Tensor, list[Callable[[], None]]]:
     if address == _FAILED:
         raise _refusal(format_bytes(size_bytes))
     _madvise(address, size_bytes, mmap.MADV_DONTFORK)
-    content, ends = bytes_at(address, size_bytes), list[Callable[[], None]]()
-    finalize(content, _end, address, size_bytes, os.getpid(), ends).atexit = False
-    return torch.frombuffer(content, dtype=torch.uint8), ends
+    ends = list[Callable[[], None]]()
+    return owned(bytes_at(address, size_bytes), _end, address, size_bytes, os.getpid(), ends), ends
 
 
 def _end(address: int, size_bytes: int, process: int, ends: list[Callable[[], None]]) -> None:
@@ -200,8 +197,7 @@ def mapped(descriptor: int, offset: int, size_bytes: int, keep: object) -> torch
         raise _refusal(f"to map {format_bytes(size_bytes)} of a file")
     content = bytes_at(address, size_bytes)
     _mapped[address] = _Mapped(descriptor, offset, ref(content))
-    finalize(content, _unmap, address, size_bytes, keep).atexit = False
-    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+    return owned(content, _unmap, address, size_bytes, keep).untyped_storage()
 
 
 def give_back(storage: torch.UntypedStorage) -> None:
@@ -258,6 +254,12 @@ os.register_at_fork(after_in_child=_keep_apart)
 def bytes_at(address: int, size_bytes: int) -> memoryview:
     """Return a writable view of raw memory. It owns nothing: whoever uses it keeps the memory alive."""
     return _memoryview_at(address, size_bytes, _BUFFER_IS_WRITABLE)
+
+
+def owned(content: memoryview, release: Callable[..., object], *arguments: object) -> torch.Tensor:
+    """Return raw memory, uint8[size_bytes]; once nobody uses it any more, `release` is called with the arguments."""
+    finalize(content, release, *arguments).atexit = False
+    return torch.frombuffer(content, dtype=torch.uint8)
 
 
 def bytes_on(device: torch.device, address: int, size_bytes: int) -> torch.Tensor:

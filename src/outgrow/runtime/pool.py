@@ -17,14 +17,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any, NamedTuple
-from weakref import finalize
 
 import torch
 
 from outgrow.errors import TierFailure
 from outgrow.remarks import remark
 from outgrow.runtime import arena
-from outgrow.runtime.memory import HUGE_PAGE_BYTES, bytes_at, bytes_on, fresh
+from outgrow.runtime.memory import HUGE_PAGE_BYTES, bytes_at, bytes_on, fresh, owned
 from outgrow.runtime.pages import reaches_locked
 from outgrow.runtime.process import available_bytes
 from outgrow.units import format_bytes, round_up
@@ -118,8 +117,7 @@ class HostPool:
                 "at its addresses. Raise the memory budget."
             )
         content = bytes_at(self.bytes(offset, size).data_ptr(), size)
-        finalize(content, _let_go, self._piece(offset, size).memory, keep).atexit = False
-        storage = torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+        storage = owned(content, _let_go, self._piece(offset, size).memory, keep).untyped_storage()
         arena.reach_from(storage, self.device)
         return storage
 
