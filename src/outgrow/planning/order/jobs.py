@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from outgrow.analysis.liveness import lifetimes
 from outgrow.analysis.precedence import predecessors
@@ -25,22 +26,36 @@ from outgrow.ir.graph import Graph
 class Jobs:
     """Jobs by number, in an order that keeps every edge; `touches` numbers the mortal storages of each job.
 
-    `sizes` and `uses` are, by mortal storage, its bytes and how many jobs touch it; `start_bytes` is held before
-    the first job.
+    `sizes` and `births` are, by mortal storage, its bytes and the job that brings it into being (None: it is there
+    before); `lasting` are the bytes that each job brings into being for good, and `start_bytes` is held before the
+    first job.
     """
 
     predecessors: tuple[tuple[int, ...], ...]
-    born_bytes: tuple[int, ...]
     workspace_bytes: tuple[int, ...]
     touches: tuple[tuple[int, ...], ...]
     sizes: tuple[int, ...]
-    uses: tuple[int, ...]
     births: tuple[int | None, ...]
     lasting: tuple[int, ...]
     start_bytes: int
 
     def __len__(self) -> int:
         return len(self.predecessors)
+
+    @cached_property
+    def born_bytes(self) -> tuple[int, ...]:
+        """The bytes that each job brings into being."""
+        found = list(self.lasting)
+        for size, birth in zip(self.sizes, self.births, strict=True):
+            if birth is not None:
+                found[birth] += size
+        return tuple(found)
+
+    @cached_property
+    def uses(self) -> tuple[int, ...]:
+        """How many jobs touch each mortal storage."""
+        counts = Counter(chain.from_iterable(self.touches))
+        return tuple(counts[storage] for storage in range(len(self.sizes)))
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
@@ -78,18 +93,14 @@ def jobs_of(graph: Graph, workspace: Mapping[str, int], *, first_stays: bool = F
     `first_stays` lets every other op wait for the first, as moves ask (see `moves`).
     """
     ops = graph.ops
-    born, start = [0] * len(ops), 0
-    lasting: list[int] = [0] * len(ops)
+    lasting, start = [0] * len(ops), 0
     touches: list[list[int]] = [[] for _ in ops]
     sizes: list[int] = []
-    uses: list[int] = []
     births: list[int | None] = []
     for name, life in lifetimes(graph).items():
         size = graph.storages[name].size_bytes
         if life.birth < 0:
             start += size
-        else:
-            born[life.birth] += size
         if life.death == len(ops):
             if life.birth >= 0:
                 lasting[life.birth] += size
@@ -97,18 +108,15 @@ def jobs_of(graph: Graph, workspace: Mapping[str, int], *, first_stays: bool = F
             for step in life.uses:
                 touches[step].append(len(sizes))
             sizes.append(size)
-            uses.append(len(life.uses))
             births.append(None if life.birth < 0 else life.birth)
     waits = predecessors(graph)
     if first_stays:
         waits = tuple(earlier or (0,) * (number > 0) for number, earlier in enumerate(waits))
     return Jobs(
         waits,
-        tuple(born),
         tuple(workspace.get(op.captured, 0) for op in ops),
         tuple(tuple(numbers) for numbers in touches),
         tuple(sizes),
-        tuple(uses),
         tuple(births),
         tuple(lasting),
         start,
@@ -171,11 +179,9 @@ def _some(jobs: Jobs, inside: Sequence[int], start_bytes: int, dies: Callable[[i
             lasting[at] += jobs.sizes[storage]
     return Jobs(
         tuple(tuple(sorted(number[other] for other in jobs.predecessors[job] if other in number)) for job in inside),
-        tuple(jobs.born_bytes[job] for job in inside),
         tuple(jobs.workspace_bytes[job] for job in inside),
         tuple(tuple(renumbered[one] for one in jobs.touches[job] if one in renumbered) for job in inside),
         tuple(jobs.sizes[storage] for storage in mortal),
-        tuple(counts[storage] for storage in mortal),
         tuple(born_here.get(storage) for storage in mortal),
         tuple(lasting),
         start_bytes,
