@@ -15,7 +15,7 @@ from outgrow.ir.graph import Drop, SwapOut, Wait
 from outgrow.runtime.execute import Outcome, Run, by_program, is_as_captured, require_as_captured
 from outgrow.runtime.numbered import Arriving, Entering, Numbered, Numbers
 from outgrow.runtime.program import Item
-from outgrow.runtime.recording import Retold
+from outgrow.runtime.recording import Recording, Retold
 from outgrow.runtime.results import compact, results_of
 
 
@@ -42,13 +42,9 @@ class Rerun:
         there = run.there_bytes()
         self._room_bytes = run.capacity_bytes - there
         begin = self.memory.begin(self._room_bytes - numbers.first_bytes)
-        self._recording = run.recording = Retold(
-            begin,
-            perf_counter(),
-            begun_bytes=there + self.memory.resting_bytes(),
-            foreknown=numbers.foreknown,
-            there_bytes=there,
-        )
+        begun_bytes = there + self.memory.resting_bytes()
+        self._retold = Retold(numbers.foreknown, there)
+        run.recording = Recording(begin, perf_counter(), begun_bytes=begun_bytes, retold=self._retold)
 
     def read(self, names: Iterable[str]) -> tuple[Item, ...]:
         """Return values that are there at this point of the run."""
@@ -74,7 +70,7 @@ class Rerun:
         """Skip the call that comes next, taking what somebody else gives as its results."""
         part, at = self._numbers.parts[self.position], self.position
         assert isinstance(part, Numbered), "only a call returns something"
-        self._recording.goes_on[at] = self.memory.moment()
+        self._retold.goes_on[at] = self.memory.moment()
         self._look(part)
         self._enter(part, returned)
         self._clear(self._numbers.cleared[at])
@@ -83,7 +79,7 @@ class Rerun:
     def advance(self, stop: int) -> None:
         """Run the instructions from where the run is up to number `stop`."""
         numbers, ahead = self._numbers, slice(self.position, stop)
-        self._recording.goes_on[self.position] = self.memory.moment()
+        self._retold.goes_on[self.position] = self.memory.moment()
         rows = zip(numbers.parts[ahead], numbers.cleared[ahead], numbers.released[ahead], strict=True)
         with by_program(self._run.spill, is_timed=self.memory.is_timed):
             for part, cleared, released in rows:
@@ -104,7 +100,7 @@ class Rerun:
         """Let go of the storages that die with the present instruction, and go on to the next."""
         for storage in released:
             self._run.let_go(storage)
-        self._recording.moments.append(self.memory.moment())
+        self._retold.moments.append(self.memory.moment())
         self.position += 1
 
     def _move(self, part: Arriving | SwapOut | Wait | Drop) -> None:
