@@ -397,6 +397,28 @@ def test_in_ample_room_a_smaller_batch_needs_no_plan(compiled: Compile) -> None:
     assert ours.real_calls == len(rows)
 
 
+def test_in_ample_room_another_float_needs_no_plan(compiled: Compile) -> None:
+    """The function itself is given it."""
+
+    def scenario(_job: Job, step: Step) -> list[object]:
+        return [step(*batch(WIDTH), share) for share in (0.5, 0.25, 0.75)]
+
+    def weighted(job: Job) -> Callable[..., Tensor]:
+        def step(x: Tensor, y: Tensor, share: float) -> Tensor:
+            loss = F.cross_entropy(job.model(x), y) * share
+            loss.backward()
+            job.optimizer.step()
+            job.optimizer.zero_grad()
+            return loss
+
+        return step
+
+    expected = left_by(scenario, job := wide(), weighted(job))
+    step = compiled(ours := wide(), AMPLE, weighted(ours))
+    assert differences(left_by(scenario, ours, step), expected) == []
+    assert len(step.plans.plans) == 1
+
+
 def test_a_smaller_batch_that_takes_more_than_it_may_is_planned_from_then_on(
     compiled: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -445,6 +445,7 @@ def test_a_glance_covers_smaller_batches() -> None:
 
     assert covers(x, {"y": y}, 3)
     assert covers(x[:2, :5], {"y": y[:0]}, 3)
+    assert glance([], [], (x, 1.0), {}).covers(glance([], [], (x, 2.0), {}))
     for args in [
         (torch.zeros(5, 1), {"y": y}, 3),
         (torch.zeros(4), {"y": y}, 3),

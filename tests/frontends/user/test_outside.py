@@ -150,6 +150,24 @@ def test_a_step_that_changes_a_number_is_told_so_once(monkeypatch: pytest.Monkey
     assert sum("self.count" in str(item.message) for item in told) == 1
 
 
+@torch.fx.wrap
+def known_to_tracers(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def test_a_wrapped_function_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was another one while the step was traced, and every call was captured for that."""
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
+    trainer = Trainer()
+
+    def step(x: Tensor) -> Tensor:
+        return trainer.trained(known_to_tracers(trainer.loss(x)))
+
+    compiled = outgrow.compile(step, model=trainer.model, optimizer=trainer.optimizer, memory_budget="4GiB")
+    trained(compiled, trainer)
+    assert len(compiled.plans.plans) == 2, "the weight of the loss changes once"
+
+
 def names(step: Callable[..., object]) -> set[str]:
     return {number.location.name for number in Outside.of(reached(step)).numbers}
 

@@ -108,7 +108,10 @@ def glance_at_inputs(args: Sequence[object]) -> Seen:
 
 
 def _seen(value: object, shapes: list[tuple[int, ...]]) -> Hashable:
-    """Describe an argument: of a tensor the order of its strides, while its shape is noted; of a container, all."""
+    """Describe an argument: of a tensor the order of its strides, while its shape is noted; of a container, all.
+
+    Of a float that it is one: nothing is as large as a float says.
+    """
     if isinstance(value, Tensor):
         _, _, *described = _tensor(value)
         shapes.append(value.shape)
@@ -118,6 +121,8 @@ def _seen(value: object, shapes: list[tuple[int, ...]]) -> Hashable:
         return (dict, tuple(value), tuple([_seen(item, shapes) for item in value.values()]))
     if type(value) is list or type(value) is tuple:
         return (type(value), tuple([_seen(item, shapes) for item in value]))
+    if type(value) is float:
+        return float
     if value is None or type(value) in _PLAIN:
         return (type(value), value)
     open_dataclasses(value)

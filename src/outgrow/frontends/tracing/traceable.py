@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
+from torch.fx import _symbolic_trace
 from torch.optim import _adafactor
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -25,9 +26,13 @@ _full: Callable[..., Tensor] = torch.full
 
 @contextmanager
 def made_traceable() -> Iterator[None]:
-    """Let scalers make their tensors for good, and functions of `_TRACEABLE` be those that can be traced."""
+    """Let scalers make their tensors for good, and functions of `_TRACEABLE` be those that can be traced.
+
+    Functions under `torch.fx.wrap` stay what they are: a tracer would exchange them in the user's modules meanwhile.
+    """
     with ExitStack() as stack:
         stack.enter_context(patch.object(GradScaler, _MAKE_SCALE, _made_for_good))
+        stack.enter_context(patch.dict(_symbolic_trace._wrapped_fns_to_patch, clear=True))
         for owner, name, function in _TRACEABLE:
             stack.enter_context(patch.object(owner, name, function, create=True))
         yield
