@@ -83,12 +83,13 @@ class Capturing:
 
 
 def _check_divisible(traced: Traced) -> None:
-    """Refuse a step that looks into buffers, which may be divided, or has results as large as contents say."""
-    asked = next((item for item in traced.questions if item.of_buffers), None)
+    """Refuse a step that looks beyond its batch, at what may be divided, or has results as large as contents say."""
+    asked = next((item for item in traced.questions if not item.of_batch), None)
     if asked is not None:
         raise Uncapturable(
-            f"{asked.line or 'the step'}: this looks at what is in a buffer, of which a process of a mesh may have "
-            "only a part; keep it as one number in a buffer of its own, or look at it outside of the step"
+            f"{asked.line or 'the step'}: this looks at what is in a buffer, or in a tensor outside, and a process of "
+            "a mesh may have only a part of it; keep it as one number in a buffer of its own, or look at it outside of "
+            "the step"
         )
     operators = (node.target for node in traced.module.graph.nodes if isinstance(node.target, OpOverload))
     chooses = next((item for item in operators if torch.Tag.dynamic_output_shape in item.tags), None)

@@ -122,14 +122,20 @@ def mask_of(*lengths: int) -> Tensor:
     return torch.arange(LENGTH) < torch.tensor(lengths)[:, None]
 
 
-def losses(body: Body, masks: Sequence[Tensor], *, compiled: bool) -> tuple[list[Tensor], int]:
-    """Train a small model on random rows; return losses and weights, and how many plans there are."""
+def losses(
+    body: Body, masks: Sequence[Tensor], *, compiled: bool, is_outside: bool = False
+) -> tuple[list[Tensor], int]:
+    """Train a small model on random rows; return losses and weights, and how many plans there are.
+
+    Masks are arguments of the step, or what it finds outside.
+    """
     torch.manual_seed(0)
+    held = masks[0].clone()
     model = nn.Linear(WIDTH, WIDTH)
     optimizer = SGD(model.parameters(), lr=0.1)
 
-    def step(x: Tensor, mask: Tensor) -> Tensor:
-        loss = body(model, x, mask)
+    def step(x: Tensor, mask: Tensor | None = None) -> Tensor:
+        loss = body(model, x, held if mask is None else mask)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -138,12 +144,14 @@ def losses(body: Body, masks: Sequence[Tensor], *, compiled: bool) -> tuple[list
     run = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="10TiB") if compiled else step
     found: list[Tensor] = []
     for mask in masks:
+        held.copy_(mask)
         with torch.autocast("cpu", torch.bfloat16):
-            found.append(run(torch.randn(ROWS, LENGTH, WIDTH), mask))
+            found.append(run(torch.randn(ROWS, LENGTH, WIDTH), *(() if is_outside else (mask,))))
     found += [parameter.detach() for parameter in model.parameters()]
     return found, len(run.plans.plans) if isinstance(run, outgrow.Step) else 0
 
 
+@pytest.mark.parametrize("is_outside", [False, True], ids=["argument", "outside"])
 @pytest.mark.parametrize(
     ("body", "lengths", "ways"),
     [
@@ -161,10 +169,12 @@ def losses(body: Body, masks: Sequence[Tensor], *, compiled: bool) -> tuple[list
         (counted, [(6, 6), (0, 0), (3, 1), (0, 1)], 3),
     ],
 )
-def test_a_step_goes_the_ways_of_eager(body: Body, lengths: list[tuple[int, int]], ways: int) -> None:
+def test_a_step_goes_the_ways_of_eager(
+    body: Body, lengths: list[tuple[int, int]], ways: int, *, is_outside: bool
+) -> None:
     masks = [mask_of(*item) for item in lengths]
-    expected, _ = losses(body, masks, compiled=False)
-    found, plans = losses(body, masks, compiled=True)
+    expected, _ = losses(body, masks, compiled=False, is_outside=is_outside)
+    found, plans = losses(body, masks, compiled=True, is_outside=is_outside)
     assert all(map(torch.equal, found, expected))
     assert plans == ways
 

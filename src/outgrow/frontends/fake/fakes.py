@@ -188,7 +188,7 @@ class Twins(TorchDispatchMode):
     where nothing must be raised.
     """
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+    def __init__(self, mode: FakeMode) -> None:
         super().__init__()
         self.mode = mode
         self.fakes: dict[int, Tensor] = {}
@@ -207,6 +207,8 @@ class Twins(TorchDispatchMode):
                 fake = self._faked(tensor)
             self.fakes[id(tensor)] = fake
             self.originals[id(fake)] = tensor
+            if self.mode.asking is not None:
+                self.mode.asking.found(tensor, fake)
         return self.fakes[id(tensor)]
 
     def _faked(self, tensor: Tensor) -> Tensor:

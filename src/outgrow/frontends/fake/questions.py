@@ -1,12 +1,14 @@
-"""What may a step look at? At what is made of its batch, and of small buffers, alone; later calls are asked anew.
+"""What may a step look at? At what is made of its batch, small buffers and tensors outside; later calls are asked anew.
 
     if mask.all():                         where all are ones, the mask is left out
     x = x[:, : lengths.max().item()]       padding that nobody needs is cut off
     if self.steps % 10 == 0:               every tenth step does more
+    if (mask == causal).all():             a mask that the step finds outside, as attention asks it
 
 The step is captured as it goes with the batch and buffers of this call, and what it looked at is kept as a *question*:
 the deterministic operators that make it of these, and what they answered. Before a later call they run on its own
-arguments and buffers. The captured step serves the call if all answers are the same, since then it goes the same way.
+arguments and buffers, and on what is outside by then. The captured step serves the call if all answers are the same,
+since then it goes the same way.
 
 How many elements a mask chooses is asked, too (`logits[mask]`, `mask.nonzero()`): the result has that size.
 
@@ -54,11 +56,18 @@ _LOOK = torch.ops.aten._local_scalar_dense.default
 Answer: TypeAlias = bool | int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Outer:
+    """A tensor that the step has found outside."""
+
+    tensor: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The argument of the step of this number, or a buffer."""
+    """The argument of the step of this number, a buffer, or a tensor from outside."""
 
-    leaf: int | BufferSlot
+    leaf: int | BufferSlot | Outer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,14 +104,14 @@ Read: TypeAlias = Callable[[int | BufferSlot], object]
 class Question:
     """What a step has looked at in its batch: what the last of these `calls` gives, or whether that is zero.
 
-    It did so on a `line`, and found this `answer`. It may be one `of_buffers`, too.
+    It did so on a `line`, and found this `answer`. It asks nothing but the batch if it is `of_batch`.
     """
 
     calls: tuple[Call, ...]
     is_decision: bool
     line: str | None
     answer: Answer
-    of_buffers: bool
+    of_batch: bool
 
     def changes(self, read: Read, known: "_Known", *, or_less: bool) -> bool:
         """Whether the answer is another one for what is read now, and if `or_less`, not a smaller number."""
@@ -174,6 +183,11 @@ class Asking:
         for leaf, tensor in fakes.items():
             if not (isinstance(self._real[leaf], FakeTensor) or tensor.is_meta):
                 self._sources.note(tensor, Given(leaf))
+
+    def found(self, real: Tensor, fake: Tensor) -> None:
+        """Note a tensor that the step has found outside, and what stands for it."""
+        if type(real) is Tensor and not real.requires_grad and not real.is_meta and real.nbytes <= _MOST_BYTES:
+            self._sources.note(fake, Given(Outer(real)))
 
     def may_ask(self, tensor: Tensor) -> bool:
         """Whether a step may look at a tensor, and at the little that it makes of it."""
@@ -262,8 +276,8 @@ class Asking:
         with no_dispatch():
             answer = _answer(calls, read=self._real.__getitem__, known=self._known, is_decision=is_decision)
         given = (leaf for item in calls for leaf in pytree.tree_leaves((item.args, item.kwargs)))
-        of_buffers = any(isinstance(leaf, Given) and isinstance(leaf.leaf, BufferSlot) for leaf in given)
-        self.questions.append(Question(calls, is_decision, present_line(), answer, of_buffers))
+        of_batch = all(isinstance(leaf.leaf, int) for leaf in given if isinstance(leaf, Given))
+        self.questions.append(Question(calls, is_decision, present_line(), answer, of_batch))
         return answer
 
     def _counted(
@@ -344,7 +358,7 @@ def _answer(calls: Sequence[Call], *, read: Read, known: _Known, is_decision: bo
     def real(source: _Source) -> object:
         if isinstance(source, Result):
             return known[source.call][source.number]
-        leaf = read(source.leaf)
+        leaf = source.leaf.tensor if isinstance(source.leaf, Outer) else read(source.leaf)
         assert isinstance(leaf, Tensor), "the signature says that it is a tensor"
         return leaf.resolve_conj().resolve_neg()
 

@@ -215,15 +215,15 @@ class Captured:
         return len(numbers) == len(seen) and self.guards.hold([*self.hyper_values(training), *numbers])
 
     def answered_otherwise(self, leaves: Sequence[object], training: Training) -> Question | None:
-        """Return what the step has asked and would find otherwise in buffers and in these leaves of the arguments."""
+        """Return what the step has asked and would find otherwise in these leaves of the arguments, and elsewhere."""
         return first_changed(self.questions, lambda at: leaves[at] if isinstance(at, int) else read(at, training))
 
     def is_answered_alike(self, leaves: Sequence[object]) -> bool:
-        """Whether the step finds the same, or smaller numbers, in leaves that may be smaller, whatever buffers hold.
+        """Whether the step finds the same, or smaller numbers, in leaves that may be smaller, whatever is elsewhere.
 
         A question may make no sense there.
         """
-        of_batch = (item for item in self.questions if not item.of_buffers)
+        of_batch = (item for item in self.questions if item.of_batch)
         try:
             return first_changed(of_batch, cast("Read", leaves.__getitem__), or_less=True) is None
         except (RuntimeError, IndexError):
