@@ -16,7 +16,7 @@ from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import signature
-from outgrow.frontends.user.containers import open_dataclasses
+from outgrow.frontends.user.containers import open_containers
 from outgrow.frontends.user.state import StateSlot, Training, state_tensors
 from outgrow.ir.graph import Graph
 from outgrow.plan import Budget
@@ -55,7 +55,7 @@ def left_by(make: Make, ran: Callable[[Job, tuple[object, ...]], object]) -> Lef
     for seed in range(STEPS):
         torch.manual_seed(seed)
         returned = ran(job, job.batch())
-        open_dataclasses(returned)
+        open_containers(returned)
         leaves, structure = pytree.tree_flatten(returned)
         left.returned += [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         left.structures.append(str(structure))

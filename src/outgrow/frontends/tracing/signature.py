@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user import hooks
 from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of_optimizer, of_tensor
-from outgrow.frontends.user.containers import open_dataclasses
+from outgrow.frontends.user.containers import open_containers
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import check_python
@@ -125,7 +125,7 @@ def _seen(value: object, shapes: list[tuple[int, ...]]) -> Hashable:
         return float
     if value is None or type(value) in _PLAIN:
         return (type(value), value)
-    open_dataclasses(value)
+    open_containers(value)
     leaves, structure = pytree.tree_flatten(value)
     if structure.is_leaf():
         return _argument(value, {})
@@ -134,7 +134,7 @@ def _seen(value: object, shapes: list[tuple[int, ...]]) -> Hashable:
 
 def _call(args: Sequence[object], kwargs: Mapping[str, object], memory: Memory) -> Hashable:
     """Describe the arguments, and the modes of torch."""
-    open_dataclasses((tuple(args), dict(kwargs)))
+    open_containers((tuple(args), dict(kwargs)))
     leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     order: dict[int, int] = {}
     return (

@@ -44,7 +44,7 @@ from outgrow.frontends.tracing.leaf import Kind, Leaf
 from outgrow.frontends.tracing.names import DETACHES
 from outgrow.frontends.tracing.traceable import made_traceable
 from outgrow.frontends.user.attributes import Contents, Kept, Left, Settled, attributes_kept, differ, left_by
-from outgrow.frontends.user.containers import check_open, open_dataclasses
+from outgrow.frontends.user.containers import check_open, open_containers
 from outgrow.frontends.user.counts import OTHERWISE
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
@@ -174,7 +174,7 @@ def trace(
     Raises `Uncapturable` where the step looks at contents or changes what no captured step repeats, and for tensors on
     a device that `frontends.user.devices` refuses; errors of the step pass.
     """
-    open_dataclasses((tuple(args), dict(kwargs)))
+    open_containers((tuple(args), dict(kwargs)))
     leaves, call_structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
     check_open(leaves, "pass them to the step as they are, or in a dict, list, tuple or dataclass")
     looks = Looks()
@@ -402,7 +402,7 @@ def _observe(
     after = state_tensors(training)
     slots: dict[int, HeldSlot] = {id(tensor): BatchSlot(at) for at, tensor in batch.items()}
     slots |= {id(tensor): slot for slot, tensor in after.items()}
-    open_dataclasses(returned)
+    open_containers(returned)
     check_open(returned, "return them in a dict, list, tuple or dataclass")
     leaves, run.structure = pytree.tree_flatten(returned)
     found: list[object] = []

@@ -1,9 +1,11 @@
-"""Which containers may hold tensors? Torch's pytrees; dataclasses are made pytrees here.
+"""Which containers may hold tensors? Torch's pytrees; dataclasses, and dictionaries by `UserDict`, are made so here.
 
-What a dataclass holds is exchanged in a copy that is not made by its constructor, which may compute.
+What they hold is exchanged in a copy that is not made by its constructor, which may compute. That of a `UserDict`, such
+as a batch of a tokenizer, has what is in it, and of its other attributes those that are numbers, words or None.
 """
 
 import dataclasses
+from collections import UserDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,21 +15,25 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.configuration import NUMBERS
 
 
-def open_dataclasses(value: object) -> None:
-    """Let every dataclass in `value` that holds tensors be a pytree from now on."""
+def open_containers(value: object) -> None:
+    """Let every dataclass, and every `UserDict`, in `value` that holds tensors be a pytree from now on."""
     for leaf in pytree.tree_leaves(value):
-        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and _holds_tensors(leaf):
+        is_one = isinstance(leaf, UserDict) or (dataclasses.is_dataclass(leaf) and not isinstance(leaf, type))
+        if is_one and _holds_tensors(leaf):
             _open(type(leaf))
-            open_dataclasses(_inside(leaf))
+            open_containers(_inside(leaf))
 
 
 def _open(kind: type) -> None:
-    """Let a type of dataclass be a pytree, of whatever its objects have as attributes."""
+    """Let a type be a pytree, of whatever its objects have as attributes."""
 
     def flattened(value: Any) -> tuple[list[Any], list[str]]:
         attributes = _attributes(value)
+        if isinstance(value, UserDict):
+            attributes = {name: item for name, item in attributes.items() if name == "data" or type(item) in NUMBERS}
         return list(attributes.values()), list(attributes)
 
     def made_of(leaves: Iterable[Any], names: list[str]) -> Any:

@@ -80,8 +80,9 @@ def check_nothing_is_kept(mode: FakeTensorMode, environment: ShapeEnv, step: Cal
         what = f"a tensor of shape {tuple(item.shape)}" if isinstance(item, FakeTensor) else "a number"
         raise Uncapturable(
             f"the step keeps {what} {_place(item, step)}, which has no content while the step is captured, and the "
-            "step's Python does not run again; return it from the step, and keep what the step returns. If this step "
-            "alone reads it, as what a hook has noted, empty the container before the step ends (with clear())"
+            "step's Python does not run again; return it from the step, and keep what the step returns. If it is made "
+            "once and kept, call what makes it once before the first step. If this step alone reads it, as what a hook "
+            "has noted, empty the container before the step ends (with clear())"
         )
 
 

@@ -47,7 +47,10 @@ _COUNTED = (
 )
 _BY_NUMBERS = frozenset({torch.ops.aten.bincount.default})
 _BY_LENGTHS = frozenset({torch.ops.aten._pack_padded_sequence.default})
-_CHECKED = "this distribution looks at the content of its tensors, to check it; make it with validate_args=False"
+_CHECKED = (
+    "this distribution looks at the content of its tensors, to check it; make it with validate_args=False or, where a "
+    "library makes it, call torch.distributions.Distribution.set_default_validate_args(False) before"
+)
 _AVERAGED = (
     "a batch norm with momentum=None weighs by how often it was called, another number in every call; give it a "
     "momentum, such as 0.1"

@@ -242,7 +242,8 @@ def _check_owned(optimizer: Optimizer, parameter: Tensor, slots: dict[int, Param
         raise Uncapturable(
             f"{type(optimizer).__name__} updates a parameter of shape {tuple(parameter.shape)} that no model owns. "
             "Was model= another model than the step's? Name every module that is trained: model=[model, loss_module], "
-            "and make the optimizer of their parameters. Was its layer replaced? Take the old parameters out of the "
+            "and make the optimizer of their parameters. Is it a tensor of its own? Let it be an nn.Parameter in an "
+            "nn.ParameterList, and name that. Was its layer replaced? Take the old parameters out of the "
             "optimizer's param_groups and state. A step writes into parameters (copy_) and makes no new ones"
         )
 
