@@ -26,7 +26,6 @@ SGD_RATE = 0.25
 FLAT = {"evaluated"}
 """Without a backward pass nothing waits: the peak is the floor."""
 TRIALS = 500
-AVERAGING = nn.BatchNorm1d(8, momentum=None)
 ENCODER = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1).eval()
 
 
@@ -129,10 +128,6 @@ def _uncertain(job: Job, x: Tensor, _y: Tensor) -> Tensor:
     return nn.functional.gaussian_nll_loss(found, torch.zeros_like(found), found.exp())
 
 
-def _averaged(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
-    return AVERAGING(x)
-
-
 def _scaled(job: Job, x: Tensor, _y: Tensor) -> None:
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(job.models[0](x).sum()).backward()
@@ -164,7 +159,6 @@ def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
         (_packed, r"test_features.py:\d+.*reads lengths.*torch.compile"),
         (_distributed, r"test_features.py:\d+.*validate_args=False"),
         (_uncertain, r"test_features.py:\d+.*a variance is below 0"),
-        (_averaged, r"test_features.py:\d+.*give it a momentum"),
         (_scaled, r"test_features.py:\d+.*fused=True"),
         (_curved, r"forward mode"),
         (_positive, r"test_features.py:\d+.*depends on the content"),

@@ -179,6 +179,22 @@ def test_a_step_goes_the_ways_of_eager(
     assert plans == ways
 
 
+@pytest.mark.filterwarnings("ignore:.*captured and planned")
+def test_a_batch_norm_outside_may_weigh_by_the_number_of_its_calls() -> None:
+    """It is another one in every call."""
+    norm = nn.BatchNorm1d(WIDTH, momentum=None)
+
+    def normalised(model: nn.Module, x: Tensor, _mask: Tensor) -> Tensor:
+        return norm(model(x).flatten(0, 1)).pow(3).sum()
+
+    found: list[list[Tensor]] = []
+    for compiled in (False, True):
+        norm.reset_running_stats()
+        trained, _ = losses(normalised, [mask_of(6, 6)] * 4, compiled=compiled)
+        found.append([*trained, *(buffer.clone() for buffer in norm.buffers())])
+    assert all(map(torch.equal, *found))
+
+
 def test_a_step_in_ample_room_has_a_plan_for_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ways may take more memory or less."""
     monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 0)

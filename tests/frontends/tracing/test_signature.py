@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import outgrow
 from outgrow.errors import Uncapturable
+from outgrow.frontends import within_budget
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.signature import glance, signature
 from outgrow.frontends.user.hooks import hooks
@@ -315,6 +316,7 @@ def test_hooks_of_all_optimizers_are_signed_but_those_of_a_capture_that_goes_on_
 
 def test_a_number_that_changes_in_every_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is another step, which is captured and planned: once that is plain, it is said once, with what to do."""
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = model_with_a_number()
     step = outgrow.compile(

@@ -51,10 +51,6 @@ _CHECKED = (
     "this distribution looks at the content of its tensors, to check it; make it with validate_args=False or, where a "
     "library makes it, call torch.distributions.Distribution.set_default_validate_args(False) before"
 )
-_AVERAGED = (
-    "a batch norm with momentum=None weighs by how often it was called, another number in every call; give it a "
-    "momentum, such as 0.1"
-)
 _NEGATIVE = (
     "this loss looks whether a variance is below 0; write it with tensor operations, such as 0.5 * (var.log() + "
     "(mean - target)**2 / var)"
@@ -115,7 +111,6 @@ def _beginnings(folders: Iterable[str]) -> tuple[str, ...]:
 _LOOKING: Mapping[str, str] = {
     "torch/distributions/distribution.py:__init__": _CHECKED,
     "torch/distributions/distribution.py:_validate_sample": _CHECKED,
-    "torch/nn/modules/batchnorm.py:forward": _AVERAGED,
     "torch/amp/grad_scaler.py:_maybe_opt_step": _SCALED,
     "torch/nn/functional.py:gaussian_nll_loss": _NEGATIVE,
 }
