@@ -58,7 +58,7 @@ class Board:
         """The ops of the board as a whole."""
         return len(self.whole.space.tables.op_seconds)
 
-    @property
+    @cached_property
     def whole(self) -> "Board":
         """The board that this one was contracted from, or else itself."""
         found = self.contraction
