@@ -28,11 +28,15 @@ class Progress:
 
 class Every:
     def __init__(self, count):
-        self.count, self.progress = count, Progress()
+        self.count, self.progress, self.table = count, Progress(), {"calls": 0}
 
     def is_due(self):
         self.progress.calls += 1
         return self.progress.calls % self.count == 0
+
+    def is_due_by_table(self):
+        self.table["calls"] += 1
+        return self.table["calls"] % self.count == 0
 """
 """Of a package, whose code is not looked at."""
 COUNT = 0
@@ -59,7 +63,8 @@ class Trainer:
         self.optimizer = SGD(self.model.parameters(), lr=0.1)
         self.count, self.seen, self.config = 0, 0, SimpleNamespace(weight=1.0)
         self.table = {"count": 0, "other": 0}
-        self.every = installed(PACKAGE).Every(2)
+        package = installed(PACKAGE)
+        self.every, self.derived = package.Every(2), type("Derived", (package.Every,), {"__module__": __name__})(2)
 
     def trained(self, loss: Tensor, *, updates: bool = True) -> Tensor:
         loss.backward()
@@ -86,6 +91,12 @@ class Trainer:
     def counted_by_a_package(self, x: Tensor) -> Tensor:
         return self.trained(self.loss(x), updates=self.every.is_due())
 
+    def counted_by_a_derived_class(self, x: Tensor) -> Tensor:
+        return self.trained(self.loss(x), updates=self.derived.is_due())
+
+    def counted_in_a_table_of_a_package(self, x: Tensor) -> Tensor:
+        return self.trained(self.loss(x), updates=self.every.is_due_by_table())
+
     def counted_globally(self, x: Tensor) -> Tensor:
         global COUNT  # noqa: PLW0603
         COUNT += 1
@@ -110,6 +121,8 @@ STEPS: dict[str, Callable[[Trainer], Callable[[Tensor], Tensor]]] = {
     "global variable": lambda trainer: trainer.counted_globally,
     "closure": closing,
     "object of a package": lambda trainer: trainer.counted_by_a_package,
+    "object of a class that is derived from one": lambda trainer: trainer.counted_by_a_derived_class,
+    "table of a package": lambda trainer: trainer.counted_in_a_table_of_a_package,
 }
 
 
@@ -137,6 +150,8 @@ def test_numbers_that_a_step_changes_are_those_of_eager(name: str, room: int, mo
     assert (vars(planned).get("steps"), planned.count) == (vars(eager).get("steps"), eager.count)
     assert (planned.table, COUNT in (0, 5)) == (eager.table, True)
     assert planned.every.progress.calls == eager.every.progress.calls
+    assert planned.every.table == eager.every.table
+    assert planned.derived.progress.calls == eager.derived.progress.calls
 
 
 @pytest.mark.filterwarnings("ignore:.*captured")

@@ -58,7 +58,7 @@ _SINGLE = (
 
 
 _PLAIN_TENSORS = (Tensor, nn.Parameter)
-_TOLD_APART = (Optimizer, LRScheduler, GradScaler)
+TOLD_APART = (Optimizer, LRScheduler, GradScaler)
 _TABLES = (dict, UserDict, ChainMap, MappingProxyType)
 
 
@@ -143,7 +143,7 @@ def is_configuration(value: object) -> bool:
 
 def is_opaque(value: object) -> bool:
     """Whether an object is described by nothing that is in it: by its type, or by which one it is."""
-    return _way(type(value)) is None or isinstance(value, _TOLD_APART)
+    return _way(type(value)) is None or isinstance(value, TOLD_APART)
 
 
 def is_settled(value: object, depth: int = 6) -> bool:
@@ -169,7 +169,7 @@ def _way(kind: type) -> _Describe | None:
         return _scalar
     if issubclass(kind, (*NUMBERS, *_SINGLE)):
         return _itself
-    if issubclass(kind, (Tensor, *_TOLD_APART)):
+    if issubclass(kind, (Tensor, *TOLD_APART)):
         return _which
     if issubclass(kind, np.ndarray):
         return _array

@@ -14,11 +14,13 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from outgrow.frontends.user.configuration import is_opaque
+from outgrow.frontends.user.configuration import TOLD_APART, is_opaque
 from outgrow.frontends.user.drawn import is_filled
 from outgrow.frontends.user.refusals import in_package, is_of_a_library
 
 MISSING = object()
+_SHOWING = frozenset(("rich", "tqdm"))
+"""Packages whose objects show how far a training is, and decide nothing."""
 Root: TypeAlias = dict[str, Any] | CellType
 
 
@@ -122,11 +124,11 @@ def is_of_the_user(kind: type) -> bool:
 
 @cache
 def is_of_a_package(kind: type) -> bool:
-    """Whether a class is of an installed package, and has none of torch's among its bases, of which others know."""
-    modules = [sys.modules.get(base.__module__) for base in kind.__mro__]
-    files = [file for file in (getattr(module, "__file__", None) for module in modules) if file]
-    is_of_torch = any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__)
-    return bool(files) and in_package(files[0]) is not None and not is_of_torch
+    """Whether a class, or one among its bases, is of an installed package, and others do not describe it."""
+    if issubclass(kind, (type, Tensor, *TOLD_APART)) or kind.__module__.partition(".")[0] in _SHOWING:
+        return False
+    files = (getattr(sys.modules.get(base.__module__), "__file__", None) for base in kind.__mro__)
+    return any(file is not None and in_package(file) is not None for file in files)
 
 
 @cache

@@ -9,8 +9,8 @@ What it calls by name, a function, a method or an object of the user's, is looke
 so is all that wraps a function. What torch calls is looked at for itself: forward passes of the modules in training,
 hooks, and the passes of a `torch.autograd.Function`. Of a container that is used as a whole, the functions in it are
 looked at; of an object that is, the methods that operators call. Of an object of an installed package, whose code is
-not looked at, any number may be read, and of objects below it. What is reached in other ways, as an attribute of an
-object in a list, is not seen.
+not looked at, all numbers and containers may be read, and those of objects below it. What is reached in other ways, as
+an attribute of an object in a list, is not seen.
 """
 
 import sys
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.optim import Optimizer
 
-from outgrow.frontends.user.configuration import NUMBERS, is_configuration, is_opaque
+from outgrow.frontends.user.configuration import NUMBERS, is_configuration, is_opaque, is_settled
 from outgrow.frontends.user.drawn import wrapped_by, wraps
 from outgrow.frontends.user.hooks import hooks
 from outgrow.frontends.user.locations import MISSING, Location, is_of_a_package, is_of_the_user, of_class
@@ -131,7 +131,7 @@ class _Reach:
     functions: dict[object, FunctionType] = field(default_factory=dict[object, FunctionType])
     holders: dict[tuple[str, int], Location] = field(default_factory=dict[tuple[str, int], Location])
     modules: dict[int, tuple[nn.Module, Location]] = field(default_factory=dict[int, tuple[nn.Module, Location]])
-    looked_into: dict[int, object] = field(default_factory=dict[int, object])
+    looked_into: dict[int, tuple[object, int]] = field(default_factory=dict[int, tuple[object, int]])
 
     def given(self, name: str, value: object) -> Locations:
         """Return the location of an argument, if it is an object that signatures do not describe."""
@@ -228,15 +228,23 @@ class _Reach:
             elif value is not MISSING and (is_opaque(value) or is_configuration(value)) and not isinstance(value, type):
                 for method in _operators(type(value)):
                     self.meet(method, _Given().behind(location))
-                self._look_into(location, value)
+            self._look_into(location, value)
 
     def _look_into(self, location: Location, value: object, depth: int = _DEEPEST) -> None:
-        """Note all numbers of an object of a package, and of those of packages that it has."""
-        if depth and is_of_a_package(type(value)) and id(value) not in self.looked_into:
-            self.looked_into[id(value)] = value
-            self._use_numbers([location])
-            for name, item in list(getattr(value, "__dict__", {}).items())[:_MOST_ITEMS]:
-                self._look_into(location.below((name,)), item, depth - 1)
+        """Note all numbers of an object of a package, what is in its containers, and the objects that it has."""
+        _, before = self.looked_into.get(id(value), (value, 0))
+        if depth <= before or not is_of_a_package(type(value)):
+            return
+        self.looked_into[id(value)] = (value, depth)
+        self._use_numbers([location])
+        if isinstance(value, nn.Module):
+            return
+        for name, item in list(getattr(value, "__dict__", {}).items())[:_MOST_ITEMS]:
+            below = location.below((name,))
+            if not isinstance(item, _PLAIN):
+                self._look_into(below, item, depth - 1)
+            elif len(item) <= _MOST_ITEMS and is_settled(item):
+                self._use([below])
 
     def _use_numbers(self, locations: Iterable[Location]) -> None:
         """Note all numbers that objects at locations have of their own, of which any may be read."""
@@ -257,6 +265,8 @@ class _Reach:
             return (wraps(value, of_class(owner, name)) and self._follow_method(location, given)) or met
         if owner is MISSING:
             return False
+        if is_of_super:
+            self._look_into(holder, owner)
         if not isinstance(owner, _PLAIN) and next(of_class(owner, name), None) is None:
             self._use((holder,))
         if name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
