@@ -100,6 +100,11 @@ def within(box: Region, shape: tuple[int, ...]) -> Region:
     return tuple((max(begin, 0), min(end, size)) for (begin, end), size in zip(box, shape, strict=True))
 
 
+def shape_of(box: Region) -> tuple[int, ...]:
+    """Return the shape of a tensor that is this box."""
+    return tuple([end - begin for begin, end in box])
+
+
 def volume(box: Region) -> int:
     """Return how many elements a box has."""
-    return prod(end - begin for begin, end in box)
+    return prod(shape_of(box))

@@ -25,7 +25,7 @@ from math import gcd, lcm
 from typing import NamedTuple, TypeAlias
 
 from outgrow.operators.catalogue import entry_of
-from outgrow.operators.regions import Range, Region, regions, simplified
+from outgrow.operators.regions import Range, Region, regions, shape_of, simplified
 from outgrow.operators.tdl import (
     Added,
     Argument,
@@ -141,7 +141,7 @@ def pieces(call: Call, strategy: Strategy, workers: int) -> tuple[Piece, ...]:
     for worker, bounds in enumerate(chunks(found.extents[strategy.cut], workers, strategy.step)):
         needed = regions(found, {**found.box, strategy.cut: bounds}, strategy.cut)
         cut = dict.fromkeys(operand for operand, _ in found.depending.get(strategy.cut, ()))
-        sizes = {operand: tuple([end - begin for begin, end in needed[operand]]) for operand in cut}
+        sizes = {operand: shape_of(needed[operand]) for operand in cut}
         results = tuple(map(_local, call.shapes, strategy.outcomes, repeat(bounds)))
         key = tuple(sizes.values()), results
         if key not in calls:

@@ -29,7 +29,7 @@ from outgrow.frontends.workers.exchange import MOST_UNDER_WAY, Coming, Wire, her
 from outgrow.frontends.workers.exchange_order import NOMINAL, Pace, in_order
 from outgrow.frontends.workers.slicing import filled
 from outgrow.operators.dataflow import GATHERED, Node
-from outgrow.operators.regions import Region
+from outgrow.operators.regions import Region, shape_of
 from outgrow.operators.tdl import Reducer
 from outgrow.planning.partition.shares import Shares, Spread, Task, held, moves
 
@@ -85,9 +85,8 @@ def divided(
 
 def _part(tensor: Tensor, slot: Slot, shares: Shares, worker: int, mode: FakeMode) -> Tensor:
     """Return a fake tensor like the part of an input that a worker has; the whole is its own part."""
-    (box, shape) = shares.held(storage_name(slot)).boxes[worker], tuple(tensor.shape)
-    own = tuple(end - begin for begin, end in box)
-    if own == shape:
+    own = shape_of(shares.held(storage_name(slot)).boxes[worker])
+    if own == tuple(tensor.shape):
         return tensor
     with mode:
         return torch.empty(own, dtype=tensor.dtype, device=tensor.device)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from outgrow.errors import PeerLost
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.workers.slicing import TOGETHER
-from outgrow.operators.regions import Region, volume
+from outgrow.operators.regions import Region, shape_of, volume
 from outgrow.operators.tdl import Reducer
 from outgrow.planning.partition.shares import Moves, Part
 
@@ -172,7 +172,7 @@ class Wire:
             arrived = torch.ops.outgrow.arrived(found, packed).view(tensor.dtype)
             if wanted is None:
                 return tensor
-            shape = [end - begin for begin, end in wanted]
+            shape = shape_of(wanted)
             if is_stacked:
                 return arrived.view(shape)
             if are_addends:
@@ -201,7 +201,7 @@ class Wire:
         return [
             _slice(tensor, box, part.box)
             if part.worker == self._worker
-            else arrived[part.worker].view([end - begin for begin, end in part.box])
+            else arrived[part.worker].view(shape_of(part.box))
             for part in mine
         ]
 
@@ -222,7 +222,7 @@ def _whole(
         beyond = [size for inner, outer in ends for size in (inner[0] - outer[0], outer[1] - inner[1])]
         return F.pad(pieces[0], beyond, value=fill)
     is_covered = sum(volume(part.box) for part in parts if part.turn == 0) == volume(wanted)
-    shape = [end - begin for begin, end in wanted]
+    shape = shape_of(wanted)
     found = tensor.new_empty(shape) if is_covered else tensor.new_full(shape, fill)
     _put_together(found, wanted, parts, pieces, TOGETHER[by])
     return found

@@ -39,6 +39,7 @@ from outgrow.frontends.workers.agreement import Agreement, digest
 from outgrow.frontends.workers.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.workers.divided import divided
 from outgrow.operators.dataflow import Dataflow
+from outgrow.operators.regions import shape_of
 from outgrow.planning.partition.lacking import WHOLE
 from outgrow.planning.partition.partition import factors, partition
 from outgrow.planning.partition.shares import Shares, held
@@ -160,7 +161,7 @@ class Workers:
         levels = factors(self.count)
         states = tuple(dims) if len(dims) == len(levels) else tuple(dims[0] for _ in levels)
         own = held(tuple(tensor.shape), states, self.count).boxes[self.number]
-        if tuple(end - begin for begin, end in own) != tuple(tensor.to_local().shape):
+        if shape_of(own) != tuple(tensor.to_local().shape):
             raise Uncapturable(
                 f"{storage_name(slot)} is spread by {tensor.placements} over {tensor.device_mesh}, which is not how "
                 "this mesh divides it; give the tensor as it is, or spread by the same mesh"
