@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._ops import OpOverload
 
+from outgrow.ir.graph import Wait
 from outgrow.runtime.joined import joined
 from outgrow.runtime.program import Call
 from outgrow.runtime.score import Loose, Part, Played, Score
@@ -57,7 +58,7 @@ def test_neighbours_are_one_call() -> None:
 def test_what_stands_between_keeps_calls_apart() -> None:
     """A copy, a wait, or a drop: the plan has put it there."""
     p, q = several(2)
-    assert lengths(played(MUL, [p], 2.0), "storage", played(MUL, [q], 2.0)) == [1, None, 1]
+    assert lengths(played(MUL, [p], 2.0), Wait("storage"), played(MUL, [q], 2.0)) == [1, None, 1]
     assert lengths(played(MUL, [p], 2.0), None, played(MUL, [q], 2.0)) == [1, None, 1]
 
 

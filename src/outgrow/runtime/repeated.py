@@ -12,7 +12,7 @@ from typing import TypeAlias, final
 import torch
 
 from outgrow.analysis.timeline import Lane
-from outgrow.ir.graph import SwapOut
+from outgrow.ir.graph import SwapOut, Wait
 from outgrow.runtime.execute import Outcome, Run, by_program, require_as_captured
 from outgrow.runtime.numbered import numbers_of
 from outgrow.runtime.planned_arena import PlannedMemory
@@ -61,8 +61,8 @@ class Repeated:
                     self._play(part)
                 elif isinstance(part, Moved):
                     self._move(part)
-                elif part is not None:
-                    self._wait(part)
+                elif isinstance(part, Wait):
+                    self._wait(part.storage)
                 self._bury()
 
     def _bury(self) -> None:

@@ -68,8 +68,8 @@ class Moved:
     address: int
 
 
-Part: TypeAlias = Played | Moved | str | None
-"""An op, a copy, or the storage that is waited for; None for a drop, which frees nothing here."""
+Part: TypeAlias = Played | Moved | Wait | None
+"""An op, a copy, or a wait for copies; None for a drop, which frees nothing here."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -120,8 +120,8 @@ class _Scoring:
             case SwapOut(storage, begin) | SwapIn(storage, begin):
                 self._settle(storage, stays)
                 return Moved(item, self._where[storage][1] + begin)
-            case Wait(storage):
-                return storage
+            case Wait():
+                return item
             case Drop():
                 return None
 
