@@ -29,6 +29,7 @@ from outgrow.analysis.timeline import Lane
 from outgrow.errors import ReplayMismatch
 from outgrow.frontends.fake.lists import by_torch
 from outgrow.frontends.lowering.lower import call_of, geometry_of, stand_ins
+from outgrow.frontends.user.devices import CPU
 from outgrow.ir.graph import Graph, Op
 from outgrow.runtime.device import BesideHost
 from outgrow.runtime.directed import scratch_needed, watched
@@ -175,24 +176,22 @@ class Rehearsal:
 
     def _check_devices(self, call: Call, returned: object, elsewhere: Collection[str]) -> None:
         """Raise `ReplayMismatch` for a result that is born in other memory than the capture says."""
-        for result, item in zip(call.results, results_of(returned), strict=False):
-            if result is not None and result.born is not None and isinstance(item, torch.Tensor):
-                home = torch.device("cpu") if result.born in elsewhere else self.device.torch_device
-                if item.device != home:
-                    raise ReplayMismatch(
-                        f"{call.name} returned a tensor on {item.device}, but {home} was captured. Run this step in "
-                        "eager mode."
-                    )
+        for _, storage, item in _born(call, returned):
+            home = self._home(storage, elsewhere)
+            if item.device != home:
+                raise ReplayMismatch(
+                    f"{call.name} returned a tensor on {item.device}, but {home} was captured. Run this step in "
+                    "eager mode."
+                )
 
     def _watched(self, call: Call, run: Callable[[], object]) -> tuple[int, dict[int, tuple[int, int]]]:
         returned, allocations = watched(run, self.device.torch_device)
         numbers = {item.address: at for at, item in enumerate(allocations) if item.died is None}
         results: dict[int, tuple[int, int]] = {}
-        for place, (result, item) in enumerate(zip(call.results, results_of(returned), strict=False)):
-            if isinstance(item, torch.Tensor) and result is not None and result.born is not None:
-                number = numbers.get(item.untyped_storage().data_ptr())
-                if number is not None:
-                    results[place] = (number, allocations[number].bytes)
+        for place, _, item in _born(call, returned):
+            number = numbers.get(item.untyped_storage().data_ptr())
+            if number is not None:
+                results[place] = (number, allocations[number].bytes)
         return scratch_needed(allocations, {number for number, _ in results.values()}), results
 
     def _timed(self, run: Callable[[], object]) -> float:
@@ -218,12 +217,21 @@ class Rehearsal:
         return operands
 
     def _storage(self, graph: Graph, name: str, elsewhere: Collection[str]) -> torch.UntypedStorage:
-        device = torch.device("cpu") if name in elsewhere else self.device.torch_device
         size = max(1, graph.storages[name].size_bytes)
-        return torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage()
+        return torch.zeros(size, dtype=torch.uint8, device=self._home(name, elsewhere)).untyped_storage()
+
+    def _home(self, storage: str, elsewhere: Collection[str]) -> torch.device:
+        return CPU if storage in elsewhere else self.device.torch_device
 
     def _unread(self, size_bytes: int) -> torch.UntypedStorage:
         return torch.empty(max(1, size_bytes), dtype=torch.uint8, device=self.device.torch_device).untyped_storage()
+
+
+def _born(call: Call, returned: object) -> Iterator[tuple[int, str, torch.Tensor]]:
+    """Yield place, storage and tensor of each result with which a storage is born."""
+    for place, (result, item) in enumerate(zip(call.results, results_of(returned), strict=False)):
+        if result is not None and result.born is not None and isinstance(item, torch.Tensor):
+            yield place, result.born, item
 
 
 def _only_checks(graph: Graph, op: Op) -> bool:
