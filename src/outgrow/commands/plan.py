@@ -13,6 +13,7 @@ from outgrow.frontends.preparing.ahead import How
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.report.account import account_of
 from outgrow.report.comparison import Row, comparison
+from outgrow.report.fields import text_of
 from outgrow.report.findings import Findings, explanation
 from outgrow.report.output import write_data
 from outgrow.report.progress import Narrator
@@ -68,15 +69,10 @@ def compare(job: Job, narrator: Narrator) -> None:
 
 def explain(path: Path, narrator: Narrator) -> None:
     """Tell in words what a JSON file of `train` or `plan` says; raises `InvalidPlan` if it is none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InvalidPlan(
-            f"{path} cannot be read: {reason}. Give a file that --json of train or plan wrote."
-        ) from error
+    remedy = "Give a file that --json of train or plan wrote."
+    text = text_of(path, lambda reason: InvalidPlan(f"{path} cannot be read: {reason}. {remedy}"))
     try:
         told = explanation(text)
     except InvalidPlan as error:
-        raise InvalidPlan(f"{path}: {error} Give a file that --json of train or plan wrote.") from error
+        raise InvalidPlan(f"{path}: {error} {remedy}") from error
     narrator.say(told)

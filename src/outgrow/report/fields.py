@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -118,6 +119,16 @@ class Fields:
         if not isinstance(item, kind) or isinstance(item, bool):
             raise self.wrong(key, name)
         return item
+
+
+def text_of(path: Path, wrong: Callable[[str], OutgrowError]) -> str:
+    """Return the text of a file; raises what `wrong` makes of the reason where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise wrong(f"{error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise wrong("it is not text") from error
 
 
 def _as_float(number: float) -> float:

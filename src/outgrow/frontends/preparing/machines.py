@@ -5,14 +5,16 @@ and rates are those that programs reach, not those of data sheets.
 """
 
 from difflib import get_close_matches
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 from outgrow.errors import InvalidMachine
 from outgrow.ir.machine import Machine
+from outgrow.report.fields import text_of
 from outgrow.report.machinefile import Description, description_from_toml
 
-_SUFFIX = ".toml"
+_FOLDER, _SUFFIX = files("outgrow") / "machines", ".toml"
 
 
 def machine_names() -> tuple[str, ...]:
@@ -21,8 +23,7 @@ def machine_names() -> tuple[str, ...]:
     >>> "v100-pcie3" in machine_names()
     True
     """
-    folder = files("outgrow") / "machines"
-    return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in folder.iterdir() if file.name.endswith(_SUFFIX)))
+    return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in _FOLDER.iterdir() if file.name.endswith(_SUFFIX)))
 
 
 def names_a_file(text: str) -> bool:
@@ -49,9 +50,10 @@ def machine_description(name: str) -> Description:
     Raises `InvalidMachine` for a file that is none, and, listing the names, for a name that is not one of them.
     """
     if names_a_file(name):
-        return description_from_toml(_text_of(Path(name)), name)
+        path = Path(name)
+        return description_from_toml(text_of(path, partial(_unreadable, path)), name)
     require_known(name)
-    return description_from_toml((files("outgrow") / "machines" / f"{name}{_SUFFIX}").read_text(), f"of {name}")
+    return description_from_toml((_FOLDER / f"{name}{_SUFFIX}").read_text(), f"of {name}")
 
 
 def require_known(name: str) -> None:
@@ -64,12 +66,8 @@ def require_known(name: str) -> None:
         raise InvalidMachine(f"No machine is called {name!r}.{hint} Described are: {known}. A file ends in {_SUFFIX}.")
 
 
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InvalidMachine(
-            f"The machine file {path} cannot be read: {reason}. "
-            "Give a file such as `outgrow machine --out` writes, or a name that `outgrow machine --list` prints."
-        ) from error
+def _unreadable(path: Path, reason: str) -> InvalidMachine:
+    return InvalidMachine(
+        f"The machine file {path} cannot be read: {reason}. "
+        "Give a file such as `outgrow machine --out` writes, or a name that `outgrow machine --list` prints."
+    )
