@@ -35,9 +35,9 @@ class Findings:
     settings: Mapping[str, object]
     scores: Mapping[str, float] | None = None
 
-    def to_data(self) -> dict[str, object]:
-        """Return the JSON object of the command line."""
-        return {
+    def to_json(self) -> str:
+        """Return the JSON object of the command line as text."""
+        data = {
             **self.summary.to_data(),
             "settings": without_nan(dict(self.settings)),
             "scores": None if self.scores is None else without_nan(dict(self.scores)),
@@ -45,6 +45,7 @@ class Findings:
             "account": asdict(self.account),
             "derivation": self.derivation.splitlines(),
         }
+        return json.dumps(data, indent=2, allow_nan=False)
 
     @property
     def figures_text(self) -> str:
@@ -56,10 +57,6 @@ class Findings:
     def scores_text(self) -> str:
         """The scores, one a line."""
         return "\n".join(f"{name} {score:.4g}" for name, score in (self.scores or {}).items())
-
-    def to_json(self) -> str:
-        """Return the JSON object of the command line as text."""
-        return json.dumps(self.to_data(), indent=2, allow_nan=False)
 
 
 def explanation(text: str) -> str:
