@@ -74,7 +74,7 @@ def test_other_calls_run_while_something_is_on_its_way() -> None:
     """In the step of one worker there are ops between the beginning of an exchange and its end."""
     job = job_of("perceptron")
     shares = Shares(job.step, partition(job.step, 4, memory_bytes=AMPLE))
-    spans = {span for spans in flights(job.of_worker(shares, 0).graph).values() for span in spans}
+    spans = {span for spans in flights(job.of_worker(shares, 0, NOMINAL).graph).values() for span in spans}
     assert spans
     assert any(end - begin > 1 for begin, end in spans)
 

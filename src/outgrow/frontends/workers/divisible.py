@@ -18,7 +18,7 @@ from outgrow.frontends.tracing.trace import Traced, trace
 from outgrow.frontends.user.state import Training
 from outgrow.frontends.workers.dataflow import divisible_dataflow, put_back
 from outgrow.frontends.workers.divided import divided
-from outgrow.frontends.workers.exchange_order import NOMINAL, Pace
+from outgrow.frontends.workers.exchange_order import Pace
 from outgrow.frontends.workers.workers import one_by_one
 from outgrow.frontends.workloads.loading import blamed_on
 from outgrow.frontends.workloads.unallocated import build_unallocated
@@ -42,9 +42,8 @@ class Divisible:
         """Return the step as one device runs it."""
         return captured_from(self.traced, self.leaves)
 
-    def of_worker(self, shares: Shares, worker: int, machine: Machine | None = None) -> Captured:
-        """Return what one worker runs, on a machine that is described or any other."""
-        pace = NOMINAL if machine is None else Pace.of(machine, shares.partition.workers)
+    def of_worker(self, shares: Shares, worker: int, pace: Pace) -> Captured:
+        """Return what one worker runs, in an order for workers of this pace."""
         states = {slot: shares.states(name) for slot, name in put_back(self.traced, self.step).items()}
         counts = torch.zeros(2, dtype=torch.int64)
         return captured_from(divided(self.traced, shares, worker, "workers", counts, states, pace), self.leaves)

@@ -12,6 +12,7 @@ from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.ahead import How, KnownMachine, plan_captured
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.workers.divisible import Divisible, exchange_costs
+from outgrow.frontends.workers.exchange_order import Pace
 from outgrow.ir.flight import ARRIVED
 from outgrow.ir.machine import Machine
 from outgrow.operators.dataflow import Dataflow
@@ -47,7 +48,7 @@ def of_a_worker(
     Raises `Infeasible` where a worker's step does not fit.
     """
     progress("worker", 0.0)
-    own = job.of_worker(Shares(job.step, found), FIRST, machine)
+    own = job.of_worker(Shares(job.step, found), FIRST, Pace.of(machine, found.workers))
     exchanges = exchange_costs(own.graph, machine, FIRST)
     planned = _planned(own, KnownMachine(machine.as_one_of(found.workers), exchanges), budget_bytes, progress)
     seconds = sum(exchanges[cost_key(own.graph, op)].seconds for op in own.graph.ops if op.operator == ARRIVED)
@@ -59,7 +60,7 @@ def forecast(
     found: Partition,
     machine: Machine,
     budget_bytes: int | None,
-    progress: Callable[[str, float], None] = silent,
+    progress: Callable[[str, float], None],
 ) -> Forecast:
     """Return what a divided step takes, and what its rivals take. Raises `Infeasible` as `of_a_worker` does."""
     worker = of_a_worker(job, found, machine, budget_bytes, progress)
