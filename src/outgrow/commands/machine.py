@@ -46,8 +46,7 @@ def measure_machine(device: str | None, offload_dir: Path | None, out: Path | No
     begun = f"begun at a load of {wanting:.1f} on {processors} processors"
     when = f"Measured on {now:%Y-%m-%d} at {now:%H:%M} UTC by outgrow {__version__}, {begun}"
     described = Description(measured.machine, f"{when}.", f"{when}, to {measured.to}.")
-    remarks = [busy] if busy else []
-    remarks += [measured.remark] if measured.remark else []
+    remarks = [remark for remark in (busy, measured.remark) if remark]
     text = "".join([*(f"# {remark}\n" for remark in remarks), description_to_toml(described, measured.how)])
     if out is None or out == STDOUT:
         narrator.say(text.rstrip())

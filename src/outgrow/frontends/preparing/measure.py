@@ -71,24 +71,30 @@ def measured_machine(
     return Machine(name=machine_name(), device=device, link=measure_link(offload_dir, care.copies))
 
 
+_HOW_ANY = {
+    "seconds_per_op": "not measured: an assumption for every op",
+    "half_duplex": "measured: whether copies both ways at once take about as long as one after the other",
+}
+"""How the same fields of every machine are found."""
+
+
 def how_measured(care: Care) -> dict[str, str]:
     """Return how `measured_machine` finds each field of device and link, or that it does not measure it."""
     over = f"median over {care.seconds:g} s"
     copies = f"median of {care.copies} copies of {format_bytes(MEASURED_BYTES)}"
     return {
+        **_HOW_ANY,
         "flops_per_second": f"measured: fp32 product of two {_MATRIX} x {_MATRIX} matrices, {over}",
         "bytes_per_second": f"measured: 1 added to {format_bytes(_VECTOR_BYTES)} of fp32, read and written, {over}",
-        "seconds_per_op": "not measured: an assumption for every op",
         "needs_workspace": "not measured: convolutions are taken to need some",
         "out_bytes_per_second": f"measured: {copies} from memory to the spill file, direct I/O, latency deducted",
         "in_bytes_per_second": f"measured: {copies} back from it",
         "latency_seconds": f"measured: one page, {care.copies} times each way, median",
-        "half_duplex": "measured: whether copies both ways at once take about as long as one after the other",
     }
 
 
 def graphics_card() -> str | None:
-    """Return the name of this machine's GPU, which is not measured; None if torch sees none."""
+    """Return the name of this machine's GPU; None if torch sees none."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
@@ -139,14 +145,13 @@ def how_device_measured() -> dict[str, str]:
     """Return how `machine_of` finds each field of device and link, or that it does not measure it."""
     copies = f"median of 3 copies of {format_bytes(flights.MEASURED_BYTES)}"
     return {
+        **_HOW_ANY,
         "flops_per_second": f"measured: fp32 product of two {_MATRIX_BESIDE} x {_MATRIX_BESIDE} matrices, median of 3",
         "bytes_per_second": f"measured: 1 added to {format_bytes(_VECTOR_BYTES_BESIDE)} of fp32, read and written",
-        "seconds_per_op": "not measured: an assumption for every op",
         "needs_workspace": "not measured: what ops need is seen when a step is rehearsed",
         "out_bytes_per_second": f"measured: {copies} from the device to locked memory of the host, latency deducted",
         "in_bytes_per_second": f"measured: {copies} back from it",
         "latency_seconds": "measured: 4 KiB, 3 times each way, median",
-        "half_duplex": "measured: whether copies both ways at once take about as long as one after the other",
     }
 
 
