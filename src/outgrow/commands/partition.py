@@ -66,13 +66,12 @@ def _too_few(machine: Machine, workers: int) -> str:
 
 
 def _require_right(checks: Sequence[Checked]) -> None:
-    wrong = [item for item in checks if item.error is not None and not item.error <= _TOLERANCE]
-    if wrong:
-        worst = wrong[0]
-        raise WrongInPieces(
-            f"{worst.operator} in pieces differs from the whole by {worst.error}, so its description is wrong. "
-            "Please report it; a mesh would give wrong results."
-        )
+    for item in checks:
+        if item.error is not None and not item.error <= _TOLERANCE:
+            raise WrongInPieces(
+                f"{item.operator} in pieces differs from the whole by {item.error}, so its description is wrong. "
+                "Please report it; a mesh would give wrong results."
+            )
 
 
 def _told_checks(checks: Sequence[Checked]) -> str:
