@@ -35,7 +35,7 @@ from outgrow.frontends.entries import Entries
 from outgrow.frontends.entry import Entry, Served
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.one_thread import one_thread
-from outgrow.frontends.platforms.platform import platform_of
+from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.torn import Whole

@@ -22,7 +22,7 @@ from outgrow.errors import OutgrowError
 from outgrow.frontends.parts.masks import look_as_in_eager
 from outgrow.frontends.parts.parts import MOST_KINDS, Part
 from outgrow.frontends.parts.shared_budget import Ready, Shared, by_itself
-from outgrow.frontends.platforms.platform import platform_of
+from outgrow.frontends.platforms.on_device import platform_of
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.preparing.warmup import warm_up
 from outgrow.frontends.user.devices import device_of

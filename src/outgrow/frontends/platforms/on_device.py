@@ -22,6 +22,8 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import sunk
 from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.platforms.beside_device import BesideDevice
+from outgrow.frontends.platforms.on_cpu import OnCpu
+from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.preparing.measure import CostCache, machine_of, open_cost_cache
 from outgrow.frontends.preparing.rehearsal import Rehearsal, Rehearsed
 from outgrow.frontends.preparing.settings import Settings
@@ -34,7 +36,7 @@ from outgrow.planning.addresses.addresses import ALIGNMENT_BYTES, addresses_of, 
 from outgrow.planning.planned import Planned
 from outgrow.remarks import remark
 from outgrow.runtime import arena
-from outgrow.runtime.device import BesideHost, given_room
+from outgrow.runtime.device import BesideHost, Cuda, given_room
 from outgrow.runtime.directed import install
 from outgrow.runtime.memory import storage_on
 from outgrow.runtime.pages import Unread
@@ -61,6 +63,25 @@ _idle: "WeakSet[OnDevice]" = WeakSet()
 _idle_lock = RLock()
 _TRIED_AT_ONCE = 2
 """Trying an op takes up to twice the bytes that it touches: of two runs both hold their results."""
+
+
+def platform_of(settings: Settings, home: torch.device, device: BesideHost | None = None) -> Platform:
+    """Return what a step runs on: a device that is given, or the one that is its home.
+
+    Raises `ValueError` for a budget of something that is not there.
+    """
+    if device is None:
+        if home == CPU or not torch.cuda.is_available():
+            if settings.host_bytes is not None:
+                raise ValueError("host_budget is for a model on a GPU. On the CPU memory_budget limits what is taken.")
+            return OnCpu(settings)
+        device = Cuda(home)
+    if settings.disk_bytes is not None and settings.host_bytes is None:
+        raise ValueError(
+            "disk_budget is for a model on the CPU, or beside a host_budget (of outgrow.compile): without one, a model "
+            "on a GPU has no file."
+        )
+    return OnDevice(settings, device)
 
 
 class OnDevice:

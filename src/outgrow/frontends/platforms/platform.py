@@ -12,16 +12,11 @@ import torch
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost
-from outgrow.frontends.platforms.on_cpu import OnCpu
-from outgrow.frontends.platforms.on_device import OnDevice
 from outgrow.frontends.preparing.measure import CostCache
-from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.captured import Captured, Given
-from outgrow.frontends.user.devices import CPU
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Machine
 from outgrow.planning.planned import Planned
-from outgrow.runtime.device import BesideHost, Cuda
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.program import Program
 from outgrow.runtime.recording import Moment, Recording
@@ -153,22 +148,3 @@ class Platform(Protocol):
     def close(self) -> None:
         """Give everything back that is taken; it is taken anew when a program runs."""
         ...
-
-
-def platform_of(settings: Settings, home: torch.device, device: BesideHost | None = None) -> Platform:
-    """Return what a step runs on: a device that is given, or the one that is its home.
-
-    Raises `ValueError` for a budget of something that is not there.
-    """
-    if device is None:
-        if home == CPU or not torch.cuda.is_available():
-            if settings.host_bytes is not None:
-                raise ValueError("host_budget is for a model on a GPU. On the CPU memory_budget limits what is taken.")
-            return OnCpu(settings)
-        device = Cuda(home)
-    if settings.disk_bytes is not None and settings.host_bytes is None:
-        raise ValueError(
-            "disk_budget is for a model on the CPU, or beside a host_budget (of outgrow.compile): without one, a model "
-            "on a GPU has no file."
-        )
-    return OnDevice(settings, device)
