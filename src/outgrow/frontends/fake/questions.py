@@ -102,7 +102,7 @@ Read: TypeAlias = Callable[[int | BufferSlot], object]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What a step has looked at in its batch: what the last of these `calls` gives, or whether that is zero.
+    """What a step has looked at: what the last of these `calls` gives, or whether that is zero.
 
     It did so on a `line`, and found this `answer`. It asks nothing but the batch if it is `of_batch`.
     """
@@ -156,7 +156,7 @@ class Looks:
 
 
 class Asking:
-    """Notes what is made of batch and buffers while a step is traced, and answers from the real ones."""
+    """Notes what is made of batch, buffers and tensors outside in a trace, and answers from the real ones."""
 
     def __init__(
         self,

@@ -125,9 +125,9 @@ class Captured:
     before, and what is `overwritten` there cannot be read from then on. It serves while what is `outside` is what it
     was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is changed after every
     call, and its `counts` go on. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to
-    `questions` about the batch and buffers the answers must be the same. Tensors with `spreads` are spread over a mesh,
-    and this process has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are
-    small ones of the host, which stay there.
+    `questions` about the batch, buffers and tensors outside the answers must be the same. Tensors with `spreads` are
+    spread over a mesh, and this process has its part of them. The step runs on `device`; if that is not the host,
+    storages `elsewhere` are small ones of the host, which stay there.
     """
 
     graph: Graph

@@ -127,14 +127,19 @@ def is_of_a_package(kind: type) -> bool:
     """Whether a class, or one among its bases, is of an installed package, and others do not describe it."""
     if issubclass(kind, (type, Tensor, *TOLD_APART)) or kind.__module__.partition(".")[0] in _SHOWING:
         return False
-    files = (getattr(sys.modules.get(base.__module__), "__file__", None) for base in kind.__mro__)
+    files = (_file(base.__module__) for base in kind.__mro__)
     return any(file is not None and in_package(file) is not None for file in files)
 
 
 @cache
 def _is_library(name: str) -> bool:
-    file = getattr(sys.modules.get(name), "__file__", None)
+    file = _file(name)
     return name in sys.builtin_module_names or (file is not None and is_of_a_library(file))
+
+
+def _file(module: str) -> str | None:
+    """Return the file of a module by its name; None if it has none, or is not there."""
+    return getattr(sys.modules.get(module), "__file__", None)
 
 
 def _table(value: object) -> dict[str, Any] | None:
