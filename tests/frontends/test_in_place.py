@@ -18,6 +18,8 @@ Arguments = tuple[object, ...]
 _TENSORS = {"add", "sub", "mul", "div"}
 _SCALARS: dict[str, Arguments] = {
     "hardtanh_backward": (-1.0, 1.0),
+    "_log_softmax": (-1, False),
+    "_softmax": (-1, False),
     "leaky_relu_backward": (0.01, False),
     "softplus_backward": (1.0, 20.0),
     "threshold_backward": (0.0,),

@@ -47,6 +47,8 @@ _PLACEABLE: Mapping[str, tuple[int, ...]] = {
     "aten.native_batch_norm_backward.default": (0, 1),
     "aten.native_group_norm_backward.default": (1, 0),
     "aten.native_layer_norm_backward.default": (0, 1),
+    "aten._log_softmax.default": (0,),
+    "aten._softmax.default": (0,),
     "aten._log_softmax_backward_data.default": (0, 1),
     "aten._softmax_backward_data.default": (0, 1),
     "aten.add.Tensor": (1,),
