@@ -40,6 +40,14 @@ class ByLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class ByRows:
+    """Let one op do what the ops `first` and `second` do, some rows at a time, in the place of the second."""
+
+    first: str
+    second: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recompute:
     """Build `storage` again directly before the op `before`, instead of keeping it until then."""
 
@@ -88,7 +96,7 @@ class Stow:
     dropped: str | None
 
 
-Decision: TypeAlias = Move | TakeApart | ByLayout | Reuse | Recompute | Stow | Swap
+Decision: TypeAlias = Move | TakeApart | ByRows | ByLayout | Reuse | Recompute | Stow | Swap
 
 
 @dataclass(frozen=True, slots=True)

@@ -357,3 +357,55 @@ def test_an_op_that_writes_in_place_has_no_parts() -> None:
     assert parted != text
     with pytest.raises(InvalidGraph, match="is not an op of the captured graph"):
         verify(parse_graph(parted), captured=parse_graph(text), leeway=PARTED)
+
+
+PAIR = """
+storage x input 16
+storage y input 16
+storage a 16
+storage b 16
+value %x: x@0 f32[4]
+value %y: y@0 f32[4]
+one: %a: a@0 f32[4] = my.one(%x)
+two: %b: b@0 f32[4] = my.two(%a, %y)
+return %b
+"""
+ONE = "one: %a: a@0 f32[4] = my.one(%x)\n"
+TWO = "two: %b: b@0 f32[4] = my.two(%a, %y)\n"
+JOINT = "both: %b: b@0 f32[4] = my.joint(%x, %y)\n"
+
+
+def _joint(first: Op, second: Op, _values: object) -> Op | None:
+    if (first.operator, second.operator) != ("my.one", "my.two"):
+        return None
+    return replace(second, name="both", operator="my.joint", arguments=(*first.arguments, *second.arguments[1:]))
+
+
+JOINED = Leeway(joined=_joint)
+UNKNOWN = "both is not an op of the captured graph"
+
+
+def test_one_op_stands_for_two() -> None:
+    """What the first makes is not there any more, and what outlives the step has the content of the second's result."""
+    found = edited((ONE + TWO, JOINT), ("storage a 16\n", ""), text=PAIR)
+    verify(parse_graph(found), captured=parse_graph(PAIR), leeway=JOINED)
+
+
+@pytest.mark.parametrize(
+    ("captured", "changes", "reason"),
+    [
+        ((), ((TWO, JOINT),), "one occurs itself and joined to another"),
+        ((), ((ONE + TWO, JOINT.replace("%x, %y", "%y, %x")), ("storage a 16\n", "")), "operand 0 is y"),
+        ((("return %b", "return %b, %a"),), ((ONE + TWO, ONE + JOINT), ("%b, %a", "%b")), UNKNOWN),
+        ((("storage a 16", "storage a buffer 16"),), ((ONE + TWO, ONE + JOINT),), UNKNOWN),
+        ((("two: %b: b@0", "two: %b: y@1"), ("storage b 16\n", "")), ((TWO, JOINT.replace("b@0", "y@1")),), UNKNOWN),
+    ],
+    ids=["one is there", "operands exchanged", "a result", "outlives the step", "writes in place"],
+)  # fmt: skip
+def test_one_op_that_is_not_two_is_refused(
+    captured: tuple[tuple[str, str], ...], changes: tuple[tuple[str, str], ...], reason: str
+) -> None:
+    """Neither of the two occurs beside it, it reads what they read, and nobody else asks for what the first makes."""
+    text = edited(*captured, text=PAIR)
+    with pytest.raises(InvalidGraph, match=reason):
+        verify(parse_graph(edited(*changes, text=text)), captured=parse_graph(text), leeway=JOINED)

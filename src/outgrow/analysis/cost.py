@@ -7,7 +7,8 @@ Costs are measured where the op has run on this machine before, and modelled whe
                   library needs none, as with the implicit matrix products of a GPU's convolutions)
 
 An op that can be taken apart into parts (`operators.parts`) shares its seconds among them in proportion to their flops,
-and each part may need its workspace.
+and each part may need its workspace. Two ops that can run as one, some rows at a time (`operators.rows`), take together
+as long as both, until that one has been measured; it holds these rows of what the first one makes.
 
 A measured cost is known by the op's key: operator, arguments, and the dtypes, shapes and strides of all
 operands and results.
@@ -24,6 +25,7 @@ from outgrow.ir.machine import Device
 from outgrow.operators.arithmetic import flops, moved_bytes, value_bytes
 from outgrow.operators.convolutions import BACKWARD, CONVOLUTION_BACKWARD, GRADIENT, POSITIONS
 from outgrow.operators.parts import parts
+from outgrow.operators.rows import JOINT, LOG_PROBABILITIES, pairs, part_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,28 @@ class Cost:
 
 
 Costs = Mapping[str, Cost]
-"""The cost of each captured op, and of each part of one, by its name; a repeated op costs what it repeats."""
+"""The cost of each captured op, of each part of one, and of each that two can run as, by its name.
+
+A repeated op costs what it repeats.
+"""
 
 
 def costs_of(graph: Graph, device: Device, known: Mapping[str, Cost]) -> dict[str, Cost]:
-    """Return the cost of every op of a captured graph, `known` by key, else modelled, and of its parts."""
+    """Return the cost of every op of a captured graph, `known` by key, else modelled, and of what may stand for it."""
     seen = {op.name: known.get(cost_key(graph, op)) for op in graph.ops} if known else {}
-    return with_parts(graph, {op.name: seen.get(op.name) or modelled(graph, op, device) for op in graph.ops})
+    costs = {op.name: seen.get(op.name) or modelled(graph, op, device) for op in graph.ops}
+    return {**with_parts(graph, costs), **_of_pairs(graph, costs, known)}
+
+
+def _of_pairs(graph: Graph, costs: Costs, known: Mapping[str, Cost]) -> dict[str, Cost]:
+    """Return the costs of the ops that two ops of a graph can run as."""
+    found: dict[str, Cost] = {}
+    for first, second, one in pairs(graph):
+        both = costs[first.name], costs[second.name]
+        workspace = max(cost.workspace_bytes for cost in both) + workspace_bound(graph, one)
+        alone = Cost(sum(cost.seconds for cost in both), workspace)
+        found[one.name] = known.get(cost_key(graph, one)) or alone
+    return found
 
 
 def with_parts(graph: Graph, costs: Costs) -> dict[str, Cost]:
@@ -110,6 +127,8 @@ def workspace_bound(graph: Graph, op: Op) -> int:
     """
     if op.operator.startswith(COMPILED):
         return moved_bytes(graph, op)
+    if op.operator == JOINT:
+        return part_bytes(graph.values[op.references[LOG_PROBABILITIES]])
     if op.operator not in POSITIONS:
         return min(moved_bytes(graph, op) // 16, 32 << 20)
     reads = [graph.values[name] for name in op.references]

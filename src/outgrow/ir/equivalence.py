@@ -29,6 +29,10 @@ A captured op that only brings storages into being may be replaced by its `parts
 of which writes some of the results. All of them occur, and the captured op itself does not. What a part writes is what
 the captured op writes at the same place.
 
+Two captured ops may be replaced by the one that they are `joined` to, under a name of its own, where the second alone
+uses the storage that the first brings into being, and that does not outlive the step. It reads what both read, but for
+that, and writes what the second writes; of the two, neither occurs then.
+
 The one change of operator is an exact law's: `in_place` maps an operator to forms that write its first result
 over one of its leading operands. All operands of the result's shape must have its layout, those of as many elements its
 type, and the op must not read the operand's storage in any other layout. The form then makes the content that the
@@ -61,18 +65,24 @@ def _nothing(_op: Op) -> tuple[()]:
     return ()
 
 
+def _never(_first: Op, _second: Op, _values: Mapping[str, Value]) -> None:
+    return None
+
+
 class Leeway(NamedTuple):
     """What an op may do otherwise than the captured one and give the same bits; without it, nothing.
 
     `in_place` maps captured operators to the forms that may stand for them, and `quiet` operators to the places of the
     arguments that a repetition may leave out. `layouts` gives the places of the arguments of an op of which the layout
-    alone matters, and `parts` the ops that together may stand for an op.
+    alone matters, `parts` the ops that together may stand for an op, and `joined` the op that may stand for two, of
+    which the second reads what the first makes.
     """
 
     in_place: Forms = _NO_FORMS
     quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS
     layouts: Callable[[Op], Sequence[int]] = _nothing
     parts: Callable[[Op], Sequence[Op]] = _nothing
+    joined: Callable[[Op, Op, Mapping[str, Value]], Op | None] = _never
 
 
 class _Call(NamedTuple):
@@ -98,16 +108,17 @@ class _Write(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """A captured graph, its ops and their parts by name with the contents that they read, and the leeway of others.
+    """A captured graph, its ops and what may stand for them by name with what they read, and the leeway of others.
 
-    `parts` are the names of the parts of each op that may be taken apart, `wholes` the op of each part, and `end` is
-    every storage's content at the end.
+    `others` are, for each op that others may stand for, the names of these: of its parts, or of the one that it is
+    joined to with another. `wholes` has the op that writes what one of these writes, and `end` is every storage's
+    content at the end.
     """
 
     graph: Graph
     leeway: Leeway
     calls: dict[str, _Call]
-    parts: dict[str, tuple[str, ...]]
+    others: dict[str, tuple[tuple[str, ...], ...]]
     wholes: dict[str, str]
     end: dict[str, Content]
 
@@ -116,12 +127,18 @@ def numbered(captured: Graph, leeway: Leeway) -> Numbered:
     """Return a captured graph by contents, to compare many graphs with that leeway; it must keep invariant 1."""
     calls, end = _number(captured, steps_of(captured), {})
     parted = _parted(captured, calls, leeway.parts)
+    joint = _joined(captured, calls, leeway.joined)
+    others = {whole: [tuple(part.op.name for part in own)] for whole, own in parted.items()}
+    for (first, second), call in joint.items():
+        for name in (first, second):
+            others.setdefault(name, []).append((call.op.name,))
     return Numbered(
         captured,
         leeway,
-        {call.op.name: call for own in (calls, *parted.values()) for call in own},
-        {whole: tuple(part.op.name for part in own) for whole, own in parted.items()},
-        {part.op.name: whole for whole, own in parted.items() for part in own},
+        {call.op.name: call for own in (calls, *parted.values(), joint.values()) for call in own},
+        {name: tuple(ways) for name, ways in others.items()},
+        {part.op.name: whole for whole, own in parted.items() for part in own}
+        | {call.op.name: second for (_, second), call in joint.items()},
         end,
     )
 
@@ -151,13 +168,14 @@ def check_equivalence(graph: Graph, steps: list[Step], reference: Numbered) -> N
 
 
 def _check_complete(reference: Numbered, found: Collection[str]) -> None:
-    """Check that each captured op occurs, itself or in all its parts."""
+    """Check that each captured op occurs, itself, in all its parts, or joined to another."""
     missing: list[str] = []
     for op in reference.graph.ops:
-        own = [part in found for part in reference.parts.get(op.name, ())]
-        if op.name in found and any(own):
-            raise InvalidGraph(f"{op.name} occurs itself and in parts", invariant=6)
-        if op.name not in found and not (own and all(own)):
+        ways = [[name in found for name in own] for own in reference.others.get(op.name, ())]
+        if op.name in found and any(map(any, ways)):
+            how = "in parts" if any(len(way) > 1 and any(way) for way in ways) else "joined to another"
+            raise InvalidGraph(f"{op.name} occurs itself and {how}", invariant=6)
+        if op.name not in found and sum(map(all, ways)) != 1:
             missing.append(op.name)
     if missing:
         raise InvalidGraph(f"captured ops are missing: {', '.join(missing)}", invariant=6)
@@ -175,6 +193,38 @@ def _parted(
         if own and is_born and is_new and _is_repeatable(captured, call):
             found[call.op.name] = tuple(_part(call, part) for part in own)
     return found
+
+
+def _joined(
+    captured: Graph, calls: Sequence[_Call], joined: Callable[[Op, Op, Mapping[str, Value]], Op | None]
+) -> dict[tuple[str, str], _Call]:
+    """Return the call that may stand for two, by the names of both."""
+    makers = {value.name: call for call in calls for value in call.step.results}
+    users: dict[str, set[str]] = {}
+    for call in calls:
+        for storage in call.step.touched:
+            users.setdefault(storage, set()).add(call.op.name)
+    found: dict[tuple[str, str], _Call] = {}
+    for second in calls:
+        first = makers.get(second.step.reads[0].name) if second.step.reads else None
+        one = first and joined(first.op, second.op, captured.values)
+        if first is None or one is None or one.name in captured.op_positions:
+            continue
+        (made,), names = first.step.written, (first.op.name, second.op.name)
+        is_between = users[made] == {*names} and made not in captured.outliving and made not in first.before
+        is_born = not any(name in second.before for name in second.step.written) and _is_repeatable(captured, second)
+        if is_between and is_born:
+            found[names] = _one(first, second, made, one)
+    return found
+
+
+def _one(first: _Call, second: _Call, made: str, one: Op) -> _Call:
+    """Return the call of the op that stands for two: it reads what both read, but for what the first `made`."""
+    values = {value.name: value for value in (*first.step.reads, *second.step.reads)}
+    before = {name: content for name, content in {**first.before, **second.before}.items() if name != made}
+    reads = tuple([values[name] for name in one.references])
+    touched = tuple(dict.fromkeys([*(value.storage for value in reads), *second.step.written]))
+    return _Call(second.at, one, Step(reads, second.step.results, second.step.written, touched), before)
 
 
 def _part(call: _Call, part: Op) -> _Call:

@@ -13,6 +13,8 @@ its layout: other layouts run other kernels.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from outgrow.operators.rows import JOINT, JOINT_IN_PLACE, LOG_PROBABILITIES
+
 
 class Form(NamedTuple):
     """An operator that writes its first result over the argument at `operand`."""
@@ -85,6 +87,7 @@ def _forms() -> dict[str, tuple[Form, ...]]:
             ("leaky_relu", "default"),
         )
     }
+    forms[JOINT] = (Form(JOINT_IN_PLACE, LOG_PROBABILITIES),)
     for name, (operator, operand) in PLACED.items():
         forms[operator] = (*forms.get(operator, ()), Form(name, operand))
     return forms

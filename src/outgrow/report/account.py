@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from outgrow.ir.graph import Graph, result_values
-from outgrow.plan import ByLayout, Move, Plan, Recompute, Reuse, Stow, Swap, TakeApart
+from outgrow.plan import ByLayout, ByRows, Move, Plan, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.report.columns import aligned, counted
 from outgrow.rewriting.derive import carry_out
 from outgrow.rewriting.draft import Draft
@@ -82,7 +82,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Every decision of a plan, by kind; `apart` and `by_layout` are the ops that such a decision names."""
+    """Every decision of a plan, by kind; `apart` and `by_layout` are the ops that such a decision names.
+
+    `by_rows` are the pairs of ops that run as one.
+    """
 
     swapped: tuple[Swapped, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
@@ -91,6 +94,7 @@ class Account:
     apart: tuple[str, ...] = ()
     by_layout: tuple[str, ...] = ()
     stowed: tuple[Stowed, ...] = ()
+    by_rows: tuple[str, ...] = ()
 
     @property
     def sections(self) -> list[Section]:
@@ -102,6 +106,9 @@ class Account:
             _of_reused(self.reused),
             _of_moved(self.moved),
             _of_ops("In parts", counted(self.apart, "op runs in parts", "ops run in parts"), self.apart),
+            _of_ops(
+                "By rows", counted(self.by_rows, "pair of ops runs", "pairs of ops run") + " by rows", self.by_rows
+            ),
             _of_ops(
                 "Without an operand, by its layout",
                 counted(self.by_layout, "op does without an operand", "ops do without an operand")
@@ -201,7 +208,7 @@ def account_of(captured: Graph, plan: Plan) -> Account:
                 recomputed.append(Recomputed(name, storage.role.value, storage.size_bytes, before))
             case Reuse(op, _):
                 reused.append(_reused(draft, op))
-            case Move() | TakeApart() | ByLayout():
+            case Move() | TakeApart() | ByRows() | ByLayout():
                 pass
         carry_out(draft, decision)
     return Account(
@@ -212,6 +219,7 @@ def account_of(captured: Graph, plan: Plan) -> Account:
         tuple(decision.op for decision in plan.decisions if isinstance(decision, TakeApart)),
         tuple(decision.op for decision in plan.decisions if isinstance(decision, ByLayout)),
         tuple(stowed),
+        tuple(f"{decision.first}, {decision.second}" for decision in plan.decisions if isinstance(decision, ByRows)),
     )
 
 

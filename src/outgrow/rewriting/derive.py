@@ -21,6 +21,7 @@ from outgrow.operators.effects import QUIET
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.operators.layouts import layout_only
 from outgrow.operators.parts import parts
+from outgrow.operators.rows import joined
 from outgrow.plan import Decision, Plan, Stow, Swap
 from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.laws import LAWS
@@ -28,7 +29,7 @@ from outgrow.rewriting.laws import LAWS
 _NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
 _TRANSFERS = (Stow, Swap)
 
-LEEWAY = Leeway(in_place=IN_PLACE, quiet=QUIET, layouts=layout_only, parts=parts)
+LEEWAY = Leeway(in_place=IN_PLACE, quiet=QUIET, layouts=layout_only, parts=parts, joined=joined)
 """What is known of torch's operators."""
 
 

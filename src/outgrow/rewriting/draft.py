@@ -131,6 +131,20 @@ class Draft:
         self._forget(place)
         self._note(place, item)
 
+    def remove(self, place: Place) -> None:
+        """Take the instruction at a place away, and the place with it."""
+        self._forget(place)
+        self._unlink(place)
+        del self._items[place], self._written[place], self._label[place]
+
+    def remove_storage(self, name: str) -> None:
+        """Take a storage away that no instruction touches any more, and the values in it."""
+        assert not self._touching.get(name), "no instruction touches it"
+        for value in self._values_of.pop(name, ()):
+            del self.values[value]
+        del self.storages[name]
+        self._born.discard(name)
+
     def move_after(self, place: Place, anchor: Place) -> None:
         """Take an instruction from its place and put it directly behind another; its place goes with it."""
         self._unlink(place)

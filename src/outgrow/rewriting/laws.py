@@ -2,6 +2,7 @@
 
     move        order.py       run ops earlier that conflict with nothing they pass
     take apart  apart.py       compute the results of an op one after the other
+    by rows     by_rows.py     let two ops run as one, some rows at a time
     by layout   by_layout.py   do without an operand of which only the layout matters
     reuse       reuse.py       write a result over the operand that dies there
     recompute   recompute.py   build a storage again from what made it
@@ -15,9 +16,10 @@ means (`ir.graph`, Residence).
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from outgrow.plan import ByLayout, Decision, Move, Recompute, Reuse, Stow, Swap, TakeApart
+from outgrow.plan import ByLayout, ByRows, Decision, Move, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.rewriting.apart import take_apart
 from outgrow.rewriting.by_layout import by_layout
+from outgrow.rewriting.by_rows import by_rows
 from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.order import move
 from outgrow.rewriting.recompute import recompute
@@ -36,6 +38,7 @@ class Law(NamedTuple):
 LAWS: Mapping[type[Decision], Law] = {
     Move: Law("move", move),
     TakeApart: Law("take apart", take_apart),
+    ByRows: Law("by rows", by_rows),
     ByLayout: Law("by layout", by_layout),
     Reuse: Law("reuse", reuse),
     Recompute: Law("recompute", recompute),

@@ -2,5 +2,6 @@
 
 fusing    which ops can become one kernel
 inductor  kernels for them
+by_rows   the kernel of two operators that run as one, some rows at a time
 lower     from a derived graph to a program
 """

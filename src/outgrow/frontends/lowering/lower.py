@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import torch
 
+import outgrow.frontends.lowering.by_rows  # noqa: F401 - its operators are found by name
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import lasting, passing
 from outgrow.analysis.updates import is_update

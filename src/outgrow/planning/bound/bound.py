@@ -66,6 +66,7 @@ from outgrow.analysis.liveness import peak_bytes
 from outgrow.planning.bound.coarsen import choose_moments, outline, study
 from outgrow.planning.bound.outline import Outline, Rest, merged
 from outgrow.planning.bound.programme import Programme, proven_least
+from outgrow.planning.free.free import spared_seconds
 from outgrow.planning.problem import Problem
 
 Terms = list[tuple[int, float]]
@@ -82,7 +83,7 @@ def bound_seconds(problem: Problem, variables: int = VARIABLES) -> float:
 
     A programme of more `variables` takes longer, and says more.
     """
-    arithmetic = sum(map(problem.seconds_of, problem.graph.ops))
+    arithmetic = sum(map(problem.seconds_of, problem.graph.ops)) - spared_seconds(problem)
     if peak_bytes(problem.graph, problem.workspace) <= problem.budget.capacity_bytes:
         return arithmetic
     return max(arithmetic, _solved(_affordable(problem, variables), problem.machine.link.half_duplex))

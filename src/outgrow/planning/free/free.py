@@ -1,19 +1,23 @@
 """What can be had for nothing? Rewrites that free memory and repeat or move nothing.
 
 What no op uses may rest elsewhere (`resting`). Updates move forward (`early_updates`), large ops are taken apart
-(`apart`), operands of which only the layout matters are let go, gradients of weights wait (`waiting`),
-then dying operands are written over (`reuse`): all of them, or where that raises the floor those that do not have to
-stay longer for it. Each rewrite is undone if it raises the floor.
+(`apart`), some run as one by rows (`by_rows`), operands of which only the layout matters are let go, gradients of
+weights wait (`waiting`), then dying operands are written over (`reuse`): all of them, or where that raises the floor
+those that do not have to stay longer for it. Each rewrite is undone if it raises the floor.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Graph
 from outgrow.operators.layouts import layout_only
+from outgrow.operators.rows import pairs
 from outgrow.plan import ByLayout, Decision
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.admitted import admitted
 from outgrow.planning.free.apart import all_apart, taken_apart
+from outgrow.planning.free.by_rows import run_by_rows
 from outgrow.planning.free.early_updates import early_updates
 from outgrow.planning.free.resting import put_to_rest
 from outgrow.planning.free.reuse import loose_reuses, reuses
@@ -26,7 +30,14 @@ def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
     decisions: tuple[Decision, ...]
     graph, decisions = put_to_rest(problem, problem.graph)
     floor, _ = floor_of(problem, graph)
-    for ways in ((early_updates,), (taken_apart,), (layouts_asked,), (waiting_weights,), (reuses, loose_reuses)):
+    for ways in (
+        (early_updates,),
+        (taken_apart,),
+        (run_by_rows,),
+        (layouts_asked,),
+        (waiting_weights,),
+        (reuses, loose_reuses),
+    ):
         for rewrite in ways:
             found, made = rewrite(problem, graph)
             if not made:
@@ -44,9 +55,32 @@ def layouts_asked(_problem: Problem, graph: Graph) -> tuple[Graph, tuple[ByLayou
 
 
 def loosest(problem: Problem) -> Problem:
-    """Return the problem whose ops ask for least: taken apart, without operands of which only the layout matters.
+    """Return the problem whose ops ask for least: taken apart or run by rows, without operands of which only the layout
+    matters.
 
-    Whatever a plan does with an op, the plan that does the same with its parts is as quick and needs no more.
+    Whatever a plan does with an op, the plan that does the same with its parts is as quick and needs no more; so is one
+    that runs two ops as one, if that counts no more seconds than both.
     """
-    graph, _ = layouts_asked(problem, all_apart(problem, problem.graph))
-    return replace(problem, graph=graph)
+    joint, _ = run_by_rows(problem, all_apart(problem, problem.graph))
+    graph, _ = layouts_asked(problem, joint)
+    return replace(problem, graph=graph, costs=_as_quick(problem))
+
+
+def spared_seconds(problem: Problem) -> float:
+    """Return the seconds by which ops that run as one, some rows at a time, are quicker than both alone."""
+    costs = _as_quick(problem)
+    return sum(
+        problem.seconds_of(first) + problem.seconds_of(second) - costs[one.name].seconds
+        for first, second, one in pairs(problem.graph)
+        if one.name in costs
+    )
+
+
+def _as_quick(problem: Problem) -> Mapping[str, Cost]:
+    """Return the costs, in which two ops that run as one take no longer than both."""
+    costs, found = problem.costs, dict[str, Cost]()
+    for first, second, one in pairs(problem.graph):
+        if one.name in costs:
+            both = problem.seconds_of(first) + problem.seconds_of(second)
+            found[one.name] = replace(costs[one.name], seconds=min(costs[one.name].seconds, both))
+    return {**costs, **found} if found else costs
