@@ -4,6 +4,7 @@ from outgrow.analysis.cost import Cost, cost_key, costs_of, from_parts, modelled
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device
 from outgrow.ir.text import parse_graph
+from outgrow.operators.rows import pairs
 
 DEVICE = Device("toy", flops_per_second=1e9, bytes_per_second=1e9, seconds_per_op=0.0)
 
@@ -184,3 +185,31 @@ def test_parts_share_the_seconds_of_the_whole() -> None:
     assert costs["back.weight"] == costs["back.input"] == Cost(1.5, 16, measured=True)
     assert from_parts([Cost(1.0, 4), Cost(2.0, 16)]) == Cost(3.0, 16, measured=True)
     assert from_parts([Cost(1.0, 16, 16), Cost(1.0, 8, 5)]) == Cost(2.0, 16, 13, measured=True)
+
+
+LOSS = """
+storage g input 4
+storage l input 33554432
+storage t input 1024
+storage n input 4
+storage a 33554432
+storage b 33554432
+value %g: g@0 f32[]
+value %l: l@0 f32[128,65536]
+value %t: t@0 i64[128]
+value %n: n@0 f32[]
+%a: a@0 f32[128,65536] = aten.nll_loss_backward.default(%g, %l, %t, None, 1, -100, %n)
+back: %b: b@0 f32[128,65536] = aten._log_softmax_backward_data.default(%a, %l, 1, :torch.float32)
+return %b
+"""
+
+
+def test_two_ops_as_one_take_as_long_as_both_until_that_is_measured() -> None:
+    """It holds the rows that go at a time, half of the table; what was measured is known by its own key."""
+    graph = parse_graph(LOSS)
+    ((first, second, one),) = pairs(graph)
+    costs = costs_of(graph, DEVICE, {})
+    assert costs[one.name].seconds == costs[first.name].seconds + costs[second.name].seconds
+    assert costs[one.name].workspace_bytes >= 64 * 65536 * 4
+    measured = Cost(1.0, 5, measured=True)
+    assert costs_of(graph, DEVICE, {cost_key(graph, one): measured})[one.name] == measured

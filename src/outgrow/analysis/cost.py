@@ -52,25 +52,15 @@ A repeated op costs what it repeats.
 def costs_of(graph: Graph, device: Device, known: Mapping[str, Cost]) -> dict[str, Cost]:
     """Return the cost of every op of a captured graph, `known` by key, else modelled, and of what may stand for it."""
     seen = {op.name: known.get(cost_key(graph, op)) for op in graph.ops} if known else {}
-    costs = {op.name: seen.get(op.name) or modelled(graph, op, device) for op in graph.ops}
-    return {**with_parts(graph, costs), **_of_pairs(graph, costs, known)}
-
-
-def _of_pairs(graph: Graph, costs: Costs, known: Mapping[str, Cost]) -> dict[str, Cost]:
-    """Return the costs of the ops that two ops of a graph can run as."""
-    found: dict[str, Cost] = {}
-    for first, second, one in pairs(graph):
-        both = costs[first.name], costs[second.name]
-        workspace = max(cost.workspace_bytes for cost in both) + workspace_bound(graph, one)
-        alone = Cost(sum(cost.seconds for cost in both), workspace)
-        found[one.name] = known.get(cost_key(graph, one)) or alone
-    return found
+    found = with_parts(graph, {op.name: seen.get(op.name) or modelled(graph, op, device) for op in graph.ops})
+    joint = {one.name: known.get(cost_key(graph, one)) for _, _, one in pairs(graph)} if known else {}
+    return {**found, **{name: cost for name, cost in joint.items() if cost}}
 
 
 def with_parts(graph: Graph, costs: Costs) -> dict[str, Cost]:
-    """Return the costs of the ops of a captured graph, and of the parts that they may be taken apart into.
+    """Return the costs of the ops of a captured graph, and of those that may stand for them.
 
-    The seconds of the parts add up to those of the whole.
+    The seconds of the parts of an op add up to those of the whole, and what two ops can run as takes as long as both.
     """
     found = dict(costs)
     for op in graph.ops:
@@ -79,6 +69,10 @@ def with_parts(graph: Graph, costs: Costs) -> dict[str, Cost]:
         for part, flops_of_part in zip(own, work, strict=True):
             share = flops_of_part / sum(work) if sum(work) else 1 / len(own)
             found[part.name] = replace(costs[op.name], seconds=share * costs[op.name].seconds)
+    for first, second, one in pairs(graph):
+        both = costs[first.name], costs[second.name]
+        workspace = max(cost.workspace_bytes for cost in both) + workspace_bound(graph, one)
+        found[one.name] = Cost(sum(cost.seconds for cost in both), workspace)
     return found
 
 
