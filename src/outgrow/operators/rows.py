@@ -6,8 +6,8 @@ row of both depends on the same row of what they read alone, and kernels go alon
 (`frontends.lowering.by_rows`) runs both on some rows, then on the next ones, and may write over the
 log-probabilities. The bits are those of the two operators.
 
-How many rows go at a time follows from their bytes alone. Parts begin as many bytes behind a multiple of 64 as they do
-in the whole, since some kernels go by that.
+How many rows go at a time follows from their bytes alone. It is a multiple of 64, so that a row begins as many bytes
+behind a multiple of 64 as it does in the whole: kernels of a GPU add up in an order that goes by that.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ _PART_BYTES, _UNIT = 8 << 20, 64
 
 
 def rows_at_a_time(row_bytes: int) -> int:
-    """Return how many rows of `row_bytes` each go at a time: about 8 MiB, and a multiple of 64 rows.
+    """Return how many rows of `row_bytes` each go at a time: up to 8 MiB, but a multiple of 64 rows.
 
     >>> rows_at_a_time(4 * 50257), rows_at_a_time(4000)
     (64, 2048)

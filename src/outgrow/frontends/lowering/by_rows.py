@@ -55,6 +55,5 @@ for _name, _own, _kernel in (
     ("cross_entropy_backward", "Tensor", _cross_entropy_backward),
     ("cross_entropy_backward_", "Tensor(a!)", _cross_entropy_backward_),
 ):
-    _returned = _own.replace("Tensor", "-> Tensor")
-    _LIBRARY.define(f"{_name}(Tensor gradient, {_own} log_probabilities, {_ARGUMENTS}) {_returned}")
+    _LIBRARY.define(f"{_name}(Tensor gradient, {_own} log_probabilities, {_ARGUMENTS}) -> {_own}")
     _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
