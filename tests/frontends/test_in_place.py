@@ -10,6 +10,7 @@ from outgrow.frontends.lowering.lower import function_of
 from outgrow.frontends.tracing.names import resolve_operator
 from outgrow.ir.graph import Op, Ref
 from outgrow.operators.in_place import IDLE, IN_PLACE, Form
+from outgrow.operators.rows import JOINT
 from outgrow.runtime import arena
 from outgrow.runtime.over_operands import placed
 
@@ -43,10 +44,19 @@ def _normalised(first: torch.Tensor, other: torch.Tensor) -> dict[str, Arguments
     }
 
 
+def _of_cross_entropy(logits: torch.Tensor) -> Arguments:
+    """The arguments of the backward of a cross entropy of 32 x 42 logits."""
+    kept, target = aten._log_softmax(logits, 1, False), torch.randint(42, (32,))
+    _, total = aten.nll_loss_forward(kept, target, None, 1, -100)
+    return torch.ones((), dtype=logits.dtype), kept, target, None, 1, -100, total, 1, logits.dtype
+
+
 def _arguments(operator: str, layout: torch.memory_format, dtype: torch.dtype) -> Arguments:
     torch.manual_seed(0)
     name = operator.split(".")[1]
     first, other = (torch.randn(4, 8, 6, 7).to(dtype, memory_format=layout) for _ in range(2))
+    if operator == JOINT:
+        return _of_cross_entropy(first.reshape(32, 42))
     normalised = _normalised(first, other)
     if name in normalised:
         return (first, other, *normalised[name])
