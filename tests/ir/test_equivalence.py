@@ -372,7 +372,9 @@ return %b
 """
 ONE = "one: %a: a@0 f32[4] = my.one(%x)\n"
 TWO = "two: %b: b@0 f32[4] = my.two(%a, %y)\n"
+IN_PLACE = TWO.replace("b@0", "y@1")
 JOINT = "both: %b: b@0 f32[4] = my.joint(%x, %y)\n"
+JOINED_IN_PLACE = JOINT.replace("b@0", "y@1")
 
 
 def _joint(first: Op, second: Op, _values: object) -> Op | None:
@@ -398,7 +400,7 @@ def test_one_op_stands_for_two() -> None:
         ((), ((ONE + TWO, JOINT.replace("%x, %y", "%y, %x")), ("storage a 16\n", "")), "operand 0 is y"),
         ((("return %b", "return %b, %a"),), ((ONE + TWO, ONE + JOINT), ("%b, %a", "%b")), UNKNOWN),
         ((("storage a 16", "storage a buffer 16"),), ((ONE + TWO, ONE + JOINT),), UNKNOWN),
-        ((("two: %b: b@0", "two: %b: y@1"), ("storage b 16\n", "")), ((TWO, JOINT.replace("b@0", "y@1")),), UNKNOWN),
+        ((("two: %b: b@0", "two: %b: y@1"), ("storage b 16\n", "")), ((IN_PLACE, JOINED_IN_PLACE),), UNKNOWN),
     ],
     ids=["one is there", "operands exchanged", "a result", "outlives the step", "writes in place"],
 )  # fmt: skip
