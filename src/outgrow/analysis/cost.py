@@ -51,10 +51,15 @@ A repeated op costs what it repeats.
 
 def costs_of(graph: Graph, device: Device, known: Mapping[str, Cost]) -> dict[str, Cost]:
     """Return the cost of every op of a captured graph, `known` by key, else modelled, and of what may stand for it."""
-    seen = {op.name: known.get(cost_key(graph, op)) for op in graph.ops} if known else {}
-    found = with_parts(graph, {op.name: seen.get(op.name) or modelled(graph, op, device) for op in graph.ops})
-    joint = {one.name: known.get(cost_key(graph, one)) for _, _, one in pairs(graph)} if known else {}
-    return {**found, **{name: cost for name, cost in joint.items() if cost}}
+    keys = {op.name: cost_key(graph, op) for op in with_joint(graph)} if known else {}
+    seen = {name: known[key] for name, key in keys.items() if key in known}
+    costs = {op.name: seen.get(op.name) or modelled(graph, op, device) for op in graph.ops}
+    return {**with_parts(graph, costs), **seen}
+
+
+def with_joint(graph: Graph) -> tuple[Op, ...]:
+    """Return the ops of a captured graph, then those that two of them can run as: what is measured under a key."""
+    return (*graph.ops, *(one for _, _, one in pairs(graph)))
 
 
 def with_parts(graph: Graph, costs: Costs) -> dict[str, Cost]:

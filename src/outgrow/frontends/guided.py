@@ -12,7 +12,7 @@ from statistics import mean
 
 from torch import Tensor
 
-from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest
+from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest, with_joint
 from outgrow.errors import Infeasible
 from outgrow.frontends.beside import Beside
 from outgrow.frontends.entry import Entry, Runnable
@@ -25,7 +25,6 @@ from outgrow.frontends.within_budget import Demand, fitted, is_ample
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
 from outgrow.operators.parts import parts
-from outgrow.operators.rows import pairs
 from outgrow.planning.planned import Planned
 from outgrow.remarks import remark
 from outgrow.runtime.execute import Outcome
@@ -353,7 +352,7 @@ def _costs_seen(graph: Graph, prepared: Planned, runs: Runs, outcome: Outcome) -
     if not seen:
         return {}
     grouped: dict[str, list[Cost]] = {}
-    for op in (*graph.ops, *(one for _, _, one in pairs(graph))):
+    for op in with_joint(graph):
         own = [seen[part.name] for part in parts(op) if part.name in seen]
         if own and len(own) == len(parts(op)):
             seen[op.name] = from_parts(own)

@@ -42,6 +42,7 @@ After value numbering, Kildall 1973, "A unified approach to global program optim
 https://doi.org/10.1145/512927.512945, with the names of captured ops in place of hashed expressions.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -200,21 +201,22 @@ def _joined(
 ) -> dict[tuple[str, str], _Call]:
     """Return the call that may stand for two, by the names of both."""
     makers = {value.name: call for call in calls for value in call.step.results}
-    users: dict[str, set[str]] = {}
-    for call in calls:
-        for storage in call.step.touched:
-            users.setdefault(storage, set()).add(call.op.name)
-    found: dict[tuple[str, str], _Call] = {}
+    pairs: list[tuple[_Call, _Call, Op]] = []
     for second in calls:
         first = makers.get(second.step.reads[0].name) if second.step.reads else None
         one = first and joined(first.op, second.op, captured.values)
-        if first is None or one is None or one.name in captured.op_positions:
-            continue
-        (made,), names = first.step.written, (first.op.name, second.op.name)
-        is_between = users[made] == {*names} and made not in captured.outliving and made not in first.before
+        if first and one and one.name not in captured.op_positions:
+            pairs.append((first, second, one))
+    if not pairs:
+        return {}
+    users = Counter(storage for call in calls for storage in call.step.touched)
+    found: dict[tuple[str, str], _Call] = {}
+    for first, second, one in pairs:
+        (made,) = first.step.written
+        is_between = users[made] == 2 and made not in captured.outliving and made not in first.before
         is_born = not any(name in second.before for name in second.step.written) and _is_repeatable(captured, second)
         if is_between and is_born:
-            found[names] = _one(first, second, made, one)
+            found[first.op.name, second.op.name] = _one(first, second, made, one)
     return found
 
 

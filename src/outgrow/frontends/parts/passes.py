@@ -14,14 +14,13 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from outgrow.analysis.cost import cost_key
+from outgrow.analysis.cost import cost_key, with_joint
 from outgrow.errors import TierFailure, Uncapturable
 from outgrow.frontends import calls
 from outgrow.frontends.fake.ambiguous import is_ambiguous
 from outgrow.frontends.parts.shared_budget import NOBODY, Pause, Ready, Shared, plain
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.tracing.captured import GraphResult
-from outgrow.operators.rows import pairs
 from outgrow.runtime import arena
 from outgrow.runtime.execute import Run, is_as_captured
 from outgrow.runtime.program import Result
@@ -100,8 +99,7 @@ class Waiting:
         run.memory.end()
         ready.runs += 1
         graph = ready.captured.graph
-        ops = (*graph.ops, *(one for _, _, one in pairs(graph)))
-        seen = {cost_key(graph, op): run.observed[op.name] for op in ops if op.name in run.observed}
+        seen = {cost_key(graph, op): run.observed[op.name] for op in with_joint(graph) if op.name in run.observed}
         if seen:
             self.shared.platform.cache.add(seen)  # by which parts are planned, whichever platform ran them
         self.shared.note(run.memory.high_water_bytes)

@@ -66,7 +66,7 @@ from outgrow.analysis.liveness import peak_bytes
 from outgrow.planning.bound.coarsen import choose_moments, outline, study
 from outgrow.planning.bound.outline import Outline, Rest, merged
 from outgrow.planning.bound.programme import Programme, proven_least
-from outgrow.planning.free.free import spared_seconds
+from outgrow.planning.free.by_rows import spared_seconds
 from outgrow.planning.problem import Problem
 
 Terms = list[tuple[int, float]]

@@ -6,18 +6,15 @@ weights wait (`waiting`), then dying operands are written over (`reuse`): all of
 those that do not have to stay longer for it. Each rewrite is undone if it raises the floor.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from outgrow.analysis.cost import Cost
 from outgrow.ir.graph import Graph
 from outgrow.operators.layouts import layout_only
-from outgrow.operators.rows import pairs
 from outgrow.plan import ByLayout, Decision
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.admitted import admitted
 from outgrow.planning.free.apart import all_apart, taken_apart
-from outgrow.planning.free.by_rows import run_by_rows
+from outgrow.planning.free.by_rows import quickest, run_by_rows
 from outgrow.planning.free.early_updates import early_updates
 from outgrow.planning.free.resting import put_to_rest
 from outgrow.planning.free.reuse import loose_reuses, reuses
@@ -63,24 +60,4 @@ def loosest(problem: Problem) -> Problem:
     """
     joint, _ = run_by_rows(problem, all_apart(problem, problem.graph))
     graph, _ = layouts_asked(problem, joint)
-    return replace(problem, graph=graph, costs=_as_quick(problem))
-
-
-def spared_seconds(problem: Problem) -> float:
-    """Return the seconds by which ops that run as one, some rows at a time, are quicker than both alone."""
-    costs = _as_quick(problem)
-    return sum(
-        problem.seconds_of(first) + problem.seconds_of(second) - costs[one.name].seconds
-        for first, second, one in pairs(problem.graph)
-        if one.name in costs
-    )
-
-
-def _as_quick(problem: Problem) -> Mapping[str, Cost]:
-    """Return the costs, in which two ops that run as one take no longer than both."""
-    costs, found = problem.costs, dict[str, Cost]()
-    for first, second, one in pairs(problem.graph):
-        if one.name in costs:
-            both = problem.seconds_of(first) + problem.seconds_of(second)
-            found[one.name] = replace(costs[one.name], seconds=min(costs[one.name].seconds, both))
-    return {**costs, **found} if found else costs
+    return replace(problem, graph=graph, costs=quickest(problem))
