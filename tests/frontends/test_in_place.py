@@ -102,6 +102,43 @@ def test_the_form_gives_the_same_bits(
         assert one.stride() == other.stride()
 
 
+_OTHERWISE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "channels of a larger one": lambda x: torch.cat([x, x, x], 1)[:, 8:16],
+    "channels last": lambda x: x.to(memory_format=torch.channels_last),
+    "every second": lambda x: torch.stack([x, x], -1)[..., 1],
+    "spread": lambda x: x[:1, :, :, :1].expand(x.shape),
+    "transposed": lambda x: x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
+}
+
+
+@pytest.mark.usefixtures("_with_arena")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("otherwise", list(_OTHERWISE))
+@pytest.mark.parametrize(
+    ("operator", "form"),
+    [(operator, form) for operator, form in _CASES if form.strided],
+    ids=[form.operator for _, form in _CASES if form.strided],
+)
+def test_a_strided_form_gives_the_same_bits_beside_another_layout(
+    operator: str, form: Form, otherwise: str, dtype: torch.dtype
+) -> None:
+    """The operand written over lies as the result does elsewhere; the other one lies otherwise."""
+    given = list(_arguments(operator, torch.contiguous_format, dtype))
+    given[1 - form.operand] = _OTHERWISE[otherwise](_tensor(given[1 - form.operand]))
+    expected = _all(resolve_operator(operator)(*given))[0]
+    operand = torch.empty_like(expected).copy_(_tensor(given[form.operand]))
+    assert torch.equal(operand, _tensor(given[form.operand]))
+    given[form.operand] = operand
+    expected = _all(resolve_operator(operator)(*given))[0].clone()
+    if expected.stride() != operand.stride():
+        pytest.skip("the operator lays its result out otherwise than its operand")
+    op = Op("form", form.operator, tuple(Ref(str(at)) for at in range(len(given))))
+    found = _all(function_of(op)(*given))[0]
+    assert found.data_ptr() == operand.data_ptr()
+    assert found.stride() == expected.stride()
+    assert torch.equal(found.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
+
+
 @pytest.mark.usefixtures("_with_arena")
 @pytest.mark.parametrize(("operator", "form"), _CASES, ids=[form.operator for _, form in _CASES])
 def test_the_form_gives_the_same_bits_in_deterministic_mode(operator: str, form: Form) -> None:

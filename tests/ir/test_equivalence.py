@@ -12,9 +12,13 @@ from outgrow.ir.verify import verify
 
 OVER = Leeway(
     in_place={
-        "aten.relu.default": (("aten.relu_.default", 0),),
-        "aten.sub.Tensor": (("aten.sub_.Tensor", 0),),
-        "my.norm_backward.default": (("over0.my.norm_backward.default", 0), ("over1.my.norm_backward.default", 1)),
+        "aten.relu.default": (("aten.relu_.default", 0, False),),
+        "aten.sub.Tensor": (("aten.sub_.Tensor", 0, False),),
+        "aten.mul.Tensor": (("aten.mul_.Tensor", 0, True),),
+        "my.norm_backward.default": (
+            ("over0.my.norm_backward.default", 0, False),
+            ("over1.my.norm_backward.default", 1, False),
+        ),
     }
 )
 
@@ -186,6 +190,27 @@ def test_reuse_in_place_may_read_the_operand_twice_in_one_layout() -> None:
     captured = head + "%z: z@0 f32[4] = aten.sub.Tensor(%y, %y)\nreturn %z"
     text = head + "sub: %z: y@1 f32[4] = aten.sub_.Tensor(%y, %y)\nreturn %z"
     verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_right"),
+    [
+        ("x@0 f32[2,2]:[4,1]", True),
+        ("x@0 f32[2,2]:[0,0]", True),
+        ("x@0 bf16[2,2]", False),
+        ("y@0 f32[2,2]:[1,2]", False),
+    ],
+    ids=["of a larger one", "spread", "other type", "other view"],
+)
+def test_a_strided_form_may_read_other_layouts(other: str, is_right: bool) -> None:
+    """Of another storage alone, and of the result's type, while the operand written over lies as the result does."""
+    head = "storage x input 32\nstorage y 16\nstorage z 16\n%y: y@0 f32[2,2] = g()\n" + f"value %x: {other}\n"
+    captured = head + "%z: z@0 f32[2,2] = aten.mul.Tensor(%y, %x)\nreturn %z"
+    text = head + "mul: %z: y@1 f32[2,2] = aten.mul_.Tensor(%y, %x)\nreturn %z"
+    if is_right:
+        verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
+    else:
+        assert "exactly over operand 0" in refusal(text, captured)
 
 
 @pytest.mark.parametrize("operand", [0, 1])

@@ -34,9 +34,9 @@ uses the storage that the first brings into being, and that does not outlive the
 that, and writes what the second writes; of the two, neither occurs then.
 
 The one change of operator is an exact law's: `in_place` maps an operator to forms that write its first result
-over one of its leading operands. All operands of the result's shape must have its layout, those of as many elements its
-type, and the op must not read the operand's storage in any other layout. The form then makes the content that the
-captured op makes elsewhere.
+over one of its leading operands. All operands of the result's shape must have its layout, unless the form is a strided
+one, those of as many elements its type, and the op must not read the operand's storage in any other layout. The form
+then makes the content that the captured op makes elsewhere.
 
 After value numbering, Kildall 1973, "A unified approach to global program optimization",
 https://doi.org/10.1145/512927.512945, with the names of captured ops in place of hashed expressions.
@@ -55,8 +55,9 @@ from outgrow.ir.steps import Step, steps_of
 
 Content: TypeAlias = str | tuple[str, int]
 Layout: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]
-Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int]]]
-"""For an operator, the names of forms that write its first result over an operand, and the place of that operand."""
+Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int, bool]]]
+"""For an operator, the forms that write its first result over an operand: name, place of that operand, and whether
+other operands may be strided otherwise."""
 
 _NO_FORMS: Forms = MappingProxyType({})
 _NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})
@@ -327,8 +328,8 @@ def _difference(call: _Call, original: _Call, in_place: Forms) -> str | None:
     if op is was and call.step == original.step and call.before == original.before:
         return None
     is_replaced = op.operator != was.operator
-    operand = next((place for form, place in in_place.get(was.operator, ()) if form == op.operator), None)
-    if is_replaced and operand is None:
+    form = next((form for form in in_place.get(was.operator, ()) if form[0] == op.operator), None)
+    if is_replaced and form is None:
         return f"its operator is {op.operator} instead of {was.operator}"
     if not (_same_form(op.arguments, was.arguments) and _same_form(op.keywords, was.keywords)):
         return "its literals differ"
@@ -341,8 +342,9 @@ def _difference(call: _Call, original: _Call, in_place: Forms) -> str | None:
     if len(writes) != len(expected_writes):
         return "it has another number of results or writes"
     pairs = list(enumerate(zip(writes, expected_writes, strict=True)))
-    if is_replaced and operand is not None:
-        if not _is_reuse(call, operand, writes[0], expected_writes[0]):
+    if is_replaced and form is not None:
+        _, operand, strided = form
+        if not _is_reuse(call, operand, strided, writes[0], expected_writes[0]):
             return f"it does not write its result exactly over operand {operand}"
         del pairs[0]
     for number, (write, expected) in pairs:
@@ -379,10 +381,10 @@ def _same_form(argument: Argument, expected: Argument) -> bool:
     return repr(argument) == repr(expected)
 
 
-def _is_reuse(call: _Call, operand: int, write: _Write | None, expected: _Write | None) -> bool:
-    """Return whether the first result goes exactly over an operand, and all operands of its shape have its layout.
+def _is_reuse(call: _Call, operand: int, strided: bool, write: _Write | None, expected: _Write | None) -> bool:
+    """Return whether the first result goes exactly over an operand, and all operands of its shape have its strides.
 
-    Those that have as many elements in another shape are of its type.
+    These may be others if the form is `strided`. All that have as many elements are of the result's type.
     """
     leading = call.op.arguments[: operand + 1]
     if write is None or expected is None or expected.before is not None or write.layout is None:
@@ -391,7 +393,7 @@ def _is_reuse(call: _Call, operand: int, write: _Write | None, expected: _Write 
         return False
     layouts = [_layout(value) for value in call.step.reads]
     dtype, shape, strides, _ = write.layout
-    is_alike = all(layout[:3] == (dtype, shape, strides) for layout in layouts if layout[1] == shape)
+    is_alike = strided or all(layout[2] == strides for layout in layouts if layout[1] == shape)
     is_alike = is_alike and all(layout[0] == dtype for layout in layouts if prod(layout[1]) == prod(shape))
     is_same = all(layouts[place] == write.layout == expected.layout for place in write.operands)
     return operand in write.operands and is_alike and is_same

@@ -7,7 +7,8 @@ so it does not matter that they share memory.
 For others, the allocator gives the result the memory of an operand (`PLACED`): for some elementwise operators, and for
 normalisations and their backward, which first sum over the operands and then read and write place by place, in groups
 that do not share elements (channels, rows). The condition for both kinds is that operands of the result's shape have
-its layout: other layouts run other kernels.
+its layout: other layouts run other kernels. The kernels of some forms take each operand by its own strides; there it is
+enough that the operand written over has the layout that the result has elsewhere.
 """
 
 from collections.abc import Mapping
@@ -17,25 +18,30 @@ from outgrow.operators.rows import JOINT, JOINT_IN_PLACE, LOG_PROBABILITIES
 
 
 class Form(NamedTuple):
-    """An operator that writes its first result over the argument at `operand`."""
+    """An operator that writes its first result over the argument at `operand`.
+
+    If it is `strided`, other operands of the result's shape may have another layout.
+    """
 
     operator: str
     operand: int = 0
+    strided: bool = False
 
+
+_ACTIVATIONS_BACKWARD = (
+    "hardsigmoid_backward",
+    "hardtanh_backward",
+    "leaky_relu_backward",
+    "sigmoid_backward",
+    "silu_backward",
+    "softplus_backward",
+    "tanh_backward",
+    "threshold_backward",
+)
+"""Operators of a gradient and of what an activation read or gave."""
 
 INTO: Mapping[str, str] = {
-    f"aten.{name}.grad_input": "grad_input"
-    for name in (
-        "gelu_backward",
-        "hardsigmoid_backward",
-        "hardtanh_backward",
-        "leaky_relu_backward",
-        "sigmoid_backward",
-        "silu_backward",
-        "softplus_backward",
-        "tanh_backward",
-        "threshold_backward",
-    )
+    f"aten.{name}.grad_input": "grad_input" for name in (*_ACTIVATIONS_BACKWARD, "gelu_backward")
 }
 """The keyword under which a form takes the memory of its result, by the form's name."""
 
@@ -55,10 +61,18 @@ _PLACEABLE: Mapping[str, tuple[int, ...]] = {
     "aten._softmax_backward_data.default": (0, 1),
     "aten.add.Tensor": (1,),
     "aten.mul.Tensor": (1,),
-    "aten.threshold_backward.default": (1,),
     "aten.gelu.default": (0,),
     "aten.gelu_backward.default": (1,),
+    **{f"aten.{name}.default": (1,) for name in _ACTIVATIONS_BACKWARD},
 }
+
+_STRIDED = frozenset(
+    (
+        *(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div")),
+        *(f"aten.{name}.default" for name in _ACTIVATIONS_BACKWARD),
+    )
+)
+"""Operators of several operands whose kernel is one loop over all elements, which makes no copy of an operand."""
 
 PLACED: Mapping[str, Form] = {
     f"over{operand}.{operator}": Form(operator, operand)
@@ -69,9 +83,9 @@ PLACED: Mapping[str, Form] = {
 
 
 def _forms() -> dict[str, tuple[Form, ...]]:
-    forms: dict[str, tuple[Form, ...]] = {form.replace(".grad_input", ".default"): (Form(form),) for form in INTO}
-    forms |= {
-        f"aten.{name}.{overload}": (Form(f"aten.{name}_.{overload}"),)
+    into = {form.replace(".grad_input", ".default"): form for form in INTO}
+    into |= {
+        f"aten.{name}.{overload}": f"aten.{name}_.{overload}"
         for name, overload in (
             ("relu", "default"),
             ("add", "Tensor"),
@@ -87,9 +101,13 @@ def _forms() -> dict[str, tuple[Form, ...]]:
             ("leaky_relu", "default"),
         )
     }
+    forms: dict[str, tuple[Form, ...]] = {
+        operator: (Form(form, strided=operator in _STRIDED),) for operator, form in into.items()
+    }
     forms[JOINT] = (Form(JOINT_IN_PLACE, LOG_PROBABILITIES),)
-    for name, (operator, operand) in PLACED.items():
-        forms[operator] = (*forms.get(operator, ()), Form(name, operand))
+    for name, placed in PLACED.items():
+        form = Form(name, placed.operand, strided=placed.operator in _STRIDED)
+        forms[placed.operator] = (*forms.get(placed.operator, ()), form)
     return forms
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import prod
 
 from outgrow.ir.graph import Op, Ref, Storage, Value
-from outgrow.operators.in_place import IN_PLACE
+from outgrow.operators.in_place import IN_PLACE, Form
 from outgrow.plan import Reuse
 from outgrow.rewriting.draft import Draft, Place
 from outgrow.rewriting.rule import require_none, required_place
@@ -29,8 +29,8 @@ def reuse(draft: Draft, decision: Reuse) -> None:
     provided:
         the operator has a form that writes over this operand; neither its storage nor that of the result is persistent,
         no other op uses the operand's later, and both are whole storages of equal layout, as are all operands of this
-        shape; operands with as many elements in another shape are of the same type. The storage has the role of the
-        result from its birth on.
+        shape, unless the form takes each by its own strides; operands with as many elements are of the same type. The
+        storage has the role of the result from its birth on.
     because:
         the same kernel computes the result, and reads the operand's element at a place before it writes there; it is
         given nothing else of the result's size that it would take for the result.
@@ -53,7 +53,7 @@ def reuse(draft: Draft, decision: Reuse) -> None:
     draft.storages[operand.storage] = replace(draft.storages[operand.storage], role=role)
     form = _form_of(op, decision.operand)
     assert form is not None, "why_not asks for a form"
-    draft.replace(place, replace(op, operator=form))
+    draft.replace(place, replace(op, operator=form.operator))
 
 
 def why_not(draft: Draft, place: Place, operand: int) -> str | None:
@@ -68,7 +68,8 @@ def why_not(draft: Draft, place: Place, operand: int) -> str | None:
 
 def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op, operand: int) -> str | None:
     """Return why `op` may not write over its argument at `operand` even if that dies there, or None if it may."""
-    if _form_of(op, operand) is None:
+    form = _form_of(op, operand)
+    if form is None:
         return f"{op.operator} has no form that writes over its argument {operand}"
     if not all(isinstance(argument, Ref) for argument in op.arguments[: operand + 1]) or operand >= len(op.arguments):
         return f"{op.name} has no tensor as its argument {operand}"
@@ -84,7 +85,7 @@ def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op,
         return f"{old.name} and {new.name} differ in layout"
     for name in op.operands:
         other = values[name]
-        if other.shape == new.shape and (other.strides, other.dtype) != (new.strides, new.dtype):
+        if other.shape == new.shape and not form.strided and other.strides != new.strides:
             return f"{name} and {new.name} differ in layout"
         if prod(other.shape) == prod(new.shape) and other.dtype != new.dtype:
             return f"{name}, which is converted first, takes as much as {new.name}"
@@ -97,9 +98,9 @@ def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op,
     return None
 
 
-def _form_of(op: Op, operand: int) -> str | None:
-    """The name of the form of an op that writes over its argument at `operand`, or None."""
-    return next((form.operator for form in IN_PLACE.get(op.operator, ()) if form.operand == operand), None)
+def _form_of(op: Op, operand: int) -> Form | None:
+    """The form of an op that writes over its argument at `operand`, or None."""
+    return next((form for form in IN_PLACE.get(op.operator, ()) if form.operand == operand), None)
 
 
 def _operand_and_result(values: Mapping[str, Value], op: Op, operand: int) -> tuple[Value, Value]:

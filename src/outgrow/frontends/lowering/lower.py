@@ -89,9 +89,9 @@ def call_of(graph: Graph, op: Op, stand_ins: Mapping[str, torch.Tensor]) -> Call
 
 def function_of(op: Op) -> Callable[..., object]:
     """Return the function that an op calls; a form that writes over an operand gets that operand's memory."""
-    if op.operator in PLACED:
-        operator, operand = PLACED[op.operator]
-        return placed(resolve_operator(operator), operand, IDLE.get(operator, 0))
+    form = PLACED.get(op.operator)
+    if form is not None:
+        return placed(resolve_operator(form.operator), form.operand, IDLE.get(form.operator, 0))
     function = drawing_nothing(keeping_reserve(op, resolve_operator(by_torch(op.operator))))
     if op.operator in IDLE:
         return placed(function, None, IDLE[op.operator])
