@@ -48,6 +48,14 @@ class ByRows:
 
 
 @dataclass(frozen=True, slots=True)
+class ByOperand:
+    """Let one op for each operand of `op` put that into the result; `order` is that of their numbers."""
+
+    op: str
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Recompute:
     """Build `storage` again directly before the op `before`, instead of keeping it until then."""
 
@@ -96,7 +104,7 @@ class Stow:
     dropped: str | None
 
 
-Decision: TypeAlias = Move | TakeApart | ByRows | ByLayout | Reuse | Recompute | Stow | Swap
+Decision: TypeAlias = Move | TakeApart | ByRows | ByOperand | ByLayout | Reuse | Recompute | Stow | Swap
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,25 @@ def test_parts_share_the_seconds_of_the_whole() -> None:
     assert from_parts([Cost(1.0, 16, 16), Cost(1.0, 8, 5)]) == Cost(2.0, 16, 13, measured=True)
 
 
+def test_turns_share_the_seconds_in_proportion_to_the_operands() -> None:
+    """Three quarters of the bytes take three quarters of the time; of nothing, each takes as much."""
+    text = """
+        storage a input 48
+        storage b input 16
+        storage y 64
+        value %a: a@0 f32[12]
+        value %b: b@0 f32[4]
+        %y: y@0 f32[16] = aten.cat.default([%a, %b])
+        return %y
+        """
+    graph = parse_graph(text)
+    costs = costs_of(graph, DEVICE, {cost_key(graph, graph.ops[0]): Cost(4.0, 16, measured=True)})
+    assert costs["cat.0"] == Cost(3.0, 16, measured=True)
+    assert costs["cat.1"] == Cost(1.0, 16, measured=True)
+    empty = parse_graph(text.replace("[12]", "[0]").replace("[4]", "[0]").replace("[16]", "[0]"))
+    assert costs_of(empty, DEVICE, {cost_key(empty, empty.ops[0]): Cost(4.0)})["cat.1"] == Cost(2.0)
+
+
 LOSS = """
 storage g input 4
 storage l input 33554432

@@ -1,12 +1,13 @@
 """Does the verifier tell a rewritten step that computes the captured bits from one that may not?"""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.equivalence import Leeway
-from outgrow.ir.graph import Graph, Op, Ref
+from outgrow.ir.graph import Graph, Op, Ref, Value
+from outgrow.ir.stand_ins import Leeway
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 
@@ -382,6 +383,112 @@ def test_an_op_that_writes_in_place_has_no_parts() -> None:
     assert parted != text
     with pytest.raises(InvalidGraph, match="is not an op of the captured graph"):
         verify(parse_graph(parted), captured=parse_graph(text), leeway=PARTED)
+
+
+def _turns(op: Op, _values: Mapping[str, Value]) -> tuple[tuple[Op, Op], ...]:
+    if op.operator != "my.cat":
+        return ()
+    return tuple(
+        (
+            replace(op, name=f"{op.name}.{at}", operator="my.begin", arguments=(argument, at)),
+            replace(op, name=f"{op.name}.{at}", operator="my.put", arguments=(Ref("d"), argument, at)),
+        )
+        for at, argument in enumerate(op.arguments)
+    )
+
+
+ASIDE = """
+storage a input 8
+storage b input 8
+storage c input 8
+storage d 24
+storage e 24
+value %a: a@0 f32[2]
+value %b: b@0 f32[2]
+value %c: c@0 f32[2]
+cat: %d: d@0 f32[6] = my.cat(%a, %b, %c)
+%e: e@0 f32[6] = aten.exp.default(%d)
+return %e
+"""
+CAT = "cat: %d: d@0 f32[6] = my.cat(%a, %b, %c)\n"
+BEGIN_B = "cat.1: %d1: d@0 f32[6] = my.begin(%b, 1)\n"
+PUT_A = "cat.0: %d2: d@1 f32[6] = my.put(%d1, %a, 0)\n"
+PUT_C = "cat.2: %d: d@2 f32[6] = my.put(%d2, %c, 2)\n"
+IN_TURN = Leeway(in_turn=_turns)
+CAT_AGAIN = """
+cat.1$1: %f1: f@0 f32[6] = my.begin(%b, 1) origin cat.1
+cat.2$1: %f2: f@1 f32[6] = my.put(%f1, %c, 2) origin cat.2
+cat.0$1: %f: f@2 f32[6] = my.put(%f2, %a, 0) origin cat.0
+"""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ((CAT, BEGIN_B + PUT_A + PUT_C),),
+        ((CAT, "cat.2: %d1: d@0 f32[6] = my.begin(%c, 2)\n" + PUT_A + "cat.1: %d: d@2 f32[6] = my.put(%d2, %b, 1)\n"),),
+        (
+            (CAT, BEGIN_B + PUT_A + PUT_C + CAT_AGAIN),
+            ("default(%d)", "default(%f)"),
+            ("storage e", "storage f 24\nstorage e"),
+        ),
+    ],
+    ids=["one order", "another", "again in another"],
+)
+def test_turns_stand_for_an_op_in_any_order(changes: tuple[tuple[str, str], ...]) -> None:
+    """All operands are there in the end, each put where the op puts it."""
+    verify(parse_graph(edited(*changes, text=ASIDE)), captured=parse_graph(ASIDE), leeway=IN_TURN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (((CAT, BEGIN_B + PUT_A), ("%d)", "%d2)")), "operand 0 is write 3 of cat"),
+        (((CAT, BEGIN_B + PUT_A.replace("%d2", "%d")),), "operand 0 is write 3 of cat"),
+        (((CAT, BEGIN_B + PUT_A.replace("%a, 0", "%b, 0") + PUT_C),), "operand 1 is b as"),
+        (((CAT, BEGIN_B + PUT_A.replace("%a, 0", "%a, 2") + PUT_C),), "its literals differ"),
+        (((CAT, BEGIN_B + PUT_A + PUT_C.replace("cat.2", "cat.3")),), "cat.3 is not an op of the captured graph"),
+        (
+            (
+                (CAT, BEGIN_B + PUT_A + PUT_C + CAT.replace("d@0", "f@0").replace("%d", "%f")),
+                ("storage e", "storage f 24\nstorage e"),
+            ),
+            "cat occurs itself and in parts",
+        ),
+        (
+            (
+                (CAT, BEGIN_B + PUT_A + PUT_C + "twice: %d4: d@3 f32[6] = my.put(%d, %a, 0) origin cat.0\n"),
+                ("default(%d)", "default(%d4)"),
+            ),
+            "its operator is my.put instead of my.begin",
+        ),
+        (((CAT, BEGIN_B + PUT_A + PUT_C), ("storage d 24", "storage d 32")), "d has 32 bytes instead of 24"),
+        (((CAT, BEGIN_B.replace("f32[6]", "f32[3,2]") + PUT_A + PUT_C),), "result or write 0 has another layout"),
+        (((CAT, CAT), ("%e: e@0", "cat.0: %e: e@0")), "cat.0 is not the captured cat.0"),
+    ],
+    ids=[
+        "one missing", "one missing, under the name of all", "another operand", "another place", "another name",
+        "beside the op", "twice", "larger", "another layout", "the name of a turn",
+    ],
+)  # fmt: skip
+def test_turns_that_are_not_those_of_the_op_are_refused(changes: tuple[tuple[str, str], ...], reason: str) -> None:
+    """Each turn occurs once, with its own operand and literals, and nobody reads what is not all there."""
+    with pytest.raises(InvalidGraph, match=reason):
+        verify(parse_graph(edited(*changes, text=ASIDE)), captured=parse_graph(ASIDE), leeway=IN_TURN)
+
+
+@pytest.mark.parametrize(
+    "change", [("storage d 24", "storage d buffer 24"), ("%e: e@0", "cat.1: %e: e@0")], ids=["persistent", "taken name"]
+)
+def test_an_op_without_turns_of_its_own_goes_at_once(change: tuple[str, str]) -> None:
+    """What outlives the step is not begun, and a name stands for one op."""
+    captured = edited(change, text=ASIDE)
+    with pytest.raises(InvalidGraph):
+        verify(
+            parse_graph(edited((CAT, BEGIN_B + PUT_A + PUT_C), text=captured)),
+            captured=parse_graph(captured),
+            leeway=IN_TURN,
+        )
 
 
 PAIR = """

@@ -3,8 +3,8 @@
 import pytest
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.equivalence import Leeway
 from outgrow.ir.graph import Op, Ref
+from outgrow.ir.stand_ins import Leeway
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.effects import QUIET, quiet

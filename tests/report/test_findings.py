@@ -67,6 +67,7 @@ def test_every_kind_of_decision_is_told_in_text_and_on_the_page() -> None:
         by_layout=("by_layout",),
         stowed=(Stowed("stowed", "parameter", 8, "six", "seven", 16),),
         by_rows=("eight, nine",),
+        by_operand=("by_operand",),
     )
     found = replace(findings(), account=account)
     text, page = explanation(found.to_json()), render_page(found)

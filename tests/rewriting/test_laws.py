@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import pytest
 
 from outgrow.errors import NotApplicable
-from outgrow.ir.equivalence import Leeway
 from outgrow.ir.graph import Graph
+from outgrow.ir.stand_ins import Leeway
 from outgrow.ir.text import parse_graph, print_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
-from outgrow.plan import ByLayout, Decision, Move, Piece, Recompute, Reuse, Stow, Swap, TakeApart
+from outgrow.plan import ByLayout, ByOperand, Decision, Move, Piece, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.rewriting.derive import apply_laws, verify_derived
 from outgrow.rewriting.laws import LAWS, Law
 
@@ -476,3 +476,56 @@ def test_what_is_away_does_not_serve_a_recomputation() -> None:
     with pytest.raises(NotApplicable, match="a, which neg reads, is away"):
         apply_laws(graph, [away, Recompute("b", before="mul")])
     verify_derived(apply_laws(graph, [away, Recompute("b", before="sub")]), graph)
+
+
+SIDE_BY_SIDE = """
+storage x input 8
+storage a 8
+storage b 8
+storage c 16
+storage d 16
+value %x: x@0 f32[2]
+%a: a@0 f32[2] = aten.neg.default(%x)
+%b: b@0 f32[2] = aten.exp.default(%a)
+cat: %c: c@0 f32[4] = aten.cat.default([%a, %b])
+%c1: c@1 f32[4] = aten.neg_.default(%c)
+%d: d@0 f32[4] = aten.exp.default(%c1)
+return %d, %c1
+"""
+
+
+def test_what_is_written_over_a_result_that_was_put_together_is_a_later_version() -> None:
+    """Each operand that is put there makes a version."""
+    graph = parse_graph(SIDE_BY_SIDE)
+    found = apply_laws(graph, [ByOperand("cat", (0, 1))])
+    verify_derived(found, graph)
+    assert [found.values[name].version for name in ("c.0", "c", "c1")] == [0, 1, 2]
+
+
+def test_a_result_that_was_put_together_is_built_again_operand_by_operand() -> None:
+    """Its chain are all turns; in the end it is there as before."""
+    text = SIDE_BY_SIDE.replace("%c1: c@1 f32[4] = aten.neg_.default(%c)\n", "").replace("%c1", "%c")
+    graph = parse_graph(text.replace("return %d, %c", "%x1: x@1 f32[2] = my.put_.default(%x, %c, %d)"))
+    found = apply_laws(graph, [ByOperand("cat", (1, 0)), Recompute("c", "put_")])
+    verify_derived(found, graph)
+    assert [op.captured for op in found.ops if op.origin] == ["cat.1", "cat.0"]
+
+
+@pytest.mark.parametrize(
+    ("change", "decision", "reason"),
+    [
+        (("", ""), ByOperand("cat", (0,)), "does not name each of the 2 operands of cat once"),
+        (("", ""), ByOperand("cat", (0, 0)), "does not name each of the 2 operands of cat once"),
+        (("", ""), ByOperand("cat", (1, 2)), "does not name each of the 2 operands of cat once"),
+        (("", ""), ByOperand("exp", (0, 1)), "exp .aten.exp.default. does more than put operands of one type"),
+        (("aten.cat.default([%a, %b])", "aten.cat.default([%a, %a], 1)"), ByOperand("cat", (0, 1)), "does more than"),
+        (("storage c 16", "storage c buffer 16"), ByOperand("cat", (0, 1)), "cat changes what is there before it"),
+        (("%d: d@0", "cat.1: %d: d@0"), ByOperand("cat", (0, 1)), "the name of a turn of cat is taken"),
+        (("value %x: x@0 f32[2]", "value %x: x@0 f32[2]\nvalue %c.0: x@0 f32[2]"), ByOperand("cat", (0, 1)), "taken"),
+    ],
+)
+def test_going_by_operand_has_conditions(change: tuple[str, str], decision: ByOperand, reason: str) -> None:
+    """The order names every operand once, and there has to be nothing but operands side by side."""
+    graph = parse_graph(SIDE_BY_SIDE.replace(*change))
+    with pytest.raises(NotApplicable, match=reason):
+        apply_laws(graph, [decision])

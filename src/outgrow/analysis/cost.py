@@ -7,8 +7,9 @@ Costs are measured where the op has run on this machine before, and modelled whe
                   library needs none, as with the implicit matrix products of a GPU's convolutions)
 
 An op that can be taken apart into parts (`operators.parts`) shares its seconds among them in proportion to their flops,
-and each part may need its workspace. Two ops that can run as one, some rows at a time (`operators.rows`), take together
-as long as both, until that one has been measured; it holds these rows of what the first one makes.
+and each part may need its workspace; the turns of an op that can go by operand (`operators.in_turn`) share them in
+proportion to the operands. Two ops that can run as one, some rows at a time (`operators.rows`), take together as long
+as both, until that one has been measured; it holds these rows of what the first one makes.
 
 A measured cost is known by the op's key: operator, arguments, and the dtypes, shapes and strides of all
 operands and results.
@@ -24,6 +25,7 @@ from outgrow.ir.layout import is_channels_last
 from outgrow.ir.machine import Device
 from outgrow.operators.arithmetic import flops, moved_bytes, value_bytes
 from outgrow.operators.convolutions import BACKWARD, CONVOLUTION_BACKWARD, GRADIENT, POSITIONS
+from outgrow.operators.in_turn import in_turn, operand_of
 from outgrow.operators.parts import parts
 from outgrow.operators.rows import JOINT, LOG_PROBABILITIES, pairs, part_bytes
 
@@ -43,7 +45,7 @@ class Cost:
 
 
 Costs = Mapping[str, Cost]
-"""The cost of each captured op, of each part of one, and of each that two can run as, by its name.
+"""The cost of each captured op, of each part or turn of one, and of each that two can run as, by its name.
 
 A repeated op costs what it repeats.
 """
@@ -69,11 +71,11 @@ def with_parts(graph: Graph, costs: Costs) -> dict[str, Cost]:
     """
     found = dict(costs)
     for op in graph.ops:
-        own = parts(op)
-        work = [flops(graph, part) for part in own]
-        for part, flops_of_part in zip(own, work, strict=True):
-            share = flops_of_part / sum(work) if sum(work) else 1 / len(own)
-            found[part.name] = replace(costs[op.name], seconds=share * costs[op.name].seconds)
+        work = {part.name: flops(graph, part) for part in parts(op)}
+        work |= {turn.name: value_bytes(graph.values[operand_of(turn)]) for turn, _ in in_turn(op, graph.values)}
+        for name, own in work.items():
+            share = own / sum(work.values()) if sum(work.values()) else 1 / len(work)
+            found[name] = replace(costs[op.name], seconds=share * costs[op.name].seconds)
     for first, second, one in pairs(graph):
         both = costs[first.name], costs[second.name]
         workspace = max(cost.workspace_bytes for cost in both) + workspace_bound(graph, one)

@@ -24,6 +24,7 @@ from outgrow.frontends.user.state import Training
 from outgrow.frontends.within_budget import Demand, fitted, is_ample
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
+from outgrow.operators.in_turn import in_turn
 from outgrow.operators.parts import parts
 from outgrow.planning.planned import Planned
 from outgrow.remarks import remark
@@ -353,9 +354,9 @@ def _costs_seen(graph: Graph, prepared: Planned, runs: Runs, outcome: Outcome) -
         return {}
     grouped: dict[str, list[Cost]] = {}
     for op in with_joint(graph):
-        own = [seen[part.name] for part in parts(op) if part.name in seen]
-        if own and len(own) == len(parts(op)):
-            seen[op.name] = from_parts(own)
+        pieces = [part.name for part in parts(op)] or [turn.name for turn, _ in in_turn(op, graph.values)]
+        if pieces and all(name in seen for name in pieces):
+            seen[op.name] = from_parts([seen[name] for name in pieces])
         if op.name in seen:
             grouped.setdefault(cost_key(graph, op), []).append(seen[op.name])
     return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}

@@ -1,9 +1,6 @@
 """Does a rewritten graph compute what the captured one computes, to the last bit? Invariant 6 of `ir.verify`.
 
-Bytes are numbered by what made them, never by where they lie (value numbering):
-
-    content(storage there from the start) = its name
-    content(storage after a write)        = (captured op that wrote it, place among what that op writes)
+Bytes are numbered by what made them, never by where they lie (`ir.contents`).
 
 Two graphs agree iff
 - each captured op occurs once, under its name. Every other op repeats one by its `origin`, and only one that
@@ -29,6 +26,13 @@ A captured op that only brings storages into being may be replaced by its `parts
 of which writes some of the results. All of them occur, and the captured op itself does not. What a part writes is what
 the captured op writes at the same place.
 
+A captured op that only brings its result into being may go `in_turn`: for each operand one op puts that into the
+result, the first of them brings it into being. The content of a result in which some are missing is
+
+    (captured op, the operands that are there, as the sum of 2 ** number)
+
+so that they may go in any order, each once, and nobody else may use what is not all there.
+
 Two captured ops may be replaced by the one that they are `joined` to, under a name of its own, where the second alone
 uses the storage that the first brings into being, and that does not outlive the step. It reads what both read, but for
 that, and writes what the second writes; of the two, neither occurs then.
@@ -37,127 +41,31 @@ The one change of operator is an exact law's: `in_place` maps an operator to for
 over one of its leading operands. All operands of the result's shape must have its layout, unless the form is a strided
 one, those of as many elements its type, and the op must not read the operand's storage in any other layout. The form
 then makes the content that the captured op makes elsewhere.
-
-After value numbering, Kildall 1973, "A unified approach to global program optimization",
-https://doi.org/10.1145/512927.512945, with the names of captured ops in place of hashed expressions.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Storage, Value, asking_layouts, leaving_out
-from outgrow.ir.steps import Step, steps_of
-
-Content: TypeAlias = str | tuple[str, int]
-Layout: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], int]
-Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int, bool]]]
-"""For an operator, the forms that write its first result over an operand: name, place of that operand, and whether
-other operands may be strided otherwise."""
-
-_NO_FORMS: Forms = MappingProxyType({})
-_NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})
-
-
-def _nothing(_op: Op) -> tuple[()]:
-    return ()
-
-
-def _never(_first: Op, _second: Op, _values: Mapping[str, Value]) -> None:
-    return None
-
-
-class Leeway(NamedTuple):
-    """What an op may do otherwise than the captured one and give the same bits; without it, nothing.
-
-    `in_place` maps captured operators to the forms that may stand for them, and `quiet` operators to the places of the
-    arguments that a repetition may leave out. `layouts` gives the places of the arguments of an op of which the layout
-    alone matters, `parts` the ops that together may stand for an op, and `joined` the op that may stand for two, of
-    which the second reads what the first makes.
-    """
-
-    in_place: Forms = _NO_FORMS
-    quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS
-    layouts: Callable[[Op], Sequence[int]] = _nothing
-    parts: Callable[[Op], Sequence[Op]] = _nothing
-    joined: Callable[[Op, Op, Mapping[str, Value]], Op | None] = _never
-
-
-class _Call(NamedTuple):
-    """An op, and the content before it of each storage that it touches; those born here are missing."""
-
-    at: int
-    op: Op
-    step: Step
-    before: dict[str, Content]
-
-
-class _Write(NamedTuple):
-    """One thing that an op writes: a result, or a storage changed without being returned (no layout).
-
-    `first` is the place of the first write to the same storage, `before` what the storage held (None: it is born
-    here), and `operands` are the places, among all values that the op reads, of those in the storage.
-    """
-
-    layout: Layout | None
-    first: int
-    before: Content | None
-    operands: tuple[int, ...]
-
-
-class Numbered(NamedTuple):
-    """A captured graph, its ops and what may stand for them by name with what they read, and the leeway of others.
-
-    `others` are, for each op that others may stand for, the names of these: of its parts, or of the one that it is
-    joined to with another. `wholes` has the op that writes what one of these writes, and `end` is every storage's
-    content at the end.
-    """
-
-    graph: Graph
-    leeway: Leeway
-    calls: dict[str, _Call]
-    others: dict[str, tuple[tuple[str, ...], ...]]
-    wholes: dict[str, str]
-    end: dict[str, Content]
-
-
-def numbered(captured: Graph, leeway: Leeway) -> Numbered:
-    """Return a captured graph by contents, to compare many graphs with that leeway; it must keep invariant 1."""
-    calls, end = _number(captured, steps_of(captured), {})
-    parted = _parted(captured, calls, leeway.parts)
-    joint = _joined(captured, calls, leeway.joined)
-    others = {whole: [tuple(part.op.name for part in own)] for whole, own in parted.items()}
-    for (first, second), call in joint.items():
-        for name in (first, second):
-            others.setdefault(name, []).append((call.op.name,))
-    return Numbered(
-        captured,
-        leeway,
-        {call.op.name: call for own in (calls, *parted.values(), joint.values()) for call in own},
-        {name: tuple(ways) for name, ways in others.items()},
-        {part.op.name: whole for whole, own in parted.items() for part in own}
-        | {call.op.name: second for (_, second), call in joint.items()},
-        end,
-    )
+from outgrow.ir.contents import Call, Content, Layout, Write, layout_of, number, reads_of, writes_of
+from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Storage, asking_layouts, leaving_out
+from outgrow.ir.stand_ins import Forms, Numbered, is_repeatable
+from outgrow.ir.steps import Step
 
 
 def check_equivalence(graph: Graph, steps: list[Step], reference: Numbered) -> None:
     """Raise `InvalidGraph` unless `graph` keeps invariant 6; both graphs must keep invariant 1."""
     captured, leeway = reference.graph, reference.leeway
-    calls, end = _number(graph, steps, reference.wholes)
-    originals = reference.calls
+    calls, end = number(graph, steps, reference.content)
     for call in calls:
         op = call.op
-        original = originals.get(op.captured)
-        if original is None or (op.name in originals and op.captured != op.name):
+        original = reference.expected(call)
+        if original is None or (op.name in reference.calls and op.captured != op.name):
             raise InvalidGraph(f"{op.name} is not an op of the captured graph", invariant=6, position=call.at)
         if op.name != op.captured:
             original = _quieted(original, leeway.quiet.get(original.op.operator, ()))
-            if not _is_repeatable(captured, original):
+            if not is_repeatable(captured, original):
                 message = f"{op.name} repeats {op.captured}, which changes what outlives the step"
                 raise InvalidGraph(message, invariant=6, position=call.at)
         original = _asking_layouts(original, op, leeway.layouts)
@@ -183,119 +91,7 @@ def _check_complete(reference: Numbered, found: Collection[str]) -> None:
         raise InvalidGraph(f"captured ops are missing: {', '.join(missing)}", invariant=6)
 
 
-def _parted(
-    captured: Graph, calls: Sequence[_Call], parts: Callable[[Op], Sequence[Op]]
-) -> dict[str, tuple[_Call, ...]]:
-    """Return the calls that are parts of each call that may be taken apart, by its name."""
-    found: dict[str, tuple[_Call, ...]] = {}
-    for call in calls:
-        own = parts(call.op)
-        is_born = not any(name in call.before for name in call.step.written) and not call.op.writes
-        is_new = not any(part.name in captured.op_positions for part in own)
-        if own and is_born and is_new and _is_repeatable(captured, call):
-            found[call.op.name] = tuple(_part(call, part) for part in own)
-    return found
-
-
-def _joined(
-    captured: Graph, calls: Sequence[_Call], joined: Callable[[Op, Op, Mapping[str, Value]], Op | None]
-) -> dict[tuple[str, str], _Call]:
-    """Return the call that may stand for two, by the names of both."""
-    makers = {value.name: call for call in calls for value in call.step.results}
-    pairs: list[tuple[_Call, _Call, Op]] = []
-    for second in calls:
-        first = makers.get(second.step.reads[0].name) if second.step.reads else None
-        one = first and joined(first.op, second.op, captured.values)
-        if first and one and one.name not in captured.op_positions:
-            pairs.append((first, second, one))
-    if not pairs:
-        return {}
-    users = Counter(storage for call in calls for storage in call.step.touched)
-    found: dict[tuple[str, str], _Call] = {}
-    for first, second, one in pairs:
-        (made,) = first.step.written
-        is_between = users[made] == 2 and made not in captured.outliving and made not in first.before
-        is_born = not any(name in second.before for name in second.step.written) and _is_repeatable(captured, second)
-        if is_between and is_born:
-            found[first.op.name, second.op.name] = _one(first, second, made, one)
-    return found
-
-
-def _one(first: _Call, second: _Call, made: str, one: Op) -> _Call:
-    """Return the call of the op that stands for two: it reads what both read, but for what the first `made`."""
-    values = {value.name: value for value in (*first.step.reads, *second.step.reads)}
-    before = {name: content for name, content in {**first.before, **second.before}.items() if name != made}
-    reads = tuple([values[name] for name in one.references])
-    touched = tuple(dict.fromkeys([*(value.storage for value in reads), *second.step.written]))
-    return _Call(second.at, one, Step(reads, second.step.results, second.step.written, touched), before)
-
-
-def _part(call: _Call, part: Op) -> _Call:
-    """Return the call of a part: the same operands, and the results that it has."""
-    results = tuple([value for value in call.step.results if value.name in part.results])
-    written = tuple(dict.fromkeys([value.storage for value in results]))
-    touched = tuple(dict.fromkeys([*(value.storage for value in call.step.reads), *written]))
-    return _Call(call.at, part, call.step._replace(results=results, written=written, touched=touched), call.before)
-
-
-def _number(graph: Graph, steps: list[Step], wholes: Mapping[str, str]) -> tuple[list[_Call], dict[str, Content]]:
-    """Return every op by contents, and the content of each storage at the end; `wholes` has the op of each part."""
-    contents: dict[str, Content] = {name: name for name in graph.storages if name not in graph.born_at}
-    calls: list[_Call] = []
-    for at, (op, step) in enumerate(zip(graph.instructions, steps, strict=True)):
-        if isinstance(op, Op):
-            before = {name: contents[name] for name in step.touched if name in contents}
-            calls.append(_Call(at, op, step, before))
-            for storage, place in _first_writes(op, step).items():
-                contents[storage] = (wholes.get(op.captured, op.captured), place)
-    return calls, contents
-
-
-def _targets(op: Op, step: Step) -> list[tuple[str, Layout | None] | None]:
-    """Return storage and layout of each result and each hidden write of `op`, None for a result not used."""
-    values = iter(step.results)
-    results = [None if name is None else next(values) for name in op.results]
-    returned = [None if value is None else (value.storage, _layout(value)) for value in results]
-    return [*returned, *[(storage, None) for storage in op.writes]]
-
-
-def _first_writes(op: Op, step: Step) -> dict[str, int]:
-    """Return the place of the first write to each storage that `op` writes."""
-    if len(op.results) == 1 and not op.writes:
-        return dict.fromkeys(step.written, 0)
-    firsts: dict[str, int] = {}
-    for place, target in enumerate(_targets(op, step)):
-        if target is not None:
-            firsts.setdefault(target[0], place)
-    return firsts
-
-
-def _reads(call: _Call) -> list[tuple[Content, Layout]]:
-    return [(call.before[value.storage], _layout(value)) for value in call.step.reads]
-
-
-def _writes(call: _Call) -> list[_Write | None]:
-    firsts = _first_writes(call.op, call.step)
-    writes: list[_Write | None] = []
-    for target in _targets(call.op, call.step):
-        if target is None:
-            writes.append(None)
-            continue
-        storage, layout = target
-        operands = tuple([at for at, value in enumerate(call.step.reads) if value.storage == storage])
-        writes.append(_Write(layout, firsts[storage], call.before.get(storage), operands))
-    return writes
-
-
-def _layout(value: Value) -> Layout:
-    return (value.dtype, value.shape, value.strides, value.offset)
-
-
-def _is_repeatable(captured: Graph, original: _Call) -> bool:
-    return not any(captured.storages[name].is_persistent for name in original.step.written)
-
-
-def _quieted(original: _Call, positions: Sequence[int]) -> _Call:
+def _quieted(original: Call, positions: Sequence[int]) -> Call:
     """Return the call without the arguments at `positions`, if they are all that it writes without returning it."""
     arguments = [original.op.arguments[at] for at in positions]
     values = dict(zip(original.op.references, original.step.reads, strict=True))
@@ -307,10 +103,10 @@ def _quieted(original: _Call, positions: Sequence[int]) -> _Call:
     written = tuple([name for name in original.step.written if name not in original.op.writes])
     touched = tuple(dict.fromkeys([*(value.storage for value in reads), *written]))
     before = {name: content for name, content in original.before.items() if name in touched}
-    return _Call(original.at, op, Step(reads, original.step.results, written, touched), before)
+    return Call(original.at, op, Step(reads, original.step.results, written, touched), before)
 
 
-def _asking_layouts(original: _Call, op: Op, layouts: Callable[[Op], Sequence[int]]) -> _Call:
+def _asking_layouts(original: Call, op: Op, layouts: Callable[[Op], Sequence[int]]) -> Call:
     """Return the call with only the layout of each argument of which `op` asks only the layout, where that is right."""
     asked = [at for at, argument in enumerate(op.arguments) if isinstance(argument, Like)]
     if not asked:
@@ -319,10 +115,10 @@ def _asking_layouts(original: _Call, op: Op, layouts: Callable[[Op], Sequence[in
     values = {value.name: value for value in (*original.step.reads, *original.step.layouts)}
     reads = tuple([values[name] for name in form.references])
     asked_of = tuple([values[argument.value] for argument in form.arguments if isinstance(argument, Like)])
-    return _Call(original.at, form, original.step._replace(reads=reads, layouts=asked_of), original.before)
+    return Call(original.at, form, original.step._replace(reads=reads, layouts=asked_of), original.before)
 
 
-def _difference(call: _Call, original: _Call, in_place: Forms) -> str | None:
+def _difference(call: Call, original: Call, in_place: Forms) -> str | None:
     """Return in what `call` differs from the captured op, or None if it computes the same bits."""
     op, was = call.op, original.op
     if op is was and call.step == original.step and call.before == original.before:
@@ -333,12 +129,12 @@ def _difference(call: _Call, original: _Call, in_place: Forms) -> str | None:
         return f"its operator is {op.operator} instead of {was.operator}"
     if not (_same_form(op.arguments, was.arguments) and _same_form(op.keywords, was.keywords)):
         return "its literals differ"
-    for number, (read, expected) in enumerate(zip(_reads(call), _reads(original), strict=True)):
+    for place, (read, expected) in enumerate(zip(reads_of(call), reads_of(original), strict=True)):
         if read != expected:
-            return f"operand {number} is {_described(*read)} instead of {_described(*expected)}"
-    if [*map(_layout, call.step.layouts)] != [*map(_layout, original.step.layouts)]:
+            return f"operand {place} is {_described(*read)} instead of {_described(*expected)}"
+    if [*map(layout_of, call.step.layouts)] != [*map(layout_of, original.step.layouts)]:
         return "it asks for another layout"
-    writes, expected_writes = _writes(call), _writes(original)
+    writes, expected_writes = writes_of(call), writes_of(original)
     if len(writes) != len(expected_writes):
         return "it has another number of results or writes"
     pairs = list(enumerate(zip(writes, expected_writes, strict=True)))
@@ -347,10 +143,10 @@ def _difference(call: _Call, original: _Call, in_place: Forms) -> str | None:
         if not _is_reuse(call, operand, strided, writes[0], expected_writes[0]):
             return f"it does not write its result exactly over operand {operand}"
         del pairs[0]
-    for number, (write, expected) in pairs:
+    for place, (write, expected) in pairs:
         is_unused = write is None and expected is not None and expected.before is None
         if write != expected and not is_unused:
-            return f"result or write {number} has another layout or goes elsewhere"
+            return f"result or write {place} has another layout or goes elsewhere"
     return None
 
 
@@ -381,7 +177,7 @@ def _same_form(argument: Argument, expected: Argument) -> bool:
     return repr(argument) == repr(expected)
 
 
-def _is_reuse(call: _Call, operand: int, strided: bool, write: _Write | None, expected: _Write | None) -> bool:
+def _is_reuse(call: Call, operand: int, strided: bool, write: Write | None, expected: Write | None) -> bool:
     """Return whether the first result goes exactly over an operand, and all operands of its shape have its strides.
 
     These may be others if the form is `strided`. All that have as many elements are of the result's type.
@@ -391,7 +187,7 @@ def _is_reuse(call: _Call, operand: int, strided: bool, write: _Write | None, ex
         return False
     if len(leading) <= operand or not all(isinstance(argument, Ref) for argument in leading):
         return False
-    layouts = [_layout(value) for value in call.step.reads]
+    layouts = [layout_of(value) for value in call.step.reads]
     dtype, shape, strides, _ = write.layout
     is_alike = strided or all(layout[2] == strides for layout in layouts if layout[1] == shape)
     is_alike = is_alike and all(layout[0] == dtype for layout in layouts if prod(layout[1]) == prod(shape))
@@ -433,4 +229,4 @@ def _shared(graph: Graph) -> list[int]:
 
 def _seen(graph: Graph, name: str, end: Mapping[str, Content]) -> tuple[Content, Layout]:
     value = graph.values[name]
-    return end[value.storage], _layout(value)
+    return end[value.storage], layout_of(value)

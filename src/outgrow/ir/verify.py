@@ -24,10 +24,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from outgrow.errors import InvalidGraph
-from outgrow.ir.equivalence import Leeway, Numbered, check_equivalence, numbered
+from outgrow.ir.equivalence import check_equivalence
 from outgrow.ir.graph import Graph, Op, Role, Value
 from outgrow.ir.layout import end_bytes
 from outgrow.ir.residence import check_capacity, check_residence
+from outgrow.ir.stand_ins import Leeway, Numbered, numbered
 from outgrow.ir.steps import Step, steps_of
 from outgrow.ir.text import print_around
 

@@ -46,6 +46,8 @@ class Problem:
     on a device beside the host, where the step has its memory elsewhere."""
     stalls: bool = True
     """Whether results are written over operands also where that takes longer (`operators.stalls`)."""
+    in_turn: bool = True
+    """Whether concatenations that could set the floor put one operand after the other into the result."""
     quick: bool = False
     """Whether the best plan of a scan will do, without the search that follows it (`search`)."""
     solver_seconds: float = SOLVER_SECONDS

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from outgrow.ir.graph import Graph, result_values
-from outgrow.plan import ByLayout, ByRows, Move, Plan, Recompute, Reuse, Stow, Swap, TakeApart
+from outgrow.plan import ByLayout, ByOperand, ByRows, Move, Plan, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.report.columns import aligned, counted
 from outgrow.rewriting.derive import carry_out
 from outgrow.rewriting.draft import Draft
@@ -84,7 +84,8 @@ class Section:
 class Account:
     """Every decision of a plan, by kind; `apart` and `by_layout` are the ops that such a decision names.
 
-    `by_rows` are the pairs of ops that run as one.
+    `by_rows` are the pairs of ops that run as one, and `by_operand` those that put one operand after the other into the
+    result.
     """
 
     swapped: tuple[Swapped, ...] = ()
@@ -95,6 +96,7 @@ class Account:
     by_layout: tuple[str, ...] = ()
     stowed: tuple[Stowed, ...] = ()
     by_rows: tuple[str, ...] = ()
+    by_operand: tuple[str, ...] = ()
 
     @property
     def sections(self) -> list[Section]:
@@ -109,6 +111,7 @@ class Account:
             _of_ops(
                 "By rows", counted(self.by_rows, "pair of ops runs", "pairs of ops run") + " by rows", self.by_rows
             ),
+            _of_ops("By operand", counted(self.by_operand, "op runs", "ops run") + " by operand", self.by_operand),
             _of_ops(
                 "Without an operand, by its layout",
                 counted(self.by_layout, "op does without an operand", "ops do without an operand")
@@ -208,7 +211,7 @@ def account_of(captured: Graph, plan: Plan) -> Account:
                 recomputed.append(Recomputed(name, storage.role.value, storage.size_bytes, before))
             case Reuse(op, _):
                 reused.append(_reused(draft, op))
-            case Move() | TakeApart() | ByRows() | ByLayout():
+            case Move() | TakeApart() | ByRows() | ByOperand() | ByLayout():
                 pass
         carry_out(draft, decision)
     return Account(
@@ -220,6 +223,7 @@ def account_of(captured: Graph, plan: Plan) -> Account:
         tuple(decision.op for decision in plan.decisions if isinstance(decision, ByLayout)),
         tuple(stowed),
         tuple(f"{decision.first}, {decision.second}" for decision in plan.decisions if isinstance(decision, ByRows)),
+        tuple(decision.op for decision in plan.decisions if isinstance(decision, ByOperand)),
     )
 
 

@@ -72,6 +72,14 @@ class Fields:
                 raise self.error(f"{self.path}.{key}[{at}] is {_spelled(item)}, not a number.")
         return tuple(math.nan if item is None else _as_float(item) for item in items)
 
+    def integers(self, key: str) -> tuple[int, ...]:
+        """Return a list of integers."""
+        items = self._of_type(key, list, "a list")
+        for at, item in enumerate(items):
+            if not isinstance(item, int) or isinstance(item, bool):
+                raise self.error(f"{self.path}.{key}[{at}] is {_spelled(item)}, not an integer.")
+        return tuple(items)
+
     def each(self, key: str, read: Callable[["Fields"], _Kind]) -> tuple[_Kind, ...]:
         """Return what `read` makes of each object of a list."""
         items = self._of_type(key, list, "a list")
@@ -80,8 +88,8 @@ class Fields:
     def record(self, kind: type[_Record], *, newer: Collection[str] = (), **known: object) -> _Record:
         """Return the record of this kind, a dataclass, with a field for each of its own; what is `known` is not read.
 
-        These are strings, numbers, truth values and records, any of them or None, and tuples of strings, floats or
-        records. Those that are `newer` may be missing, since older files lack them: then they have their defaults.
+        These are strings, numbers, truth values and records, any of them or None, and tuples of strings, integers,
+        floats or records. Those that are `newer` may be missing, since older files lack them: they have their defaults.
         """
         types = get_type_hints(kind)
         names: list[str] = [field.name for field in fields_of(kind)]
@@ -103,7 +111,7 @@ class Fields:
     def _several(self, key: str, kind: Any) -> tuple[object, ...]:
         if isinstance(kind, type) and is_dataclass(kind):
             return self.each(key, lambda item: item.record(kind))
-        return {str: self.texts, float: self.numbers}[kind](key)
+        return {str: self.texts, int: self.integers, float: self.numbers}[kind](key)
 
     def item(self, key: str) -> object:
         if key not in self.data:

@@ -13,12 +13,13 @@ from itertools import groupby
 from types import MappingProxyType
 
 from outgrow.errors import NotApplicable
-from outgrow.ir.equivalence import Leeway, Numbered, numbered
 from outgrow.ir.graph import Graph
+from outgrow.ir.stand_ins import Leeway, Numbered, numbered
 from outgrow.ir.text import fingerprint
 from outgrow.ir.verify import verify
 from outgrow.operators.effects import QUIET
 from outgrow.operators.in_place import IN_PLACE
+from outgrow.operators.in_turn import in_turn
 from outgrow.operators.layouts import layout_only
 from outgrow.operators.parts import parts
 from outgrow.operators.rows import joined
@@ -29,7 +30,7 @@ from outgrow.rewriting.laws import LAWS
 _NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
 _TRANSFERS = (Stow, Swap)
 
-LEEWAY = Leeway(in_place=IN_PLACE, quiet=QUIET, layouts=layout_only, parts=parts, joined=joined)
+LEEWAY = Leeway(in_place=IN_PLACE, quiet=QUIET, layouts=layout_only, parts=parts, in_turn=in_turn, joined=joined)
 """What is known of torch's operators."""
 
 

@@ -158,6 +158,12 @@ class Draft:
         self.values[value.name] = value
         self._values_of.setdefault(value.storage, {})[value.name] = None
 
+    def age(self, storage: str, by: int) -> None:
+        """Let every value in a storage be `by` versions later."""
+        for name in [*self._values_of.get(storage, ())]:
+            value = self.values[name]
+            self.add_value(replace(value, version=value.version + by))
+
     def _link(self, place: Place, after: Place) -> None:
         behind = self._next[after]
         if behind == _END:

@@ -3,6 +3,7 @@
     move        order.py       run ops earlier that conflict with nothing they pass
     take apart  apart.py       compute the results of an op one after the other
     by rows     by_rows.py     let two ops run as one, some rows at a time
+    by operand  by_operand.py  put the operands of an op into its result one after the other
     by layout   by_layout.py   do without an operand of which only the layout matters
     reuse       reuse.py       write a result over the operand that dies there
     recompute   recompute.py   build a storage again from what made it
@@ -16,9 +17,10 @@ means (`ir.graph`, Residence).
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from outgrow.plan import ByLayout, ByRows, Decision, Move, Recompute, Reuse, Stow, Swap, TakeApart
+from outgrow.plan import ByLayout, ByOperand, ByRows, Decision, Move, Recompute, Reuse, Stow, Swap, TakeApart
 from outgrow.rewriting.apart import take_apart
 from outgrow.rewriting.by_layout import by_layout
+from outgrow.rewriting.by_operand import by_operand
 from outgrow.rewriting.by_rows import by_rows
 from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.order import move
@@ -39,6 +41,7 @@ LAWS: Mapping[type[Decision], Law] = {
     Move: Law("move", move),
     TakeApart: Law("take apart", take_apart),
     ByRows: Law("by rows", by_rows),
+    ByOperand: Law("by operand", by_operand),
     ByLayout: Law("by layout", by_layout),
     Reuse: Law("reuse", reuse),
     Recompute: Law("recompute", recompute),

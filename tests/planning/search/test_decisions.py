@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from outgrow.analysis.cost import Cost
-from outgrow.ir.equivalence import Leeway
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, LinkRates, Machine
+from outgrow.ir.stand_ins import Leeway
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE

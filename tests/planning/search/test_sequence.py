@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outgrow.analysis.liveness import Gap, gaps, lifetimes, live_bytes
-from outgrow.ir.equivalence import Leeway
 from outgrow.ir.graph import Graph
+from outgrow.ir.stand_ins import Leeway
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.effects import QUIET

@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 import torch
 
-import outgrow.frontends.lowering.by_rows  # noqa: F401 - its operators are found by name
+import outgrow.frontends.lowering.by_rows
+import outgrow.frontends.lowering.in_turn  # noqa: F401 - operators of these two are found by name
 from outgrow.analysis.cost import Cost
 from outgrow.analysis.sinking import lasting, passing
 from outgrow.analysis.updates import is_update

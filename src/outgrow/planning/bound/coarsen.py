@@ -23,8 +23,8 @@ Every outline is optimistic, so fewer moments or fewer storages can only lower t
     F. Where storages with the same rests are taken as one (`merged`), its price a byte is the lowest among them. Then
        no operand has to be built again (D) or be there (E), and state that has rests is left out (H).
 
-    G. Ops that can be taken apart are, those that can run as one do, and no op reads an operand of which only the
-       layout matters (`free.loosest`).
+    G. Ops that can be taken apart are, those that can run as one or by operand do, and no op reads an operand of which
+       only the layout matters (`free.loosest`).
     H. What may be stowed between steps (`planning.leaving`) is in the tier when the step begins, at no cost, and on the
        device as far as a plan likes; when the step ends, it may be wherever it is. If updates write it, it goes out at
        some time in the step, unless it is on the device throughout; if only updates use it, it comes in as well.

@@ -1,9 +1,10 @@
 """What can be had for nothing? Rewrites that free memory and repeat or move nothing.
 
 What no op uses may rest elsewhere (`resting`). Updates move forward (`early_updates`), large ops are taken apart
-(`apart`), some run as one by rows (`by_rows`), operands of which only the layout matters are let go, gradients of
-weights wait (`waiting`), then dying operands are written over (`reuse`): all of them, or where that raises the floor
-those that do not have to stay longer for it. Each rewrite is undone if it raises the floor.
+(`apart`), some run as one by rows (`by_rows`), concatenations go by operand (`by_operand`), operands of which only the
+layout matters are let go, gradients of weights wait (`waiting`), then dying operands are written over (`reuse`): all of
+them, or where that raises the floor those that do not have to stay longer for it. Each rewrite is undone if it raises
+the floor.
 """
 
 from dataclasses import replace
@@ -14,6 +15,7 @@ from outgrow.plan import ByLayout, Decision
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.admitted import admitted
 from outgrow.planning.free.apart import all_apart, taken_apart
+from outgrow.planning.free.by_operand import all_in_turn, put_in_turn
 from outgrow.planning.free.by_rows import quickest, run_by_rows
 from outgrow.planning.free.early_updates import early_updates
 from outgrow.planning.free.resting import put_to_rest
@@ -31,6 +33,7 @@ def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
         (early_updates,),
         (taken_apart,),
         (run_by_rows,),
+        (put_in_turn,),
         (layouts_asked,),
         (waiting_weights,),
         (reuses, loose_reuses),
@@ -52,12 +55,12 @@ def layouts_asked(_problem: Problem, graph: Graph) -> tuple[Graph, tuple[ByLayou
 
 
 def loosest(problem: Problem) -> Problem:
-    """Return the problem whose ops ask for least: taken apart or run by rows, without operands of which only the layout
-    matters.
+    """Return the problem whose ops ask for least: in parts, by rows, by operand, and without operands of which only the
+    layout matters.
 
     Whatever a plan does with an op, the plan that does the same with its parts is as quick and needs no more; so is one
     that runs two ops as one, if that counts no more seconds than both.
     """
     joint, _ = run_by_rows(problem, all_apart(problem, problem.graph))
-    graph, _ = layouts_asked(problem, joint)
+    graph, _ = layouts_asked(problem, all_in_turn(problem, joint))
     return replace(problem, graph=graph, costs=quickest(problem))

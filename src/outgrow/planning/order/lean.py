@@ -80,6 +80,7 @@ class Orders:
             problem.resting,
             problem.anchored,
             problem.stalls,
+            problem.in_turn,
             places_results,
         )
         if asked not in self._freed:

@@ -1,7 +1,9 @@
-"""What is searched on? Boards: the captured order of the step, the lean one, and each without ops that stall.
+"""What is searched on? Boards: the captured order of the step, the lean one, and each without what may be a burden.
 
 Beside the captured order, the lean one (`planning.order.lean`) is a board, where it is another. Where some ops stall
-(`operators.stalls`) there is one more for each order, on which they do not. A board is there if it has plans at all.
+(`operators.stalls`) there is one more for each order, on which they do not. Where concatenations go by operand there is
+one on which they do not: a result that fills slowly is there for longer. If that one has room, it is there alone. A
+board is there if it has plans at all.
 """
 
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from threading import Event
 
 from outgrow.ir.graph import Graph
 from outgrow.operators.stalls import slowdown
-from outgrow.plan import Decision
+from outgrow.plan import ByOperand, Decision
 from outgrow.planning.floor import floor_of, require_feasible
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
@@ -27,6 +29,8 @@ _WORK = 60_000_000
 """Ops walked over in one search, as some seconds allow; fewer in a large step, where each takes longer."""
 _LARGE = 16_000
 """In a step of this many ops, walking over each takes twice as long: more gaps are open at a time."""
+_ROOMY = 2
+"""Where the capacity is so many times the floor, no op is in the way of what moves while it runs."""
 ENOUGH = 1e-4
 """A plan at most this share slower than its arithmetic is not improved further."""
 
@@ -104,19 +108,34 @@ def boards(
         floors.append((floor_of(own, rewritten)[0], rewritten))
         if floors[-1][0] <= problem.budget.capacity_bytes:
             board = Board(space_of(own, rewritten), (*moves, *made), is_wanted)
-            yield [board, *_unstalled(own, orders, rewritten, moves, is_wanted)]
+            first, *others = _at_once(board, orders, moves)
+            yield [first, *_unstalled(first, orders, moves)]
+            if others:
+                yield others
     least, lowest = min(floors, key=itemgetter(0))
     if least > problem.budget.capacity_bytes:
         require_feasible(problem, lowest)
 
 
-def _unstalled(
-    problem: Problem, orders: Orders, graph: Graph, moves: tuple[Decision, ...], is_wanted: Event
-) -> Iterator[Board]:
-    """Yield the board on which no op stalls, if one does in this graph, and the board has plans at all."""
+def _at_once(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
+    """Return a board, and the one on which no op goes by operand, if that is another; that alone, if it has room."""
+    if not any(isinstance(decision, ByOperand) for decision in board.free):
+        return [board]
+    without = replace(board.space.problem, in_turn=False)
+    rewritten, made = orders.freed(without)
+    floor, capacity = floor_of(without, rewritten)[0], without.budget.capacity_bytes
+    if floor > capacity:
+        return [board]
+    other = Board(space_of(without, rewritten), (*moves, *made), board.is_wanted)
+    return [other] if _ROOMY * floor <= capacity else [board, other]
+
+
+def _unstalled(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> Iterator[Board]:
+    """Yield the board on which no op stalls, if one does on this board, and the other has plans at all."""
+    graph = board.space.graph
     if all(slowdown(graph.values, op) == 1 for op in graph.ops):
         return
-    without = replace(problem, stalls=False)
+    without = replace(board.space.problem, stalls=False)
     rewritten, made = orders.freed(without)
-    if floor_of(without, rewritten)[0] <= problem.budget.capacity_bytes:
-        yield Board(space_of(without, rewritten), (*moves, *made), is_wanted)
+    if floor_of(without, rewritten)[0] <= without.budget.capacity_bytes:
+        yield Board(space_of(without, rewritten), (*moves, *made), board.is_wanted)

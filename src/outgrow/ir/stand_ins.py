@@ -1,0 +1,213 @@
+"""What may stand for a captured op, and give the same bits? What is known of operators, and what it means for a graph.
+
+An op that only brings storages into being may be replaced by its `parts`, or by the turns of its operands; two ops by
+the one to which they are `joined`. What stands in has names of its own, and is checked as a captured op is: `Numbered`
+has for each the call that is expected.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+from outgrow.ir.contents import Call, Content, as_captured, number
+from outgrow.ir.graph import Graph, Op, Value
+from outgrow.ir.steps import Step, steps_of
+
+Forms: TypeAlias = Mapping[str, Sequence[tuple[str, int, bool]]]
+"""For an operator, the forms that write its first result over an operand: name, place of that operand, and whether
+other operands may be strided otherwise."""
+
+_NO_FORMS: Forms = MappingProxyType({})
+_NO_POSITIONS: Mapping[str, Sequence[int]] = MappingProxyType({})
+
+
+def _nothing(_op: Op) -> tuple[()]:
+    return ()
+
+
+def _never(_first: Op, _second: Op, _values: Mapping[str, Value]) -> None:
+    return None
+
+
+def _no_turns(_op: Op, _values: Mapping[str, Value]) -> tuple[()]:
+    return ()
+
+
+class Leeway(NamedTuple):
+    """What an op may do otherwise than the captured one and give the same bits; without it, nothing.
+
+    `in_place` maps captured operators to the forms that may stand for them, and `quiet` operators to the places of the
+    arguments that a repetition may leave out. `layouts` gives the places of the arguments of an op of which the layout
+    alone matters, and `parts` the ops that together may stand for an op. `in_turn` gives for each operand of an op the
+    op that begins its result with it, and the one that puts it into the result so far. `joined` gives the op that may
+    stand for two, of which the second reads what the first makes.
+    """
+
+    in_place: Forms = _NO_FORMS
+    quiet: Mapping[str, Sequence[int]] = _NO_POSITIONS
+    layouts: Callable[[Op], Sequence[int]] = _nothing
+    parts: Callable[[Op], Sequence[Op]] = _nothing
+    in_turn: Callable[[Op, Mapping[str, Value]], Sequence[tuple[Op, Op]]] = _no_turns
+    joined: Callable[[Op, Op, Mapping[str, Value]], Op | None] = _never
+
+
+class Turn(NamedTuple):
+    """The turn of operand `number` of `whole`, a captured op that has `operands`: the call that begins, or goes on."""
+
+    whole: Call
+    number: int
+    operands: int
+    begins: Call
+    goes_on: Call
+
+    def content(self, before: Content | None) -> Content:
+        """Return what the result holds after this turn: the operands that are there, or all of them."""
+        name, there = self.whole.op.name, 1 << self.number
+        if isinstance(before, tuple) and before[0] == name:
+            there |= before[1]
+        return name, 0 if there + 1 == 1 << self.operands else there
+
+    def expected(self, call: Call) -> Call:
+        """Return the call that this one should be: that which goes on, where something is there and this is not."""
+        name, (made,) = self.whole.op.name, self.whole.step.written
+        before = call.before.get(call.step.reads[0].storage) if call.step.reads else None
+        if isinstance(before, tuple) and before[0] == name and before[1] and not before[1] >> self.number & 1:
+            return self.goes_on._replace(before={**self.goes_on.before, made: before})
+        return self.begins
+
+
+class Numbered(NamedTuple):
+    """A captured graph, its ops and what may stand for them by name with what they read, and the leeway of others.
+
+    `others` are, for each op that others may stand for, the names of these: of its parts, of its turns, or of the one
+    that it is joined to with another. `wholes` has the op that writes what a part or a joint op writes, `turns` has the
+    turns, and `end` is every storage's content at the end.
+    """
+
+    graph: Graph
+    leeway: Leeway
+    calls: dict[str, Call]
+    others: dict[str, tuple[tuple[str, ...], ...]]
+    wholes: dict[str, str]
+    turns: dict[str, Turn]
+    end: dict[str, Content]
+
+    def content(self, op: Op, place: int, before: Content | None) -> Content:
+        """Return what an op that is captured, repeated or stands in writes at a place."""
+        turn = self.turns.get(op.captured)
+        return (self.wholes.get(op.captured, op.captured), place) if turn is None else turn.content(before)
+
+    def expected(self, call: Call) -> Call | None:
+        """Return the call that this one should be, by its name; None if nothing is called so."""
+        turn = self.turns.get(call.op.captured)
+        return self.calls.get(call.op.captured) if turn is None else turn.expected(call)
+
+
+def numbered(captured: Graph, leeway: Leeway) -> Numbered:
+    """Return a captured graph by contents, to compare many graphs with that leeway; it must keep invariant 1."""
+    calls, end = number(captured, steps_of(captured), as_captured)
+    parted = _parted(captured, calls, leeway.parts)
+    turns = _in_turn(captured, calls, leeway.in_turn)
+    joint = _joined(captured, calls, leeway.joined)
+    others = {whole: [tuple(part.op.name for part in own)] for whole, own in parted.items()}
+    for whole, own in turns.items():
+        others.setdefault(whole, []).append(tuple(turn.begins.op.name for turn in own))
+    for (first, second), call in joint.items():
+        for name in (first, second):
+            others.setdefault(name, []).append((call.op.name,))
+    return Numbered(
+        captured,
+        leeway,
+        {call.op.name: call for own in (calls, *parted.values(), joint.values()) for call in own}
+        | {turn.begins.op.name: turn.begins for own in turns.values() for turn in own},
+        {name: tuple(ways) for name, ways in others.items()},
+        {part.op.name: whole for whole, own in parted.items() for part in own}
+        | {call.op.name: second for (_, second), call in joint.items()},
+        {turn.begins.op.name: turn for own in turns.values() for turn in own},
+        end,
+    )
+
+
+def is_repeatable(captured: Graph, call: Call) -> bool:
+    """Whether a captured call writes nothing that outlives the step."""
+    return not any(captured.storages[name].is_persistent for name in call.step.written)
+
+
+def _may_be_replaced(captured: Graph, call: Call, others: Iterable[str]) -> bool:
+    """Whether ops of other names may stand for a call: it only brings into being what does not outlive the step."""
+    is_born = not any(name in call.before for name in call.step.written) and not call.op.writes
+    return is_born and is_repeatable(captured, call) and not any(name in captured.op_positions for name in others)
+
+
+def _parted(captured: Graph, calls: Sequence[Call], parts: Callable[[Op], Sequence[Op]]) -> dict[str, tuple[Call, ...]]:
+    """Return the calls that are parts of each call that may be taken apart, by its name."""
+    found: dict[str, tuple[Call, ...]] = {}
+    for call in calls:
+        own = parts(call.op)
+        if own and _may_be_replaced(captured, call, [part.name for part in own]):
+            found[call.op.name] = tuple(_part(call, part) for part in own)
+    return found
+
+
+def _in_turn(
+    captured: Graph, calls: Sequence[Call], in_turn: Callable[[Op, Mapping[str, Value]], Sequence[tuple[Op, Op]]]
+) -> dict[str, tuple[Turn, ...]]:
+    """Return the turns of the operands of each call that may go by operand, by its name."""
+    found: dict[str, tuple[Turn, ...]] = {}
+    for call in calls:
+        own = in_turn(call.op, captured.values)
+        if own and _may_be_replaced(captured, call, [begins.name for begins, _ in own]):
+            found[call.op.name] = tuple(
+                Turn(call, at, len(own), _turn(call, captured, begins), _turn(call, captured, goes_on))
+                for at, (begins, goes_on) in enumerate(own)
+            )
+    return found
+
+
+def _turn(call: Call, captured: Graph, turn: Op) -> Call:
+    """Return the call of a turn; what the result holds before it, if it reads that, is not known yet."""
+    reads = tuple([captured.values[name] for name in turn.references])
+    touched = tuple(dict.fromkeys([*(value.storage for value in reads), *call.step.written]))
+    before = {name: call.before[name] for name in touched if name in call.before}
+    return Call(call.at, turn, Step(reads, call.step.results, call.step.written, touched), before)
+
+
+def _joined(
+    captured: Graph, calls: Sequence[Call], joined: Callable[[Op, Op, Mapping[str, Value]], Op | None]
+) -> dict[tuple[str, str], Call]:
+    """Return the call that may stand for two, by the names of both."""
+    makers = {value.name: call for call in calls for value in call.step.results}
+    pairs: list[tuple[Call, Call, Op]] = []
+    for second in calls:
+        first = makers.get(second.step.reads[0].name) if second.step.reads else None
+        one = first and joined(first.op, second.op, captured.values)
+        if first and one:
+            pairs.append((first, second, one))
+    if not pairs:
+        return {}
+    users = Counter(storage for call in calls for storage in call.step.touched)
+    found: dict[tuple[str, str], Call] = {}
+    for first, second, one in pairs:
+        (made,) = first.step.written
+        is_between = users[made] == 2 and made not in captured.outliving and made not in first.before
+        if is_between and _may_be_replaced(captured, second, [one.name]):
+            found[first.op.name, second.op.name] = _one(first, second, made, one)
+    return found
+
+
+def _one(first: Call, second: Call, made: str, one: Op) -> Call:
+    """Return the call of the op that stands for two: it reads what both read, but for what the first `made`."""
+    values = {value.name: value for value in (*first.step.reads, *second.step.reads)}
+    before = {name: content for name, content in {**first.before, **second.before}.items() if name != made}
+    reads = tuple([values[name] for name in one.references])
+    touched = tuple(dict.fromkeys([*(value.storage for value in reads), *second.step.written]))
+    return Call(second.at, one, Step(reads, second.step.results, second.step.written, touched), before)
+
+
+def _part(call: Call, part: Op) -> Call:
+    """Return the call of a part: the same operands, and the results that it has."""
+    results = tuple([value for value in call.step.results if value.name in part.results])
+    written = tuple(dict.fromkeys([value.storage for value in results]))
+    touched = tuple(dict.fromkeys([*(value.storage for value in call.step.reads), *written]))
+    return Call(call.at, part, call.step._replace(results=results, written=written, touched=touched), call.before)
