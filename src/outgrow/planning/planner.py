@@ -12,6 +12,7 @@ from outgrow.ir.text import fingerprint
 from outgrow.plan import Decision, Estimate, Move, Plan
 from outgrow.planning.bound.bound import bound_seconds
 from outgrow.planning.floor import floor_of, needed_bytes
+from outgrow.planning.free.by_rows import spared_seconds
 from outgrow.planning.leaving import idle
 from outgrow.planning.order.lean import Orders, least_seconds
 from outgrow.planning.planned import Planned
@@ -49,7 +50,7 @@ def planned(
     earlier: Plan | None = None,
     orders: Orders | None = None,
 ) -> Planned:
-    """Return the plan of the named planner, with a bound on its seconds; without `prove`, those of the step in core.
+    """Return the plan of the named planner, with a bound on its seconds; without `prove`, those of its arithmetic.
 
     The time that floor and bound take is not counted as planning: no planner needs them. Plans of one graph and its
     costs may share `orders`, which then are looked for once. The decisions are those of an `earlier` plan, if one
@@ -80,6 +81,7 @@ def planned(
     if not at_rest.resting <= problem.resting:
         rewritten, _ = orders.freed(at_rest)
     floor, culprit = _floor(finest, orders, rewritten, may_reorder=is_search)
+    arithmetic = in_core.seconds - spared_seconds(problem)
     plan = Plan(
         planner=planner,
         fingerprint=own,
@@ -89,7 +91,7 @@ def planned(
         floor_bytes=floor + problem.budget.overhead_bytes,
         floor_op=culprit.name if culprit else "",
         in_core=Estimate(in_core.peak_bytes, in_core.seconds),
-        bound_seconds=_bound(whole, orders, () if is_search else stages) if prove else in_core.seconds,
+        bound_seconds=_bound(whole, orders, () if is_search else stages) if prove else arithmetic,
         planning_seconds=planning_seconds,
         notes=tuple(notes),
     )

@@ -75,13 +75,14 @@ def test_an_op_without_a_cost_is_not_run() -> None:
     assert run_by_rows(unknown, unknown.graph)[1] == ()
 
 
-def test_no_plan_beats_the_bound_where_the_joint_op_is_quicker() -> None:
+@pytest.mark.parametrize("prove", [True, False], ids=["proved", "of the arithmetic"])
+def test_no_plan_beats_the_bound_where_the_joint_op_is_quicker(prove: bool) -> None:
     """Measured, it may take less than both; then a plan may take less than the step as captured."""
     found = problem()
     costs = {**found.costs, "back.rows": replace(found.costs["back.rows"], seconds=1e-9)}
     quick = replace(found, costs=costs)
     for budget_bytes in (int(3.2 * LOGITS), int(2.6 * LOGITS)):
-        plan = planned(replace(quick, budget=Budget(budget_bytes))).plan
+        plan = planned(replace(quick, budget=Budget(budget_bytes)), prove=prove).plan
         assert plan.predicted.seconds >= plan.bound_seconds * (1 - 1e-6)
     assert bound_seconds(quick) < bound_seconds(found)
 
