@@ -87,6 +87,25 @@ def test_smoothed_cross_entropies_of_weighted_classes(shape: tuple[int, ...], ig
         check(way, torch.randn(shape))
 
 
+LOSSES: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+    functional.cross_entropy,
+    lambda x, y: functional.cross_entropy(x, y, torch.linspace(1, 2, 11), ignore_index=255, reduction="sum"),
+    lambda x, y: functional.cross_entropy(x, y.clamp(max=10), label_smoothing=0.1),
+    lambda x, y: functional.nll_loss(x.log_softmax(-1), y, ignore_index=255),
+    lambda x, y: nn.NLLLoss(reduction="none", ignore_index=255)(x.log_softmax(-1), y).square().sum(),
+)
+
+
+@pytest.mark.parametrize("way", range(len(LOSSES)))
+@pytest.mark.parametrize("shape", [(200, 11), (11,)])
+def test_labels_may_be_bytes(shape: tuple[int, ...], way: int) -> None:
+    """As pictures of digits have them; some do not count."""
+    target = torch.randint(0, 11, shape[:-1], dtype=torch.uint8)
+    if way in (1, 3, 4) and target.dim():
+        target[::3] = 255
+    check(lambda x: LOSSES[way](x, target), torch.randn(shape))
+
+
 @pytest.mark.parametrize("zeros", [0, 1, 2])
 @pytest.mark.parametrize("way", [lambda x: x.prod(), lambda x: x.prod(-1)])
 def test_a_product_is_differentiated_twice(way: Way, zeros: int) -> None:

@@ -12,6 +12,7 @@ products    gradients of products, as eager has them
 extremes    gradients of the largest element of all and its like, as eager has them
 fills       gradients of numbers that fill a mask, as eager has them
 smoothing   smoothed cross entropies of weighted classes, as eager has them
+labels      numbers of classes that are bytes
 twice       gradients that may not be differentiated again
 values      singular values and eigenvalues for which nobody wants vectors
 onehot      one-hot vectors, as eager makes them

@@ -10,6 +10,7 @@
     weights       of the targets that count are summed with zeros between them (`frontends.fake.smoothing`)
     twice         determinants, and cumulative products, have other second derivatives (`frontends.fake.twice`)
     values        of matrices are found with their vectors, which nobody wants (`frontends.fake.values`)
+    labels        may be bytes (`frontends.fake.labels`)
     one-hot       vectors are written where their ones are (`frontends.fake.onehot`)
     casts         within kernels that multiply matrices are refused (`frontends.fake.uncast`)
     lengths       of a CTC loss may be numbers, of which torch makes a tensor (`frontends.fake.alignments`)
@@ -49,9 +50,10 @@ from outgrow.frontends.fake.extremes import EXTREMES
 from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.fills import filled, filled_in_place
 from outgrow.frontends.fake.foreign import check_casts
+from outgrow.frontends.fake.labels import OPERATORS, nll_loss
 from outgrow.frontends.fake.onehot import ONE_HOT
 from outgrow.frontends.fake.products import product
-from outgrow.frontends.fake.smoothing import OPERATORS, cross_entropy_loss
+from outgrow.frontends.fake.smoothing import cross_entropy_loss
 from outgrow.frontends.fake.twice import once
 from outgrow.frontends.fake.uncast import UNCAST
 from outgrow.frontends.fake.values import VALUES
@@ -106,6 +108,7 @@ _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.linalg.det: _ONCE["det"],
     torch.ctc_loss: ctc_loss,
     OPERATORS.cross_entropy_loss: cross_entropy_loss,
+    OPERATORS.nll_loss_nd: nll_loss,
     Tensor.item: _item,
     Tensor.__deepcopy__: _copied,
     **ONE_HOT,
@@ -136,6 +139,7 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
             patch.object(FakeTensor, "tolist", _list),
             patch.object(torch.linalg, "det", _ONCE["det"]),
             patch.object(OPERATORS, "cross_entropy_loss", cross_entropy_loss),
+            patch.object(OPERATORS, "nll_loss_nd", nll_loss),
             patch.object(torch.overrides, "has_torch_function", _has_own_functions),
             patch.object(activation, "_is_make_fx_tracing", lambda: False),
             patch.object(torch, "ctc_loss", ctc_loss),

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from outgrow.frontends.fake.fills import sum_of_picked
+from outgrow.frontends.fake.labels import OPERATORS, widened
 from outgrow.frontends.fake.products import is_transformed
 
-OPERATORS: Any = vars(torch._C)["_nn"]
-"""Where torch looks up `cross_entropy_loss`."""
 _loss: Any = OPERATORS.cross_entropy_loss
 _MEAN = 1
 _AUTOCAST = "AutocastCPU"
@@ -35,6 +34,7 @@ def cross_entropy_loss(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return what torch's operator of this name returns; traced, with the bits of eager."""
+    target = widened(input, target)
     is_picked = label_smoothing > 0.0 and reduction == _MEAN and not target.is_floating_point()
     if weight is None or not is_picked or input.device.type != "cpu" or is_transformed():
         return _loss(input, target, weight, reduction, ignore_index, label_smoothing)
@@ -44,8 +44,8 @@ def cross_entropy_loss(
     if not rounds:
         return _smoothed(input, target, weight, ignore_index, label_smoothing)
     with torch.autocast("cpu", enabled=False):
-        widened = [item if item.dtype is torch.float64 else item.float() for item in (input, weight)]
-        return _smoothed(widened[0], target, widened[1], ignore_index, label_smoothing)
+        scores, weights = (item if item.dtype is torch.float64 else item.float() for item in (input, weight))
+        return _smoothed(scores, target, weights, ignore_index, label_smoothing)
 
 
 def _smoothed(scores: Tensor, target: Tensor, weight: Tensor, ignore_index: int, label_smoothing: float) -> Tensor:
