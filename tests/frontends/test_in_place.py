@@ -1,9 +1,12 @@
 """Every form that writes over an operand computes the bits of the operator that it stands for."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.optim import SGD
 
 from outgrow.errors import ReplayMismatch
 from outgrow.frontends.lowering.lower import function_of
@@ -12,7 +15,11 @@ from outgrow.ir.graph import Op, Ref
 from outgrow.operators.in_place import IDLE, IN_PLACE, Form
 from outgrow.operators.rows import JOINT
 from outgrow.runtime import arena
+from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.over_operands import placed
+from outgrow.runtime.spill import Spill
+from tests.frontends.steps import Job
+from tests.frontends.within import Within, differences, eager, left_by
 
 aten = torch.ops.aten
 Arguments = tuple[object, ...]
@@ -137,6 +144,35 @@ def test_a_strided_form_gives_the_same_bits_beside_another_layout(
     assert found.data_ptr() == operand.data_ptr()
     assert found.stride() == expected.stride()
     assert torch.equal(found.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
+
+
+def _spectra() -> Job:
+    """Products and quotients of complex numbers that lie otherwise, or are repeated."""
+    model = nn.Linear(16, 32)
+    optimizer = SGD(model.parameters(), 0.05, momentum=0.9)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        z = torch.view_as_complex(model(x).unflatten(-1, (16, 2)))
+        spectrum = torch.fft.fft(z, dim=1)
+        found = spectrum * z.conj() + z / (1 + spectrum.abs()) + torch.exp(z) * spectrum[0]
+        loss = torch.view_as_real(found).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return Job(step, (model,), (optimizer,), lambda: (torch.randn(6, 33, 16),))
+
+
+def test_complex_numbers_have_the_bits_of_eager(disk_folder: Path) -> None:
+    """Whatever is written over what, within two budgets."""
+    expected = left_by(_spectra, eager)
+    spill = Spill(OnDisk(disk_folder))
+    try:
+        for share in (0.5, 0.0):
+            assert differences(left_by(_spectra, Within(share, spill)), expected) == []
+    finally:
+        spill.close()
 
 
 @pytest.mark.usefixtures("_with_arena")

@@ -214,6 +214,28 @@ def test_a_strided_form_may_read_other_layouts(other: str, is_right: bool) -> No
         assert "exactly over operand 0" in refusal(text, captured)
 
 
+@pytest.mark.parametrize(
+    ("other", "is_right"),
+    [
+        ("x@0 c64[2,2]", True),
+        ("x@0 c64[2]", True),
+        ("x@0 c64[]", True),
+        ("x@0 c64[2,2]:[1,2]", False),
+        ("x@0 c64[2]:[2]", False),
+    ],
+    ids=["alike", "repeated", "one", "transposed", "every second"],
+)
+def test_complex_numbers_are_written_over_where_all_go_in_step(other: str, is_right: bool) -> None:
+    """Loops with gaps have other last places where they write over what they read."""
+    head = "storage x input 32\nstorage y 32\nstorage z 32\n%y: y@0 c64[2,2] = g()\n" + f"value %x: {other}\n"
+    captured = head + "%z: z@0 c64[2,2] = aten.mul.Tensor(%y, %x)\nreturn %z"
+    text = head + "mul: %z: y@1 c64[2,2] = aten.mul_.Tensor(%y, %x)\nreturn %z"
+    if is_right:
+        verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
+    else:
+        assert "exactly over operand 0" in refusal(text, captured)
+
+
 @pytest.mark.parametrize("operand", [0, 1])
 def test_the_first_of_several_results_may_be_written_over_either_operand(operand: int) -> None:
     """The other results stay where they are; an operand in another layout than the result's is refused."""

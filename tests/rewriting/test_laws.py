@@ -226,6 +226,23 @@ def test_only_a_result_that_fits_exactly_is_written_over_its_operand(op: str, re
         apply_laws(graph, [Reuse(op)])
 
 
+def test_complex_numbers_beside_gaps_are_not_written_over() -> None:
+    """Of them a loop with gaps has other last places where it writes over what it reads."""
+    text = """
+        storage x input 64
+        storage a 32
+        storage r 32
+        value %x: x@0 c64[2,2]
+        value %y: x@0 c64[2]:[2]
+        %a: a@0 c64[2,2] = aten.neg.default(%x)
+        %r: r@0 c64[2,2] = aten.mul.Tensor(%a, %y)
+        """
+    with pytest.raises(NotApplicable, match="y and r, of complex numbers, differ in layout"):
+        apply_laws(parse_graph(text), [Reuse("mul")])
+    apply_laws(parse_graph(text.replace("c64[2]:[2]", "c64[2]")), [Reuse("mul")])
+    apply_laws(parse_graph(text.replace("c64", "f32")), [Reuse("mul")])
+
+
 def test_an_operand_that_is_converted_first_is_not_beside_one_that_is_written_over() -> None:
     """What it becomes is as large as the result, and comes before it: it would get the memory of the result."""
     text = """

@@ -39,8 +39,9 @@ that, and writes what the second writes; of the two, neither occurs then.
 
 The one change of operator is an exact law's: `in_place` maps an operator to forms that write its first result
 over one of its leading operands. All operands of the result's shape must have its layout, unless the form is a strided
-one, those of as many elements its type, and the op must not read the operand's storage in any other layout. The form
-then makes the content that the captured op makes elsewhere.
+one, those of as many elements its type, and the op must not read the operand's storage in any other layout. Of complex
+numbers all operands must go in step with the result. The form then makes the content that the captured op makes
+elsewhere.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -50,6 +51,7 @@ from math import prod
 from outgrow.errors import InvalidGraph
 from outgrow.ir.contents import Call, Content, Layout, Write, layout_of, number, reads_of, writes_of
 from outgrow.ir.graph import DEVICE, Argument, Graph, Like, Op, Ref, Role, Storage, asking_layouts, leaving_out
+from outgrow.ir.layout import goes_in_step
 from outgrow.ir.stand_ins import Forms, Numbered, is_repeatable
 from outgrow.ir.steps import Step
 
@@ -180,7 +182,8 @@ def _same_form(argument: Argument, expected: Argument) -> bool:
 def _is_reuse(call: Call, operand: int, strided: bool, write: Write | None, expected: Write | None) -> bool:
     """Return whether the first result goes exactly over an operand, and all operands of its shape have its strides.
 
-    These may be others if the form is `strided`. All that have as many elements are of the result's type.
+    These may be others if the form is `strided`. All that have as many elements are of the result's type. Complex
+    numbers go in step.
     """
     leading = call.op.arguments[: operand + 1]
     if write is None or expected is None or expected.before is not None or write.layout is None:
@@ -191,6 +194,8 @@ def _is_reuse(call: Call, operand: int, strided: bool, write: Write | None, expe
     dtype, shape, strides, _ = write.layout
     is_alike = strided or all(layout[2] == strides for layout in layouts if layout[1] == shape)
     is_alike = is_alike and all(layout[0] == dtype for layout in layouts if prod(layout[1]) == prod(shape))
+    if dtype.startswith("complex"):
+        is_alike = is_alike and all(goes_in_step(shape, strides, *layout[1:3]) for layout in layouts)
     is_same = all(layouts[place] == write.layout == expected.layout for place in write.operands)
     return operand in write.operands and is_alike and is_same
 

@@ -43,6 +43,21 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def goes_in_step(
+    shape: tuple[int, ...], strides: tuple[int, ...], other: tuple[int, ...], other_strides: tuple[int, ...]
+) -> bool:
+    """Whether a loop over what lies as the first goes through the second, once or again and again, without gaps.
+
+    >>> goes_in_step((3, 2), (2, 1), (2,), (1,)), goes_in_step((3, 2), (2, 1), (2,), (3,))
+    (True, False)
+    """
+    if shape == other:
+        return strides == other_strides
+    if all(size == 1 for size in other):
+        return True
+    return strides == contiguous_strides(shape) and other_strides == contiguous_strides(other)
+
+
 def is_channels_last(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether the channels of a tensor lie side by side; of one with a single channel, that cannot be told."""
     return shape[1] > 1 and strides[1] == 1

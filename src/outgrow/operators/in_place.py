@@ -9,6 +9,9 @@ normalisations and their backward, which first sum over the operands and then re
 that do not share elements (channels, rows). The condition for both kinds is that operands of the result's shape have
 its layout: other layouts run other kernels. The kernels of some forms take each operand by its own strides; there it is
 enough that the operand written over has the layout that the result has elsewhere.
+
+Of complex numbers no operand may lie otherwise than the result, not even one that is repeated: where a loop has gaps,
+products and quotients have other last places if they are written over what is read.
 """
 
 from collections.abc import Mapping

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import prod
 
 from outgrow.ir.graph import Op, Ref, Storage, Value
+from outgrow.ir.layout import goes_in_step
 from outgrow.operators.in_place import IN_PLACE, Form
 from outgrow.plan import Reuse
 from outgrow.rewriting.draft import Draft, Place
@@ -29,8 +30,9 @@ def reuse(draft: Draft, decision: Reuse) -> None:
     provided:
         the operator has a form that writes over this operand; neither its storage nor that of the result is persistent,
         no other op uses the operand's later, and both are whole storages of equal layout, as are all operands of this
-        shape, unless the form takes each by its own strides; operands with as many elements are of the same type. The
-        storage has the role of the result from its birth on.
+        shape, unless the form takes each by its own strides; operands with as many elements are of the same type;
+        operands of complex numbers go in step with the result. The storage has the role of the result from its birth
+        on.
     because:
         the same kernel computes the result, and reads the operand's element at a place before it writes there; it is
         given nothing else of the result's size that it would take for the result.
@@ -83,19 +85,25 @@ def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op,
         return f"{old.storage} and {new.storage} differ in size"
     if (old.shape, old.offset) != (new.shape, new.offset):
         return f"{old.name} and {new.name} differ in layout"
-    for name in op.operands:
-        other = values[name]
-        if other.shape == new.shape and not form.strided and other.strides != new.strides:
-            return f"{name} and {new.name} differ in layout"
-        if prod(other.shape) == prod(new.shape) and other.dtype != new.dtype:
-            return f"{name}, which is converted first, takes as much as {new.name}"
-        if other.storage == old.storage and (other.shape, other.strides, other.offset) != (
-            new.shape, new.strides, new.offset,
-        ):  # fmt: skip
-            return f"{op.name} reads {old.storage} through another view"
+    reasons = (_clash(values[name], old, new, op, strided=form.strided) for name in op.operands)
+    reason = next((reason for reason in reasons if reason is not None), None)
+    if reason is not None:
+        return reason
     if any(values[name].storage == old.storage for name in op.results[1:] if name is not None):
         return f"{op.name} writes {old.storage} by another result"
     return None
+
+
+def _clash(other: Value, old: Value, new: Value, op: Op, *, strided: bool) -> str | None:
+    """Return why `new` may not be written over `old` where the op reads another operand as well."""
+    if other.shape == new.shape and not strided and other.strides != new.strides:
+        return f"{other.name} and {new.name} differ in layout"
+    if new.dtype.startswith("complex") and not goes_in_step(new.shape, new.strides, other.shape, other.strides):
+        return f"{other.name} and {new.name}, of complex numbers, differ in layout"
+    if prod(other.shape) == prod(new.shape) and other.dtype != new.dtype:
+        return f"{other.name}, which is converted first, takes as much as {new.name}"
+    is_same = (other.shape, other.strides, other.offset) == (new.shape, new.strides, new.offset)
+    return None if is_same or other.storage != old.storage else f"{op.name} reads {old.storage} through another view"
 
 
 def _form_of(op: Op, operand: int) -> Form | None:
