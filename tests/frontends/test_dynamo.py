@@ -550,6 +550,20 @@ def test_modules_are_given_back_as_they_were(disk_folder: Path) -> None:
     assert compiled._compiled_call_impl is before
 
 
+def test_a_loop_takes_over_modules_of_one_that_never_ended(disk_folder: Path) -> None:
+    """Trainers tell nobody of an exception. When the next one is done modules run as they did before both."""
+    interrupted, next_one = (dynamo.InPlace(Settings.of(size << 30, offload_dir=disk_folder)) for size in (1, 2))
+    plain_one, compiled = nn.Linear(4, 4), nn.Linear(4, 4)
+    compiled.compile(backend="eager")
+    before = compiled._compiled_call_impl
+    for in_place in (interrupted, next_one):
+        for module in (plain_one, compiled):
+            in_place.compile(module)
+    next_one.release()
+    assert plain_one._compiled_call_impl is None
+    assert compiled._compiled_call_impl is before
+
+
 def test_a_loop_without_parts_is_told(disk_folder: Path) -> None:
     """Once, by the integrations; a loop with parts is not."""
     in_place = dynamo.InPlace(Settings.of(1 << 30, offload_dir=disk_folder))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from types import FunctionType
 from typing import TypeGuard
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.utils._pytree as pytree
@@ -39,6 +40,8 @@ _NO_PART = (
     "where."
 )
 _SHARED: dict[Hashable, Shared] = {}
+_BEFORE: WeakKeyDictionary[Callable[..., object], Callable[..., object] | None] = WeakKeyDictionary()
+"""By what lets a module run by parts: what let it run before."""
 
 
 def backend(
@@ -90,11 +93,15 @@ class InPlace:
         self._has_parts = self._has_warned = False
 
     def compile(self, module: nn.Module) -> None:
-        """Let a module run by parts."""
+        """Let a module run by parts, also one that a loop which never ended has left running by its own."""
         look_as_in_eager(InPlace._part)
-        self._before.append((module, module._compiled_call_impl))
+        before = module._compiled_call_impl
+        if before is not None:
+            before = _BEFORE.get(before, before)
+        self._before.append((module, before))
         # Dynamo skips the frames of torch.nn's own modules unless they are wrapped; `module.compile` does not wrap them
-        module._compiled_call_impl = torch.compile(_alone(wrap_inline(module._call_impl)), backend=self._part)
+        by_parts = torch.compile(_alone(wrap_inline(module._call_impl)), backend=self._part)
+        module._compiled_call_impl, _BEFORE[by_parts] = by_parts, before
 
     def release(self) -> None:
         """Let modules run as they did before, and give back what is kept for their next runs."""

@@ -3,7 +3,8 @@
     Trainer(model=model, ..., callbacks=[BudgetCallback("8GiB")])
 
 The loop is the trainer's own. The model runs by parts (`frontends.dynamo`) while the trainer trains and evaluates it,
-and is an ordinary module again afterwards.
+and is an ordinary module again afterwards. Of an exception that ends a training callbacks are not told: then the model
+runs by parts until `on_train_end()` is called, or another training under a budget is done.
 """
 
 from collections.abc import Mapping
