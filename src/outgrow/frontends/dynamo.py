@@ -37,7 +37,8 @@ _OPTIONS = {"memory_budget", "offload_dir", "disk_budget", "planner", "kernels"}
 _NO_PART = (
     "Dynamo found nothing in the model to compile, so its memory is not under the budget. It gives up on a function "
     "that breaks inside of a loop: move what the loop repeats into a module of its own. TORCH_LOGS=graph_breaks tells "
-    "where."
+    "where. It never sees what a LightningModule calls below its children (self.net.encoder(x)), nor other methods of "
+    "theirs (self.net.encode(x)): call the child itself, or make what is called one (self.encoder = self.net.encoder)."
 )
 _SHARED: dict[Hashable, Shared] = {}
 _BEFORE: WeakKeyDictionary[Callable[..., object], Callable[..., object] | None] = WeakKeyDictionary()
