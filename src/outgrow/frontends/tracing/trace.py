@@ -379,7 +379,7 @@ def _check_traceable(training: Training) -> None:
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         raise Uncapturable(
             "anomaly mode looks at the content of every gradient, which is not there while the step is captured; look "
-            "for NaN with the function that was compiled, or leave the mode off (torch.autograd.set_detect_anomaly)"
+            "for NaN without a budget, or leave the mode off (set_detect_anomaly, or a trainer's detect_anomaly=True)"
         )
 
 
