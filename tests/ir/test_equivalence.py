@@ -212,6 +212,7 @@ def test_a_strided_form_may_read_other_layouts(other: str, is_right: bool) -> No
         verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
     else:
         assert "exactly over operand 0" in refusal(text, captured)
+    assert "exactly over operand 0" in refusal(text.replace("%x)", "%x, n=2)"), captured.replace("%x)", "%x, n=2)"))
 
 
 @pytest.mark.parametrize(

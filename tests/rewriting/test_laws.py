@@ -546,3 +546,24 @@ def test_going_by_operand_has_conditions(change: tuple[str, str], decision: ByOp
     graph = parse_graph(SIDE_BY_SIDE.replace(*change))
     with pytest.raises(NotApplicable, match=reason):
         apply_laws(graph, [decision])
+
+
+@pytest.mark.parametrize(("option", "is_right"), [("", True), (", alpha=2.0", False)])
+def test_a_sum_is_written_over_an_operand_beside_one_of_other_strides(option: str, is_right: bool) -> None:
+    """It rounds once; with a factor it is a product and a sum, which a compiler may take as one."""
+    text = f"""
+        storage x input 32
+        storage a 16
+        storage b 16
+        value %x: x@0 f32[2,2]
+        value %part: x@0 f32[2,2]:[4,1]
+        %a: a@0 f32[2,2] = aten.neg.default(%x)
+        %b: b@0 f32[2,2] = aten.add.Tensor(%part, %a{option})
+        return %b
+    """
+    graph = parse_graph(text)
+    if is_right:
+        verify_derived(apply_laws(graph, [Reuse("add", 1)]), graph)
+    else:
+        with pytest.raises(NotApplicable, match="part and b differ in layout"):
+            apply_laws(graph, [Reuse("add", 1)])

@@ -39,9 +39,9 @@ that, and writes what the second writes; of the two, neither occurs then.
 
 The one change of operator is an exact law's: `in_place` maps an operator to forms that write its first result
 over one of its leading operands. All operands of the result's shape must have its layout, unless the form is a strided
-one, those of as many elements its type, and the op must not read the operand's storage in any other layout. Of complex
-numbers all operands must go in step with the result. The form then makes the content that the captured op makes
-elsewhere.
+one without options, those of as many elements its type, and the op must not read the operand's storage in any other
+layout. Of complex numbers all operands must go in step with the result. The form then makes the content that the
+captured op makes elsewhere.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -142,7 +142,7 @@ def _difference(call: Call, original: Call, in_place: Forms) -> str | None:
     pairs = list(enumerate(zip(writes, expected_writes, strict=True)))
     if is_replaced and form is not None:
         _, operand, strided = form
-        if not _is_reuse(call, operand, strided, writes[0], expected_writes[0]):
+        if not _is_reuse(call, operand, strided and not op.keywords, writes[0], expected_writes[0]):
             return f"it does not write its result exactly over operand {operand}"
         del pairs[0]
     for place, (write, expected) in pairs:

@@ -7,11 +7,12 @@ so it does not matter that they share memory.
 For others, the allocator gives the result the memory of an operand (`PLACED`): for some elementwise operators, and for
 normalisations and their backward, which first sum over the operands and then read and write place by place, in groups
 that do not share elements (channels, rows). The condition for both kinds is that operands of the result's shape have
-its layout: other layouts run other kernels. The kernels of some forms take each operand by its own strides; there it is
-enough that the operand written over has the layout that the result has elsewhere.
+its layout: other layouts run other kernels. Some forms round once for each element, whichever kernel that is, and take
+each operand by its own strides; there it is enough that the operand written over has the layout that the result has
+elsewhere. An option, such as the factor of a sum, makes more than one operation of it.
 
-Of complex numbers no operand may lie otherwise than the result, not even one that is repeated: where a loop has gaps,
-products and quotients have other last places if they are written over what is read.
+Of complex numbers no operand may lie otherwise than the result, not even one that is repeated: where a loop has gaps, a
+compiler's code asks whether what it writes is what it reads, and rounds otherwise if so.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from outgrow.operators.rows import JOINT, JOINT_IN_PLACE, LOG_PROBABILITIES
 class Form(NamedTuple):
     """An operator that writes its first result over the argument at `operand`.
 
-    If it is `strided`, other operands of the result's shape may have another layout.
+    If it is `strided`, other operands of the result's shape may have another layout where no option is given.
     """
 
     operator: str
@@ -72,10 +73,13 @@ _PLACEABLE: Mapping[str, tuple[int, ...]] = {
 _STRIDED = frozenset(
     (
         *(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div")),
-        *(f"aten.{name}.default" for name in _ACTIVATIONS_BACKWARD),
+        "aten.hardsigmoid_backward.default",
+        "aten.hardtanh_backward.default",
+        "aten.leaky_relu_backward.default",
+        "aten.threshold_backward.default",
     )
 )
-"""Operators of several operands whose kernel is one loop over all elements, which makes no copy of an operand."""
+"""Operators of several operands that round once for each element, in one loop that makes no copy of an operand."""
 
 PLACED: Mapping[str, Form] = {
     f"over{operand}.{operator}": Form(operator, operand)

@@ -30,9 +30,9 @@ def reuse(draft: Draft, decision: Reuse) -> None:
     provided:
         the operator has a form that writes over this operand; neither its storage nor that of the result is persistent,
         no other op uses the operand's later, and both are whole storages of equal layout, as are all operands of this
-        shape, unless the form takes each by its own strides; operands with as many elements are of the same type;
-        operands of complex numbers go in step with the result. The storage has the role of the result from its birth
-        on.
+        shape, unless the form rounds once, and takes each by its own strides; operands with as many elements are of the
+        same type; operands of complex numbers go in step with the result. The storage has the role of the result from
+        its birth on.
     because:
         the same kernel computes the result, and reads the operand's element at a place before it writes there; it is
         given nothing else of the result's size that it would take for the result.
@@ -85,7 +85,8 @@ def misfit(values: Mapping[str, Value], storages: Mapping[str, Storage], op: Op,
         return f"{old.storage} and {new.storage} differ in size"
     if (old.shape, old.offset) != (new.shape, new.offset):
         return f"{old.name} and {new.name} differ in layout"
-    reasons = (_clash(values[name], old, new, op, strided=form.strided) for name in op.operands)
+    strided = form.strided and not op.keywords
+    reasons = (_clash(values[name], old, new, op, strided=strided) for name in op.operands)
     reason = next((reason for reason in reasons if reason is not None), None)
     if reason is not None:
         return reason
