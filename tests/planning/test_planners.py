@@ -89,6 +89,16 @@ def test_the_floor_that_is_named_has_a_plan(graph: Graph, minimum_bytes: int, an
         assert live_peak_bytes(inside) + sum(derived.storages[name].size_bytes for name in beside) <= floor
 
 
+def test_a_gradient_that_nobody_uses_and_that_goes_is_not_put_to_rest() -> None:
+    """It is there when the step begins; nothing of it outlives the step, so it need not rest anywhere."""
+    graph = parse_graph(
+        "storage w parameter 4\nstorage g gradient 512\nstorage y 4\nvalue %w: w@0 f32[1]\n%y: y@0 f32[1] = f(%w)"
+    )
+    problem = replace(problem_of(graph, 1 << 40, minimum_bytes=512), least_bytes=4)
+    floor = planned(problem).plan.floor_bytes
+    assert planned(replace(problem, budget=Budget(floor))).plan.predicted.peak_bytes <= floor
+
+
 @pytest.mark.parametrize("planner", ALWAYS)
 @pytest.mark.parametrize("machine", [MACHINE, HALF_DUPLEX], ids=["duplex", "half duplex"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

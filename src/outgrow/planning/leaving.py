@@ -4,7 +4,8 @@
                     it dies in the step, or holds a gradient that outlives it, or is a parameter, optimizer state or an
                     input that is not among the problem's `fixed`
     stows(s)    iff s leaves, outlives the step, is used by an op, and is no input (inputs stay the caller's)
-    idle(s)     iff s leaves and is no input, and no op uses it, of which there are some; what is a result is not idle
+    idle(s)     iff s leaves, outlives the step and is no input, and no op uses it, of which there are some; what is a
+                    result is not idle
 
 A storage that leaves may be away whenever no op uses it. One that outlives the step and is not stowed is on the device
 when the step begins, and when it ends; on an anchored device it does not leave at all.
@@ -37,5 +38,6 @@ def stowing(graph: Graph, may_leave: Iterable[str]) -> frozenset[str]:
 
 def idle(problem: Problem, graph: Graph) -> frozenset[str]:
     """Return the storages of a graph that may rest in the next tier throughout the step."""
-    unused = leaving(problem, graph) - graph.used - graph.kept if graph.ops else frozenset[str]()
+    outliving = graph.outliving & leaving(problem, graph) if graph.ops else frozenset[str]()
+    unused = outliving - graph.used - graph.kept
     return frozenset(name for name in unused if graph.storages[name].role in _LASTING)
