@@ -20,7 +20,7 @@ from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.plan import UNLIMITED, Budget, Plan
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.order.lean import Orders, least_seconds
-from outgrow.planning.planner import planned
+from outgrow.planning.planner import planned, with_a_plan
 from outgrow.planning.problem import Problem
 
 VARIABLES = 40_000
@@ -112,8 +112,14 @@ def _planned(problem: Problem, planner: str) -> Outcome:
 
 def bound_speed(problem: Problem, in_core_seconds: float) -> float | None:
     """Return the speed that no plan beats; None if that takes too long to prove."""
-    seconds = within(PATIENCE_SECONDS, least_seconds, problem, Orders(problem), VARIABLES)
+    seconds = within(PATIENCE_SECONDS, _least_seconds, problem)
     return in_core_seconds / seconds if seconds else None
+
+
+def _least_seconds(problem: Problem) -> float:
+    """Return seconds that no plan beats, which moves what ours may move."""
+    orders = Orders(problem)
+    return least_seconds(with_a_plan(problem, orders, may_rest=True)[0], orders, VARIABLES)
 
 
 def speed_of(plan: Plan) -> float:

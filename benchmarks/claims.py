@@ -22,7 +22,8 @@ from cells import Cell, bound_speed, gigabytes, ours, problem_for, theirs
 from rows import Row, write_rows
 
 from outgrow.planning.floor import floor_of
-from outgrow.planning.free.free import free_rewrites
+from outgrow.planning.order.lean import Orders
+from outgrow.planning.planner import with_a_plan
 from outgrow.simulation import replay
 
 NNABLA = "Hayakawa and Narihira 2020 (NNabla)"
@@ -198,7 +199,8 @@ def measured(claim: Claim) -> Row:
     """Return what our planner and that of the paper make of a claim's step."""
     problem = problem_for(claim.cell, claim.budget_bytes)
     in_core = replay(problem.graph, problem.costs, problem.machine)
-    floor, culprit = floor_of(problem, free_rewrites(problem)[0])
+    whole, freed, _ = with_a_plan(problem, Orders(problem), may_rest=True)
+    floor, culprit = floor_of(whole, freed)
     paper, found = theirs(problem, claim.planner), ours(problem)
     bound = bound_speed(problem, in_core.seconds) if found.speed else None
     goal = claim.goal if claim.goal is not None else paper.speed or 0.0

@@ -23,7 +23,8 @@ from typical import LARGE_TEXTS, TYPICAL
 from outgrow.ir.graph import Graph
 from outgrow.plan import Budget
 from outgrow.planning.floor import floor_of
-from outgrow.planning.free.free import free_rewrites
+from outgrow.planning.order.lean import Orders
+from outgrow.planning.planner import with_a_plan
 from outgrow.planning.problem import Problem
 from outgrow.simulation import replay
 
@@ -67,8 +68,8 @@ def _row(squeeze: Squeeze, rivals: Callable[[Problem], Mapping[str, Row]]) -> Ro
     unlimited = problem_for(squeeze.cell)
     in_core = replay(unlimited.graph, unlimited.costs, unlimited.machine)
     problem = replace(unlimited, budget=Budget(in_core.peak_bytes // squeeze.share))
-    freed = free_rewrites(problem)[0]
-    floor, culprit = floor_of(problem, freed)
+    whole, freed, _ = with_a_plan(problem, Orders(problem), may_rest=True)
+    floor, culprit = floor_of(whole, freed)
     row: Row = {
         **asdict(squeeze.cell),
         "share": squeeze.share,

@@ -20,7 +20,8 @@ from outgrow.planning.addresses.blocks import blocks_of, live_peak_bytes
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.names import PLANNER_NAMES
-from outgrow.planning.planner import planned
+from outgrow.planning.order.lean import Orders
+from outgrow.planning.planner import planned, with_a_plan
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws, verified, verify_derived
 from outgrow.simulation import replay
@@ -87,6 +88,23 @@ def test_the_floor_that_is_named_has_a_plan(graph: Graph, minimum_bytes: int, an
         beside = outside(derived)
         inside = [block for block in blocks_of(derived, problem.workspace) if block.label not in beside]
         assert live_peak_bytes(inside) + sum(derived.storages[name].size_bytes for name in beside) <= floor
+
+
+def test_small_storages_move_where_they_are_in_the_way() -> None:
+    """They do where at least a quarter of the capacity is theirs, but not for planners of papers."""
+    problem = replace(problem_of(chain(6), 1 << 40, minimum_bytes=512), least_bytes=64)
+    graph = free_rewrites(problem)[0]
+    floor = floor_of(problem, graph)[0]
+    theirs = floor - floor_of(replace(problem, minimum_bytes=64), graph)[0]
+
+    def smallest(capacity_bytes: int, *, may_rest: bool) -> int:
+        own = replace(problem, budget=Budget(capacity_bytes))
+        return with_a_plan(own, Orders(own), may_rest=may_rest)[0].minimum_bytes
+
+    assert floor < 4 * theirs
+    assert smallest(floor, may_rest=True) == smallest(4 * theirs, may_rest=True) == 64
+    assert smallest(4 * theirs + 4, may_rest=True) == smallest(floor, may_rest=False) == 512
+    assert smallest(floor - 1, may_rest=False) == 64
 
 
 def test_a_gradient_that_nobody_uses_and_that_goes_is_not_put_to_rest() -> None:

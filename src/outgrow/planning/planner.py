@@ -29,6 +29,9 @@ from outgrow.planning.search.search import search
 from outgrow.rewriting.derive import Stage, apply_laws, carried_out, derived
 from outgrow.simulation import replay
 
+_IN_THE_WAY = 0.25
+"""Small storages move where at least this share of the capacity is theirs at the op that sets the floor."""
+
 _PUBLISHED: Mapping[str, Callable[[Problem], tuple[Decision, ...]]] = {
     "nnabla_window": nnabla_window,
     "tflms_v1": tflms_v1,
@@ -62,7 +65,7 @@ def planned(
     orders = Orders(problem) if orders is None else orders
     published = None if planner == "search" else _PUBLISHED[planner]
     is_search = published is None
-    whole, rewritten, free = _with_a_plan(replace(problem, remark=notes.append), orders, may_rest=is_search)
+    whole, rewritten, free = with_a_plan(replace(problem, remark=notes.append), orders, may_rest=is_search)
     # in the papers, what outlives the step stays on the device
     problem = whole if is_search else replace(whole, fixed=frozenset(whole.graph.storages))
     own = fingerprint(problem.graph)
@@ -122,7 +125,7 @@ def _searched(problem: Problem, orders: Orders, rewritten: Graph, free: tuple[De
     if without:
         moving = lasting(graph) - without
         fewer = replace(problem, fixed=problem.fixed | (graph.outliving - moving))
-        problem, rewritten, free = _with_a_plan(fewer, orders, may_rest=True)
+        problem, rewritten, free = with_a_plan(fewer, orders, may_rest=True)
         try:
             stages = search(problem, orders, rewritten, free)
         except Infeasible:  # whoever asks the tier for room hears how much there is
@@ -138,20 +141,23 @@ def _searched(problem: Problem, orders: Orders, rewritten: Graph, free: tuple[De
     return others if other_seconds < seconds else stages
 
 
-def _with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[Problem, Graph, tuple[Decision, ...]]:
-    """Return a problem with the graph after all free rewrites.
+def with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[Problem, Graph, tuple[Decision, ...]]:
+    """Return the problem that is planned, with its graph after all free rewrites, and these.
 
     If there is no plan otherwise, all that no op uses rests in the next tier, if it may; if there is none then, small
-    storages move. Then other rewrites may be free; of the two graphs, the one with the lower floor is taken.
+    storages move. So they do in the search that may let all of this rest where they are in the way of large ones. Then
+    other rewrites may be free; of the two graphs, the one with the lower floor is taken.
     """
     capacity = problem.budget.capacity_bytes
     rewritten, free = orders.freed(problem)
     if may_rest and floor_of(problem, rewritten)[0] > capacity:
         problem = _at_rest(problem)
         rewritten, free = orders.freed(problem)
-    finest = _finest(problem, may_rest=may_rest)
+    floor, _ = floor_of(problem, rewritten)
+    finest = _finest(problem, may_rest=may_rest and floor > capacity)
     is_finer = finest.minimum_bytes < problem.minimum_bytes
-    if is_finer and floor_of(problem, rewritten)[0] > capacity:
+    in_the_way = floor - floor_of(finest, rewritten)[0] if may_rest and is_finer else 0
+    if is_finer and (floor > capacity or in_the_way >= _IN_THE_WAY * capacity):
         ways = ((rewritten, free), orders.freed(finest))
         return finest, *min(ways, key=lambda way: floor_of(finest, way[0])[0])
     return problem, rewritten, free
