@@ -16,6 +16,7 @@ from outgrow.errors import Infeasible
 from outgrow.frontends.preparing.ahead import KnownMachine, problem_of
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.workloads.steps import capture_workload
+from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.plan import UNLIMITED, Budget, Plan
 from outgrow.planning.names import PLANNER_NAMES
@@ -118,8 +119,12 @@ def bound_speed(problem: Problem, in_core_seconds: float) -> float | None:
 
 def _least_seconds(problem: Problem) -> float:
     """Return seconds that no plan beats, which moves what ours may move."""
-    orders = Orders(problem)
-    return least_seconds(with_a_plan(problem, orders, may_rest=True)[0], orders, VARIABLES)
+    return least_seconds(as_searched(problem)[0], Orders(problem), VARIABLES)
+
+
+def as_searched(problem: Problem) -> tuple[Problem, Graph]:
+    """Return the problem that our planner solves, with what it may move, and its graph after all free rewrites."""
+    return with_a_plan(problem, Orders(problem), may_rest=True)[:2]
 
 
 def speed_of(plan: Plan) -> float:

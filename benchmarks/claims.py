@@ -18,12 +18,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from cells import Cell, bound_speed, gigabytes, ours, problem_for, theirs
+from cells import Cell, as_searched, bound_speed, gigabytes, ours, problem_for, theirs
 from rows import Row, write_rows
 
 from outgrow.planning.floor import floor_of
-from outgrow.planning.order.lean import Orders
-from outgrow.planning.planner import with_a_plan
 from outgrow.simulation import replay
 
 NNABLA = "Hayakawa and Narihira 2020 (NNabla)"
@@ -199,7 +197,7 @@ def measured(claim: Claim) -> Row:
     """Return what our planner and that of the paper make of a claim's step."""
     problem = problem_for(claim.cell, claim.budget_bytes)
     in_core = replay(problem.graph, problem.costs, problem.machine)
-    whole, freed, _ = with_a_plan(problem, Orders(problem), may_rest=True)
+    whole, freed = as_searched(problem)
     floor, culprit = floor_of(whole, freed)
     paper, found = theirs(problem, claim.planner), ours(problem)
     bound = bound_speed(problem, in_core.seconds) if found.speed else None

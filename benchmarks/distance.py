@@ -16,15 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 
-from cells import PUBLISHED, Cell, bound_speed, ours, problem_for, theirs
+from cells import PUBLISHED, Cell, as_searched, bound_speed, ours, problem_for, theirs
 from rows import Goal, Row, write_rows
 from typical import LARGE_TEXTS, TYPICAL
 
 from outgrow.ir.graph import Graph
 from outgrow.plan import Budget
 from outgrow.planning.floor import floor_of
-from outgrow.planning.order.lean import Orders
-from outgrow.planning.planner import with_a_plan
 from outgrow.planning.problem import Problem
 from outgrow.simulation import replay
 
@@ -68,7 +66,7 @@ def _row(squeeze: Squeeze, rivals: Callable[[Problem], Mapping[str, Row]]) -> Ro
     unlimited = problem_for(squeeze.cell)
     in_core = replay(unlimited.graph, unlimited.costs, unlimited.machine)
     problem = replace(unlimited, budget=Budget(in_core.peak_bytes // squeeze.share))
-    whole, freed, _ = with_a_plan(problem, Orders(problem), may_rest=True)
+    whole, freed = as_searched(problem)
     floor, culprit = floor_of(whole, freed)
     row: Row = {
         **asdict(squeeze.cell),

@@ -71,8 +71,7 @@ def with_parts(graph: Graph, costs: Costs) -> dict[str, Cost]:
     """
     found = dict(costs)
     for op in graph.ops:
-        work = {part.name: flops(graph, part) for part in parts(op)}
-        work |= {turn.name: value_bytes(graph.values[operand_of(turn)]) for turn, _ in in_turn(op, graph.values)}
+        work = pieces(graph, op)
         for name, own in work.items():
             share = own / sum(work.values()) if sum(work.values()) else 1 / len(work)
             found[name] = replace(costs[op.name], seconds=share * costs[op.name].seconds)
@@ -81,6 +80,13 @@ def with_parts(graph: Graph, costs: Costs) -> dict[str, Cost]:
         workspace = max(cost.workspace_bytes for cost in both) + workspace_bound(graph, one)
         found[one.name] = Cost(sum(cost.seconds for cost in both), workspace)
     return found
+
+
+def pieces(graph: Graph, op: Op) -> dict[str, float]:
+    """Return the work of the parts or turns that together may stand for a captured op, by name; none has no other."""
+    found: dict[str, float] = {part.name: flops(graph, part) for part in parts(op)}
+    turns = in_turn(op, graph.values)
+    return found | {turn.name: value_bytes(graph.values[operand_of(turn)]) for turn, _ in turns}
 
 
 def from_parts(costs: Sequence[Cost]) -> Cost:

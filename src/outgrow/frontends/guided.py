@@ -12,7 +12,7 @@ from statistics import mean
 
 from torch import Tensor
 
-from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest, with_joint
+from outgrow.analysis.cost import Cost, cost_key, from_parts, neediest, pieces, with_joint
 from outgrow.errors import Infeasible
 from outgrow.frontends.beside import Beside
 from outgrow.frontends.entry import Entry, Runnable
@@ -24,8 +24,6 @@ from outgrow.frontends.user.state import Training
 from outgrow.frontends.within_budget import Demand, fitted, is_ample
 from outgrow.ir.graph import Graph, Role
 from outgrow.ir.machine import Machine
-from outgrow.operators.in_turn import in_turn
-from outgrow.operators.parts import parts
 from outgrow.planning.planned import Planned
 from outgrow.remarks import remark
 from outgrow.runtime.execute import Outcome
@@ -354,9 +352,9 @@ def _costs_seen(graph: Graph, prepared: Planned, runs: Runs, outcome: Outcome) -
         return {}
     grouped: dict[str, list[Cost]] = {}
     for op in with_joint(graph):
-        pieces = [part.name for part in parts(op)] or [turn.name for turn, _ in in_turn(op, graph.values)]
-        if pieces and all(name in seen for name in pieces):
-            seen[op.name] = from_parts([seen[name] for name in pieces])
+        own = pieces(graph, op)
+        if own and all(name in seen for name in own):
+            seen[op.name] = from_parts([seen[name] for name in own])
         if op.name in seen:
             grouped.setdefault(cost_key(graph, op), []).append(seen[op.name])
     return {key: neediest(mean(cost.seconds for cost in costs), costs) for key, costs in grouped.items()}

@@ -74,6 +74,16 @@ def floor_of(problem: Problem, graph: Graph) -> tuple[int, Op | None]:
     return found[step], graph.ops[step]
 
 
+def in_the_way(problem: Problem, graph: Graph) -> list[Op]:
+    """Return the ops that need more than half of the floor, in order.
+
+    What another one needs is no more than the larger half of what sets the floor.
+    """
+    found = needs(problem, graph)
+    floor = max(found, default=0)
+    return [op for op, need in zip(graph.ops, found, strict=True) if 2 * need > floor]
+
+
 def require_feasible(problem: Problem, graph: Graph) -> None:
     """Raise `Infeasible`, naming floor, op and remedies, if the budget is below the floor."""
     floor, op = floor_of(problem, graph)

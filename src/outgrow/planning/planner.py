@@ -84,7 +84,9 @@ def planned(
     if not at_rest.resting <= problem.resting:
         rewritten, _ = orders.freed(at_rest)
     floor, culprit = _floor(finest, orders, rewritten, may_reorder=is_search)
-    arithmetic = in_core.seconds - spared_seconds(problem)
+    bound = in_core.seconds - spared_seconds(problem)
+    if prove:
+        bound = _bound(whole, orders, () if is_search else stages)
     plan = Plan(
         planner=planner,
         fingerprint=own,
@@ -94,7 +96,7 @@ def planned(
         floor_bytes=floor + problem.budget.overhead_bytes,
         floor_op=culprit.name if culprit else "",
         in_core=Estimate(in_core.peak_bytes, in_core.seconds),
-        bound_seconds=_bound(whole, orders, () if is_search else stages) if prove else arithmetic,
+        bound_seconds=bound,
         planning_seconds=planning_seconds,
         notes=tuple(notes),
     )
@@ -150,10 +152,11 @@ def with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[Pr
     """
     capacity = problem.budget.capacity_bytes
     rewritten, free = orders.freed(problem)
-    if may_rest and floor_of(problem, rewritten)[0] > capacity:
+    floor, _ = floor_of(problem, rewritten)
+    if may_rest and floor > capacity:
         problem = _at_rest(problem)
         rewritten, free = orders.freed(problem)
-    floor, _ = floor_of(problem, rewritten)
+        floor, _ = floor_of(problem, rewritten)
     finest = _finest(problem, may_rest=may_rest and floor > capacity)
     is_finer = finest.minimum_bytes < problem.minimum_bytes
     in_the_way = floor - floor_of(finest, rewritten)[0] if may_rest and is_finer else 0

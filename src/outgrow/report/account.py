@@ -84,8 +84,8 @@ class Section:
 class Account:
     """Every decision of a plan, by kind; `apart` and `by_layout` are the ops that such a decision names.
 
-    `by_rows` are the pairs of ops that run as one, and `by_operand` those that put one operand after the other into the
-    result.
+    `by_rows` are the pairs of ops that run as one, and `by_operand` the ops that put one operand after the other into
+    their result.
     """
 
     swapped: tuple[Swapped, ...] = ()

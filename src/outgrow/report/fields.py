@@ -58,27 +58,16 @@ class Fields:
         return Fields(self.item(key), f"{self.path}.{key}", self.error)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        items = self._of_type(key, list, "a list")
-        for at, item in enumerate(items):
-            if not isinstance(item, str):
-                raise self.error(f"{self.path}.{key}[{at}] is {_spelled(item)}, not a string.")
-        return tuple(items)
+        return tuple(self._all(key, "a string", lambda item: isinstance(item, str)))
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return a list of numbers; null stands for one that JSON cannot express."""
-        items = self._of_type(key, list, "a list")
-        for at, item in enumerate(items):
-            if item is not None and (not isinstance(item, int | float) or isinstance(item, bool)):
-                raise self.error(f"{self.path}.{key}[{at}] is {_spelled(item)}, not a number.")
+        items = self._all(key, "a number", lambda item: item is None or _is_a(int | float, item))
         return tuple(math.nan if item is None else _as_float(item) for item in items)
 
     def integers(self, key: str) -> tuple[int, ...]:
         """Return a list of integers."""
-        items = self._of_type(key, list, "a list")
-        for at, item in enumerate(items):
-            if not isinstance(item, int) or isinstance(item, bool):
-                raise self.error(f"{self.path}.{key}[{at}] is {_spelled(item)}, not an integer.")
-        return tuple(items)
+        return tuple(self._all(key, "an integer", lambda item: _is_a(int, item)))
 
     def each(self, key: str, read: Callable[["Fields"], _Kind]) -> tuple[_Kind, ...]:
         """Return what `read` makes of each object of a list."""
@@ -122,11 +111,24 @@ class Fields:
         """Return the error that says what a field is, and that it is not what is wanted."""
         return self.error(f"{self.path}.{key} is {_spelled(self.item(key))}, not {wanted}.")
 
+    def _all(self, key: str, name: str, fits: Callable[[object], bool]) -> list[Any]:
+        """Return a list of which all items fit; `name` is what each of them should be."""
+        items = self._of_type(key, list, "a list")
+        for at, item in enumerate(items):
+            if not fits(item):
+                raise self.error(f"{self.path}.{key}[{at}] is {_spelled(item)}, not {name}.")
+        return items
+
     def _of_type(self, key: str, kind: type[_Kind] | tuple[type[_Kind], ...], name: str) -> _Kind:
         item = self.item(key)
         if not isinstance(item, kind) or isinstance(item, bool):
             raise self.wrong(key, name)
         return item
+
+
+def _is_a(kind: type[int] | UnionType, item: object) -> bool:
+    """Whether an item is of a kind of numbers; a truth value is of none."""
+    return isinstance(item, kind) and not isinstance(item, bool)
 
 
 def text_of(path: Path, wrong: Callable[[str], OutgrowError]) -> str:

@@ -14,17 +14,15 @@ from outgrow.ir.graph import Graph, Op, asking_layouts
 from outgrow.operators.layouts import layout_only
 from outgrow.operators.parts import parts
 from outgrow.plan import TakeApart
-from outgrow.planning.floor import needs
+from outgrow.planning.floor import in_the_way
 from outgrow.planning.free.admitted import admitted
 from outgrow.planning.problem import Problem
 
 
 def taken_apart(problem: Problem, graph: Graph) -> tuple[Graph, tuple[TakeApart, ...]]:
     """Return the graph in which the ops that may be in the way are taken apart, and the decisions."""
-    found = needs(problem, graph)
-    floor = max(found, default=0)
-    in_the_way = [op for op, need in zip(graph.ops, found, strict=True) if 2 * need > floor]
-    return _apart(problem, graph, [op for op in in_the_way if _spared_bytes(graph, op) >= problem.minimum_bytes])
+    large = [op for op in in_the_way(problem, graph) if _spared_bytes(graph, op) >= problem.minimum_bytes]
+    return _apart(problem, graph, large)
 
 
 def all_apart(problem: Problem, graph: Graph) -> Graph:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from outgrow.ir.graph import Graph, Op
 from outgrow.operators.in_turn import in_turn, operand_of
 from outgrow.plan import ByOperand
-from outgrow.planning.floor import needs
+from outgrow.planning.floor import in_the_way
 from outgrow.planning.free.admitted import admitted
 from outgrow.planning.problem import Problem
 
@@ -19,10 +19,8 @@ def put_in_turn(problem: Problem, graph: Graph) -> tuple[Graph, tuple[ByOperand,
     """Return the graph in which ops in the way put their operands into the result in turn, and the decisions."""
     if not problem.in_turn:
         return graph, ()
-    found = needs(problem, graph)
-    floor = max(found, default=0)
-    in_the_way = [op for op, need in zip(graph.ops, found, strict=True) if 2 * need > floor]
-    return _in_turn(problem, graph, [op for op in in_the_way if _spared_bytes(graph, op) >= problem.minimum_bytes])
+    large = [op for op in in_the_way(problem, graph) if _spared_bytes(graph, op) >= problem.minimum_bytes]
+    return _in_turn(problem, graph, large)
 
 
 def all_in_turn(problem: Problem, graph: Graph) -> Graph:

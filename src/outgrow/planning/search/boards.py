@@ -121,13 +121,10 @@ def _at_once(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> list[
     """Return a board, and the one on which no op goes by operand, if that is another; that alone, if it has room."""
     if not any(isinstance(decision, ByOperand) for decision in board.free):
         return [board]
-    without = replace(board.space.problem, in_turn=False)
-    rewritten, made = orders.freed(without)
-    floor, capacity = floor_of(without, rewritten)[0], without.budget.capacity_bytes
-    if floor > capacity:
+    other, floor = _other(board, replace(board.space.problem, in_turn=False), orders, moves)
+    if other is None:
         return [board]
-    other = Board(space_of(without, rewritten), (*moves, *made), board.is_wanted)
-    return [other] if _ROOMY * floor <= capacity else [board, other]
+    return [other] if _ROOMY * floor <= other.space.problem.budget.capacity_bytes else [board, other]
 
 
 def _unstalled(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> Iterator[Board]:
@@ -135,7 +132,15 @@ def _unstalled(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> Ite
     graph = board.space.graph
     if all(slowdown(graph.values, op) == 1 for op in graph.ops):
         return
-    without = replace(board.space.problem, stalls=False)
-    rewritten, made = orders.freed(without)
-    if floor_of(without, rewritten)[0] <= without.budget.capacity_bytes:
-        yield Board(space_of(without, rewritten), (*moves, *made), board.is_wanted)
+    other, _ = _other(board, replace(board.space.problem, stalls=False), orders, moves)
+    if other is not None:
+        yield other
+
+
+def _other(board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, ...]) -> tuple[Board | None, int]:
+    """Return the board of a problem with other free rewrites, if it has plans at all, and its floor in bytes."""
+    rewritten, made = orders.freed(problem)
+    floor, _ = floor_of(problem, rewritten)
+    if floor > problem.budget.capacity_bytes:
+        return None, floor
+    return Board(space_of(problem, rewritten), (*moves, *made), board.is_wanted), floor
