@@ -71,9 +71,10 @@ def check_nothing_is_kept(mode: FakeTensorMode, environment: ShapeEnv, step: Cal
     if not _kept(mode, environment):
         return
     gc.collect()  # the garbage of the trace
-    if _kept(mode, environment):
-        _all_in_sight()
-        gc.collect()  # and that of what was there before
+    if not _kept(mode, environment):
+        return
+    _all_in_sight()
+    gc.collect()  # and that of what was there before
     found = _kept(mode, environment)
     if found:
         item = found[0]

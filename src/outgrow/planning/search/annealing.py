@@ -18,7 +18,7 @@ import numpy as np
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.changes import Alike, change
 from outgrow.planning.search.choice import FARTHEST, PARTLY, SwapRule, choose
-from outgrow.planning.search.residence import Gaps, PlainResidence, residence
+from outgrow.planning.search.residence import Gaps, PlainResidence, residence, seconds_of
 from outgrow.planning.search.sequence import OpSequence, Policy, expanded
 from outgrow.planning.search.space import Space
 from outgrow.planning.search.tables import Tables
@@ -100,32 +100,36 @@ def _plain(trial: Trial) -> _Plain:
 
 @compiled
 def _tried_plainly(conditions: Conditions, policy: Policy, rule: SwapRule) -> _Plain:
-    return _plain(_tried(conditions, policy, rule))
+    return _plain(_tried(conditions, policy, rule, np.inf))
 
 
 @compiled
-def _tried(conditions: Conditions, policy: Policy, rule: SwapRule) -> Trial:
+def _tried(conditions: Conditions, policy: Policy, rule: SwapRule, limit: float) -> Trial:
+    """A trial; one that takes more seconds than `limit` is given up as soon as that is seen."""
     sequence = OpSequence(*expanded(conditions.tables, policy))
     if sequence.culprit >= 0:
         return Trial(policy, rule, np.inf, _NOWHERE)
-    _, found = scheduled(conditions, sequence, policy, rule)
+    if seconds_of(conditions.tables, sequence).sum() > limit:
+        return Trial(policy, rule, np.inf, 0)
+    _, found = scheduled(conditions, sequence, policy, rule, limit)
     return Trial(policy, rule, found[0], found[1])
 
 
 @compiled
 def scheduled(
-    conditions: Conditions, sequence: OpSequence, policy: Policy, rule: SwapRule
+    conditions: Conditions, sequence: OpSequence, policy: Policy, rule: SwapRule, limit: float = np.inf
 ) -> tuple[PlainResidence, PlainTransfers]:
     """What a sequence holds under a policy, and the transfers of the gaps that a rule chooses.
 
-    Returns the fields of `Residence` and those of `Transfers`.
+    Returns the fields of `Residence` and those of `Transfers`, whose seconds are infinite if they are beyond `limit`.
     """
     held = residence(conditions.tables, sequence, policy)
     seconds, live, fields, _ = held
     gaps = Gaps(*fields)
     capacity, lead = conditions.capacity_bytes, rule.lead * seconds.sum()
     moved = choose(live, seconds, gaps, capacity, rule, conditions.part_bytes)
-    return held, schedule(seconds, live, gaps, moved, capacity, conditions.rates, lead, conditions.piece_bytes)
+    link, piece = conditions.rates, conditions.piece_bytes
+    return held, schedule(seconds, live, gaps, moved, capacity, link, lead, piece, limit)
 
 
 @compiled
@@ -152,9 +156,10 @@ def _annealed_plainly(
                 continue
         else:
             rule = _other(rule, random)
-        trial = _tried(conditions, policy, rule)
         temperature = cooling.warm * (cooling.cold / cooling.warm) ** (number / cooling.trials)
-        if beats(trial, now, temperature * random.standard_exponential()):
+        warmth = temperature * random.standard_exponential()
+        trial = _tried(conditions, policy, rule, now.seconds * (1 + warmth))
+        if beats(trial, now, warmth):
             now = trial
         if beats(trial, best, 0.0):
             best = trial

@@ -74,11 +74,17 @@ def residence(tables: Tables, sequence: OpSequence, policy: Policy) -> PlainResi
     instance, begin, end, dirty = _gaps(tables, sequence, stowed, anchored)
     whole = _whole(tables, sequence, over)[instance]
     return (
-        np.where(sequence.rebuilding < 0, tables.op_seconds[op], tables.again_seconds[op]),
+        seconds_of(tables, sequence),
         _live(tables, sequence, birth, death, over),
         (instance, begin, end, tables.size[storage[instance]], dirty, whole),
         over,
     )
+
+
+@compiled
+def seconds_of(tables: Tables, sequence: OpSequence) -> Reals:
+    """The seconds of each op of a sequence."""
+    return np.where(sequence.rebuilding < 0, tables.op_seconds[sequence.op], tables.again_seconds[sequence.op])
 
 
 @compiled

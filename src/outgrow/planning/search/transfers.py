@@ -77,9 +77,11 @@ def rates(link: LinkRates) -> Rates:
 @compiled
 def schedule(  # noqa: C901, PLR0912, PLR0915
     seconds: Reals, live: Integers, gaps: Gaps, moved: Integers, capacity: int, link: Rates, lead: float,
-    piece_bytes: int,
+    piece_bytes: int, limit: float = np.inf,
 ) -> PlainTransfers:  # fmt: skip
     """The schedule of this module, for ops of these seconds and live bytes, of whose gaps `moved` bytes move.
+
+    It is given up, with infinite seconds, once it must take more seconds than `limit`.
 
     Returns the fields of `Transfers`.
 
@@ -129,7 +131,11 @@ def schedule(  # noqa: C901, PLR0912, PLR0915
         aways += 1
         missing += moved[gap]
     excess = 0
+    is_late = False
     for step in range(ops):
+        is_late = clock + (elapsed[ops] - elapsed[step]) > limit * _SLACK
+        if is_late:
+            break
         promised = height(promises, step)
         # 1. free what has left, and wait where room is lacking
         held_bytes = 0
@@ -245,7 +251,7 @@ def schedule(  # noqa: C901, PLR0912, PLR0915
         if end[held[at]] == ops:
             dropped[held[at]] = ops
             clock = max(clock, out_end[held[at]])
-    total = np.inf if excess > 0 else clock
+    total = np.inf if excess > 0 or is_late else clock
     return (
         total, excess, dropped, is_clean,
         piece_gap[:pieces].copy(), piece_begin[:pieces].copy(), piece_end[:pieces].copy(), piece_before[:pieces].copy(),
