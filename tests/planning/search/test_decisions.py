@@ -66,6 +66,23 @@ def test_gaps_that_free_too_little_have_no_schedule() -> None:
         assert found.excess_bytes == 8
 
 
+def test_a_schedule_that_takes_too_long_is_given_up() -> None:
+    """In 50 bytes both gaps move, and the step waits for them; what that takes is a limit that is kept, less is not."""
+    space = space_of(PROBLEM, GRAPH)
+    sequence = sequence_of(space.tables, space.start)
+    seconds, live, gaps, _ = Residence.of(residence(space.tables, sequence, space.start))
+
+    def within(limit: float) -> Transfers:
+        return Transfers(*schedule(seconds, live, gaps, gaps.size, 50, rates(MACHINE.link), 0.0, 4, limit))
+
+    needed = within(np.inf).seconds
+    assert seconds.sum() < needed < np.inf
+    assert within(needed).seconds == needed
+    late = within(needed * (1 - 1e-6))
+    assert late.seconds == np.inf
+    assert late.excess_bytes == 0
+
+
 def test_of_a_storage_leaves_what_there_is_no_room_for() -> None:
     """50 bytes of 100 are lacking over four ops: the first 64, in parts of 64, leave and come back."""
     graph = crowded(is_rebuilt=False)

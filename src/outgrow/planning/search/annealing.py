@@ -105,7 +105,7 @@ def _tried_plainly(conditions: Conditions, policy: Policy, rule: SwapRule) -> _P
 
 @compiled
 def _tried(conditions: Conditions, policy: Policy, rule: SwapRule, limit: float) -> Trial:
-    """A trial; one that takes more seconds than `limit` is given up as soon as that is seen."""
+    """A trial; one that takes more seconds than `limit` is given up as soon as that is seen, as if it never ended."""
     sequence = OpSequence(*expanded(conditions.tables, policy))
     if sequence.culprit >= 0:
         return Trial(policy, rule, np.inf, _NOWHERE)

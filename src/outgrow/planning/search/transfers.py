@@ -251,7 +251,8 @@ def schedule(  # noqa: C901, PLR0912, PLR0915
         if end[held[at]] == ops:
             dropped[held[at]] = ops
             clock = max(clock, out_end[held[at]])
-    total = np.inf if excess > 0 or is_late else clock
+    is_late = is_late or clock > limit * _SLACK
+    total = np.inf if excess > 0 or is_late else float(clock)
     return (
         total, excess, dropped, is_clean,
         piece_gap[:pieces].copy(), piece_begin[:pieces].copy(), piece_end[:pieces].copy(), piece_before[:pieces].copy(),
