@@ -20,6 +20,7 @@ from hypothesis import settings
 from outgrow.errors import TierFailure
 from outgrow.frontends.user import escapes
 from outgrow.planning.compiled import folder
+from outgrow.planning.search import search
 from outgrow.runtime.tiers import DiskTier, default_offload_dir
 
 collect_ignore = ["pretend_gpu"]  # Commands, not tests: they need what nothing else does.
@@ -61,6 +62,12 @@ def quick_rates() -> None:
 
     if not torch.cuda.is_available():
         measure._MATRIX_BESIDE = 512
+
+
+@pytest.fixture
+def plans_found_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step computes does not depend on how long its plan was looked for."""
+    monkeypatch.setattr(search, "_MOST_TRIALS", 500)
 
 
 @pytest.fixture

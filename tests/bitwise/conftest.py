@@ -7,18 +7,16 @@ import pytest
 import torch
 
 from outgrow.frontends.preparing import measure
-from outgrow.planning.search import search
 from outgrow.runtime import flights
 
 
 @pytest.fixture
-def caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def caches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans_found_quickly: None) -> None:  # noqa: ARG001
     """No costs are known yet, nor plans; rates of a device that is none need no care."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(measure, "_MATRIX_BESIDE", 256)
     monkeypatch.setattr(measure, "_VECTOR_BYTES_BESIDE", 1 << 20)
     monkeypatch.setattr(flights, "MEASURED_BYTES", 1 << 20)
-    monkeypatch.setattr(search, "_MOST_TRIALS", 500)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import torch
 from outgrow import Infeasible, Workload
 from outgrow.frontends.compile import Step, compile_workload
 from outgrow.frontends.user.state import StateSlot, Training, state_tensors
-from outgrow.planning.search import search
 from tests.bitwise.models import MODELS
 
 STEPS = 3
@@ -54,9 +53,8 @@ def differences(found: Trained, expected: Trained) -> list[object]:
 
 @pytest.fixture
 def compiled(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Workload, int], Step]]:
-    """Compile workloads, knowing no costs yet, with plans that are found quickly, and give their disk space back."""
+    """Compile workloads, knowing no costs yet, and give their disk space back."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
-    monkeypatch.setattr(search, "_MOST_TRIALS", 500)
     steps: list[Step] = []
 
     def make(workload: Workload, budget: int) -> Step:
@@ -74,7 +72,7 @@ def model(request: pytest.FixtureRequest) -> Callable[[], Workload]:
     return request.param
 
 
-@pytest.mark.usefixtures("several_threads")
+@pytest.mark.usefixtures("several_threads", "plans_found_quickly")
 def test_every_budget_gives_the_bits_of_eager(
     model: Callable[[], Workload], compiled: Callable[[Workload, int], Step]
 ) -> None:
