@@ -2,14 +2,14 @@
 
 import sympy
 from torch._dynamo.source import ConstantSource
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic
 
-from outgrow.frontends.user.guards import guards, symbol
+from outgrow.frontends.user.guards import Symbols, guards, symbol
 
 
 def test_a_value_with_many_digits_meets_its_own_guard() -> None:
     """A hyper-parameter that had to become a number is compared with that number exactly."""
-    environment, value = ShapeEnv(), 0.1 + 0.2
+    environment, value = Symbols(), 0.1 + 0.2
     source = ConstantSource("rate")
     symbol = environment.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
     assert isinstance(symbol, sympy.Symbol)
@@ -23,7 +23,7 @@ def test_a_value_with_many_digits_meets_its_own_guard() -> None:
 
 def test_numbers_that_were_equal_have_to_be_equal_again() -> None:
     """Torch takes one of them for the other from then on; what was compared counts still."""
-    environment = ShapeEnv()
+    environment = Symbols()
     numbers = [symbol(environment, name, 0.1) for name in ("first", "second", "third")]
     expressions = [number.node.expr for number in numbers]
     assert numbers[0] == numbers[1]
@@ -32,3 +32,13 @@ def test_numbers_that_were_equal_have_to_be_equal_again() -> None:
     assert found.hold([0.1, 0.1, 0.1])
     assert not found.hold([0.1, 0.2, 0.1])
     assert not found.hold([0.1, 0.1, 0.04])
+
+
+def test_what_is_assumed_not_to_be_negative_has_to_be_so_again() -> None:
+    """A power of a negative number may be no real one: nobody has asked about the sign, and it counts."""
+    environment = Symbols()
+    number = symbol(environment, "rate", 0.5)
+    environment.assume_not_negative(1 - number)  # pyright: ignore[reportOperatorIssue]
+    found = guards(environment, [number.node.expr], [0.5])
+    assert found.hold([1.0])
+    assert not found.hold([1.5])

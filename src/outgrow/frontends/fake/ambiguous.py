@@ -18,8 +18,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
+from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
 from outgrow.frontends.fake.layouts import FORMATS, channels_last_strides, relaid, without_memory
-from outgrow.frontends.fake.literals import is_deterministic, of_its_form, tensors_of, writes
+from outgrow.frontends.fake.literals import is_deterministic, of_its_form
 from outgrow.frontends.user.sharing import address
 
 _MOST_BYTES = 4 << 20
@@ -47,8 +48,8 @@ def as_the_kernel_lays(
 
     Fakes are made anew for it, so the mode of fake tensors must be on.
     """
-    leaves = pytree.tree_leaves((args, kwargs))
-    operands, results = tensors_of(leaves), tensors_of(pytree.tree_leaves(returned))
+    leaves = leaves_of(args, kwargs)
+    operands, results = tensors_of(leaves), tensors_of(leaves_of(returned))
     tensors = (*operands, *results)
     if not any(map(is_ambiguous, tensors)) or not _may_run(func, leaves, tensors):
         return returned
@@ -94,7 +95,7 @@ def _strides(
     with no_dispatch():
         own, named = pytree.tree_map_only(Tensor, _zeros, (tuple(args), dict(kwargs)))
         try:
-            found = tensors_of(pytree.tree_leaves(func(*own, **named)))
+            found = tensors_of(leaves_of(func(*own, **named)))
         except (RuntimeError, IndexError, ValueError):
             return None
         return [item.stride() for item in found] if len(found) == count else None

@@ -9,12 +9,11 @@ resolve it as others do.
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.literals import tensors_of, writes
+from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
 from outgrow.frontends.user.sharing import place
 
 _CONJUGATE = torch.ops.aten._conj.default
@@ -59,7 +58,7 @@ class Conjugates:
         return call(*args, **kwargs)
 
     def _check(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        tensors = tensors_of(pytree.tree_leaves((args, kwargs)))
+        tensors = tensors_of(leaves_of(args, kwargs))
         marked = [tensor for tensor in tensors if place(tensor) in self._made]
         is_resolved = func not in _BY_LIBRARY or (func in _BATCHED and all(t.device.type == "cpu" for t in marked))
         if marked and (writes(func) or not is_resolved):

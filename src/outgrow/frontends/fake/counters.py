@@ -16,14 +16,14 @@ from typing import TypeAlias
 
 import sympy
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.weak import WeakIdKeyDictionary
 
-from outgrow.frontends.fake.literals import Literals, writes, writes_in_silence, written_by
+from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes, writes_in_silence, written_by
+from outgrow.frontends.fake.literals import Literals
 from outgrow.frontends.fake.questions import Looks
 from outgrow.frontends.user.guards import symbol, whole_symbol
 from outgrow.frontends.user.sharing import place
@@ -128,7 +128,7 @@ class Counters:
         """Yield the places of the counters that `func` adds a literal to, and what they are then."""
         if func not in _ADD:
             return
-        targets = pytree.tree_leaves(args[0])
+        targets = tensors_of(leaves_of(args[0]))
         addend, factor = args[1], kwargs.get("alpha", 1)
         amount = self._literals.number(addend) if isinstance(addend, Tensor) else addend
         if not isinstance(amount, int | float) or not isinstance(factor, int | float):

@@ -57,6 +57,7 @@ from outgrow.frontends.fake.smoothing import cross_entropy_loss
 from outgrow.frontends.fake.twice import once
 from outgrow.frontends.fake.uncast import UNCAST
 from outgrow.frontends.fake.values import VALUES
+from outgrow.frontends.user.guards import Symbols
 from outgrow.frontends.user.refusals import is_of_a_library
 from outgrow.frontends.user.sharing import place
 
@@ -216,10 +217,24 @@ def _check_truth(_value: torch.SymBool, other: object) -> None:
         raise TypeError(f"a {type(other).__name__} was compared with SymBool")
 
 
+_own_power = torch.SymFloat.__pow__
+
+
+def _power(number: torch.SymFloat, exponent: Any) -> Any:
+    """Return a power as torch does, which assumes that the number is not negative, and asks sympy whether it may be."""
+    known, symbols = number.node.hint, number.node.shape_env
+    is_plain = isinstance(exponent, int | float | torch.SymInt | torch.SymFloat) and isinstance(symbols, Symbols)
+    if known is None or not known >= 0 or not is_plain:
+        return _own_power(number, exponent)
+    symbols.assume_not_negative(number)
+    return number.__float_pow__(exponent)
+
+
 _CALCULATED: Mapping[str, Callable[..., Any]] = {
     "__floordiv__": lambda self, other: float(self) // other,
     "__rfloordiv__": lambda self, other: other // float(self),
     "__divmod__": lambda self, other: divmod(float(self), other),
+    "__pow__": _power,
 }
 
 

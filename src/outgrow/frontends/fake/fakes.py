@@ -32,12 +32,13 @@ from torch._subclasses.fake_tensor import (
 from torch.distributed.tensor import DTensor
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.alignments import BY_TENSORS
 from outgrow.frontends.fake.ambiguous import VIEWED, as_the_kernel_lays, as_viewed
+from outgrow.frontends.fake.arguments import exchanged, leaves_of, tensors_of
 from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.iterated import ITERATED, as_iterated
@@ -49,6 +50,7 @@ from outgrow.frontends.fake.questions import Asking
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.user.configuration import attributes_of
+from outgrow.frontends.user.guards import Symbols
 from outgrow.frontends.user.refusals import check_nothing_caught, is_unanswerable, present_line
 from outgrow.frontends.user.sharing import ZEROS, address
 from outgrow.frontends.user.state import BatchSlot, BufferSlot, Slot
@@ -57,6 +59,7 @@ from outgrow.frontends.user.unseen import OBSERVING, with_room
 _LIMIT = "CONSTANT_NUMEL_LIMIT"
 """Torch's limit for following literals itself; not used while we do: it takes a symbol for the number NaN (2.13)."""
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_DEVICE = torch.ops.prim.device.default
 _MEMO = "item_memo"
 """Where a fake tensor keeps the number that was asked of it."""
 _PLAIN = (Tensor, nn.Parameter, FakeTensor)
@@ -71,13 +74,14 @@ _CORRECTIONS = (
     (VIEWED, as_viewed),
 )
 """Operators, and what turns their fake results into what their kernels give, in this order."""
+_CORRECTED = frozenset().union(*(operators for operators, _ in _CORRECTIONS))
 
 
-class _Symbols(ShapeEnv):
+class _Symbols(Symbols):
     """An environment of symbols that remembers what it could not answer."""
 
     def __init__(self, unanswered: list[RuntimeError]) -> None:
-        super().__init__(allow_dynamic_output_shape_ops=False)
+        super().__init__()
         self._unanswered = unanswered
 
     def _make_data_dependent_error(self, *about: object, **more: object) -> GuardOnDataDependentSymNode:
@@ -133,19 +137,19 @@ class FakeMode(FakeTensorMode):
             with self:
                 taken = as_fakes_take(args)
         returned = super().__torch_dispatch__(func, types, taken, kwargs)
-        for operators, corrected in _CORRECTIONS:
+        for operators, corrected in _CORRECTIONS if func in _CORRECTED else ():
             if func in operators and returned is not NotImplemented:
                 with self:
                     returned = corrected(func, args, returned)
-        made = [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, Tensor)]
+        made = tensors_of(leaves_of(returned))
         if any(map(_is_of_unknown_size, made)):
             raise DynamicOutputShapeException(func)
         if func.is_view or func is torch.ops.aten.empty_strided.default:
             return returned
-        leaves = pytree.tree_leaves((args, kwargs))
-        if not any(isinstance(leaf, Tensor) and 1 in leaf.shape for leaf in (*leaves, *made)):
+        given = tensors_of(leaves_of(args, kwargs or {}))
+        if not any(1 in tensor.shape for tensor in (*given, *made)):
             return returned
-        known = {address(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
+        known = set(map(address, given))
         with self:
             laid = pytree.tree_map_only(Tensor, lambda t: t if address(t) in known else like_a_kernel(t), returned)
             return as_the_kernel_lays(func, args, kwargs or {}, laid)
@@ -219,12 +223,14 @@ class Twins(TorchDispatchMode):
         return self.mode.from_tensor(tensor, static_shapes=True)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        if func is _DEVICE:  # Autograd asks for it at every gradient.
+            return self.twin(args[0]).device
         if _makes_tensors(func):
             self.begins()
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.drawn()
         if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
-            args, kwargs = pytree.tree_map_only(Tensor, self.twin, (args, kwargs or {}))
+            args, kwargs = exchanged(args, self.twin), exchanged(kwargs or {}, self.twin)
         if func is _ITEM:
             args = (_met(args[0]),)
         call = BY_TENSORS.get(func) or each_by_itself(func)

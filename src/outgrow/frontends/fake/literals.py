@@ -16,8 +16,8 @@ from torch._ops import OpOverload
 from torch.types import py_sym_types
 from torch.utils._mode_utils import no_dispatch
 
+from outgrow.frontends.fake.arguments import exchanged, leaves_of, tensors_of, writes, written_by
 from outgrow.frontends.fake.noted import Noted
-from outgrow.operators.effects import HIDDEN_WRITES, hidden_writes
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _SMALL_BYTES, _LARGER_BYTES = 1 << 16, 16 << 20
@@ -44,7 +44,7 @@ class Literals:
 
         Where the result is a number, or its shape depends on known contents, the real result is returned.
         """
-        leaves = pytree.tree_leaves((args, kwargs))
+        leaves = leaves_of(args, kwargs)
         tensors = tensors_of(leaves)
         if not isinstance(func, OpOverload) or not self._is_followed(func, tensors, leaves):
             self._known.forget(written_by(func, args, kwargs))
@@ -54,10 +54,10 @@ class Literals:
         if torch.Tag.dynamic_output_shape in func.tags and tensors:
             return self._as_large(func, args, kwargs, tensors[0])
         fake = run()
-        made = tensors_of(pytree.tree_leaves(fake))
+        made = tensors_of(leaves_of(fake))
         if not (func.is_view or writes(func) or self._has_room(made)):
             return fake
-        companions = tensors_of(pytree.tree_leaves(self._real(func, args, kwargs)))
+        companions = tensors_of(leaves_of(self._real(func, args, kwargs)))
         for tensor, real in zip(made, companions, strict=True):
             self._known.note(tensor, real)
         return fake
@@ -102,8 +102,8 @@ class Literals:
         """Return what `func` gives on real tensors."""
         companion = of_its_form if func in _FILLED_LIKE else _of_its_kind if func in _FILLED_NEW else self._companion
         with no_dispatch():
-            real_args, real_kwargs = pytree.tree_map_only(Tensor, companion, (tuple(args), dict(kwargs)))
-            found = func(*real_args, **real_kwargs)
+            named = {name: exchanged(item, companion) for name, item in kwargs.items()}
+            found = func(*(exchanged(item, companion) for item in args), **named)
             return found.clone() if func in LIFTS else found
 
     def _as_large(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], like: Tensor) -> object:
@@ -121,43 +121,11 @@ class Literals:
         return tensor if real is None else real
 
 
-def tensors_of(leaves: Sequence[object]) -> list[Tensor]:
-    """Return the leaves that are tensors."""
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-
 def is_deterministic(func: OpOverload, leaves: Sequence[object]) -> bool:
     """Whether a call with these leaves of arguments gives the same whenever its tensors are the same."""
     return torch.Tag.nondeterministic_seeded not in func.tags and not any(
         isinstance(leaf, py_sym_types) for leaf in leaves
     )
-
-
-def writes(func: object) -> bool:
-    """Whether an operator may write what it is given, by its schema."""
-    return not isinstance(func, OpOverload) or func._schema.is_mutable
-
-
-def writes_in_silence(func: object) -> bool:
-    """Whether an operator may write what it is given although its schema does not say so."""
-    return str(func) in HIDDEN_WRITES
-
-
-def written_by(func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> list[Tensor]:
-    """Return the tensors that a call may write: as an operator says, or in silence; or all that a function is given."""
-    if not isinstance(func, OpOverload):
-        return tensors_of(pytree.tree_leaves((args, kwargs)))
-    silently = [args[at] for at in hidden_writes(str(func), args)]
-    return tensors_of(pytree.tree_leaves((silently, written_arguments(func, args, kwargs))))
-
-
-def written_arguments(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
-    """Return the arguments of a call that an operator writes, by its schema."""
-    return [
-        args[at] if at < len(args) else kwargs.get(argument.name)
-        for at, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
 
 
 def of_its_form(tensor: Tensor) -> Tensor:

@@ -31,14 +31,8 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.literals import (
-    Literals,
-    is_deterministic,
-    tensors_of,
-    writes,
-    writes_in_silence,
-    written_by,
-)
+from outgrow.frontends.fake.arguments import exchanged, leaves_of, tensors_of, writes, writes_in_silence, written_by
+from outgrow.frontends.fake.literals import Literals, is_deterministic
 from outgrow.frontends.fake.noted import Noted
 from outgrow.frontends.user.refusals import present_line
 from outgrow.frontends.user.state import BufferSlot
@@ -219,7 +213,7 @@ class Asking:
             for tensor, source in known:
                 self._sources.note(tensor, source)
             return found
-        leaves = pytree.tree_leaves((args, kwargs))
+        leaves = leaves_of(args, kwargs)
         tensors = tensors_of(leaves)
         if func is _SELECT and tensors[0] not in self._sources:
             return self._selected(tensors[0], tensors[1], run)
@@ -230,7 +224,7 @@ class Asking:
         if torch.Tag.data_dependent_output in func.tags:
             return self._looked_at(func, args, kwargs, tensors[0], run)
         found = run()
-        made = tensors_of(pytree.tree_leaves(found))
+        made = tensors_of(leaves_of(found))
         if all(tensor.layout is torch.strided for tensor in made):
             size = 0 if func.is_view else sum(tensor.nbytes for tensor in made)
             call = self._call(func, args, kwargs, size)
@@ -243,7 +237,7 @@ class Asking:
         self, func: object, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Iterator[tuple[Tensor, Result]]:
         """Yield what a call writes, if it is written as a whole with what is followed, under each of its names."""
-        leaves = pytree.tree_leaves((args, kwargs))
+        leaves = leaves_of(args, kwargs)
         if not isinstance(func, OpOverload) or not self._is_followed(func, tensors_of(leaves), leaves):
             return
         targets, returns = written_by(func, args, kwargs), func._schema.returns
@@ -275,7 +269,7 @@ class Asking:
         """Return what the last of some calls gives, or whether that is zero, and keep the question."""
         with no_dispatch():
             answer = _answer(calls, read=self._real.__getitem__, known=self._known, is_decision=is_decision)
-        given = (leaf for item in calls for leaf in pytree.tree_leaves((item.args, item.kwargs)))
+        given = (leaf for item in calls for leaf in leaves_of(item.args, item.kwargs))
         of_batch = all(isinstance(leaf.leaf, int) for leaf in given if isinstance(leaf, Given))
         self.questions.append(Question(calls, is_decision, present_line(), answer, of_batch))
         return answer
@@ -327,7 +321,8 @@ class Asking:
 
     def _call(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], size_bytes: int) -> Call:
         self._serial += 1
-        own_args, own_kwargs = pytree.tree_map_only(Tensor, self._source, (tuple(args), dict(kwargs)))
+        own_args = tuple(exchanged(item, self._source) for item in args)
+        own_kwargs = {name: exchanged(item, self._source) for name, item in kwargs.items()}
         return Call(func, own_args, own_kwargs, size_bytes, self._serial)
 
     def _source(self, tensor: Tensor) -> object:
@@ -347,7 +342,7 @@ def _needed(call: Call) -> tuple[Call, ...]:
         item = waiting.pop()
         if item not in found:
             found.add(item)
-            leaves = pytree.tree_leaves((item.args, item.kwargs))
+            leaves = leaves_of(item.args, item.kwargs)
             waiting += [leaf.call for leaf in leaves if isinstance(leaf, Result)]
     return tuple(sorted(found, key=lambda item: item.serial))
 

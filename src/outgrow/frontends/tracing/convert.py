@@ -23,7 +23,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.literals import written_arguments
+from outgrow.frontends.fake.arguments import written_arguments
 from outgrow.frontends.tracing.checks import checks, checks_in_turn
 from outgrow.frontends.tracing.names import Named, operator_name, symbol_name
 from outgrow.frontends.user.sharing import address

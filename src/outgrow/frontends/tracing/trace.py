@@ -26,7 +26,6 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.optim import LBFGS, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
@@ -49,7 +48,7 @@ from outgrow.frontends.user.counts import OTHERWISE
 from outgrow.frontends.user.devices import check_devices
 from outgrow.frontends.user.drawn import living_generators, nothing_drawn
 from outgrow.frontends.user.escapes import taken_out_on_failure
-from outgrow.frontends.user.guards import symbol
+from outgrow.frontends.user.guards import Symbols, symbol
 from outgrow.frontends.user.helpers import helpers_noted
 from outgrow.frontends.user.hooks import before_optimizers
 from outgrow.frontends.user.outside import Changed, Filled, Outside
@@ -127,7 +126,7 @@ class Traced:
     symbols: tuple[sympy.Symbol, ...]
     counters: Mapping[sympy.Symbol, tuple[Counted, float]]
     questions: tuple[Question, ...]
-    shape_env: ShapeEnv
+    shape_env: Symbols
     originals: Mapping[int, Tensor]
     outputs: tuple[Output, ...]
     structure: pytree.TreeSpec
@@ -223,7 +222,7 @@ def _trace(
         twins.begins = signals.heard
         call_args, call_kwargs = pytree.tree_unflatten(fakes.leaves, call_structure)
         hyper = hyper_parameters(training)
-        assert mode.shape_env is not None, "the mode was given an environment of symbols"
+        assert isinstance(mode.shape_env, Symbols), "the mode was given an environment of symbols"
         literals = mode.literals
         assert literals is not None, "and follows literals"
         mode.counters = counters = Counters(mode.shape_env, literals, looks, fakes.originals, tensors)

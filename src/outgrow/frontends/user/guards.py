@@ -49,6 +49,22 @@ class _Printer(PythonPrinter):
         return repr(float(expr))
 
 
+class Symbols(ShapeEnv):
+    """An environment of symbols, of which it may be assumed that they are not negative without asking sympy first."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_dynamic_output_shape_ops=False)
+        self._not_negative: dict[sympy.Expr, None] = {}
+
+    def assume_not_negative(self, number: torch.SymFloat) -> None:
+        """Assume of a number, which is known not to be negative now, that it is not in later calls."""
+        self._not_negative.setdefault(number.node.expr)
+
+    def assumed(self) -> list[sympy.Basic]:
+        """Return what a trace assumed."""
+        return [*(guard.expr for guard in self.guards), *(sympy.Ge(n, 0, evaluate=False) for n in self._not_negative)]
+
+
 def symbol(shape_env: ShapeEnv, name: str, value: float) -> torch.SymFloat:
     """Return a symbol for a number that may be another one at the next call; comparisons come out as for `value`."""
     source = ConstantSource(name)
@@ -69,20 +85,20 @@ def _made(shape_env: ShapeEnv, source: Source, value: float) -> sympy.Expr:
     return shape_env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
 
 
-def asked(shape_env: ShapeEnv, seen: Mapping[sympy.Symbol, tuple[T, float]]) -> dict[sympy.Symbol, tuple[T, float]]:
+def asked(shape_env: Symbols, seen: Mapping[sympy.Symbol, tuple[T, float]]) -> dict[sympy.Symbol, tuple[T, float]]:
     """Return those of the numbers `seen` that the trace assumed something about, or that are not finite."""
-    matters = set(shape_env.replacements).union(*(guard.expr.free_symbols for guard in shape_env.guards))
+    matters = set(shape_env.replacements).union(*(expr.free_symbols for expr in shape_env.assumed()))
     return {symbol: found for symbol, found in seen.items() if symbol in matters or not math.isfinite(found[1])}
 
 
-def guards(shape_env: ShapeEnv, symbols: Sequence[sympy.Symbol], values: Sequence[float]) -> Guards:
+def guards(shape_env: Symbols, symbols: Sequence[sympy.Symbol], values: Sequence[float]) -> Guards:
     """Return what the trace assumed about `symbols`, which stood for `values`; those that are not finite must stay."""
     names = {symbol: f"hyper_{at}" for at, symbol in enumerate(symbols)}
     renamed = {symbol: sympy.Symbol(name, **symbol.assumptions0) for symbol, name in names.items()}
     pairs = zip(symbols, values, strict=True)
     fixed = {symbol: value for symbol, value in pairs if symbol in shape_env.replacements or not math.isfinite(value)}
     conditions = [_is_the_same(names[symbol], value) for symbol, value in fixed.items()]
-    assumed = [guard.expr for guard in shape_env.guards if guard.expr.free_symbols <= names.keys()]
+    assumed = [expr for expr in shape_env.assumed() if expr.free_symbols <= names.keys()]
     conditions += [
         f"({_Printer().doprint(expr.xreplace(renamed))})" for expr in assumed if not expr.free_symbols <= fixed.keys()
     ]
