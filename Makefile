@@ -6,8 +6,8 @@ STEPS ?= 4
 OLDEST ?= 2.11.0
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# Some tests wait, for a disk or for a process: there is one more at a time than there are processors, up to four.
-SIDE_BY_SIDE := --numprocesses $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist worksteal
+# Some tests wait, for a disk or for a process: there are two at a time for each processor, up to four.
+SIDE_BY_SIDE := --numprocesses $(shell n=$$(nproc); echo $$((n < 2 ? 2 : 4))) --dist worksteal
 # Tests start many processes: what Python has compiled stays, whatever the machine says.
 export PYTHONDONTWRITEBYTECODE :=
 

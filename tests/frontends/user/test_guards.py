@@ -1,10 +1,14 @@
 """Do guards keep every digit of what they compare?"""
 
 import sympy
+import torch
+from torch import Tensor, nn
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 
+from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.guards import Symbols, guards, symbol
+from outgrow.frontends.user.state import Training
 
 
 def test_a_value_with_many_digits_meets_its_own_guard() -> None:
@@ -42,3 +46,20 @@ def test_what_is_assumed_not_to_be_negative_has_to_be_so_again() -> None:
     found = guards(environment, [number.node.expr], [0.5])
     assert found.hold([1.0])
     assert not found.hold([1.5])
+
+
+def test_a_step_with_the_root_of_a_rate_holds_while_there_is_one() -> None:
+    """For other rates the root is another number; of a negative one there is none among real numbers."""
+    weight = nn.ParameterList([torch.ones(2)])
+    optimizer = torch.optim.SGD(weight.parameters(), lr=0.5)
+
+    def step() -> Tensor:
+        loss = weight[0].sum() * (1 - optimizer.param_groups[0]["lr"]) ** 0.5
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    captured, training = capture(step, [weight], [optimizer], ()), Training((weight,), (optimizer,))
+    for rate, holds in ((0.5, True), (0.75, True), (1.5, False)):
+        optimizer.param_groups[0]["lr"] = rate
+        assert captured.guards_hold(training) == holds
