@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
+from outgrow.frontends.fake.arguments import exchanged, leaves_of, tensors_of, writes
 from outgrow.frontends.fake.layouts import FORMATS, channels_last_strides, relaid, without_memory
 from outgrow.frontends.fake.literals import is_deterministic, of_its_form
 from outgrow.frontends.user.sharing import address
@@ -93,7 +93,7 @@ def _strides(
 ) -> list[tuple[int, ...]] | None:
     """Return the strides of the results of a kernel; None where it refuses zeros."""
     with no_dispatch():
-        own, named = pytree.tree_map_only(Tensor, _zeros, (tuple(args), dict(kwargs)))
+        own, named = exchanged((tuple(args), dict(kwargs)), _zeros)
         try:
             found = tensors_of(leaves_of(func(*own, **named)))
         except (RuntimeError, IndexError, ValueError):

@@ -230,7 +230,7 @@ class Twins(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.drawn()
         if func not in LIFTS:  # A literal, torch.tensor(0.0): torch itself knows what to do.
-            args, kwargs = exchanged(args, self.twin), exchanged(kwargs or {}, self.twin)
+            args, kwargs = exchanged((args, kwargs or {}), self.twin)
         if func is _ITEM:
             args = (_met(args[0]),)
         call = BY_TENSORS.get(func) or each_by_itself(func)

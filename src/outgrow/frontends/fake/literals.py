@@ -102,8 +102,8 @@ class Literals:
         """Return what `func` gives on real tensors."""
         companion = of_its_form if func in _FILLED_LIKE else _of_its_kind if func in _FILLED_NEW else self._companion
         with no_dispatch():
-            named = {name: exchanged(item, companion) for name, item in kwargs.items()}
-            found = func(*(exchanged(item, companion) for item in args), **named)
+            real_args, real_kwargs = exchanged((tuple(args), dict(kwargs)), companion)
+            found = func(*real_args, **real_kwargs)
             return found.clone() if func in LIFTS else found
 
     def _as_large(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], like: Tensor) -> object:

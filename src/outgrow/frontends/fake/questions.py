@@ -321,8 +321,7 @@ class Asking:
 
     def _call(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], size_bytes: int) -> Call:
         self._serial += 1
-        own_args = tuple(exchanged(item, self._source) for item in args)
-        own_kwargs = {name: exchanged(item, self._source) for name, item in kwargs.items()}
+        own_args, own_kwargs = exchanged((tuple(args), dict(kwargs)), self._source)
         return Call(func, own_args, own_kwargs, size_bytes, self._serial)
 
     def _source(self, tensor: Tensor) -> object:
@@ -362,7 +361,7 @@ def _answer(calls: Sequence[Call], *, read: Read, known: _Known, is_decision: bo
             if item not in known:
                 args, kwargs = pytree.tree_map_only((Given, Result), real, (item.args, item.kwargs))
                 if writes(item.operator):
-                    args, kwargs = pytree.tree_map_only(Tensor, Tensor.clone, (args, kwargs))
+                    args, kwargs = exchanged((args, kwargs), Tensor.clone)
                 known[item] = pytree.tree_leaves(item.operator(*args, **kwargs))
     (answer,) = known[calls[-1]]
     if is_decision:
