@@ -112,6 +112,12 @@ BLOCKS: Mapping[str, Callable[[Block, Tensor], Tensor]] = {
 }
 
 
+def without_unnamed(layers: nn.Module, made: Callable[..., Tensor]) -> None:
+    """Take away all layers that the code of a function does not name."""
+    for name in [name for name, _ in layers.named_children() if name not in made.__code__.co_names]:
+        delattr(layers, name)
+
+
 def trained(
     model: nn.Module,
     loss: Callable[[Tensor, Tensor], Tensor],

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.frontends.nets import OPTIMIZERS, trained
+from tests.frontends.nets import OPTIMIZERS, trained, without_unnamed
 from tests.frontends.steps import Job
 
 KINDS = 7
 
 
 class Layers(nn.Module):
-    """Layers of every kind, and what is made of them of a sequence, which keeps its shape."""
+    """Some of layers of every kind, and what is made of them of a sequence, which keeps its shape."""
 
     def __init__(self, made: str, features: int) -> None:
         super().__init__()
@@ -37,6 +37,7 @@ class Layers(nn.Module):
         self.norm, self.scaled, self.batch = nn.LayerNorm(features), nn.RMSNorm(features), nn.BatchNorm1d(features)
         self.linear, self.two = nn.Linear(features, features), nn.Linear(features, 2 * features)
         self.bilinear, self.slopes = nn.Bilinear(features, features, features), nn.PReLU(features)
+        without_unnamed(self, self.made)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.made(self, x)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.frontends.nets import OPTIMIZERS, trained
+from tests.frontends.nets import OPTIMIZERS, trained, without_unnamed
 from tests.frontends.steps import Job
 
 CLASSES = 4
@@ -32,7 +32,7 @@ LINEAR: Mapping[int, str] = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
 class Layers(nn.Module):
-    """Layers of every kind for so many dimensions, and what is made of them."""
+    """Some of layers of every kind for so many dimensions, and what is made of them."""
 
     def __init__(self, made: str, channels: int, dims: int) -> None:
         super().__init__()
@@ -48,6 +48,7 @@ class Layers(nn.Module):
         self.frozen = BATCH[dims](channels).eval().requires_grad_(requires_grad=False)
         self.instance = INSTANCE[dims](channels, affine=True, track_running_stats=True)
         self.groups, self.slopes = nn.GroupNorm(2, channels), nn.PReLU(channels)
+        without_unnamed(self, self.made)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.made(self, x)

@@ -43,7 +43,7 @@ def test_a_feature_has_the_bits_of_eager_at_every_budget(
 ) -> None:
     """What steps return, state, rates and generator after three batches."""
     monkeypatch.setattr(search, "_MOST_TRIALS", TRIALS)
-    expected, captured = left_by(make, eager), dict[Hashable, Captured]()
+    expected, captured = left_by(make, eager), dict[Hashable, list[Captured]]()
     for share in SHARES:
         within = Within(share, spill, captured=captured)
         assert differences(left_by(make, within), expected) == [], (name, share)

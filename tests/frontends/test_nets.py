@@ -55,6 +55,6 @@ def test_a_network_on_spaces_has_the_bits_of_eager(net: spaces.Net, spill: Spill
 
 def check(net: Make, spill: Spill) -> None:
     """What three steps return, state and generator."""
-    expected, captured = left_by(net, eager), dict[Hashable, Captured]()
+    expected, captured = left_by(net, eager), dict[Hashable, list[Captured]]()
     for share in SHARES:
         assert differences(left_by(net, Within(share, spill, captured=captured)), expected) == [], share

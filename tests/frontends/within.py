@@ -15,7 +15,8 @@ from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
-from outgrow.frontends.tracing.signature import signature
+from outgrow.frontends.tracing.signature import Signature, signature
+from outgrow.frontends.user import configuration
 from outgrow.frontends.user.containers import open_containers
 from outgrow.frontends.user.state import StateSlot, Training, state_tensors
 from outgrow.ir.graph import Graph
@@ -103,13 +104,13 @@ class Within:
     """Runs each call of a job by a plan that takes a share of what there is between floor and peak.
 
     `joined` is what becomes of a captured step before it is planned. Of jobs that were made alike those that run later
-    take what was `captured` of an earlier one, unless it is bound to things of that one.
+    take what was `captured` of earlier ones, unless it is bound to things of one of them.
     """
 
     share: float
     spill: Spill
     joined: Callable[[Captured], Captured] = lambda captured: captured
-    captured: dict[Hashable, Captured] = field(default_factory=dict[Hashable, Captured])
+    captured: dict[Hashable, list[Captured]] = field(default_factory=dict[Hashable, list[Captured]])
     ready: dict[Hashable, Ready] = field(default_factory=dict[Hashable, Ready])
 
     def __call__(self, job: Job, batch: tuple[object, ...]) -> object:
@@ -133,21 +134,28 @@ class Within:
         calls.put_results(feed, outcome)
         return calls.settle(feed, outcome)
 
-    def _captured(self, key: Hashable, job: Job, batch: tuple[object, ...]) -> Captured:
-        assert isinstance(key, tuple), "a signature begins with the step"
-        _, *alike = key
-        known = self.captured.get(tuple(alike))
-        if known is not None and known.guards_hold(Training(job.models, job.optimizers)):
-            return known
+    def _captured(self, key: Signature, job: Job, batch: tuple[object, ...]) -> Captured:
+        training = Training(job.models, job.optimizers)
+        alike = self.captured.setdefault(_whichever(key[1:]), [])
+        for known in alike:
+            if known.guards_hold(training):
+                return known
         found = self.joined(capture(job.step, job.models, job.optimizers, batch))
         if not (found.found or found.schedulers or found.settled or found.overwritten or found.changed):
-            self.captured[tuple(alike)] = found
+            alike.append(found)
         return found
 
     @property
     def is_rewritten(self) -> bool:
         """Whether some call needed a plan."""
         return any(not ready.planned.plan.is_empty for ready in self.ready.values())
+
+
+def _whichever(part: Hashable) -> Hashable:
+    """Return part of a signature that does not say which tensors it is of."""
+    if isinstance(part, tuple):
+        return tuple(map(_whichever, part))
+    return None if isinstance(part, configuration._Which) else part
 
 
 def planned_within(graph: Graph, share: float) -> tuple[Costs, Planned, Graph]:
