@@ -630,6 +630,31 @@ def summed() -> Job:
     return Job(step, (model,), (optimizer,), rows)
 
 
+def in_turns() -> Job:
+    """A critic that is trained while the generator is not, and the other way round, which the step leaves so."""
+    generator, critic = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)), net()
+    optimizers = (Adam(generator.parameters()), Adam(critic.parameters()))
+
+    def trains(model: nn.Module, other: nn.Module) -> None:
+        model.requires_grad_()
+        other.requires_grad_(requires_grad=False)
+
+    def step(x: Tensor, _y: Tensor) -> tuple[Tensor, Tensor]:
+        trains(critic, generator)
+        judged = F.softplus(critic(generator(x))).mean() + F.softplus(-critic(x)).mean()
+        judged.backward()
+        optimizers[1].step()
+        critic.zero_grad()
+        trains(generator, critic)
+        fooled = F.softplus(-critic(generator(x))).mean()
+        fooled.backward()
+        optimizers[0].step()
+        generator.zero_grad()
+        return judged, fooled
+
+    return Job(step, (generator, critic), optimizers, rows)
+
+
 def nothing_returned() -> Job:
     """A step that ends with the optimizer."""
     model = net()
@@ -719,6 +744,7 @@ FEATURES: tuple[Make, ...] = (
     autocast_twice,
     taught,
     summed,
+    in_turns,
     nothing_returned,
 )
 

@@ -40,13 +40,17 @@ SMALL_BYTES = 512
 
 @dataclass
 class Left:
-    """What a training leaves: leaves of what steps returned, state by slot, and the generator after each step."""
+    """What a training leaves: leaves of what steps returned, state by slot, and the generator after each step.
+
+    The others are of the end: rates of optimizers, and of which parameters gradients are asked for.
+    """
 
     returned: list[object] = field(default_factory=list[object])
     structures: list[str] = field(default_factory=list[str])
     generators: list[Tensor] = field(default_factory=list[Tensor])
     state: dict[StateSlot, Tensor] = field(default_factory=dict[StateSlot, Tensor])
     rates: list[float] = field(default_factory=list[float])
+    trained: list[bool] = field(default_factory=list[bool])
 
 
 def left_by(make: Make, ran: Callable[[Job, tuple[object, ...]], object]) -> Left:
@@ -63,6 +67,7 @@ def left_by(make: Make, ran: Callable[[Job, tuple[object, ...]], object]) -> Lef
         left.generators.append(torch.get_rng_state())
     left.state = dict(state_tensors(Training(job.models, job.optimizers)))
     left.rates = [group["lr"] for optimizer in job.optimizers for group in optimizer.param_groups]
+    left.trained = [parameter.requires_grad for model in job.models for parameter in model.parameters()]
     return left
 
 
@@ -79,6 +84,7 @@ def differences(found: Left, expected: Left) -> list[object]:
     names += [f"generator after step {at}" for at, pair in enumerate(drawn) if not torch.equal(*pair)]
     slots = dict.fromkeys((*found.state, *expected.state))
     names += [slot for slot in slots if not _same(found.state.get(slot), expected.state.get(slot))]
+    names += [] if found.trained == expected.trained else ["trained"]
     return names if found.rates == expected.rates else [*names, "rates"]
 
 

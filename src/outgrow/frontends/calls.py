@@ -21,7 +21,7 @@ from torch import Tensor
 from outgrow.frontends.tracing.captured import Given
 from outgrow.frontends.user.devices import generators_of
 from outgrow.frontends.user.sharing import raise_versions
-from outgrow.frontends.user.state import BatchSlot, HeldSlot, Training, put, read, storage_name
+from outgrow.frontends.user.state import BatchSlot, HeldSlot, Training, put, read, set_trained, storage_name
 from outgrow.runtime.device_memory import DeviceMemory
 from outgrow.runtime.execute import Outcome, Run
 from outgrow.runtime.program import Program
@@ -112,12 +112,13 @@ def put_results(feed: Feed, outcome: Outcome) -> None:
 
 
 def settle(feed: Feed, outcome: Outcome) -> object:
-    """Leave attributes and schedulers as the captured step did, and return what it returns."""
+    """Leave attributes, flags and schedulers as the captured step did, and return what it returns."""
     captured = feed.given.captured
     for item in (*captured.settled, *captured.changed, *captured.counts):
         item.leave()
     for item in captured.overwritten:
         item.withhold()
+    set_trained(feed.training, captured.flags)
     for scheduler in captured.schedulers:
         scheduler.step()
     return captured.unflatten(outcome.results, partial(_held, feed))

@@ -25,7 +25,7 @@ from outgrow.frontends.lowering.lower import lower
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import glance, signature
-from outgrow.frontends.user.state import BufferSlot, Training, state_tensors
+from outgrow.frontends.user.state import BufferSlot, ParameterSlot, Training, state_tensors
 from outgrow.ir.graph import Role
 from outgrow.ir.text import parse_graph, print_graph
 from outgrow.ir.verify import verify
@@ -517,13 +517,12 @@ def test_a_line_without_text_is_named_by_its_number() -> None:
 
 
 def test_changes_of_python_state_are_refused() -> None:
-    """A rate that a scheduler writes, parameters that are frozen, and Python's random numbers are named."""
+    """A rate that a scheduler writes, and Python's random numbers, are named."""
     job = made(sgd)
     scheduler = torch.optim.lr_scheduler.StepLR(job.optimizers[0], 1)
     changes = {
         "'lr'.*scheduler.step": scheduler.step,
         "random": random.random,
-        "requires_grad": lambda: job.models[0].requires_grad_(False),
     }
     for message, change in changes.items():
 
@@ -534,7 +533,6 @@ def test_changes_of_python_state_are_refused() -> None:
         with pytest.raises(Uncapturable, match=message):
             capture(step, job.models, job.optimizers, job.batch())
         assert job.models[0].training
-        assert all(parameter.requires_grad for parameter in job.models[0].parameters())
 
 
 class InPython(SGD):
@@ -553,16 +551,17 @@ def test_an_optimizer_that_counts_in_python_is_told_how_else() -> None:
         capture(counting.step, job.models, [counting])
 
 
-def test_what_happens_to_the_first_of_two_models_is_seen() -> None:
-    """Their layers have the same names."""
+def test_which_parameters_a_step_leaves_trained_is_seen_and_put_back() -> None:
+    """Layers of the two models have the same names."""
     models = [nn.Sequential(nn.Linear(2, 2)) for _ in range(2)]
 
     def step(x: Tensor) -> Tensor:
         models[0].requires_grad_(requires_grad=False)
         return models[1](models[0](x))
 
-    with pytest.raises(Uncapturable, match=r"requires_grad of parameter '0\.weight' of model 0"):
-        capture(step, models, [], (torch.ones(1, 2),))
+    captured = capture(step, models, [], (torch.ones(1, 2),))
+    assert captured.flags == {ParameterSlot(0, "0.weight"): False, ParameterSlot(0, "0.bias"): False}
+    assert all(parameter.requires_grad for model in models for parameter in model.parameters())
 
 
 def test_parameters_that_no_model_owns_are_refused() -> None:

@@ -87,6 +87,7 @@ class _Assembly:
             constants=tuple(self.constants),
             found=tuple(self.found),
             schedulers=self.traced.schedulers,
+            flags=self.traced.flags,
             settled=self.traced.settled,
             outside=self.traced.outside,
             changed=self.traced.changed,

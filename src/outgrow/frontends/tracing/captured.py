@@ -34,6 +34,7 @@ from outgrow.frontends.user.state import (
     GradientSlot,
     GroupSlot,
     HeldSlot,
+    ParameterSlot,
     Slot,
     Spread,
     StateSlot,
@@ -121,13 +122,14 @@ class Captured:
 
     Results of the graph that no `Put` and no leaf of `returned` names are gradients that were there before the step.
     `stale` gradients are replaced unread, as in a step that begins with `zero_grad`: they are not inputs, and can go
-    when the step begins. `schedulers` make a step of their own after every call; what is `settled` is set in attributes
-    before, and what is `overwritten` there cannot be read from then on. It serves while what is `outside` is what it
-    was, and the tensors that it has `found` there lie as they lay; what it has `changed` there is changed after every
-    call, and its `counts` go on. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to
-    `questions` about the batch, buffers and tensors outside the answers must be the same. Tensors with `spreads` are
-    spread over a mesh, and this process has its part of them. The step runs on `device`; if that is not the host,
-    storages `elsewhere` are small ones of the host, which stay there.
+    when the step begins. `schedulers` make a step of their own after every call; before, `flags` are given to
+    parameters that are trained from then on, or no more, and what is `settled` is set in attributes; what is
+    `overwritten` there cannot be read from then on. It serves while what is `outside` is what it was, and the tensors
+    that it has `found` there lie as they lay; what it has `changed` there is changed after every call, and its `counts`
+    go on. `guards` are conditions on the hyper-parameters, followed by the `counters`, and to `questions` about the
+    batch, buffers and tensors outside the answers must be the same. Tensors with `spreads` are spread over a mesh, and
+    this process has its part of them. The step runs on `device`; if that is not the host, storages `elsewhere` are
+    small ones of the host, which stay there.
     """
 
     graph: Graph
@@ -140,6 +142,7 @@ class Captured:
     constants: tuple[Tensor, ...]
     found: tuple[Found, ...] = ()
     schedulers: tuple[LRScheduler, ...] = ()
+    flags: Mapping[ParameterSlot, bool] = field(default_factory=dict[ParameterSlot, bool])
     settled: tuple[Settled | Contents, ...] = ()
     overwritten: tuple[Left, ...] = ()
     outside: Outside = field(default_factory=Outside)

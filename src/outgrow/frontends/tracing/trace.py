@@ -63,6 +63,7 @@ from outgrow.frontends.user.state import (
     GroupSlot,
     HeldSlot,
     OptimizerSlot,
+    ParameterSlot,
     Slot,
     StateSlot,
     Training,
@@ -72,6 +73,7 @@ from outgrow.frontends.user.state import (
     set_hyper_parameters,
     state_tensors,
     title,
+    trained,
 )
 from outgrow.frontends.user.taken import arguments_in_place, nothing_taken
 from outgrow.frontends.user.unseen import nothing_moved, nothing_unseen
@@ -84,7 +86,6 @@ _TOLD_ONE_BY_ONE = 4
 _NOT_SEEN = (
     "The step puts something into a dict or a list among its arguments. The caller does not see it there: return it."
 )
-_FLAGS = "set it back at the end of the step, or before the first call to what the step leaves"
 _OUTSIDE = "do this outside of the step (a learning rate: by a scheduler, whose scheduler.step() may stay in the step)"
 _COUNTING = (
     "let the optimizer keep it in a tensor, such as torch.tensor(0.0), which it changes in place, as those of "
@@ -112,11 +113,11 @@ class Traced:
     are the real tensors by the identity of their fake twins. `returned` are the leaves of what the step returns, with
     None for those that are outputs. `born` are tensors that are new in their slots, `begun` the numbers in those whose
     content is known, `emptied` the slots that lost theirs, `gradients` the tensors that were in `p.grad` when an
-    optimizer made its step, and `schedulers` those whose steps are to follow every call. `mode` is the mode of the fake
-    tensors, if it was made for this run. `settled` is what the step leaves in attributes, and `left` are the values
-    without content that it leaves there. `outside` are the numbers that it found elsewhere, and `changed` those that it
-    has changed. `shared` are the numbers of sums of gradients that it made otherwise than eager mode
-    (`frontends.fake.sums`).
+    optimizer made its step, and `schedulers` those whose steps are to follow every call. `flags` are those of
+    parameters that it trains afterwards, or no more. `mode` is the mode of the fake tensors, if it was made for this
+    run. `settled` is what the step leaves in attributes, and `left` are the values without content that it leaves
+    there. `outside` are the numbers that it found elsewhere, and `changed` those that it has changed. `shared` are the
+    numbers of sums of gradients that it made otherwise than eager mode (`frontends.fake.sums`).
     """
 
     module: fx.GraphModule
@@ -136,6 +137,7 @@ class Traced:
     emptied: tuple[StateSlot, ...]
     gradients: tuple[Tensor, ...]
     schedulers: tuple[LRScheduler, ...]
+    flags: Mapping[ParameterSlot, bool]
     settled: tuple[Settled | Contents, ...]
     left: tuple[Left, ...]
     outside: Outside
@@ -252,7 +254,7 @@ def _trace(
         helpers = stack.enter_context(helpers_noted(_modules(owners), [*outside.modules(), *_modules(leaves)]))
         set_hyper_parameters(training, dict(zip(hyper, symbols, strict=True)))
         stack.enter_context(_gradients_noted(training, run))
-        plain = plain_state(training)
+        plain, flags = plain_state(training), trained(training)
         one_thread = torch.autograd.set_multithreading_enabled(False)
         for context in (made_traceable(), intact, _quiet(), refusals(), mode, twins, one_thread):
             stack.enter_context(context)
@@ -280,6 +282,7 @@ def _trace(
             emptied=run.emptied,
             gradients=tuple(map(twins.twin, run.gradients)),
             schedulers=tuple(schedulers.waiting),
+            flags={slot: flag for slot, flag in trained(training).items() if flag is not flags.get(slot)},
             settled=run.settled,
             left=_left(run, module, twins),
             outside=replace(outside, helpers=tuple(helpers.values())),
@@ -488,8 +491,7 @@ def _check_unchanged(before: Mapping[str, object], after: Mapping[str, object]) 
         old, new = before.get(what), after.get(what)
         is_symbolic = any(isinstance(item, py_sym_types) for item in pytree.tree_leaves((old, new)))
         if _are_apart(old, new) and (is_symbolic or type(old) is not type(new) or old != new):
-            is_count = what.startswith("state[") or type(new) is int
-            advice = _COUNTING if is_count else _FLAGS if what.startswith("requires_grad") else _OUTSIDE
+            advice = _COUNTING if what.startswith("state[") or type(new) is int else _OUTSIDE
             raise Uncapturable(f"the step changes {what}, which the captured step would not repeat; {advice}")
 
 

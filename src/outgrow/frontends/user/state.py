@@ -269,15 +269,25 @@ def _is_finite(value: object) -> TypeGuard[float]:
     return isinstance(value, float) and isfinite(value)
 
 
+def trained(training: Training) -> dict[ParameterSlot, bool]:
+    """Return of which parameters gradients are asked for."""
+    return {slot: parameter.requires_grad for slot, parameter in parameters(training).items()}
+
+
+def set_trained(training: Training, flags: Mapping[ParameterSlot, bool]) -> None:
+    """Ask for the gradients of parameters, or no more."""
+    for slot, flag in flags.items():
+        _parameter(slot, training).requires_grad_(flag)
+
+
 def plain_state(training: Training) -> dict[str, object]:
-    """Return everything but tensors that a step might change, by what to call it in a message."""
+    """Return what no step may change, but for tensors, by what to call it in a message."""
     found: dict[str, object] = {}
     for model, root in enumerate(training.models):
         for name, module in root.named_modules():
             if module._parameters or module._buffers:
                 found[f"which module is {name!r} of model {model}"] = module
     for slot, parameter in parameters(training).items():
-        found[f"requires_grad of parameter {slot.name!r} of model {slot.model}"] = parameter.requires_grad
         for name, value in vars(parameter).items():
             told = value if type(value) in NUMBERS else id(value)
             found[f"{name!r} of parameter {slot.name!r} of model {slot.model}"] = told

@@ -15,7 +15,7 @@ from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.user.attributes import next_step
 from outgrow.frontends.user.devices import CPU
-from outgrow.frontends.user.state import OptimizerSlot, Training, preserved, put, state_tensors
+from outgrow.frontends.user.state import OptimizerSlot, Training, preserved, put, set_trained, state_tensors
 from outgrow.frontends.workloads.loading import blamed_on
 from outgrow.frontends.workloads.unallocated import build_unallocated
 from outgrow.frontends.workloads.workload import Workload
@@ -59,6 +59,7 @@ def _moved_on(training: Training, captured: Captured) -> Iterator[None]:
             else:
                 with mode:
                     put(item.slot, _stand_in(captured, item.result), training)
+        set_trained(training, captured.flags)
         yield
 
 
