@@ -1,5 +1,6 @@
 """Is a step captured anew where a mode of torch, or what an optimizer has of its own, changes between calls?"""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
@@ -119,6 +120,25 @@ def test_anomaly_mode_and_copies_are_refused_by_name() -> None:
         step(torch.ones(1, 2))
     with pytest.raises(TypeError, match="cannot be copied"):
         deepcopy(step)
+
+
+def test_anomaly_mode_within_a_step_is_named_and_a_hook_that_looks_is_not_taken_for_it() -> None:
+    """Both look at a gradient in the middle of the backward pass."""
+    model = nn.Linear(2, 1)
+
+    def watched(x: Tensor) -> None:
+        with torch.autograd.set_detect_anomaly(mode=True):
+            model(x).square().sum().backward()
+
+    def hooked(x: Tensor) -> None:
+        found = model(x)
+        found.register_hook(lambda gradient: gradient if gradient.isfinite().all() else None)
+        found.square().sum().backward()
+
+    for step, message in ((watched, "sum.*anomaly mode looks at"), (hooked, "isfinite.*needs the content")):
+        compiled = outgrow.compile(step, model=model, memory_budget="1GiB")
+        with warnings.catch_warnings(action="ignore"), pytest.raises(Uncapturable, match=message):
+            compiled(torch.ones(1, 2))
 
 
 def test_a_step_may_switch_its_model_to_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ from outgrow.frontends.user.helpers import helpers_noted
 from outgrow.frontends.user.hooks import before_optimizers
 from outgrow.frontends.user.outside import Changed, Filled, Outside
 from outgrow.frontends.user.reach import reached
-from outgrow.frontends.user.refusals import DROP_IN, refusals
+from outgrow.frontends.user.refusals import ANOMALY, DROP_IN, refusals
 from outgrow.frontends.user.schedules import schedulers_put_off
 from outgrow.frontends.user.signals import in_users_code, signals_waiting
 from outgrow.frontends.user.state import (
@@ -379,10 +379,7 @@ def _check_traceable(training: Training) -> None:
             if isinstance(optimizer, kind):
                 raise Uncapturable(f"{kind.__name__} {reason}")
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
-        raise Uncapturable(
-            "anomaly mode looks at the content of every gradient, which is not there while the step is captured; look "
-            "for NaN without a budget, or leave the mode off (set_detect_anomaly, or a trainer's detect_anomaly=True)"
-        )
+        raise Uncapturable(ANOMALY)
 
 
 def _distinct(before: Mapping[StateSlot, Tensor]) -> dict[Slot, Tensor]:

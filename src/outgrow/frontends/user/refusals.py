@@ -45,8 +45,10 @@ _COUNTED = (
     "this result has an entry for each number up to the largest one, which is not there while the step is captured; "
     "count with torch.zeros(n).index_add_(0, x, weights), with weights of ones to count only"
 )
-_BY_NUMBERS = frozenset({torch.ops.aten.bincount.default})
-_BY_LENGTHS = frozenset({torch.ops.aten._pack_padded_sequence.default})
+_SHAPES: Mapping[object, str] = {
+    torch.ops.aten.bincount.default: _COUNTED,
+    torch.ops.aten._pack_padded_sequence.default: _LENGTHS,
+}
 _CHECKED = (
     "this distribution looks at the content of its tensors, to check it; make it with validate_args=False or, where a "
     "library makes it, call torch.distributions.Distribution.set_default_validate_args(False) before"
@@ -58,6 +60,10 @@ _NEGATIVE = (
 _SCALED = (
     "a GradScaler looks whether the gradients are finite, and leaves the optimizer out if not; give the optimizer "
     "fused=True, which looks by itself, or use bfloat16, which needs no scaler"
+)
+ANOMALY = (
+    "anomaly mode looks at the content of every gradient, which is not there while the step is captured; look "
+    "for NaN without a budget, or leave the mode off (set_detect_anomaly, or a trainer's detect_anomaly=True)"
 )
 _FORWARD = (
     "plans hold no derivatives in forward mode (jvp, jacfwd, hessian); leave this to eager mode, outside of the step"
@@ -117,6 +123,9 @@ _LOOKING: Mapping[str, str] = {
 """Functions that look at contents, by the end of their files' paths and their names; and what to do instead."""
 _RECURRENT = ("torch/nn/modules/rnn.py:forward",)
 """It looks, on a GPU, whether its weights lie in one memory."""
+_ENGINE = ("torch/autograd/graph.py:_engine_run_backward",)
+"""Between the operators of a backward pass it looks at gradients in anomaly mode alone."""
+_SYMBOL = "torch/fx/experimental/sym_node.py"
 _TRANSFORMS = ("torch/_functorch/eager_transforms.py:_jvp_with_argnums",)
 _TORCH, _OUTGROW = _beginnings(torch.__path__), _beginnings(outgrow.__path__)
 _PACKAGES = _beginnings((*site.getsitepackages(), site.getusersitepackages()))
@@ -153,14 +162,12 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
     match error:
         case RuntimeError() if "devices" in str(error) and _is_below(error.__traceback__, _TRANSFORMS):
             return _FORWARD
-        case DynamicOutputShapeException() if error.func in _BY_LENGTHS:
-            return _LENGTHS
-        case DynamicOutputShapeException() if error.func in _BY_NUMBERS:
-            return _COUNTED
+        case GuardOnDataDependentSymNode() if _is_asked_by(error.__traceback__, _ENGINE):
+            return ANOMALY
         case GuardOnDataDependentSymNode() | DataDependentOutputException():
             return next((why for who, why in _LOOKING.items() if _is_below(error.__traceback__, (who,))), _CONTENT)
         case DynamicOutputShapeException():
-            return _SHAPE
+            return _SHAPES.get(error.func, _SHAPE)
         case UnsupportedOperatorException():
             return _OPERATOR
         case RuntimeError() | TypeError() if any(part in str(error) for part in _CONTENT_MESSAGES):
@@ -179,11 +186,19 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
 
 def _is_below(traceback: TracebackType | None, functions: tuple[str, ...]) -> bool:
     """Whether an error was raised by what a function calls, one of those that are named."""
-    while traceback is not None:
-        code, traceback = traceback.tb_frame.f_code, traceback.tb_next
-        if f"{Path(code.co_filename).as_posix()}:{code.co_name}".endswith(functions):
-            return True
-    return False
+    return any(_is_one_of(frame, functions) for frame, _ in walk_tb(traceback))
+
+
+def _is_asked_by(traceback: TracebackType | None, functions: tuple[str, ...]) -> bool:
+    """Whether an error was raised by a symbol whose value one of these functions asked for itself."""
+    outer = takewhile(lambda item: not item[0].f_code.co_filename.endswith(_SYMBOL), walk_tb(traceback))
+    *_, (frame, _) = outer
+    return _is_one_of(frame, functions)
+
+
+def _is_one_of(frame: FrameType, functions: tuple[str, ...]) -> bool:
+    code = frame.f_code
+    return f"{Path(code.co_filename).as_posix()}:{code.co_name}".endswith(functions)
 
 
 def _is_of_torch(traceback: TracebackType | None) -> bool:
