@@ -6,8 +6,18 @@ from pathlib import Path
 
 
 def cache_folder(name: str) -> Path:
-    """Return a folder of outgrow's in XDG_CACHE_HOME, or else in ~/.cache; it need not be there yet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outgrow" / name
+    """Return a folder of outgrow's in XDG_CACHE_HOME, or else in ~/.cache; it need not be there yet.
+
+    A user without a home has /, as in containers, and there no file can be made.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "outgrow" / name
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # neither HOME nor an entry for the user
+        return Path("/")
 
 
 def write_to_cache(path: Path, text: str) -> None:

@@ -38,3 +38,16 @@ def test_a_library_that_is_kept_serves_without_a_compiler(tmp_path: Path, monkey
     else:
         with pytest.raises(FileNotFoundError):
             native.load(Source(source))
+
+
+@pytest.mark.skipif(native.compiler() is None, reason="no C++ compiler")
+def test_a_library_that_cannot_be_kept_is_made_for_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a file is in the place of the cache folder."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    source = tmp_path / "lost.cpp"
+    source.write_text('extern "C" int number() { return 7; }\n')
+    assert native.load(Source(source)).number() == 7
+    assert not list(tmp_path.rglob("*.so"))

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -69,14 +70,23 @@ def load_or_remark(
 
 
 def load_from(path: Path, source: Source, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
-    """Return the library at `path`, compiled if it is not there, or does not load: it may be of another machine."""
+    """Return the library at `path`, compiled if it is not there, or does not load: it may be of another machine.
+
+    Where nothing can be kept, it is compiled for this process alone.
+    """
     if path.exists():
         try:
             return kind(str(path), use_errno=True)
         except OSError:
-            path.unlink(missing_ok=True)
-    _compile(source, path)
-    return kind(str(path), use_errno=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+    with _folder_beside(path) or tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / path.name
+        subprocess.run(command(source, made), check=True, capture_output=True, timeout=_BUILD_SECONDS)
+        library = kind(str(made), use_errno=True)
+        if made.parent.parent == path.parent:
+            made.replace(path)  # it appears whole or not at all
+        return library
 
 
 def command(source: Source, made: Path) -> list[str]:
@@ -110,10 +120,10 @@ def _told(error: OSError | subprocess.SubprocessError) -> str:
     return text.strip()[-_MOST_TOLD:]
 
 
-def _compile(source: Source, path: Path) -> None:
-    """Compile a source to `path`, which appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        subprocess.run(command(source, made), check=True, capture_output=True, timeout=_BUILD_SECONDS)
-        made.replace(path)
+def _folder_beside(path: Path) -> "tempfile.TemporaryDirectory[str] | None":
+    """Return a folder beside `path`, in which it can be made; None if no file can be made there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(dir=path.parent)
+    except OSError:
+        return None
