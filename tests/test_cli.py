@@ -41,6 +41,10 @@ MORE_KEYS = ["settings", "scores", "plan", "account", "derivation"]
 BIG = [f"--set={name}={value}" for name, value in DEEP.items()]
 
 
+async def coroutine() -> None:
+    """Do what no step does."""
+
+
 @dataclass(frozen=True)
 class Said:
     """How a command ended and what it said."""
@@ -454,6 +458,7 @@ def test_refusals(outgrow: Command, toy: Path, disk_folder: Path, arguments: lis
         ("model", None, "whose model is a NoneType. Give the nn.Module that is trained."),
         ("optimizer", 3, "whose optimizer is a int. Give the torch.optim.Optimizer."),
         ("step", None, "whose step is a NoneType. Give the function that runs one step."),
+        ("step", coroutine, "whose step is a generator or a coroutine. Give a function that returns once the step has"),
         ("batches", 3, "whose batches is a int. Give a list of them"),
         ("batches", [torch.ones(2)], "with a batch that is a Tensor. Give tuples"),
         ("batches", [(torch.ones(2),), 3], "with a batch that is a int. Give tuples"),
@@ -491,6 +496,19 @@ def test_options_that_do_not_go_together_are_wrong_usage(
     command, *options = (argument.format(toy=toy) for argument in arguments)
     assert reason in refusal(outgrow(command, f"{toy}:perceptron", *options), status=2)
     assert toy.read_text() == before
+
+
+def test_a_machine_is_not_written_over_a_folder(outgrow: Command) -> None:
+    """Without a workload, a folder is called one."""
+    assert ". is a folder" in refusal(outgrow("machine", "--out=."), status=2)
+
+
+def test_a_full_disk_is_told_with_the_file(outgrow: Command, toy: Path, tmp_path: Path) -> None:
+    """The error of a disk that is full names none; /dev/full is one that always is."""
+    result = tmp_path / "result"
+    result.symlink_to("/dev/full")
+    options = ["--memory-budget=1GiB", "--machine=v100-pcie3", f"--json={result}"]
+    assert refusal(outgrow("plan", f"{toy}:perceptron", *options)) == f"outgrow: {result}: No space left on device\n"
 
 
 @pytest.mark.parametrize(

@@ -175,8 +175,8 @@ def _check_machine(options: argparse.Namespace) -> None:
 
 def _check_outputs(options: argparse.Namespace) -> None:
     """Exit with wrong usage if a result could not be written: said now, not after an hour of training."""
-    taken = {_place(Path(str(vars(options).get("workload", "")).rpartition(":")[0])): "the workload itself"}
-    machine = vars(options).get("machine")
+    workload, machine = (vars(options).get(name) for name in ("workload", "machine"))
+    taken = {} if workload is None else {_place(Path(workload.rpartition(":")[0])): "the workload itself"}
     taken |= {} if machine is None else {_place(Path(machine)): "the machine that is planned for"}
     for name in ("json", "report", "trace", "out"):
         path: Path | None = vars(options)[name]

@@ -103,3 +103,10 @@ def test_a_text_that_is_not_toml_is_named_with_its_line() -> None:
     """The refusal says in which line the text ends to be TOML."""
     with pytest.raises(InvalidMachine, match=r"mine.toml is not TOML: .* \(at line 2, column \d+\)"):
         description_from_toml('name = "toy"\n[device\n', "mine.toml")
+
+
+@pytest.mark.parametrize("text", [f"name = {'9' * 5000}", f"name = {'[' * 5000}"])
+def test_a_text_that_no_reader_bears_is_refused(text: str) -> None:
+    """Numbers of thousands of digits, and lists in lists in lists."""
+    with pytest.raises(InvalidMachine, match=r"mine.toml is not TOML: "):
+        description_from_toml(text, "mine.toml")

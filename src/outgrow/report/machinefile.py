@@ -43,7 +43,7 @@ def description_from_toml(text: str, file: str) -> Description:
     """Return the description that was written as `text`; raises `InvalidMachine`, naming `file`, where it is none."""
     try:
         data: dict[str, object] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of TOML; a number of thousands of digits, lists in lists in lists
         raise InvalidMachine(f"The machine file {file} is not TOML: {error}. {_EXAMPLE}") from error
     try:
         return _description(Fields(data, "machine", InvalidMachine))

@@ -65,13 +65,20 @@ def write_data(path: Path | None, data: object) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file at once: a reader sees the old content, or all of the new. `STDOUT` is simply written to.
 
-    Raises `OSError` if the disk refuses.
+    Raises `OSError`, which names the file, if the disk refuses.
     """
     if path == STDOUT:
         stream = _results[-1] if _results else sys.stdout
         stream.write(text)
         stream.flush()
         return
+    try:
+        _write_file(path, text)
+    except OSError as error:  # that of a full disk names none
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write_file(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout has nothing to rename over
         path.write_text(text, encoding="utf-8", errors=_UNSPEAKABLE)
         return

@@ -115,6 +115,8 @@ def _wrong_field(workload: Workload) -> str | None:
             return f"whose {field} is a {type(given[field]).__name__}. Give {wanted}."
     if not callable(workload.step):
         return f"whose step is a {type(given['step']).__name__}. Give the function that runs one step."
+    if inspect.isgeneratorfunction(workload.step) or inspect.iscoroutinefunction(workload.step):
+        return "whose step is a generator or a coroutine. Give a function that returns once the step has run."
     batches = workload.batches
     if len(batches) == 0:
         return "without batches. Give at least one."
