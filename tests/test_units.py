@@ -1,5 +1,8 @@
 """Are bytes and seconds read and written as people write them?"""
 
+import math
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +16,7 @@ from outgrow.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds, pars
     [
         ("8GiB", 8 * GIB), ("512 MiB", 512 * MIB), ("8GB", 8 * 10**9), ("1e9", 10**9), (".5k", KIB // 2),
         ("2t", 2 * TIB), ("  7b ", 7), (4096, 4096), (1e9, 10**9),
+        (0.7 * 1001, 700), (Fraction(9, 2), 4),
     ],
 )  # fmt: skip
 def test_a_size_is_a_number_with_a_unit(text: float | str, size_bytes: int) -> None:
@@ -20,7 +24,9 @@ def test_a_size_is_a_number_with_a_unit(text: float | str, size_bytes: int) -> N
     assert parse_bytes(text) == size_bytes
 
 
-@pytest.mark.parametrize("size", ["8 bananas", "", "GiB", "-1GiB", "0", 0, -1, True, 1.5, None, "1e999"])
+@pytest.mark.parametrize(
+    "size", ["8 bananas", "", "GiB", "-1GiB", "0", 0, -1, True, 0.5, math.nan, math.inf, 1j, None, "1e999", 1e300]
+)
 def test_what_is_not_a_positive_size_is_refused(size: object) -> None:
     """The refusal is a ValueError that names what was asked and shows what a size looks like."""
     with pytest.raises(InvalidQuantity, match="disk budget") as caught:
@@ -41,15 +47,24 @@ def test_a_size_below_a_byte_is_not_positive(size: float | str) -> None:
     [
         ("3", "'3' is 3 B. Did you mean 3GiB?"),
         (512, "512 is 512 B. Did you mean 512GiB?"),
+        (1.5, "1.5 is 1 B. Did you mean 1.5GiB?"),
+        ("1kb", "'1kb' is 1000 B. Give a size"),
         ("2KiB", "'2KiB' is 2.0 KiB. Give a size"),
     ],
 )
-def test_a_tiny_budget_is_refused(size: int | str, told: str) -> None:
+def test_a_tiny_budget_is_refused(size: float | str, told: str) -> None:
     """No step trains in less than 1 MiB, so a unit was forgotten; that is said before anything is captured."""
     with pytest.raises(InvalidQuantity) as caught:
         parse_budget(size)
     assert told in str(caught.value)
     assert parse_budget(MIB) == MIB
+
+
+@pytest.mark.parametrize("size", [10**40, 10**400, 1 << 63, 1e300, "1e300", "99999999999TiB", "1e999"])
+def test_more_than_any_address_is_refused(size: float | str) -> None:
+    """However many digits it has."""
+    with pytest.raises(InvalidQuantity, match="memory budget is 8 EiB or more"):
+        parse_budget(size)
 
 
 @given(st.integers(1, 2**60))

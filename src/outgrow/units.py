@@ -1,10 +1,11 @@
 """How are bytes and seconds read, rounded and written? One parser and two printers for the whole package.
 
-A size is an int (bytes) or a string: "8GiB", "512 MiB" (powers of 1024), "8GB" (powers of 1000), "1e9".
+A size is a number of bytes or a string: "8GiB", "512 MiB" (powers of 1024), "8GB" (powers of 1000), "1e9".
 """
 
 import math
 import re
+from numbers import Real
 
 from outgrow.errors import InvalidQuantity
 
@@ -20,6 +21,8 @@ _SIZE = re.compile(r"\s*(-?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*
 
 _LEAST_BUDGET = MIB
 """No step trains in less, so less is a slip of the pen."""
+_MOST_BYTES = (1 << 63) - 1
+"""No address and no file is beyond."""
 
 
 def parse_bytes(size: float | str, *, what: str = "memory budget") -> int:
@@ -32,10 +35,12 @@ def parse_bytes(size: float | str, *, what: str = "memory budget") -> int:
     """
     if isinstance(size, str):
         number = _parse_text(size, what)
-    elif type(size) is int or (type(size) is float and size.is_integer()):
+    elif not isinstance(size, bool) and isinstance(size, Real) and -math.inf < size < math.inf:
         number = int(size)
     else:
-        raise InvalidQuantity(f'{what} {size!r} is not a size. Give an int or a string such as "8GiB".')
+        raise InvalidQuantity(f'{what} {size!r} is not a size. Give a number of bytes or a string such as "8GiB".')
+    if number > _MOST_BYTES:
+        raise InvalidQuantity(f"{what} is 8 EiB or more, too large to be a number of bytes.")
     if number <= 0:
         raise InvalidQuantity(f'{what} {size!r} is not positive. Give a size such as "8GiB".')
     return number
@@ -45,7 +50,8 @@ def parse_budget(size: float | str) -> int:
     """Return a memory budget in bytes. Raises `InvalidQuantity` as `parse_bytes` does, and for one below 1 MiB."""
     number = parse_bytes(size)
     if number < _LEAST_BUDGET:
-        meant = f"Did you mean {number}GiB?" if number < KIB else 'Give a size such as "8GiB".'
+        is_bare = number < KIB and not (isinstance(size, str) and size.strip()[-1].isalpha())
+        meant = f"Did you mean {str(size).strip()}GiB?" if is_bare else 'Give a size such as "8GiB".'
         raise InvalidQuantity(f"memory budget {size!r} is {format_bytes(number)}. {meant}")
     return number
 
@@ -56,9 +62,7 @@ def _parse_text(text: str, what: str) -> int:
     if match is None or factor is None:
         raise InvalidQuantity(f'{what} {text!r} is not a size. Write for example "8GiB", "512MiB" or "8GB".')
     number = float(match.group(1)) * factor
-    if not math.isfinite(number):
-        raise InvalidQuantity(f"{what} {text!r} is too large to be a number of bytes.")
-    return int(number)
+    return int(min(number, 2.0 * _MOST_BYTES))
 
 
 def round_up(number: int, multiple: int) -> int:

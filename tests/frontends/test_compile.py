@@ -780,7 +780,7 @@ def test_no_gradient_goes_back_into_a_step_that_is_over(compiled: Compile, monke
         (first + penalty).backward()
 
 
-@pytest.mark.parametrize("budget", ["8 bananas", "", 0, -1, "-1GiB", True, 1.5, None])
+@pytest.mark.parametrize("budget", ["8 bananas", "", 0, -1, "-1GiB", True, 0.5, None])
 @pytest.mark.parametrize("which", ["memory_budget", "disk_budget", "host_budget"])
 def test_a_budget_is_a_size(budget: object, which: str, disk_folder: Path) -> None:
     """What is no number of bytes is refused at once, by name."""
@@ -980,6 +980,13 @@ def test_an_optimizer_is_an_optimizer() -> None:
         compile_anything(job.step, model=job.model, optimizer=job.model.parameters(), memory_budget=AMPLE)
     with pytest.raises(TypeError, match=r"step .*function"):
         compile_anything(job.model(job.batches[0][0]), model=job.model, memory_budget=AMPLE)
+
+
+def test_a_mesh_is_a_mesh() -> None:
+    """What is no mesh is refused when the step is compiled."""
+    job = wide(layers=1)
+    with pytest.raises(TypeError, match=r"mesh is a int\. Give the DeviceMesh"):
+        compile_anything(job.step, model=job.model, optimizer=job.optimizer, memory_budget=AMPLE, mesh=2)
 
 
 def test_a_module_is_no_step() -> None:

@@ -66,10 +66,14 @@ class Received:
 class Workers:
     """The workers of a mesh of one dimension, as one of them sees them.
 
-    Raises `ValueError` for a mesh of more dimensions, or of which this process is no part.
+    Raises `ValueError` for a mesh of more dimensions, or of which this process is no part, and `TypeError` for none.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
+        if not isinstance(mesh, DeviceMesh):
+            raise TypeError(
+                f"mesh is a {type(mesh).__name__}. Give the DeviceMesh of the processes that share the step."
+            )
         if mesh.ndim != 1:
             raise ValueError(f"mesh has {mesh.ndim} dimensions. Give one of a single dimension, which outgrow divides.")
         if mesh.device_type != "cpu":
