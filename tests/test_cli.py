@@ -718,3 +718,24 @@ def test_nothing_fits_a_budget_below_every_floor(outgrow: Command, toy: Path) ->
     found = json.loads(out.read_text())
     assert found["largest"] is None
     assert [trial["value"] for trial in found["trials"]] == [1]
+
+
+def test_ctrl_c_waits_for_imports() -> None:
+    """Those of torch and NumPy end in errors of theirs where it strikes them."""
+    code = """
+import signal, sys
+from importlib.abc import MetaPathFinder
+from outgrow.cli import main
+
+class Interrupting(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "numpy":
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+sys.exit(main(sys.argv[1:]))
+"""
+    for arguments in (["plan", "none.py:none", "--memory-budget=1GiB"], ["machine"]):
+        process = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+        assert (process.returncode, process.stderr) == (130, "outgrow: interrupted\n")
