@@ -118,6 +118,18 @@ def chosen(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
     return torch.stack([item.double().square().sum() for item in found]).sum()
 
 
+def marked(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """A view of a larger mask is written, and looked at; so is a view of the view."""
+    large = mask[:, None].expand(ROWS, 2, LENGTH).double()
+    large, ones = large + 1, large[:, 1] > 0
+    marks = large[:, 1]
+    marks[ones] = 3.0
+    if (marks > 2).all():
+        return model(x).sum()
+    longest = marks.as_strided((ROWS,), (2 * LENGTH,), 2 * LENGTH - 1)
+    return model(x[:, 1:]).square().sum() if (longest > 2).any() else model(x * marks[:, :, None].float()).sum()
+
+
 def mask_of(*lengths: int) -> Tensor:
     return torch.arange(LENGTH) < torch.tensor(lengths)[:, None]
 
@@ -163,6 +175,7 @@ def losses(
         (compared, [(6, 6), (4, 2), (2, 5), (0, 0)], 4),
         (spelled, [(6, 6), (4, 2), (2, 5), (2, 6)], 3),
         (sized, [(6, 6), (4, 2), (2, 5)], 3),
+        (marked, [(6, 6), (6, 3), (4, 2), (6, 6), (2, 6), (2, 2)], 3),
         (kept, [(6, 6), (4, 2), (2, 5)], 1),
         (fractions_decide, [(6, 6), (4, 2), (2, 5)], 2),
         (cast, [(6, 6), (6, 6), (5, 5)], 2),

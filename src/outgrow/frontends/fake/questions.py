@@ -236,7 +236,10 @@ class Asking:
     def _written(
         self, func: object, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Iterator[tuple[Tensor, Result]]:
-        """Yield what a call writes, if it is written as a whole with what is followed, under each of its names."""
+        """Yield what a call writes, if it writes it with what is followed, under each of its names.
+
+        What lies otherwise in the memory of a view that is written is not followed any longer.
+        """
         leaves = leaves_of(args, kwargs)
         if not isinstance(func, OpOverload) or not self._is_followed(func, tensors_of(leaves), leaves):
             return
@@ -244,10 +247,8 @@ class Asking:
         if len(targets) != 1 or len(returns) != 1 or returns[0].alias_info is None:
             return
         (target,) = targets
-        names, form = self._sources.sharing(target), _form(target)
-        if target.nbytes == target.untyped_storage().nbytes() and all(_form(item) == form for item in names):
-            call = self._call(func, args, kwargs, target.nbytes)
-            yield from ((item, Result(call, 0)) for item in names)
+        call, form = self._call(func, args, kwargs, target.untyped_storage().nbytes()), _form(target)
+        yield from ((item, Result(call, 0)) for item in self._sources.sharing(target) if _form(item) == form)
 
     def _looked_at(
         self,
@@ -330,7 +331,13 @@ class Asking:
 
 
 def _form(tensor: Tensor) -> object:
-    return tensor.shape, tensor.stride(), tensor.dtype
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.is_conj(), tensor.is_neg()
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return a tensor that lies as this one does, in a copy of its memory."""
+    memory = tensor.untyped_storage().clone()
+    return tensor.new_empty(0).set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _needed(call: Call) -> tuple[Call, ...]:
@@ -361,7 +368,7 @@ def _answer(calls: Sequence[Call], *, read: Read, known: _Known, is_decision: bo
             if item not in known:
                 args, kwargs = pytree.tree_map_only((Given, Result), real, (item.args, item.kwargs))
                 if writes(item.operator):
-                    args, kwargs = exchanged((args, kwargs), Tensor.clone)
+                    args, kwargs = exchanged((args, kwargs), _copy)
                 known[item] = pytree.tree_leaves(item.operator(*args, **kwargs))
     (answer,) = known[calls[-1]]
     if is_decision:
