@@ -152,6 +152,18 @@ def test_data_that_is_written_in_place_may_be_set_to_itself() -> None:
     assert all(map(torch.equal, *left))
 
 
+def test_a_step_on_a_cpu_may_set_what_concerns_cudnn() -> None:
+    """As losses of CTC in transformers do."""
+
+    def body(_model: nn.Module, x: Tensor) -> Tensor:
+        with torch.backends.cudnn.flags(enabled=False):
+            scores = x.log_softmax(-1)[:, None]
+            return nn.functional.ctc_loss(scores, torch.tensor([[1]]), torch.tensor([2]), torch.tensor([1]))
+
+    assert "aten._log_softmax.default" in captured(body)
+    assert torch.backends.cudnn.enabled
+
+
 def test_a_gradient_of_a_copy_of_an_argument_is_captured() -> None:
     """As the refusal says."""
 

@@ -212,7 +212,7 @@ def _trace(
 ) -> Traced:
     before, owners = state_tensors(training), _owners(training)
     outside, intact = _found_outside(step, training, leaves, call_structure)
-    check_devices(before, leaves)
+    home = check_devices(before, leaves)
     _check_traceable(training)
     caches_casts = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
@@ -248,7 +248,7 @@ def _trace(
         attributes = stack.enter_context(attributes_kept(owners))
         stack.enter_context(nothing_drawn(step, owners, living))
         stack.enter_context(_side_effects_undone(training, twins, outside))
-        stack.enter_context(nothing_unseen(before, twins.twin))
+        stack.enter_context(nothing_unseen(before, twins.twin, home))
         twins.drawn = stack.enter_context(generator_traced())
         schedulers = stack.enter_context(schedulers_put_off())
         helpers = stack.enter_context(helpers_noted(_modules(owners), [*outside.modules(), *_modules(leaves)]))

@@ -19,8 +19,11 @@ _MOST_BYTES = 1 << 20
 """The largest tensor that a step on a GPU may make in memory of the CPU: numbers, not activations."""
 
 
-def check_devices(held: Mapping[StateSlot, Tensor], leaves: Sequence[object]) -> None:
-    """Raise `Uncapturable` for the first tensor of models, optimizers and arguments on a device that is not allowed."""
+def check_devices(held: Mapping[StateSlot, Tensor], leaves: Sequence[object]) -> torch.device:
+    """Return the device of a step with these tensors of models and optimizers, and these arguments.
+
+    Raises `Uncapturable` for the first of them on a device that is not allowed.
+    """
     batch = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     names = [(f"an argument of shape {tuple(leaf.shape)}", leaf.device) for leaf in batch]
     found = [(title(slot), tensor.device) for slot, tensor in held.items()]
@@ -33,6 +36,7 @@ def check_devices(held: Mapping[StateSlot, Tensor], leaves: Sequence[object]) ->
                 f"{name} is on {device}, and the model is on {home}; keep model and batch on one device, or divide the "
                 "step with a mesh"
             )
+    return home
 
 
 def device_of(devices: Iterable[torch.device]) -> torch.device:

@@ -4,7 +4,8 @@ tensor.data = ...   gives a tensor other memory, behind the back of autograd and
 set_, resize_       give what models, optimizers or the caller hold another size, where a plan has one for each;
                     a kernel may do so, too: observers of quantization make room for their channels
 x.grad              of an argument is found by the caller; a plan hands over what the step returns alone
-settings of torch   choose kernels; a plan runs under those of the caller
+settings of torch   choose kernels; a plan runs under those of the caller. Those of cuDNN choose none on a CPU, where
+                    losses of CTC in transformers switch it off, too
 torch.save          writes contents that are not there
 tensor.tolist()     and its like read contents without an operator, which a plan would not read again
 """
@@ -22,16 +23,20 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.user.devices import CPU
 from outgrow.frontends.user.state import BatchSlot, ConstantSlot, Slot, StateSlot, title
 
 Geometry: TypeAlias = tuple[object, ...]
 OBSERVING = frozenset({torch.ops.aten._fused_moving_avg_obs_fq_helper.default})
 """Operators that resize operands in their kernels alone."""
-_SETTINGS = (
-    (torch._C, "_set_mkldnn_enabled"),
+_OF_CUDNN = (
     (torch._C, "_set_cudnn_enabled"),
     (torch._C, "_set_cudnn_benchmark"),
     (torch._C, "_set_cudnn_deterministic"),
+)
+_SETTINGS = (
+    (torch._C, "_set_mkldnn_enabled"),
+    *_OF_CUDNN,
     (torch._C, "_set_deterministic_algorithms"),
     (torch._C, "_set_float32_matmul_precision"),
     (torch, "set_num_threads"),
@@ -51,10 +56,13 @@ _content: Any = torch._C.TensorBase.data
 
 
 @contextmanager
-def nothing_unseen(held: Mapping[StateSlot, Tensor], twin: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def nothing_unseen(
+    held: Mapping[StateSlot, Tensor], twin: Callable[[Tensor], Tensor], home: torch.device
+) -> Iterator[None]:
     """Refuse `tensor.data = ...`, settings of torch and reading contents, also where the step catches the refusal.
 
-    `held` are the tensors that a message can name, and `twin` gives what the step sees in place of one.
+    `held` are the tensors that a message can name, and `twin` gives what the step sees in place of one. The step is
+    that of a model on `home`.
     """
     refused: list[Uncapturable] = []
     own = get_ident()  # what others do meanwhile is no part of the step
@@ -94,7 +102,9 @@ def nothing_unseen(held: Mapping[StateSlot, Tensor], twin: Callable[[Tensor], Te
             stack.enter_context(patch.object(Tensor, name, read))
         stack.enter_context(patch.object(Tensor, "data", property(_content.__get__, set_content)))
         for (owner, name), message in _REFUSED.items():
-            stack.enter_context(patch.object(owner, name, _refusing(getattr(owner, name), partial(refuse, message))))
+            if home != CPU or (owner, name) not in _OF_CUDNN:
+                refusing = _refusing(getattr(owner, name), partial(refuse, message))
+                stack.enter_context(patch.object(owner, name, refusing))
         yield
     if refused:
         raise refused[0]
