@@ -16,6 +16,8 @@ from tests.frontends.fake.laid import Way, said, strides
 WAYS: dict[str, Way] = {
     **{name: getattr(F, name) for name in ("relu", "relu6", "elu", "selu", "celu", "hardswish", "hardsigmoid")},
     **{name: getattr(F, name) for name in ("softplus", "silu", "mish", "gelu", "leaky_relu", "logsigmoid", "tanh")},
+    "angle": torch.angle,
+    "angle of complex numbers": lambda x: torch.angle(torch.complex(x, x * 2)),
     "glu": lambda x: F.glu(x, 1),
     "logit": lambda x: torch.logit(x.sigmoid()),
     "roll": lambda x: x.roll((1, 2), (1, 2)),

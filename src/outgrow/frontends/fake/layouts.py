@@ -20,6 +20,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
+_ANGLE = torch.ops.aten.angle.default
+"""The result is contiguous if the operand is complex; else it keeps the operand's permutation."""
 _CONTIGUOUS = (
     torch.ops.aten.mse_loss_backward.default,
     torch.ops.aten.smooth_l1_loss_backward.default,
@@ -30,6 +32,7 @@ _CONTIGUOUS = (
     torch.ops.aten.pow.Scalar,
     torch.ops.aten.glu_backward.default,
     torch.ops.aten.grid_sampler_2d.default,
+    _ANGLE,
 )
 _LIKE_FIRST = (
     torch.ops.aten.div.Tensor_mode,
@@ -75,7 +78,11 @@ _GROUP_NORM_BACKWARD = torch.ops.aten.native_group_norm_backward.default
 _BATCH_NORM_BACKWARD, _IS_TRAINING = torch.ops.aten.native_batch_norm_backward.default, 7
 """Where it is told whether it is one of training: if not, a GPU's result is contiguous; a CPU's is like the input."""
 _BY_FORMAT = (torch.ops.aten.native_batch_norm.default, _BATCH_NORM_BACKWARD)
-_AS_TORCH_SAYS_ON_A_GPU = (torch.ops.aten.log_sigmoid_forward.default, torch.ops.aten.native_batch_norm.default)
+_AS_TORCH_SAYS_ON_A_GPU = (
+    torch.ops.aten.log_sigmoid_forward.default,
+    torch.ops.aten.native_batch_norm.default,
+    _ANGLE,
+)
 """Operators of which a GPU's kernel keeps the operand's permutation."""
 _SCATTERED = (
     torch.ops.aten.slice_scatter.default,
@@ -130,7 +137,8 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
         otherwise = _contiguous(first) if func is _GROUP_NORM_BACKWARD and is_on_cpu else first
         formed = first if position is None else _formed(args[position], otherwise)
         return (formed, *others) if isinstance(returned, Sequence) else formed
-    if func in _AS_TORCH_SAYS_ON_A_GPU and not is_on_cpu:
+    is_of_reals = func is _ANGLE and not (isinstance(args[0], Tensor) and args[0].is_complex())
+    if (func in _AS_TORCH_SAYS_ON_A_GPU and not is_on_cpu) or is_of_reals:
         return returned
     if func is _BATCH_NORM_BACKWARD and is_on_cpu:
         return (_suggested(args[1], first), *others)
