@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from weakref import ref
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -345,6 +346,26 @@ def test_floats_that_change_between_calls_have_the_bits_of_eager(
     check_bits_of_eager(train, compiled(1 << 30))
     (report,) = dynamo.parts().budgets
     assert len(report.parts) == kinds
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_random_numbers_of_numpy_are_those_of_eager(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:
+    """And those of torch beside them."""
+
+    class Masked(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            x = super().forward(x)
+            mask = torch.from_numpy(np.random.rand(*x.shape) < 0.5)  # noqa: NPY002 - as models draw
+            return F.dropout(x.masked_fill(mask, 0.0), 0.5)
+
+    left: list[list[Tensor]] = []
+    for make in (identity, compiled(AMPLE)):
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002 - as models draw
+        model = Masked(8, 8)
+        run = make(model)
+        left.append([run(torch.ones(4, 8)).detach() for _ in range(3)])
+    assert all(map(torch.equal, *left))
 
 
 def test_what_needs_a_content_in_a_part_is_not_told_to_plan_parts(

@@ -65,6 +65,8 @@ def backend(
 
 
 look_as_in_eager(backend)
+dynamo_config.use_numpy_random_stream = True
+"""Else Dynamo draws with torch's generator what a model draws with NumPy's, and seeds that in its place."""
 
 
 def _refused(error: Exception, *_args: object) -> object:
