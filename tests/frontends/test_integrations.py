@@ -24,7 +24,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(autouse=True)
-def known_machine(disk_folder: Path, monkeypatch: pytest.MonkeyPatch, planned_parts: None) -> Iterator[None]:  # noqa: ARG001
+def known_machine(
+    disk_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    planned_parts: None,  # noqa: ARG001
+    plans_found_quickly: None,  # noqa: ARG001
+) -> Iterator[None]:
     """A machine whose rates need no measuring, no known costs, and parts that run as planned."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
     monkeypatch.setattr(on_cpu, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))

@@ -130,6 +130,14 @@ def marked(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
     return model(x[:, 1:]).square().sum() if (longest > 2).any() else model(x * marks[:, :, None].float()).sum()
 
 
+def kinds(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """Each kind of a row by itself, and how many there are of it."""
+    lengths = mask.sum(1)
+    found, which, count = lengths.unique(return_inverse=True, return_counts=True)
+    each = [model(x[which == number]).square().mean() for number in range(len(found))]
+    return (torch.stack(each) * count * lengths.unique()).sum()
+
+
 def mask_of(*lengths: int) -> Tensor:
     return torch.arange(LENGTH) < torch.tensor(lengths)[:, None]
 
@@ -172,6 +180,7 @@ def losses(
         (each_cut, [(6, 1), (4, 2), (6, 1)], 2),
         (averaged, [(6, 6), (4, 2), (2, 5)], 1),
         (chosen, [(6, 6), (4, 2), (2, 4), (5, 5), (0, 6), (4, 2)], 4),
+        (kinds, [(6, 6), (4, 2), (3, 3), (2, 5)], 2),
         (compared, [(6, 6), (4, 2), (2, 5), (0, 0)], 4),
         (spelled, [(6, 6), (4, 2), (2, 5), (2, 6)], 3),
         (sized, [(6, 6), (4, 2), (2, 5)], 3),

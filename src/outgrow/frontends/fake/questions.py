@@ -10,7 +10,8 @@ the deterministic operators that make it of these, and what they answered. Befor
 arguments and buffers, and on what is outside by then. The captured step serves the call if all answers are the same,
 since then it goes the same way.
 
-How many elements a mask chooses is asked, too (`logits[mask]`, `mask.nonzero()`): the result has that size.
+How many elements a mask chooses is asked, too (`logits[mask]`, `mask.nonzero()`), and how many kinds there are
+(`labels.unique()`): the result has that size.
 
 A decision (`if`, `while`, `bool()`) is answered at once. What `item()` and `tolist()` give are scalars of the graph as
 long as the step only calculates with them (`loss / mask.sum().item()`), so that all calls share a plan. Where that does
@@ -42,7 +43,7 @@ _MOST_BYTES, _MOST_OPERATORS = 16 << 20, 512
 _MOST_BUFFER_BYTES = 1 << 16
 """A buffer that is larger is not looked at."""
 _NONZERO, _SELECT = torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default
-_COUNTED = {_NONZERO, _SELECT, torch.ops.aten.repeat_interleave.Tensor}
+_COUNTED = {_NONZERO, _SELECT, torch.ops.aten.repeat_interleave.Tensor, torch.ops.aten._unique2.default}
 """Operators whose results have as many entries, or rows, as the contents of their operands say."""
 _SIZE = torch.ops.aten.sym_size.int
 _LOOK = torch.ops.aten._local_scalar_dense.default
@@ -283,18 +284,18 @@ class Asking:
         tensors: Sequence[Tensor],
         run: Callable[[], object],
     ) -> object:
-        """Return a fake result of the size that the batch gives it, and ask for that size."""
+        """Return fake results of the sizes that the batch gives them, and ask for that of the first."""
         call = self._call(func, args, kwargs, 8 * sum(item.numel() * max(item.dim(), 1) for item in tensors))
         rows = Call(_SIZE, (Result(call, 0), 0), {}, 0, call.serial)
         calls = (*_needed(call), rows)
         if not self._has_room(calls):
             return run()
         self._asked(calls, is_decision=False)
-        (real,) = self._known[call]
-        assert isinstance(real, Tensor), "the operator gives one"
-        found = tensors[0].new_empty_strided(real.shape, real.stride(), dtype=real.dtype)
-        self._sources.note(found, Result(call, 0))
-        return found
+        reals = [real for real in self._known[call] if isinstance(real, Tensor)]
+        made = [tensors[0].new_empty_strided(real.shape, real.stride(), dtype=real.dtype) for real in reals]
+        for number, item in enumerate(made):
+            self._sources.note(item, Result(call, number))
+        return made[0] if len(func._schema.returns) == 1 else tuple(made)
 
     def _selected(self, values: Tensor, mask: Tensor, run: Callable[[], object]) -> object:
         """Return what a mask of the batch, or a known one, selects of other values: as many as it has that are true."""
