@@ -58,7 +58,7 @@ Command = Callable[..., Said]
 
 
 @pytest.fixture
-def outgrow(capsys: pytest.CaptureFixture[str]) -> Command:
+def outgrow(capsys: pytest.CaptureFixture[str], plans_found_quickly: None) -> Command:  # noqa: ARG001
     """Run a command in this process."""
 
     def run(*arguments: object) -> Said:

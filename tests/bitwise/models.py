@@ -93,7 +93,7 @@ def transformer() -> Workload:
         optimizer.step()
         return loss
 
-    texts = [torch.randint(0, 50, (32, 129)) for _ in range(2)]
+    texts = [torch.randint(0, 50, (16, 129)) for _ in range(2)]
     return Workload(model, optimizer, step, [(text[:, :-1], text[:, 1:]) for text in texts])
 
 

@@ -64,6 +64,7 @@ def workload():
     assert print_graph(capture_workload(function, {}).graph) == print_graph(real.graph)
 
 
+@pytest.mark.usefixtures("plans_found_quickly")
 def test_a_plan_says_what_training_would_take(tmp_path: Path) -> None:
     """Below what the step takes in core there is a plan within the budget, and nothing has been measured."""
     function = load_workload_function(f"{written(tmp_path)}:perceptron")

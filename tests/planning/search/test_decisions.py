@@ -1,5 +1,6 @@
 """A schedule keeps the capacity at every op, or there is none."""
 
+from dataclasses import replace
 from threading import Event
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from outgrow.analysis.cost import Cost
+from outgrow.analysis.liveness import peak_bytes
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, LinkRates, Machine
 from outgrow.ir.stand_ins import Leeway
@@ -15,6 +17,7 @@ from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Budget, Piece, Reuse, Stow, Swap
+from outgrow.planning.floor import floor_of
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import planned
@@ -136,19 +139,24 @@ def test_what_the_laws_refuse_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     graph=graphs(max_ops=14),
-    capacity=st.integers(2000, 12000),
+    share=st.floats(0.0, 1.0),
     half_duplex=st.booleans(),
     rule=st.sampled_from((FARTHEST, PARTLY)),
     headroom=st.sampled_from((0.0, 0.25)),
     data=st.data(),
 )
 def test_a_plan_is_as_quick_as_the_trial_that_it_comes_from(
-    graph: Graph, capacity: int, half_duplex: bool, rule: int, headroom: float, data: st.DataObject
+    graph: Graph, share: float, half_duplex: bool, rule: int, headroom: float, data: st.DataObject
 ) -> None:
-    """Copies stand in the order in which the trial made them; it keeps a turn for those that it calls off."""
+    """Copies stand in the order in which the trial made them; it keeps a turn for those that it calls off.
+
+    The budget lies between the floor and the peak in core.
+    """
     machine = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1000.0, 800.0, half_duplex=half_duplex))
-    problem = problem_of(graph, capacity, machine, minimum_bytes=4)
-    rewritten, free = free_rewrites(problem)
+    ample = problem_of(graph, 1 << 40, machine, minimum_bytes=4)
+    rewritten, free = free_rewrites(ample)
+    floor, peak = floor_of(ample, rewritten)[0], peak_bytes(graph, ample.workspace)
+    problem = replace(ample, budget=Budget(floor + int(share * (peak - floor))))
     board = Board(space_of(problem, rewritten), free, Event())
     board.is_wanted.set()
     count = len(board.space.start)
