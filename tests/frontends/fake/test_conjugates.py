@@ -43,6 +43,25 @@ def test_a_write_through_a_conjugate_is_refused() -> None:
         captured(step)
 
 
+def test_a_conjugate_may_be_copied() -> None:
+    """As into the other half of a spectrum; what is copied into may be no conjugate."""
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        whole = torch.zeros(4, 8, dtype=x.dtype)
+        whole[:, :4] = x
+        whole[:, 4:] = y.conj().flip(1)
+        return whole
+
+    def through(x: Tensor, y: Tensor) -> Tensor:
+        x = x * 2
+        x.conj().copy_(y.conj())
+        return x
+
+    assert captured(step)[-1] == "aten.copy_.default"
+    with pytest.raises(Uncapturable, match="gives a conjugate"):
+        captured(through)
+
+
 def test_a_conjugate_is_not_read_after_a_write_to_its_tensor() -> None:
     """In eager mode it would see the write; one that is not read any more does not matter, as of a weight."""
 

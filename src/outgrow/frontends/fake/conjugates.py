@@ -16,7 +16,7 @@ from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
 from outgrow.frontends.user.sharing import place
 
-_CONJUGATE = torch.ops.aten._conj.default
+_CONJUGATE, _COPY = torch.ops.aten._conj.default, torch.ops.aten.copy_.default
 _BATCHED = (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default)
 _BY_LIBRARY = frozenset(
     (
@@ -61,7 +61,8 @@ class Conjugates:
         tensors = tensors_of(leaves_of(args, kwargs))
         marked = [tensor for tensor in tensors if place(tensor) in self._made]
         is_resolved = func not in _BY_LIBRARY or (func in _BATCHED and all(t.device.type == "cpu" for t in marked))
-        if marked and (writes(func) or not is_resolved):
+        is_copied = func is _COPY and place(tensors[0]) not in self._made
+        if marked and ((writes(func) and not is_copied) or not is_resolved):
             raise Uncapturable(
                 f"the step gives a conjugate of shape {tuple(marked[0].shape)} to {func}, which takes it by a mark "
                 "that no plan can hold; write the product for real and imaginary parts, or as torch.bmm on a CPU"
