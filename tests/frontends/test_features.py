@@ -19,6 +19,7 @@ from outgrow.planning.search import search
 from outgrow.runtime.medium import OnDisk
 from outgrow.runtime.spill import Spill
 from tests.frontends.features import Make, by, named
+from tests.frontends.lowering.test_fusing import check_fusions
 from tests.frontends.steps import Job
 from tests.frontends.within import SHARES, Within, differences, eager, left_by
 
@@ -41,13 +42,15 @@ def spill(disk_folder: Path) -> Iterator[Spill]:
 def test_a_feature_has_the_bits_of_eager_at_every_budget(
     name: str, make: Make, spill: Spill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What steps return, state, rates and generator after three batches."""
+    """What steps return, state, rates and generator after three batches. Their ops can be fused."""
     monkeypatch.setattr(search, "_MOST_TRIALS", TRIALS)
     expected, captured = left_by(make, eager), dict[Hashable, list[Captured]]()
     for share in SHARES:
         within = Within(share, spill, captured=captured)
         assert differences(left_by(make, within), expected) == [], (name, share)
         assert within.is_rewritten == (share < 1.0 and name not in FLAT), (name, share)
+    for ready in within.ready.values():
+        check_fusions(ready.captured.graph)
 
 
 def _seeded(_job: Job, x: Tensor, _y: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,7 +11,6 @@ from outgrow.frontends.lowering.fusing import Fusion, fused, fusions
 from outgrow.frontends.tracing.capture import capture
 from outgrow.ir.graph import Graph, Op
 from outgrow.ir.verify import verify
-from tests.frontends.features import Make, named
 
 ROWS, WIDTH = 4, 8
 
@@ -29,6 +27,22 @@ def operators(found: list[Fusion]) -> list[list[str]]:
 
 def _named(_fusion: Fusion) -> str:
     return "aten.outer.default"
+
+
+def check_fusions(graph: Graph) -> None:
+    """Its fusions make a graph whose results, state and inputs are its own, and whose ops are fewer, each in one."""
+    found = fusions(graph)
+    one = fused(graph, found, _named)
+    verify(one)
+    joined = [op for fusion in found for op in fusion.ops]
+    assert len({op.name for op in joined}) == len(joined)
+    assert len(one.ops) == len(graph.ops) - len(joined) + len(found)
+    assert one.results == graph.results
+    assert _of_the_step(one) == _of_the_step(graph)
+
+
+def _of_the_step(graph: Graph) -> set[str]:
+    return {name for name, storage in graph.storages.items() if storage.is_persistent}
 
 
 def test_a_chain_is_one_fusion() -> None:
@@ -79,26 +93,6 @@ def test_an_op_between_divides() -> None:
     written = {op.name for op in graph.ops if set(graph.written(op)) & {"model.weight", "model.weight.exp_avg"}}
     assert written
     assert not written & {op.name for fusion in fusions(graph) for op in fusion.ops}
-
-
-@pytest.mark.parametrize(("name", "make"), list(named()), ids=[name for name, _ in named()])
-def test_a_graph_of_fusions_is_valid(name: str, make: Make) -> None:
-    """Its results, its state and what it takes in are those of the step; its ops are fewer, each in one fusion."""
-    torch.manual_seed(0)
-    job = make()
-    graph = capture(job.step, job.models, job.optimizers, job.batch()).graph
-    found = fusions(graph)
-    one = fused(graph, found, _named)
-    verify(one)
-    joined = [op for fusion in found for op in fusion.ops]
-    assert len({op.name for op in joined}) == len(joined), name
-    assert len(one.ops) == len(graph.ops) - len(joined) + len(found)
-    assert one.results == graph.results
-    assert _of_the_step(one) == _of_the_step(graph)
-
-
-def _of_the_step(graph: Graph) -> set[str]:
-    return {name for name, storage in graph.storages.items() if storage.is_persistent}
 
 
 def test_ops_of_a_fusion_keep_their_order() -> None:
