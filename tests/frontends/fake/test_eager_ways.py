@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.twice import IS_OLD
 from outgrow.frontends.tracing.capture import capture
 from outgrow.frontends.user.state import Training
 from tests.frontends.bits import same_bits
@@ -106,6 +107,7 @@ def test_labels_may_be_bytes(shape: tuple[int, ...], way: int) -> None:
     check(lambda x: LOSSES[way](x, target), torch.randn(shape))
 
 
+@pytest.mark.skipif(IS_OLD, reason="torch 2.13 and newer")
 @pytest.mark.parametrize("zeros", [0, 1, 2])
 @pytest.mark.parametrize("way", [lambda x: x.prod(), lambda x: x.prod(-1)])
 def test_a_product_is_differentiated_twice(way: Way, zeros: int) -> None:
@@ -128,7 +130,14 @@ ONCE: tuple[Way, ...] = (
 )
 
 
-@pytest.mark.parametrize("way", ONCE)
+@pytest.mark.skipif(not IS_OLD, reason="older than torch 2.13")
+@pytest.mark.parametrize(("way", "times"), [(lambda x: x.cumprod(0), 1), (lambda x: x.prod(), 2)])
+def test_an_older_torch_traces_other_bits(way: Way, times: int) -> None:
+    with pytest.raises(Uncapturable, match=r"test_eager_ways.py:\d+: .*the gradient of torch\.(cum)?prod"):
+        left(way, torch.rand(4, 4) + 0.5, times=times, captured=True)
+
+
+@pytest.mark.parametrize("way", ONCE[2:] if IS_OLD else ONCE)
 def test_a_gradient_that_may_not_be_differentiated_again(way: Way) -> None:
     """It is refused, in the user's line; once it has the bits of eager."""
     x = torch.rand(4, 4) + 0.5

@@ -54,7 +54,7 @@ from outgrow.frontends.fake.labels import OPERATORS, nll_loss
 from outgrow.frontends.fake.onehot import ONE_HOT
 from outgrow.frontends.fake.products import product
 from outgrow.frontends.fake.smoothing import cross_entropy_loss
-from outgrow.frontends.fake.twice import once
+from outgrow.frontends.fake.twice import IS_OLD, once
 from outgrow.frontends.fake.uncast import UNCAST
 from outgrow.frontends.fake.values import VALUES
 from outgrow.frontends.user.guards import Symbols
@@ -62,7 +62,8 @@ from outgrow.frontends.user.refusals import is_of_a_library
 from outgrow.frontends.user.sharing import place
 
 _ONCE = {name: once(name, getattr(torch, name)) for name in ("cumprod", "det")}
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"prod": product, "masked_fill": filled, **EXTREMES, **_ONCE}
+_PROD = once("prod", product) if IS_OLD else product
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"prod": _PROD, "masked_fill": filled, **EXTREMES, **_ONCE}
 
 
 _own_list = FakeTensor.tolist

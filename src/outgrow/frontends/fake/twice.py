@@ -2,7 +2,7 @@
 
 In eager mode torch looks at the matrix, or for zeros among the factors, and takes a way that it takes back as well.
 While a step is traced it cannot look, and goes another way, with other bits, or with NaN where eager has none. Where
-the gradient is not differentiated again, both ways are one.
+the gradient is not differentiated again, both ways are one; that of cumulative products, since torch 2.13 alone.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.products import is_transformed
 from outgrow.frontends.user.refusals import DROP_IN, present_line
 
+IS_OLD = TorchVersion(torch.__version__) < "2.13"
+"""Whether the gradient of cumulative products has other bits where it is traced, and so the second one of products."""
+_OLD = "the gradient of {} has other bits where it is traced by a torch older than 2.13; {}"
 _REFUSED = (
     "the gradient of {} is itself differentiated (create_graph=True), where eager mode looks at what is in the tensor "
     "to choose a way; {}"
@@ -23,6 +27,7 @@ _REFUSED = (
 _OTHERWISE = {
     "cumprod": "multiply by exp() of a cumsum() of logarithms, or detach what needs no second derivative",
     "det": "take torch.linalg.slogdet, or detach what needs no second derivative",
+    "prod": "take torch 2.13 or newer, or detach what needs no second derivative",
 }
 
 
@@ -44,6 +49,7 @@ def once(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(name: str, _arriving: object) -> None:
-    if torch.is_grad_enabled():
-        what = _REFUSED.format(f"torch.{name}", _OTHERWISE[name])
+    if torch.is_grad_enabled() or (IS_OLD and name == "cumprod"):
+        why = _REFUSED if torch.is_grad_enabled() else _OLD
+        what = why.format(f"torch.{name}", _OTHERWISE[name])
         raise Uncapturable(f"{present_line()}: {what}{DROP_IN}")
