@@ -55,6 +55,31 @@ class Powers(nn.Module):
         return (x * x) @ self.linear.weight * x
 
 
+class Moments(nn.Module):
+    """One operator reads what a first part makes, or a weight, and gives two results, which other code reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x @ self.weight
+        torch._dynamo.graph_break()
+        variance, mean = torch.var_mean(x, 1)
+        torch._dynamo.graph_break()
+        return torch.std_mean(self.weight * variance.tanh().sum() + mean.sin().sum(), 0)
+
+
+def test_an_operator_that_gives_several_results() -> None:
+    """What it adds to the gradient of its input is added once, wherever results are read."""
+
+    def train(model: Callable[..., Any]) -> None:
+        deviation, mean = model(rows())
+        (deviation.square().sum() + mean.sin().sum()).backward()
+
+    same(Moments(), train)
+
+
 def test_a_residual_across_parts() -> None:
     """Each part, and the loop, adds to what has arrived."""
 
@@ -101,3 +126,5 @@ def test_addends_are_those_of_autograd_in_its_order() -> None:
     assert all(map(torch.equal, of_x, (x.exp() * y, x.cos())))
     assert all(map(torch.equal, of_y, [1 + x.exp()]))
     assert [len(of_x), len(of_y), len(of_z)] == [2, 1, 0]
+    results = torch.var_mean(x)
+    assert [len(found) for found in addends(results, [get_gradient_edge(x)], [torch.ones(())] * 2)] == [1]

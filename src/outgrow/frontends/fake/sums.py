@@ -110,10 +110,10 @@ def _lie_alike(one: Tensor, other: Tensor) -> bool:
 
 
 def inner_nodes(outputs: Sequence[Tensor | GradientEdge]) -> Iterator[Node]:
-    """Yield the nodes of a backward pass, except leaves."""
+    """Yield each node of a backward pass once, except leaves; an operator may give several outputs."""
     edges = [item if isinstance(item, GradientEdge) else get_gradient_edge(item) for item in outputs if _begins(item)]
-    waiting = [edge.node for edge in edges]
-    known = set(waiting)
+    known = {edge.node for edge in edges}
+    waiting = [*known]
     while waiting:
         node = waiting.pop()
         after = {found for found, _ in node.next_functions if found is not None} - known
