@@ -112,8 +112,8 @@ def _lie_alike(one: Tensor, other: Tensor) -> bool:
 def inner_nodes(outputs: Sequence[Tensor | GradientEdge]) -> Iterator[Node]:
     """Yield each node of a backward pass once, except leaves; an operator may give several outputs."""
     edges = [item if isinstance(item, GradientEdge) else get_gradient_edge(item) for item in outputs if _begins(item)]
-    known = {edge.node for edge in edges}
-    waiting = [*known]
+    waiting = list(dict.fromkeys(edge.node for edge in edges))
+    known = set(waiting)
     while waiting:
         node = waiting.pop()
         after = {found for found, _ in node.next_functions if found is not None} - known
