@@ -2,13 +2,21 @@
 
 So autograd knows that they share memory: a later write to one, in place, is in the history of the other, and their
 versions are one.
+
+A view whose input the part reads otherwise, too, gets its gradient by the part nonetheless (`views_read`): in eager
+mode what arrives for it is added up with what the part adds to it, and the sum arrives at the input in its turn.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from torch import Tensor
+from torch._C import _autograd
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from outgrow.frontends.fake.sums import inner_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,20 @@ def made_of(args: Sequence[object], results: Sequence[object]) -> tuple[object, 
     return tuple(item.of(args) if isinstance(item, SameAs | ViewOf) else item for item in results)
 
 
-def aliases(results: Sequence[object], inputs: Sequence[object]) -> Mapping[int, ViewOf]:
+def may_be_written(views: Mapping[int, ViewOf], results: Sequence[object], args: Sequence[object]) -> None:
+    """Let results of a part that are views of its inputs be written in place, as far as the inputs may be.
+
+    Autograd forbids it for views that a function with several results makes, since it cannot know their histories.
+    """
+    for number, view in views.items():
+        item, base = results[number], args[view.input]
+        assert isinstance(item, Tensor), "it is a view"
+        assert isinstance(base, Tensor), "it has one"
+        default = _autograd.CreationMeta.DEFAULT
+        _autograd._set_creation_meta(item, _autograd._get_creation_meta(base) if base._is_view() else default)
+
+
+def aliases(results: Sequence[object], inputs: Sequence[object]) -> dict[int, ViewOf]:
     """Return, by the numbers of results, those that are views of inputs which autograd differentiates like these."""
     bases = {id(item): at for at, item in enumerate(inputs) if isinstance(item, Tensor) and not item.is_inference()}
     found: dict[int, ViewOf] = {}
@@ -73,6 +94,20 @@ def aliases(results: Sequence[object], inputs: Sequence[object]) -> Mapping[int,
             offset = int(item.storage_offset() - base.storage_offset())
             found[number] = ViewOf(at, tuple(item.shape), tuple(item.stride()), offset)
     return found
+
+
+def views_read(results: Sequence[object], views: Mapping[int, ViewOf], leaves: Mapping[int, GradientEdge]) -> set[int]:
+    """Return the numbers of the views of which a part reads the input otherwise, too, for something with a gradient.
+
+    `leaves` are where gradients of the inputs arrive, by their numbers. Where a view is all that is read of an input,
+    its gradient arrives as in eager mode past the part.
+    """
+    found = {number: view for number, view in views.items() if view.input in leaves}
+    others = [item for at, item in enumerate(results) if at not in views and isinstance(item, Tensor)]
+    edges = [get_gradient_edge(item) for item in others if item.requires_grad]
+    read = {edge.node for edge in edges} | {after for node in inner_nodes(edges) for after, _ in node.next_functions}
+    counts = Counter(view.input for view in found.values())
+    return {number for number, view in found.items() if counts[view.input] > 1 or leaves[view.input].node in read}
 
 
 def _order(base: Tensor, shape: Sequence[int], strides: Sequence[int]) -> list[int] | None:

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.parts.addends import addends
-from outgrow.frontends.parts.aliases import SameAs, aliases
+from outgrow.frontends.parts.aliases import SameAs, aliases, views_read
 from outgrow.frontends.user.unseen import Geometry, geometry
 from outgrow.ir.graph import Graph, Op
 
@@ -106,12 +106,17 @@ def joint(module: fx.GraphModule, args: Sequence[object], arriving: Arriving | N
         before = [_history(item) for item in primals]
         lying = [geometry(item) if isinstance(item, Tensor) else () for item in primals]
         pairs = zip(primals, wanted, strict=True)
-        leaves = [get_gradient_edge(item) for item, is_wanted in pairs if is_wanted and isinstance(item, Tensor)]
+        leaves = {
+            at: get_gradient_edge(item)
+            for at, (item, is_wanted) in enumerate(pairs)
+            if is_wanted and isinstance(item, Tensor)
+        }
         results: list[Any] = list(module(*primals))
         _check_memory(module, primals, lying)
         written = _written(module, args, primals, before)
         over = {id(primals[at]): SameAs(at) for at in written}
         views = aliases(results, [None if at in written else item for at, item in enumerate(primals)])
+        through = {at: views.pop(at) for at in views_read(results, views, leaves)}
         results = [views.get(at, over.get(id(item), item)) for at, item in enumerate(results)]
         results += [primals[at] for at in written]
         differentiable = [at for at, item in enumerate(results) if isinstance(item, Tensor) and item.requires_grad]
@@ -125,8 +130,9 @@ def joint(module: fx.GraphModule, args: Sequence[object], arriving: Arriving | N
         tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
         gradients = torch.ops.outgrow.elsewhere(tensors, differentiable, strides)
         with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
-            found = addends([results[at] for at in differentiable], leaves, gradients)
-        return [item.detach() if isinstance(item, Tensor) else item for item in results], found, written
+            found = addends([results[at] for at in differentiable], [*leaves.values()], gradients)
+        returned = [through.get(at, item) for at, item in enumerate(results)]
+        return [item.detach() if isinstance(item, Tensor) else item for item in returned], found, written
 
     return both
 

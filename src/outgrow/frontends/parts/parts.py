@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from outgrow.errors import Infeasible, OutOfTurn, Uncapturable
 from outgrow.frontends.lowering.inductor import by_kernels
-from outgrow.frontends.parts.aliases import made_of
+from outgrow.frontends.parts.aliases import made_of, may_be_written
 from outgrow.frontends.parts.ample import with_room_for
 from outgrow.frontends.parts.arrivals import Arrival, Beginning, Foretold, arrival_of, begin_alike
 from outgrow.frontends.parts.between import Version, note_writes, versions
@@ -108,6 +108,7 @@ class Part:
             found = _Pair.apply(asked.without_history(), *asked.differentiated(), *_again(ready, args))
             asked.versions.extend(_versions(ready, args, found))  # by now autograd has raised those of written inputs
             results = found[: len(found) - len(asked.written)]
+            may_be_written(ready.views, results, args)
             return made_of(args, results)
         waiting = Waiting(asked.shared, asked.ready, asked.others_bytes, asked.args)
         with waiting.ended_by_errors():
@@ -298,6 +299,8 @@ class _Pair(torch.autograd.Function):
             there, _ = returned(ready, waiting.run)
             there = [*there[: len(there) - len(written)], *(args[at] for at in written)]
             results = [plain(item) for item in there]  # a run that knew its backward pass would live for ever
+            for at, view in ready.views.items():
+                results[at] = view.of(given)
             results[len(results) - len(written) :] = [given[at] for at in written]
             ctx.mark_dirty(*(given[at] for at in written))
             closed = [item for at, item in enumerate(results) if isinstance(item, Tensor) and at not in ready.open]

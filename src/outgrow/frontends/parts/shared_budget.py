@@ -17,11 +17,13 @@ from functools import cached_property
 from itertools import count
 from weakref import WeakSet, WeakValueDictionary
 
+import torch.utils._pytree as pytree
 from torch import Tensor
 
 from outgrow.analysis.cost import Cost, cost_key
 from outgrow.analysis.timeline import Lane, Trace, memory_over_time
 from outgrow.errors import Infeasible
+from outgrow.frontends.parts.aliases import ViewOf
 from outgrow.frontends.parts.arrivals import Arrival, telling
 from outgrow.frontends.parts.between import Between, between
 from outgrow.frontends.parts.casts import Casts, cast_inputs
@@ -180,6 +182,13 @@ class Ready:
         numbers, call = open_results(hole_of(self.captured.graph)), self.program.instructions[self.hole or 0]
         assert isinstance(call, Call), "the hole is a call"
         return dict(zip(numbers, (result for result in call.results if result is not None), strict=True))
+
+    @cached_property
+    def views(self) -> dict[int, ViewOf]:
+        """The results that are views of inputs, and get their gradients by the part."""
+        returned = self.captured.returned
+        results, *_ = pytree.tree_unflatten(returned.leaves, returned.structure)
+        return {at: results[at] for at in self.open if isinstance(results[at], ViewOf)}
 
     @cached_property
     def casts(self) -> tuple[int, ...]:
