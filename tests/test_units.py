@@ -16,7 +16,7 @@ from outgrow.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds, pars
     [
         ("8GiB", 8 * GIB), ("512 MiB", 512 * MIB), ("8GB", 8 * 10**9), ("1e9", 10**9), (".5k", KIB // 2),
         ("2t", 2 * TIB), ("  7b ", 7), (4096, 4096), (1e9, 10**9),
-        (0.7 * 1001, 700), (Fraction(9, 2), 4),
+        (0.7 * 10_001, 7000), (Fraction(9001, 2), 4500),
     ],
 )  # fmt: skip
 def test_a_size_is_a_number_with_a_unit(text: float | str, size_bytes: int) -> None:
@@ -25,7 +25,7 @@ def test_a_size_is_a_number_with_a_unit(text: float | str, size_bytes: int) -> N
 
 
 @pytest.mark.parametrize(
-    "size", ["8 bananas", "", "GiB", "-1GiB", "0", 0, -1, True, 0.5, math.nan, math.inf, 1j, None, "1e999", 1e300]
+    "size", ["8 bananas", "", "GiB", "-1GiB", "0", 0, -1, True, 1.5, 0.5, math.nan, math.inf, 1j, None, "1e999", 1e300]
 )
 def test_what_is_not_a_positive_size_is_refused(size: object) -> None:
     """The refusal is a ValueError that names what was asked and shows what a size looks like."""
@@ -47,7 +47,7 @@ def test_a_size_below_a_byte_is_not_positive(size: float | str) -> None:
     [
         ("3", "'3' is 3 B. Did you mean 3GiB?"),
         (512, "512 is 512 B. Did you mean 512GiB?"),
-        (1.5, "1.5 is 1 B. Did you mean 1.5GiB?"),
+        (2000.5, "2000.5 is 2.0 KiB. Give a size"),
         ("1kb", "'1kb' is 1000 B. Give a size"),
         ("2KiB", "'2KiB' is 2.0 KiB. Give a size"),
     ],

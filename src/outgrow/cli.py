@@ -16,13 +16,13 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from outgrow import __version__
 from outgrow.commands.machine import list_machines, measure_machine, show_machine
 from outgrow.errors import InvalidGraph, InvalidMachine, InvalidQuantity, OutgrowError
 from outgrow.frontends.preparing.machines import described_machine, machine_names, names_a_file, require_known
+from outgrow.frontends.user.signals import signals_waiting
 from outgrow.ir.machine import Machine
 from outgrow.planning.names import KERNELS, PLANNER_NAMES, SOLVER_SECONDS
 from outgrow.remarks import Remark
@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace, tell: Narrator) -> None:
         _run_machine(options, tell)
         return
     machine = None if options.machine is None else described_machine(options.machine)
-    with _interrupted_later():
+    with signals_waiting():  # torch goes on without what an interrupted import lacks, and fails later
         from outgrow.commands import fit, partition, plan, train  # noqa: PLC0415  # torch takes seconds, and wrong usage is told without it
 
     match options.command:
@@ -114,23 +114,6 @@ def _run(options: argparse.Namespace, tell: Narrator) -> None:
             partition.divide(_job(options, machine), options.workers, tell, verify=options.verify)
         case _:
             plan.explain(options.plan, tell)
-
-
-@contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of imports: torch goes on without what an interrupted one lacks, and fails later."""
-    noted: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler or current_thread() is not main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if noted:
-        raise KeyboardInterrupt
 
 
 def _job(options: argparse.Namespace, machine: Machine | None) -> "Job":
@@ -157,7 +140,7 @@ def _run_machine(options: argparse.Namespace, tell: Narrator) -> None:
     elif options.name is not None:
         show_machine(options.name, tell)
     else:
-        with _interrupted_later():
+        with signals_waiting():
             import_module("outgrow.frontends.preparing.measure")
         measure_machine(options.device, options.offload_dir, options.out, tell)
 

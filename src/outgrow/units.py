@@ -35,7 +35,7 @@ def parse_bytes(size: float | str, *, what: str = "memory budget") -> int:
     """
     if isinstance(size, str):
         number = _parse_text(size, what)
-    elif not isinstance(size, bool) and isinstance(size, Real) and -math.inf < size < math.inf:
+    elif not isinstance(size, bool) and isinstance(size, Real) and _is_whole_or_large(size):
         number = int(size)
     else:
         raise InvalidQuantity(f'{what} {size!r} is not a size. Give a number of bytes or a string such as "8GiB".')
@@ -54,6 +54,11 @@ def parse_budget(size: float | str) -> int:
         meant = f"Did you mean {str(size).strip()}GiB?" if is_bare else 'Give a size such as "8GiB".'
         raise InvalidQuantity(f"memory budget {size!r} is {format_bytes(number)}. {meant}")
     return number
+
+
+def _is_whole_or_large(size: float) -> bool:
+    """Whether a number is one of bytes: a fraction of a byte is a slip of the pen below a KiB, and no matter above."""
+    return -math.inf < size < math.inf and (size >= KIB or size == int(size))
 
 
 def _parse_text(text: str, what: str) -> int:

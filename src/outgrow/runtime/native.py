@@ -80,11 +80,12 @@ def load_from(path: Path, source: Source, kind: type[ctypes.CDLL] = ctypes.CDLL)
         except OSError:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
-    with _folder_beside(path) or tempfile.TemporaryDirectory() as folder:
+    beside = _folder_beside(path)
+    with beside or tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / path.name
         subprocess.run(command(source, made), check=True, capture_output=True, timeout=_BUILD_SECONDS)
         library = kind(str(made), use_errno=True)
-        if made.parent.parent == path.parent:
+        if beside is not None:
             made.replace(path)  # it appears whole or not at all
         return library
 

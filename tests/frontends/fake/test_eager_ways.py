@@ -133,6 +133,7 @@ ONCE: tuple[Way, ...] = (
 @pytest.mark.skipif(not IS_OLD, reason="older than torch 2.13")
 @pytest.mark.parametrize(("way", "times"), [(lambda x: x.cumprod(0), 1), (lambda x: x.prod(), 2)])
 def test_an_older_torch_traces_other_bits(way: Way, times: int) -> None:
+    """It is refused, in the user's line."""
     with pytest.raises(Uncapturable, match=r"test_eager_ways.py:\d+: .*the gradient of torch\.(cum)?prod"):
         left(way, torch.rand(4, 4) + 0.5, times=times, captured=True)
 

@@ -19,7 +19,10 @@ from outgrow.frontends.user.refusals import DROP_IN, present_line
 
 IS_OLD = TorchVersion(torch.__version__) < "2.13"
 """Whether the gradient of cumulative products has other bits where it is traced, and so the second one of products."""
-_OLD = "the gradient of {} has other bits where it is traced by a torch older than 2.13; {}"
+_OLD = (
+    "the gradient of torch.cumprod has other bits where it is traced by a torch older than 2.13; take a newer one, or "
+    "multiply by exp() of a cumsum() of logarithms"
+)
 _REFUSED = (
     "the gradient of {} is itself differentiated (create_graph=True), where eager mode looks at what is in the tensor "
     "to choose a way; {}"
@@ -49,7 +52,8 @@ def once(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(name: str, _arriving: object) -> None:
-    if torch.is_grad_enabled() or (IS_OLD and name == "cumprod"):
-        why = _REFUSED if torch.is_grad_enabled() else _OLD
-        what = why.format(f"torch.{name}", _OTHERWISE[name])
+    if torch.is_grad_enabled():
+        what = _REFUSED.format(f"torch.{name}", _OTHERWISE[name])
         raise Uncapturable(f"{present_line()}: {what}{DROP_IN}")
+    if IS_OLD and name == "cumprod":
+        raise Uncapturable(f"{present_line()}: {_OLD}{DROP_IN}")
