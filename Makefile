@@ -38,9 +38,10 @@ demo: install ## train the 3D U-Net on a whole 192^3 brain in a third of its mem
 test: check compiled ## check, and run the tests
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
-compiled: install ## compile what searches for plans, so that no test waits for it
+compiled: install ## compile what searches for plans, and what tests import, so that no test waits for it
 	@$(BIN)/outgrow plan examples/brain_unet3d.py:workload --set size=64 --machine xeon-2core-disk \
 		--memory-budget 150MiB >/dev/null
+	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
 hunt: install ## run the tests of generated graphs with new examples
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m hypothesis --hypothesis-profile new

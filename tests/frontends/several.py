@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.multiprocessing.spawn import start_processes
 
+from tests.children import LOADED
+
 MOST_WAITED = timedelta(seconds=120)
 """Nobody waits longer for another process."""
-LOADED = ["outgrow.frontends.compile", "outgrow.frontends.workloads.loading"]
-"""What takes a process seconds to import is imported once; each is forked from there, before there is any thread."""
 Work = Callable[[DeviceMesh, Path], Any]
 """What each process does with the mesh and a folder of all; a function of a module, that returns plain data."""
 

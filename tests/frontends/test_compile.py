@@ -6,7 +6,6 @@ import errno
 import gc
 import math
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -40,6 +39,7 @@ from outgrow.runtime.recording import Recording
 from outgrow.runtime.rerun import Rerun
 from outgrow.runtime.spill import Spill
 from outgrow.units import MIB
+from tests.children import ran
 from tests.frontends.training import WIDTH, Job, Left, Scenario, Step, batch, differences, left, left_by, wide
 from tests.runtime.memory import open_spill_files
 
@@ -539,8 +539,7 @@ def test_a_forked_process_is_refused_and_the_other_one_goes_on(
     disk_folder: Path,
 ) -> None:
     """The child has no threads that copy, and the file is its parent's; it does not hang, and writes nothing."""
-    arguments = [sys.executable, "-c", FORKED, str(disk_folder)]
-    found = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=300)
+    found = ran(FORKED, disk_folder, seconds=300)
     assert found.stdout == "went on\n", found.stderr
 
 

@@ -1,7 +1,5 @@
 """Every planner gives, for every graph and every feasible budget, a plan that is valid and within the budget."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -25,6 +23,7 @@ from outgrow.planning.planner import planned, with_a_plan
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws, verified, verify_derived
 from outgrow.simulation import replay
+from tests.children import ran
 from tests.graphs import graphs
 
 MACHINE = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1000.0, 800.0, half_duplex=False))
@@ -250,9 +249,7 @@ print("bore it")
 
 def test_the_search_bears_interrupts() -> None:
     """Ctrl-C ends it wherever it strikes, compiled code included, and the next search is as ever."""
-    found = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=300
-    )
+    found = ran(INTERRUPTED, seconds=300)
     assert found.stdout == "bore it\n", found.stderr
 
 

@@ -1,12 +1,11 @@
 """Memory is used again: no byte is lost, no two tensors share one, and nothing is taken beyond what was live."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from outgrow.runtime import arena, native
+from tests.children import ran
 
 FUZZ = """
 import random
@@ -89,9 +88,7 @@ needs_compiler = pytest.mark.skipif(arena._library() is None, reason="no C++ com
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_byte_is_lost_and_nothing_is_kept_beyond_the_most_that_was_live(seed: int) -> None:
     """Tensors and blocks of many sizes come and go, in pieces, whole, and lent in part; each keeps its bytes."""
-    found = subprocess.run(
-        [sys.executable, "-c", FUZZ, str(seed)], capture_output=True, text=True, check=False, timeout=120
-    )
+    found = ran(FUZZ, seed)
     assert found.stdout == "sound\n", found.stderr
 
 
@@ -127,7 +124,7 @@ print("used again")
 @needs_compiler
 def test_a_tensor_takes_the_memory_of_the_last_that_died() -> None:
     """The same size takes the same place; other sizes take the same pages."""
-    found = subprocess.run([sys.executable, "-c", REUSE], capture_output=True, text=True, check=False, timeout=120)
+    found = ran(REUSE)
     assert found.stdout == "used again\n", found.stderr
 
 
@@ -336,8 +333,7 @@ print(seen)
 @pytest.mark.parametrize("memory", [pytest.param("arena", marks=needs_compiler), "torch"])
 def test_a_part_of_a_storage_leaves_and_comes_back(memory: str, disk_folder: Path) -> None:
     """20 of its 32 MiB are free for others meanwhile, and the step computes the same."""
-    command = [sys.executable, "-c", PARTLY, str(disk_folder), memory]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    found = ran(PARTLY, disk_folder, memory)
     assert found.returncode == 0, found.stderr
     assert found.stdout == "[20]\n"
 
@@ -345,9 +341,7 @@ def test_a_part_of_a_storage_leaves_and_comes_back(memory: str, disk_folder: Pat
 @needs_compiler
 def test_what_rests_makes_room_for_small_tensors() -> None:
     """They take other memory than the arena's; both together keep within what the step holds at most."""
-    found = subprocess.run(
-        [sys.executable, "-c", SMALL_AFTER_LARGE], capture_output=True, text=True, check=False, timeout=120
-    )
+    found = ran(SMALL_AFTER_LARGE)
     assert found.stdout == "made room\n", found.stderr
 
 
@@ -355,9 +349,7 @@ def test_what_rests_makes_room_for_small_tensors() -> None:
 @pytest.mark.parametrize(("served", "rests"), [(48, 64), (16, 32), (0, 16)])
 def test_what_rests_serves_workspace_and_makes_room_for_what_it_cannot_serve(served: int, rests: int) -> None:
     """Of an op that takes 48 MiB, beside 64 MiB that rest and may stay."""
-    found = subprocess.run(
-        [sys.executable, "-c", WORKSPACE, str(served)], capture_output=True, text=True, check=False, timeout=120
-    )
+    found = ran(WORKSPACE, served)
     assert found.stdout == f"{rests}\n", found.stderr
 
 
@@ -398,15 +390,14 @@ print(os.waitstatus_to_exitcode(status), resting >> 20, arena.resting_bytes(), i
 @needs_compiler
 def test_a_child_has_no_part_in_what_rests(disk_folder: Path) -> None:
     """It reads weights that rest on the disk and may write them for itself; memory that rests stays its parent's."""
-    command = [sys.executable, "-c", FORKED, str(disk_folder)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    found = ran(FORKED, disk_folder)
     assert found.stdout == "0 32 0 0 2\n", found.stderr
 
 
 @needs_compiler
 def test_what_an_op_takes_beside_the_arena_is_seen() -> None:
     """Whenever it took it, and even if it was free again before the arena grew by more."""
-    found = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, check=False, timeout=120)
+    found = ran(BESIDE)
     assert found.stdout.splitlines() == [
         "tensors_alone 0",
         "freed_before_a_larger_tensor 32",

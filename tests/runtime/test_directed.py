@@ -3,7 +3,6 @@
 import ctypes
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from outgrow.runtime import directed, native
 from outgrow.runtime.directed import SLOT_BYTES, Allocation, Directions, Site, install, scratch_needed, watched
+from tests.children import ran
 
 CPU = torch.device("cpu")
 RANGE_BYTES = 64 << 10
@@ -461,8 +461,7 @@ print("both work")
 @pytest.mark.parametrize("place", ["first", "last"])
 def test_the_arena_may_lie_above_or_below(place: str, tmp_path: Path) -> None:
     """Large tensors are directed at a site, live in the arena elsewhere, and are known as loaded where they were."""
-    command = [sys.executable, "-c", ORDER, str(tmp_path / "saved"), place]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    found = ran(ORDER, tmp_path / "saved", place)
     assert found.stdout == "both work\n", found.stderr
 
 
