@@ -18,9 +18,26 @@ from outgrow.frontends.entry import Runnable
 from outgrow.remarks import Remark
 from outgrow.runtime.process import process_bytes
 from outgrow.units import MIB
-from tests.frontends.training import WIDTH, Job, batch, reporting, wide
+from tests.frontends import training
+from tests.frontends.training import WIDTH, Job, batch, reporting
 
 pytestmark = pytest.mark.usefixtures("no_room_is_ample")
+
+
+class Scaled(nn.Module):
+    """What holds as many bytes as a linear layer, and computes little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.mean(0)
+
+
+def wide(layers: int) -> Job:
+    """A job of which nobody needs to wait for products."""
+    return training.wide(layers=layers, layer=Scaled)
 
 
 def taken(step: outgrow.Step[..., Tensor], given: tuple[Tensor, Tensor], times: int) -> list[int]:
