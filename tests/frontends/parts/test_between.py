@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
 
 from outgrow.errors import OutOfTurn, Uncapturable
 from outgrow.frontends import dynamo
@@ -417,6 +418,35 @@ def test_blocks_may_be_trained_one_by_one() -> None:
 
     for backwards in (False, True):
         same(Apart(), partial(train, backwards=backwards))
+
+
+class Nesting(Normal):
+    """A checkpointed region, which draws and counts, within another one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def inner(x: Tensor) -> Tensor:
+            return F.dropout(self.norm(x), 0.2).tanh() + x
+
+        def outer(x: Tensor) -> Tensor:
+            return checkpoint(inner, self.linear(x).sin(), use_reentrant=False) * x
+
+        for _ in range(2):
+            x = checkpoint(outer, x, use_reentrant=False)
+        return x
+
+
+def test_a_checkpoint_within_a_checkpoint_draws_what_its_forward_pass_drew() -> None:
+    """Also in backward passes of other batches, and statistics move as often as in eager mode."""
+    left: list[list[Tensor]] = []
+
+    def train(model: Callable[..., Any]) -> None:
+        for _ in range(2):
+            model(rows()).square().mean().backward()
+        left.append([*(buffer.clone() for buffer in module.buffers()), torch.get_rng_state()])
+
+    module = Nesting()
+    same(module, train)
+    assert all(torch.equal(one, other) for found in left[1:] for one, other in zip(left[0], found, strict=True))
 
 
 def test_a_tensor_that_is_made_of_others_is_refused() -> None:

@@ -226,7 +226,17 @@ def open_results(hole: Op | None) -> tuple[int, ...]:
 
 
 def as_traced(module: fx.GraphModule) -> fx.GraphModule:
-    """Let regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager."""
+    """Let regions of `torch.utils.checkpoint`, which Dynamo keeps as one call each, run twice as in eager.
+
+    A region within another one is a call in the graph of that.
+    """
+    for graph_module in module.modules():
+        if isinstance(graph_module, fx.GraphModule):
+            _run_regions_twice(graph_module)
+    return module
+
+
+def _run_regions_twice(module: fx.GraphModule) -> None:
     for node in module.graph.find_nodes(op="call_function", target=tag_activation_checkpoint):
         own = ()
         if node.kwargs.get("use_reentrant") is not False:
@@ -235,7 +245,6 @@ def as_traced(module: fx.GraphModule) -> fx.GraphModule:
         place = _place_of(node)
         node.target, node.kwargs = _checkpointed, {"own": own, "place": place}
     module.recompile()
-    return module
 
 
 def _checkpointed(region: Callable[..., object], *args: object, own: Sequence[int], place: str) -> object:
