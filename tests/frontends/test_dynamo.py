@@ -323,16 +323,24 @@ class Rated(nn.Module):
         return self.dropout(self.norm(self.linear(x))) * self.scale
 
 
+class RatedTwice(Rated):
+    """Its forward pass runs again in the backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("kind", [Rated, RatedTwice])
 @pytest.mark.parametrize(
     ("changed", "kinds"), [((), 1), (("scale",), 2), (("p",), 4), (("momentum", "scale"), 4)], ids=str
 )
 def test_floats_that_change_between_calls_have_the_bits_of_eager(
-    changed: Sequence[str], kinds: int, compiled: Callable[[int], Callable[[nn.Module], Model]]
+    changed: Sequence[str], kinds: int, kind: type[Rated], compiled: Callable[[int], Callable[[nn.Module], Model]]
 ) -> None:
     """Dynamo hands them over as tensors; a part is captured for each number only where it has to be."""
 
     def train(compiled: Callable[[nn.Module], Model]) -> nn.Module:
-        module = Rated()
+        module = kind()
         model = compiled(module)
         living.append(model)
         owners = {"scale": module, "p": module.dropout, "momentum": module.norm}
