@@ -136,6 +136,31 @@ def test_a_step_that_looks_at_what_it_counts_is_as_in_eager_mode(name: str) -> N
     assert played(step, trainer) == played(LOOKING[name](eager), eager)
 
 
+class Noting:
+    """A callable object that counts, and reads again what it has noted in its model."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model, self.calls = nn.Linear(4, 4), 0
+        self.model.noted = {}  # type: ignore[assignment]
+
+    def __call__(self, x: Tensor) -> dict[str, Tensor]:
+        self.calls += 1
+        noted: Any = self.model.noted
+        noted["loss"] = self.model(x).square().mean()
+        return {**noted}
+
+
+@pytest.mark.parametrize("of", [lambda noting: noting, lambda noting: noting.__call__], ids=["object", "method"])
+def test_a_step_that_counts_may_note_something_in_its_model(of: Callable[[Noting], Callable[..., Any]]) -> None:
+    """What it notes does not make the next step another one, nor does the number."""
+    eager, noting = Noting(), Noting()
+    step = outgrow.compile(of(noting), model=noting.model, memory_budget="10TiB")
+    for _ in range(3):
+        assert torch.equal(step(torch.ones(2, 4))["loss"], eager(torch.ones(2, 4))["loss"])
+    assert noting.calls == eager.calls
+
+
 def test_what_one_step_counts_another_may_look_at() -> None:
     """The layer looks at it for batches of another shape alone."""
     losses: list[list[float]] = []

@@ -24,6 +24,10 @@ _SHOWING = frozenset(("rich", "tqdm"))
 Root: TypeAlias = dict[str, Any] | CellType
 
 
+class _Held(dict[str, Any]):
+    """A variable that no program has, for a value that is in none."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Location:
     """Where a value is: in a variable of a table, or in the cell of a closure, or below, by attributes and keys."""
@@ -34,7 +38,7 @@ class Location:
     @staticmethod
     def holding(name: str, value: object) -> "Location":
         """Return a location for a value that is in no variable."""
-        return Location({name: value}, (name,))
+        return Location(_Held({name: value}), (name,))
 
     @property
     def name(self) -> str:
@@ -43,8 +47,8 @@ class Location:
 
     @property
     def key(self) -> tuple[int, tuple[str, ...]]:
-        """What is the same for two of the same location."""
-        return id(self.root), self.path
+        """What is the same for two of the same location, also where each holds the value in a variable of its own."""
+        return id(self._variable() if isinstance(self.root, _Held) else self.root), self.path
 
     def below(self, names: tuple[str, ...]) -> "Location":
         """Return the location of something that is read of what is here."""
