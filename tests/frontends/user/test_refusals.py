@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.tracing.capture import capture
@@ -28,3 +29,16 @@ def test_the_line_of_a_library_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert "test_refusals.py:" in str(refused.value)
     assert ", in masks/__init__.py:2: `return bool(x.relu().all())`: this needs the content" in str(refused.value)
     del sys.modules["masks"]
+
+
+def test_packed_sequences_are_refused_wherever_they_are_packed() -> None:
+    """In the step or before it, for a layer or to be padded: what to give instead is told."""
+    layer, x, lengths = torch.nn.LSTM(4, 4), torch.ones(3, 2, 4), torch.tensor([3, 2])
+    packed = pack_padded_sequence(x, lengths)
+
+    def packing(x: torch.Tensor, lengths: torch.Tensor) -> PackedSequence:
+        return pack_padded_sequence(x, lengths)
+
+    for step, given in ((packing, (x, lengths)), (layer, (packed,)), (pad_packed_sequence, (packed,))):
+        with pytest.raises(Uncapturable, match="give the layer padded sequences"):
+            capture(step, [layer], [], given)

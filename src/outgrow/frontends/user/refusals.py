@@ -119,6 +119,8 @@ _LOOKING: Mapping[str, str] = {
     "torch/distributions/distribution.py:_validate_sample": _CHECKED,
     "torch/amp/grad_scaler.py:_maybe_opt_step": _SCALED,
     "torch/nn/functional.py:gaussian_nll_loss": _NEGATIVE,
+    "torch/nn/modules/rnn.py:forward": _LENGTHS,
+    "torch/nn/utils/rnn.py:pad_packed_sequence": _LENGTHS,
 }
 """Functions that look at contents, by the end of their files' paths and their names; and what to do instead."""
 _RECURRENT = ("torch/nn/modules/rnn.py:forward",)
@@ -165,13 +167,13 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
         case GuardOnDataDependentSymNode() if _is_asked_by(error.__traceback__, _ENGINE):
             return ANOMALY
         case GuardOnDataDependentSymNode() | DataDependentOutputException():
-            return next((why for who, why in _LOOKING.items() if _is_below(error.__traceback__, (who,))), _CONTENT)
+            return _of_content(error)
         case DynamicOutputShapeException():
             return _SHAPES.get(error.func, _SHAPE)
         case UnsupportedOperatorException():
             return _OPERATOR
         case RuntimeError() | TypeError() if any(part in str(error) for part in _CONTENT_MESSAGES):
-            return _CONTENT
+            return _of_content(error)
         case RuntimeError() if why := next((_SAYING[part] for part in _SAYING if part in str(error)), None):
             return why
         case NotImplementedError() if "torch._C.Generator" in str(error):  # later than 2.11, torch traces it
@@ -182,6 +184,11 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return _UNTRACEABLE
         case _:
             return None
+
+
+def _of_content(error: RuntimeError | TypeError) -> str:
+    """Return why the content of a tensor is not there for what an error was raised by."""
+    return next((why for who, why in _LOOKING.items() if _is_below(error.__traceback__, (who,))), _CONTENT)
 
 
 def _is_below(traceback: TracebackType | None, functions: tuple[str, ...]) -> bool:
