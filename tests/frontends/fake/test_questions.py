@@ -138,6 +138,14 @@ def kinds(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
     return (torch.stack(each) * count * lengths.unique()).sum()
 
 
+def weighed(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """Each row by how many there are of its length; which is the longest is another size only where that is asked."""
+    lengths = mask.sum(1)
+    often, weights = torch.bincount(lengths), mask[:, 0].double()
+    most = torch.bincount(lengths, weights, minlength=LENGTH + 1)
+    return (model(x).square().mean((1, 2)) / often[lengths]).sum() * most.square().sum()
+
+
 def mask_of(*lengths: int) -> Tensor:
     return torch.arange(LENGTH) < torch.tensor(lengths)[:, None]
 
@@ -181,6 +189,7 @@ def losses(
         (averaged, [(6, 6), (4, 2), (2, 5)], 1),
         (chosen, [(6, 6), (4, 2), (2, 4), (5, 5), (0, 6), (4, 2)], 4),
         (kinds, [(6, 6), (4, 2), (3, 3), (2, 5)], 2),
+        (weighed, [(6, 6), (4, 2), (4, 4), (2, 6)], 2),
         (compared, [(6, 6), (4, 2), (2, 5), (0, 0)], 4),
         (spelled, [(6, 6), (4, 2), (2, 5), (2, 6)], 3),
         (sized, [(6, 6), (4, 2), (2, 5)], 3),

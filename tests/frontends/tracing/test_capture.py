@@ -495,16 +495,20 @@ def test_looking_at_contents_is_refused_at_the_users_line(look: Callable[[Tensor
 
 
 def test_counting_by_the_largest_number_is_refused_with_a_way_that_is_taken() -> None:
-    """The result of `bincount` is as long as its contents say, also where a least length is given."""
+    """The result of `bincount` is as long as its contents say, also where a least length is given.
+
+    Those of a batch are asked, but not what is made of weights.
+    """
+    model = torch.nn.Linear(3, 3)
 
     def counted(x: Tensor) -> Tensor:
-        return torch.bincount(x, minlength=4)
+        return torch.bincount(model(x.float()).argmax(0, keepdim=True), minlength=4)
 
     def counted_in_fixed_shape(x: Tensor) -> Tensor:
         return torch.zeros(4).index_add_(0, x, torch.ones(3))
 
     with pytest.raises(Uncapturable, match=r"count with torch\.zeros\(n\)\.index_add_"):
-        capture(counted, [], [], (torch.tensor([0, 1, 1]),))
+        capture(counted, [model], [], (torch.tensor([0, 1, 1]),))
     capture(counted_in_fixed_shape, [], [], (torch.tensor([0, 1, 1]),))
 
 

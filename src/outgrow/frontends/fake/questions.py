@@ -10,8 +10,8 @@ the deterministic operators that make it of these, and what they answered. Befor
 arguments and buffers, and on what is outside by then. The captured step serves the call if all answers are the same,
 since then it goes the same way.
 
-How many elements a mask chooses is asked, too (`logits[mask]`, `mask.nonzero()`), and how many kinds there are
-(`labels.unique()`): the result has that size.
+How many elements a mask chooses is asked, too (`logits[mask]`, `mask.nonzero()`), how many kinds there are
+(`labels.unique()`), and up to which number (`labels.bincount()`): the result has that size.
 
 A decision (`if`, `while`, `bool()`) is answered at once. What `item()` and `tolist()` give are scalars of the graph as
 long as the step only calculates with them (`loss / mask.sum().item()`), so that all calls share a plan. Where that does
@@ -43,7 +43,10 @@ _MOST_BYTES, _MOST_OPERATORS = 16 << 20, 512
 _MOST_BUFFER_BYTES = 1 << 16
 """A buffer that is larger is not looked at."""
 _NONZERO, _SELECT = torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default
-_COUNTED = {_NONZERO, _SELECT, torch.ops.aten.repeat_interleave.Tensor, torch.ops.aten._unique2.default}
+_COUNTED = {
+    *(_NONZERO, _SELECT, torch.ops.aten.repeat_interleave.Tensor),
+    *(torch.ops.aten._unique2.default, torch.ops.aten.bincount.default),
+}
 """Operators whose results have as many entries, or rows, as the contents of their operands say."""
 _SIZE = torch.ops.aten.sym_size.int
 _LOOK = torch.ops.aten._local_scalar_dense.default
