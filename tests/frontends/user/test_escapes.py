@@ -55,6 +55,7 @@ def test_what_modules_keep_is_put_back() -> None:
 def test_a_loss_in_a_list_is_refused() -> None:
     """Numbers and tensors, and it is said what keeps them and what to do."""
     kept: dict[str, object] = {}
+    latest: dict[str, deque[Tensor]] = {"losses": deque(maxlen=3)}
 
     def number(x: Tensor, model: nn.Module) -> Tensor:
         loss = model(x)
@@ -65,7 +66,15 @@ def test_a_loss_in_a_list_is_refused() -> None:
         kept["loss"] = model(x).detach()
         return x
 
-    for step, message in ((number, "a number in a list"), (tensor, r"a tensor of shape \(\) as `loss`")):
+    def lately(x: Tensor, model: nn.Module) -> Tensor:
+        latest["losses"].append(model(x).detach())
+        return x
+
+    for step, message in (
+        (number, "a number in a list"),
+        (tensor, r"a tensor of shape \(\) as `loss`"),
+        (lately, r"a tensor of shape \(\) in a deque"),
+    ):
         with pytest.raises(Uncapturable, match=f"keeps {message}.* return it from the step"):
             captured(step)
         LOG.clear()

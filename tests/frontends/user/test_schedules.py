@@ -73,3 +73,17 @@ def test_no_way_to_look_at_a_rate_after_its_scheduler(look: Callable[..., object
 
     with pytest.raises(Uncapturable, match="ask after the step"):
         capture(step, [model], [optimizer], (torch.ones(2, 4),))
+
+
+def test_a_scheduler_that_a_step_makes_is_to_be_made_before() -> None:
+    """Its constructor sets the rate, as its step does, so the optimizer would come too late."""
+    model, optimizer, _ = scheduled()
+
+    def step(x: Tensor) -> None:
+        scheduler = StepLR(optimizer, 1)
+        model(x).sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+    with pytest.raises(Uncapturable, match="make it outside of the step"):
+        capture(step, [model], [optimizer], (torch.ones(2, 4),))

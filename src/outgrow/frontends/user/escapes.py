@@ -157,7 +157,7 @@ def _place(item: object, step: Callable[..., object]) -> str:
                 return f"as `{keys[0]}`"
         elif isinstance(holder, CellType) and id(item) in names:
             return f"as `{names[id(item)]}`"
-        elif isinstance(holder, list | tuple | set) and len(gc.get_referrers(holder)) > 1:
+        elif isinstance(holder, list | tuple | set | deque) and len(gc.get_referrers(holder)) > 1:
             found = f"in a {type(holder).__name__}"
     return found
 

@@ -106,7 +106,8 @@ class Schedulers:
         if get_ident() == self.thread and any(scheduler.optimizer is optimizer for scheduler in self.waiting):
             raise Uncapturable(
                 f"{type(optimizer).__name__}.step follows scheduler.step(); "
-                "call the scheduler after the last step of its optimizer"
+                "call the scheduler after the last step of its optimizer, and make it outside of the step: a new one "
+                "makes a step by itself"
             )
 
 
