@@ -57,6 +57,8 @@ _COUNTED = (
     "The step changes `{}`, which may be part of what it does, so every call is captured and planned anew, which takes "
     "time. Change it after the step, or pass what depends on it as a tensor."
 )
+_CHANGES_TOLD = 2
+"""This is said when it happens so many times."""
 _FORGOTTEN = (
     "The step has been called with more shapes than outgrow keeps plans for ({}). One that is forgotten is captured "
     "and planned again when it comes back. Pad batches to fewer shapes, such as multiples of 64."
@@ -208,9 +210,13 @@ class Entries:
         return [entry for found in self._by_signature.values() for entry in found]
 
     def _warn_of_changed(self, entry: Entry) -> None:
-        """Say, once, if a step changes a number outside, so that it is captured anew in every call."""
+        """Say, once, if a step changes a number outside, so that it is captured anew in every call.
+
+        One that sets it to the same number in every call changes it in the first alone, so the second change tells.
+        """
         changing = [other for other in (entry, *self._kept) if other.captured.changed]
-        if [other for other in changing if not other.planned.runs_as_written] == [entry]:
+        planned = [other for other in changing if not other.planned.runs_as_written]
+        if planned[:1] == [entry] and len(planned) == _CHANGES_TOLD:
             remark(_COUNTED.format(entry.captured.changed[0].location.name))
 
     def _warn_of_many(self, entry: Entry, leaves: Sequence[object]) -> None:

@@ -2,6 +2,7 @@
 
 import site
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
@@ -163,6 +164,23 @@ def test_a_step_that_changes_a_number_is_told_so_once(monkeypatch: pytest.Monkey
     with pytest.warns(UserWarning, match=r"changes `self.count`") as told:
         trained(step, trainer)
     assert sum("self.count" in str(item.message) for item in told) == 1
+
+
+def test_a_step_that_sets_the_same_number_in_every_call_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes the number in the first call alone."""
+    monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 50)
+    trainer = Trainer()
+
+    def step(x: Tensor) -> Tensor:
+        trainer.last = 0.5  # type: ignore[attr-defined]
+        return trainer.trained(trainer.loss(x))
+
+    compiled = outgrow.compile(step, model=trainer.model, optimizer=trainer.optimizer, memory_budget="4GiB")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(4):
+            compiled(torch.ones(2, 4))
+    assert len(compiled.plans.plans) == 2
 
 
 @torch.fx.wrap
