@@ -182,6 +182,23 @@ def accumulated() -> Job:
     return Job(step, (model,), (optimizer,), rows)
 
 
+def accumulated_between_calls() -> Job:
+    """Gradients of two calls, added up, for an optimizer that writes them with the weights; and of one."""
+    model = net()
+    optimizer = Adam(model.parameters(), fused=True)
+    updates = iter((False, True, True))
+
+    def step(x: Tensor, y: Tensor, update: bool) -> Tensor:
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        if update:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+    return Job(step, (model,), (optimizer,), lambda: (*rows(), next(updates)))
+
+
 def autocast() -> Job:
     """bfloat16 under autocast, with all normalisations, whose statistics stay in 32 bits."""
     model = nn.Sequential(
@@ -721,6 +738,7 @@ FEATURES: tuple[Make, ...] = (
     scheduler_in_the_step,
     clipped,
     accumulated,
+    accumulated_between_calls,
     autocast,
     scaled,
     averaged,

@@ -29,7 +29,7 @@ from outgrow.frontends.user.state import (
     storage_name,
     title,
 )
-from outgrow.ir.graph import Graph, Role
+from outgrow.ir.graph import Graph, Role, Value
 
 _ROLES: Mapping[type[Slot], Role] = {
     ParameterSlot: Role.PARAMETER,
@@ -55,6 +55,7 @@ class _Assembly:
         self.leaves = leaves
         self.conversion = Conversion(_born_roles(traced))
         self.slots: dict[str, Slot] = {}
+        self.gradients: dict[str, fx.Node] = {}
         self.constants: list[Tensor] = []
         self.found: list[Found] = []
         self.outputs: tuple[object, ...] = ()
@@ -74,7 +75,8 @@ class _Assembly:
         puts = self._puts(numbers)
         counters = asked(self.traced.shape_env, self.traced.counters)
         assumed = (*self.traced.hyper.values(), *(number for _, number in counters.values()))
-        graph, stale = _without_stale(self.conversion.graph(results), self.slots, puts)
+        ends = {name: self.conversion.values[self.conversion.read(node)] for name, node in self.gradients.items()}
+        graph, stale = _without_stale(self.conversion.graph(results), self.slots, puts, ends)
         device = device_of(device for name, device in self.conversion.devices.items() if name in self.conversion.inputs)
         return Captured(
             graph=graph,
@@ -102,6 +104,8 @@ class _Assembly:
         if not self.conversion.has(tensor):
             self.conversion.add_input(name, _ROLES[type(slot)], tensor)
             self.slots[name] = slot
+            if isinstance(slot, GradientSlot):
+                self.gradients[name] = node
         self.conversion.bind(node, tensor, name)
 
     def _visit(self, node: fx.Node) -> None:
@@ -191,20 +195,22 @@ class _Assembly:
 
 
 def _without_stale(
-    graph: Graph, inputs: Mapping[str, Slot], puts: Sequence[Put]
+    graph: Graph, inputs: Mapping[str, Slot], puts: Sequence[Put], ends: Mapping[str, Value]
 ) -> tuple[Graph, tuple[GradientSlot, ...]]:
     """Return the graph without the gradients that it replaces unread, and their slots.
 
-    Those that it reads are results: somebody else may hold the tensors, so they stay to the end of the step.
+    Those that it reads are results, as what they are at its `ends`: somebody else may hold the tensors, so they stay to
+    the end of the step. The last op that writes one may be an update of several tensors, which returns none of them.
     """
     replaced, needed = {put.slot for put in puts}, graph.used | graph.kept
     slots = {name: slot for name, slot in inputs.items() if isinstance(slot, GradientSlot)}
     stale = {name: slot for name, slot in slots.items() if slot in replaced and name not in needed}
     storages = {name: storage for name, storage in graph.storages.items() if name not in stale}
     values = {name: value for name, value in graph.values.items() if value.storage not in stale}
-    last = {value.storage: value.name for value in sorted(values.values(), key=lambda value: value.version)}
-    held = [last[name] for name in slots if name not in stale and name not in graph.kept]
-    return replace(graph, storages=storages, values=values, results=(*graph.results, *held)), tuple(stale.values())
+    held = [ends[name] for name in slots if name not in stale and name not in graph.kept]
+    values |= {value.name: value for value in held}
+    results = (*graph.results, *(value.name for value in held))
+    return replace(graph, storages=storages, values=values, results=results), tuple(stale.values())
 
 
 def _born_roles(traced: Traced) -> dict[int, Role]:
