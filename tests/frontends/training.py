@@ -48,11 +48,7 @@ def linear() -> nn.Module:
 def wide(*, layers: int = 4, momentum: float = 0.0, layer: Callable[[], nn.Module] = linear) -> Job:
     """A perceptron with batch norm (buffers), dropout (the generator) and momentum (state), and three batches."""
     torch.manual_seed(0)
-    blocks = [
-        module
-        for _ in range(layers)
-        for module in (layer(), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Dropout(0.1))
-    ]
+    blocks = [module for _ in range(layers) for module in (layer(), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Dropout(0.1))]
     model = nn.Sequential(*blocks, nn.Linear(WIDTH, 10))
     return Job(model, SGD(model.parameters(), lr=0.05, momentum=momentum), [batch(WIDTH) for _ in range(3)])
 
