@@ -112,8 +112,8 @@ def _in_the_default_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def planned_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts run as planned, however much room there is."""
+def planned_parts(monkeypatch: pytest.MonkeyPatch, plans_found_quickly: None) -> None:  # noqa: ARG001
+    """Parts run as planned, however much room there is, and their plans are found quickly."""
     from outgrow.frontends import within_budget
 
     monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)

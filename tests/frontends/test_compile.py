@@ -50,7 +50,11 @@ Compile = Callable[..., outgrow.Step]
 
 
 @pytest.fixture
-def compiled(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
+def compiled(
+    disk_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plans_found_quickly: None,  # noqa: ARG001
+) -> Iterator[Compile]:
     """Compile a job's step, for a machine whose rates need no measuring and without known costs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk_folder / "cache"))
     monkeypatch.setattr(on_cpu, "this_machine", lambda _folder: described_machine("xeon-2core-disk"))
