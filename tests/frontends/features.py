@@ -199,6 +199,25 @@ def accumulated_between_calls() -> Job:
     return Job(step, (model,), (optimizer,), lambda: (*rows(), next(updates)))
 
 
+def checked() -> Job:
+    """Distributions that check what they are given, a loss of variances, and a norm that has to be finite."""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        found = model(x)
+        spread = torch.distributions.Normal(found, found.exp(), validate_args=True)
+        among = torch.distributions.Categorical(logits=found, validate_args=True)
+        loss = F.gaussian_nll_loss(found, spread.rsample(), found.exp()) - among.log_prob(y).mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        optimizer.step()
+        return loss
+
+    return Job(step, (model,), (optimizer,), rows)
+
+
 def autocast() -> Job:
     """bfloat16 under autocast, with all normalisations, whose statistics stay in 32 bits."""
     model = nn.Sequential(
@@ -739,6 +758,7 @@ FEATURES: tuple[Make, ...] = (
     clipped,
     accumulated,
     accumulated_between_calls,
+    checked,
     autocast,
     scaled,
     averaged,

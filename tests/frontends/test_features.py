@@ -122,15 +122,6 @@ def _packed(_job: Job, x: Tensor, _y: Tensor) -> object:
     return nn.utils.rnn.pack_padded_sequence(x[None], torch.tensor([3]), batch_first=True)
 
 
-def _distributed(job: Job, x: Tensor, _y: Tensor) -> Tensor:
-    return torch.distributions.Normal(job.models[0](x), 1.0, validate_args=True).log_prob(torch.zeros(3))
-
-
-def _uncertain(job: Job, x: Tensor, _y: Tensor) -> Tensor:
-    found = job.models[0](x)
-    return nn.functional.gaussian_nll_loss(found, torch.zeros_like(found), found.exp())
-
-
 def _scaled(job: Job, x: Tensor, _y: Tensor) -> None:
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(job.models[0](x).sum()).backward()
@@ -160,8 +151,6 @@ def _curved(_job: Job, x: Tensor, _y: Tensor) -> Tensor:
         (_conditional, r"test_features.py:\d+.*torch cannot trace this"),
         (_opaque, "a SimpleNamespace holds tensors; return them"),
         (_packed, r"test_features.py:\d+.*reads lengths.*torch.compile"),
-        (_distributed, r"test_features.py:\d+.*validate_args=False"),
-        (_uncertain, r"test_features.py:\d+.*a variance is below 0"),
         (_scaled, r"test_features.py:\d+.*fused=True"),
         (_curved, r"forward mode"),
         (_positive, r"test_features.py:\d+.*depends on the content"),

@@ -6,6 +6,7 @@ iterated    strides of what goes through two operands, one of which is broadcast
 ambiguous   strides of what is contiguous and channels-last at once, which kernels are asked for
 precision   types as kernels give them
 arguments   what a call is given, and what of it is written
+checked     what torch looks at only to raise an error
 alignments  what a loss keeps whose targets have lengths
 reserves    what libraries keep for the backward pass
 eager_ways  the way that torch goes where nothing is traced

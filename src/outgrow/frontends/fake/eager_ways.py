@@ -18,6 +18,7 @@
     copies        of a tensor, with copy.deepcopy, are clones
     checkpoints   selective ones keep every result, where eager keeps those that their policy names
     decisions     by what is in a tensor, which are told from numbers (`frontends.fake.questions`)
+    checks        by what is in a tensor, which raise an error or go on (`frontends.fake.checked`)
     numbers       that a tensor holds equal themselves; in eager one that is none (NaN) does not
     rates         and other numbers of parameter groups have other quotients (//), and a text with a name in it
     transformers  does not look at a fake tensor, such as a mask or the positions of tokens, to see whether a mask can
@@ -46,6 +47,7 @@ from torch.utils._foreach_utils import _has_foreach_support
 
 import outgrow
 from outgrow.frontends.fake.alignments import ctc_loss
+from outgrow.frontends.fake.checked import checked
 from outgrow.frontends.fake.extremes import EXTREMES
 from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.fills import filled, filled_in_place
@@ -128,6 +130,9 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
     """Let torch, and libraries, go the ways of eager on tensors of a mode; autocast keeps casts if it does so there."""
 
     def decided(tensor: Tensor) -> bool:
+        well = None if mode.knows(tensor) else checked(tensor, sys._getframe(1))
+        if well is not None:
+            return well
         with mode.deciding():
             return _decided(tensor)
 

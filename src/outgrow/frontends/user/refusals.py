@@ -49,14 +49,6 @@ _SHAPES: Mapping[object, str] = {
     torch.ops.aten.bincount.default: _COUNTED,
     torch.ops.aten._pack_padded_sequence.default: _LENGTHS,
 }
-_CHECKED = (
-    "this distribution looks at the content of its tensors, to check it; make it with validate_args=False or, where a "
-    "library makes it, call torch.distributions.Distribution.set_default_validate_args(False) before"
-)
-_NEGATIVE = (
-    "this loss looks whether a variance is below 0; write it with tensor operations, such as 0.5 * (var.log() + "
-    "(mean - target)**2 / var)"
-)
 _SCALED = (
     "a GradScaler looks whether the gradients are finite, and leaves the optimizer out if not; give the optimizer "
     "fused=True, which looks by itself, or use bfloat16, which needs no scaler"
@@ -115,10 +107,7 @@ def _beginnings(folders: Iterable[str]) -> tuple[str, ...]:
 
 
 _LOOKING: Mapping[str, str] = {
-    "torch/distributions/distribution.py:__init__": _CHECKED,
-    "torch/distributions/distribution.py:_validate_sample": _CHECKED,
     "torch/amp/grad_scaler.py:_maybe_opt_step": _SCALED,
-    "torch/nn/functional.py:gaussian_nll_loss": _NEGATIVE,
     "torch/nn/modules/rnn.py:forward": _LENGTHS,
     "torch/nn/utils/rnn.py:pad_packed_sequence": _LENGTHS,
 }
