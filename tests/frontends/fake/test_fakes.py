@@ -94,6 +94,16 @@ def test_attention_is_of_the_type_and_layout_that_its_kernel_gives(dtype: torch.
     assert compared.found == []
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_of_a_recurrent_layer_are_of_the_type_that_its_kernel_gives(dtype: torch.dtype) -> None:
+    """They have 32 bits a number, also under autocast, where the sequence and the parameters have 16."""
+    torch.manual_seed(0)
+    layer, sequence = nn.LSTM(4, 3), torch.randn(5, 2, 4).requires_grad_()
+    with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32), _Compared() as compared:
+        layer(sequence)[0].square().sum().backward()
+    assert compared.found == []
+
+
 def test_a_part_put_into_repeated_numbers_is_laid_out_as_kernels_do() -> None:
     """What repeats numbers, as the gradient of a sum does, is written out; what has all of them stays as it is."""
     repeated = (torch.ones(()).expand(4, 6, 6), torch.ones(6, 1).expand(4, 6, 6), torch.ones(4, 6, 6).transpose(1, 2))

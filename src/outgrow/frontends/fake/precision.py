@@ -3,7 +3,8 @@
 Normalisations in mixed precision: under autocast the input has 16 bits a number and the parameters 32. On the CPU the
 statistics then have 32 bits, like the parameters, and the gradient of the input 16, like the input. Grouped products,
 as in mixtures of experts: the kernel of the CPU also takes 32 bits, the fake operator only bfloat16. Attention on the
-CPU: for numbers of 64 bits its sums have 64 bits, those of the fake operator 32 (torch 2.11).
+CPU: for numbers of 64 bits its sums have 64 bits, those of the fake operator 32 (torch 2.11). Recurrent layers of
+oneDNN: all their gradients have 32 bits, those of the fake operator as many as the input (torch 2.11).
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,10 +36,11 @@ _MIXED: Mapping[OpOverload, _Mixed] = {
 
 _GROUPED = torch.ops.aten._grouped_mm.default
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_LAYER_GRADIENTS = torch.ops.aten.mkldnn_rnn_layer_backward.default
 
 RETYPED = frozenset((_GROUPED,))
 """Operators whose fake ones refuse types that kernels take."""
-TYPED = frozenset((*_MIXED, _GROUPED, _ATTENTION))
+TYPED = frozenset((*_MIXED, _GROUPED, _ATTENTION, _LAYER_GRADIENTS))
 """Operators whose kernels give other types than their fake ones."""
 
 
@@ -51,7 +53,9 @@ def as_kernels_type(func: OpOverload, args: Sequence[object], returned: object) 
     """Return the fake results of `func`, one of `TYPED`, in the types that its kernel gives them."""
     if func is _GROUPED:
         return _retyped(returned, torch.float32) if _is_single(args[0]) else returned
-    assert isinstance(returned, Sequence), "attention and normalisations have several results"
+    assert isinstance(returned, Sequence), "attention, recurrent layers and normalisations have several results"
+    if func is _LAYER_GRADIENTS:
+        return tuple(_retyped(item, torch.float32) for item in returned)
     if func is _ATTENTION:
         attention, sums = returned
         return attention, _retyped(sums, torch.float64) if attention.dtype is torch.float64 else sums
