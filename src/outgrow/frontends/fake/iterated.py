@@ -23,6 +23,8 @@ ITERATED = frozenset(
         *(_aten.clamp_max.Tensor, _aten.clamp_min.Tensor, _aten.logaddexp.default, _aten.logaddexp2.default),
         *(_aten.eq.Tensor, _aten.ne.Tensor, _aten.lt.Tensor, _aten.le.Tensor, _aten.gt.Tensor, _aten.ge.Tensor),
         *(_aten.logical_and.default, _aten.logical_or.default, _aten.logical_xor.default),
+        *(_aten.div.Tensor_mode, _aten.floor_divide.default, _aten.copysign.Tensor, _aten.xlogy.Tensor),
+        *(_aten.special_xlog1py.default, _aten.complex.default, _aten.polar.default),
         *(_aten.sigmoid_backward.default, _aten.tanh_backward.default),
         *(_aten.silu_backward.default, _aten.gelu_backward.default),
     )

@@ -39,6 +39,7 @@ _LIKE_FIRST = (
     torch.ops.aten.floor_divide.default,
     torch.ops.aten.copysign.Tensor,
     torch.ops.aten.xlogy.Tensor,
+    torch.ops.aten.special_xlog1py.default,
     torch.ops.aten.hardtanh_backward.default,
     torch.ops.aten.elu_backward.default,
     torch.ops.aten.hardswish_backward.default,
