@@ -4,6 +4,7 @@ fakes       fake twins of the user's tensors, and the mode that runs operators o
 layouts     strides as kernels give them
 iterated    strides of what goes through two operands, one of which is broadcast
 ambiguous   strides of what is contiguous and channels-last at once, which kernels are asked for
+spectra     Fourier transforms, which lie by the strides of what is transformed
 precision   types as kernels give them
 arguments   what a call is given, and what of it is written
 checked     what torch looks at only to raise an error

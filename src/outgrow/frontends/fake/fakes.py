@@ -7,9 +7,10 @@
 
 So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
 than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
-(`frontends.fake.layouts`, `ambiguous`, `precision`, `reserves`). Small tensors that are made of literals alone are the
-same in every call, so their contents are known (`frontends.fake.literals`), and a step may look at them; at its
-counters (`frontends.fake.counters`); and at its batch (`frontends.fake.questions`).
+(`frontends.fake.layouts`, `ambiguous`, `precision`, `reserves`), and Fourier transforms made there (`spectra`). Small
+tensors that are made of literals alone are the same in every call, so their contents are known
+(`frontends.fake.literals`), and a step may look at them; at its counters (`frontends.fake.counters`); and at its batch
+(`frontends.fake.questions`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ from outgrow.frontends.fake.literals import LIFTS, Literals
 from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
 from outgrow.frontends.fake.questions import Asking
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
+from outgrow.frontends.fake.spectra import TRANSFORMS, transformed
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.user.configuration import attributes_of
 from outgrow.frontends.user.guards import Symbols
@@ -139,7 +141,7 @@ class FakeMode(FakeTensorMode):
         if func in RETYPED:
             with self:
                 taken = as_fakes_take(args)
-        returned = super().__torch_dispatch__(func, types, taken, kwargs)
+        returned = self._abstractly(func, types, taken, kwargs)
         for operators, corrected in _CORRECTIONS if func in _CORRECTED else ():
             if func in operators and returned is not NotImplemented:
                 with self:
@@ -156,6 +158,14 @@ class FakeMode(FakeTensorMode):
         with self:
             laid = pytree.tree_map_only(Tensor, lambda t: t if address(t) in known else like_a_kernel(t), returned)
             return as_the_kernel_lays(func, args, kwargs or {}, laid)
+
+    def _abstractly(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
+        if func in TRANSFORMS:
+            with self:
+                found = transformed(func, args)
+            if found is not None:
+                return found
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def _is_of_unknown_size(tensor: Tensor) -> bool:
