@@ -104,6 +104,19 @@ def test_gradients_of_a_recurrent_layer_are_of_the_type_that_its_kernel_gives(dt
     assert compared.found == []
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_bags_of_embeddings_keep_of_their_indices_what_kernels_keep(dtype: torch.dtype) -> None:
+    """In each precision, with weights for each and without, with gradients and without."""
+    bag, found = nn.EmbeddingBag(50, 8, mode="sum", dtype=dtype), torch.tensor([[1, 2, 4], [5, 1, 0]])
+    weights = torch.ones(2, 3, dtype=dtype)
+    with _Compared() as compared:
+        for weighed in (None, weights):
+            bag(found, per_sample_weights=weighed).sum().backward()
+            with torch.no_grad():
+                bag(found, per_sample_weights=weighed)
+    assert compared.found == []
+
+
 def test_a_part_put_into_repeated_numbers_is_laid_out_as_kernels_do() -> None:
     """What repeats numbers, as the gradient of a sum does, is written out; what has all of them stays as it is."""
     repeated = (torch.ones(()).expand(4, 6, 6), torch.ones(6, 1).expand(4, 6, 6), torch.ones(4, 6, 6).transpose(1, 2))
@@ -130,6 +143,7 @@ def test_permuted_operands_are_laid_out_as_kernels_do() -> None:
         (2**rows).sum().backward()
         torch.div(rows, 2.0, rounding_mode="floor").sum().backward()
         torch.copysign(rows, torch.tensor(-1.0)).sum().backward()
+        torch.normal(goal, goal.abs())
         pooled, places = functional.max_pool2d(image, 2, return_indices=True)
         functional.max_unpool2d(pooled, places, (2, 2)).square().sum().backward()
         functional.pad(image, (1, 1, 1, 1), mode="replicate").square().sum().backward()

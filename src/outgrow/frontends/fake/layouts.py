@@ -30,6 +30,7 @@ _CONTIGUOUS = (
     torch.ops.aten._log_softmax_backward_data.default,
     torch.ops.aten.native_layer_norm_backward.default,
     torch.ops.aten.pow.Scalar,
+    torch.ops.aten.normal.Tensor_Tensor,
     torch.ops.aten.glu_backward.default,
     torch.ops.aten.grid_sampler_2d.default,
     _ANGLE,

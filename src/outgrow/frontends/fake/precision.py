@@ -4,7 +4,8 @@ Normalisations in mixed precision: under autocast the input has 16 bits a number
 statistics then have 32 bits, like the parameters, and the gradient of the input 16, like the input. Grouped products,
 as in mixtures of experts: the kernel of the CPU also takes 32 bits, the fake operator only bfloat16. Attention on the
 CPU: for numbers of 64 bits its sums have 64 bits, those of the fake operator 32 (torch 2.11). Recurrent layers of
-oneDNN: all their gradients have 32 bits, those of the fake operator as many as the input (torch 2.11).
+oneDNN: all their gradients have 32 bits, those of the fake operator as many as the input (torch 2.11). Bags of
+embeddings on the CPU: of their indices as much is kept in bfloat16 as in float16, of which alone the fake one knows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,11 +37,12 @@ _MIXED: Mapping[OpOverload, _Mixed] = {
 
 _GROUPED = torch.ops.aten._grouped_mm.default
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_BAGS = frozenset((torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default))
 _LAYER_GRADIENTS = torch.ops.aten.mkldnn_rnn_layer_backward.default
 
 RETYPED = frozenset((_GROUPED,))
 """Operators whose fake ones refuse types that kernels take."""
-TYPED = frozenset((*_MIXED, _GROUPED, _ATTENTION, _LAYER_GRADIENTS))
+TYPED = frozenset((*_MIXED, *_BAGS, _GROUPED, _ATTENTION, _LAYER_GRADIENTS))
 """Operators whose kernels give other types than their fake ones."""
 
 
@@ -53,7 +55,9 @@ def as_kernels_type(func: OpOverload, args: Sequence[object], returned: object) 
     """Return the fake results of `func`, one of `TYPED`, in the types that its kernel gives them."""
     if func is _GROUPED:
         return _retyped(returned, torch.float32) if _is_single(args[0]) else returned
-    assert isinstance(returned, Sequence), "attention, recurrent layers and normalisations have several results"
+    assert isinstance(returned, Sequence), "attention, recurrent layers, bags and normalisations have several results"
+    if func in _BAGS:
+        return (returned[0], *func(*_as_halves(args))[1:]) if _is_brief(args[0]) else returned
     if func is _LAYER_GRADIENTS:
         return tuple(_retyped(item, torch.float32) for item in returned)
     if func is _ATTENTION:
@@ -66,6 +70,14 @@ def as_kernels_type(func: OpOverload, args: Sequence[object], returned: object) 
         return returned
     kernels = dict.fromkeys(rule.like_parameters, torch.float32) | dict.fromkeys(rule.like_input, x.dtype)
     return tuple(_retyped(item, kernels[at]) if at in kernels else item for at, item in enumerate(returned))
+
+
+def _as_halves(args: Sequence[object]) -> tuple[object, ...]:
+    return tuple(_retyped(arg, torch.float16) if _is_brief(arg) else arg for arg in args)
+
+
+def _is_brief(item: object) -> bool:
+    return isinstance(item, Tensor) and item.dtype is torch.bfloat16 and item.device.type == "cpu"
 
 
 def _is_single(item: object) -> bool:
