@@ -37,6 +37,7 @@ def test_a_network_has_the_bits_of_eager(net: Net, spill: Spill) -> None:
     check(net, spill)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(net=sequences.nets())
 @example(net=sequences.Net(("lstm", "encoder"), "aligned", (3, 5, 4), autocast=False, clipped=True, optimizer="adamw"))
