@@ -7,13 +7,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Geometric, MultivariateNormal, Normal, Uniform
+from torch.distributions import Categorical, Distribution, Geometric, MultivariateNormal, Normal, Uniform
 from torch.nn import functional as F
 
 import outgrow
 
 pytestmark = pytest.mark.usefixtures("no_room_is_ample")
 WIDTH = 4
+
+
+@pytest.fixture(autouse=True)
+def distributions_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was compiled before: Dynamo tells distributions not to check any longer."""
+    monkeypatch.setattr(Distribution, "_validate_args", True)
 
 
 def parameter(found: Tensor, _targets: Tensor) -> Tensor:
