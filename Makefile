@@ -41,7 +41,7 @@ test: check compiled ## check, and run the tests
 compiled: install ## compile what searches for plans, and what tests import, so that no test waits for it
 	@$(BIN)/outgrow plan examples/brain_unet3d.py:workload --set size=64 --machine xeon-2core-disk \
 		--memory-budget 150MiB >/dev/null
-	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null
+	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null || true # the tests tell
 
 hunt: install ## run the tests of generated graphs with new examples
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m hypothesis --hypothesis-profile new

@@ -122,7 +122,7 @@ def _misplaced(step: Step) -> int:
 
 
 def _resident_bytes(workload: Workload) -> int:
-    """Of a batch and what is trained, what does not rest in the host's memory."""
+    """Of a batch and what is trained, what does not rest in the host's memory; what does comes into the arena."""
     state = state_tensors(Training((workload.model,), (workload.optimizer,)))
     return resident_bytes([*state.values(), *workload.batches[0]])
 

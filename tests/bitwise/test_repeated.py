@@ -23,9 +23,9 @@ from tests.runtime.stand_in import StandIn, Threads, sleepy
 pytestmark = pytest.mark.usefixtures("caches_of_its_own")
 STEPS = 7
 CASES = ((resnet, 58), (pooled, 80), (transformer, 40), (wide, 70))
-"""Budgets, in MiB, a little above the floor, and such that weights that leave within a step rest between steps as well.
+"""Budgets, in MiB, not far above the floor; no weight leaves within a step that does not rest between steps as well.
 
-Others have no score.
+A plan with such a weight has no score.
 """
 
 

@@ -57,8 +57,6 @@ _COUNTED = (
     "The step changes `{}`, which may be part of what it does, so every call is captured and planned anew, which takes "
     "time. Change it after the step, or pass what depends on it as a tensor."
 )
-_CHANGES_TOLD = 2
-"""This is said when it happens so many times."""
 _FORGOTTEN = (
     "The step has been called with more shapes than outgrow keeps plans for ({}). One that is forgotten is captured "
     "and planned again when it comes back. Pad batches to fewer shapes, such as multiples of 64."
@@ -83,7 +81,7 @@ class Entries:
         self._counts: dict[Hashable, Count] = {}
         """Numbers in attributes that some captured step counts up, by their locations; signatures leave them out."""
         self._calls = self._made = self._dropped = self._crowded_out = 0
-        self._is_crowded = False
+        self._is_crowded = self._is_told_of_changes = False
         self._ample: Ample | None = None
         self.last: Entry | None = None
         """The entry of the call that was ready last, unless it has been forgotten."""
@@ -210,13 +208,12 @@ class Entries:
         return [entry for found in self._by_signature.values() for entry in found]
 
     def _warn_of_changed(self, entry: Entry) -> None:
-        """Say, once, if a step changes a number outside, so that it is captured anew in every call.
+        """Say, once, if two calls in turn change a number outside: then every call is captured anew.
 
-        One that sets it to the same number in every call changes it in the first alone, so the second change tells.
+        A step that sets it to the same number in every call changes it in the first alone.
         """
-        changing = [other for other in (entry, *self._kept) if other.captured.changed]
-        planned = [other for other in changing if not other.planned.runs_as_written]
-        if planned[:1] == [entry] and len(planned) == _CHANGES_TOLD:
+        if not self._is_told_of_changes and all(map(_changes, (entry, self.last))):
+            self._is_told_of_changes = True
             remark(_COUNTED.format(entry.captured.changed[0].location.name))
 
     def _warn_of_many(self, entry: Entry, leaves: Sequence[object]) -> None:
@@ -400,6 +397,11 @@ class Entries:
         """Give the disk space back, and memory that rests; entries take both anew when they run."""
         self.come_home(is_own=True)
         self._platform.close()
+
+
+def _changes(entry: Entry | None) -> bool:
+    """Whether a call was planned that changes a number outside."""
+    return entry is not None and bool(entry.captured.changed) and not entry.planned.runs_as_written
 
 
 def _own_what_was_loaded(training: Training) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution, Geometric, MultivariateNormal, Normal, Uniform
+from torch.distributions import Categorical, Distribution, Geometric, MultivariateNormal, Normal, Uniform, constraints
 from torch.nn import functional as F
 
 import outgrow
@@ -27,6 +27,10 @@ def parameter(found: Tensor, _targets: Tensor) -> Tensor:
 
 
 def sample(found: Tensor, targets: Tensor) -> Tensor:
+    return Normal(targets[:, None], 1.0).log_prob(found)
+
+
+def asked(found: Tensor, targets: Tensor) -> Tensor:
     return Categorical(logits=found.nan_to_num()).log_prob(targets)
 
 
@@ -47,6 +51,20 @@ def variance(found: Tensor, _targets: Tensor) -> Tensor:
     return F.gaussian_nll_loss(found, torch.zeros_like(found), found)
 
 
+def caught(found: Tensor, targets: Tensor) -> Tensor:
+    """What a batch alone decides may be caught."""
+    try:
+        return F.gaussian_nll_loss(found, torch.zeros_like(found), targets[:, None].float())
+    except ValueError:
+        return found
+
+
+def decided(found: Tensor, targets: Tensor) -> Tensor:
+    """Who asks for a verdict need not raise an error."""
+    matrix = F.pad(targets[None, :].float(), (0, 0, 0, len(targets) - 1)) + torch.eye(len(targets))
+    return found * (1 if constraints.positive_definite.check(matrix) else 3)
+
+
 def norm(found: Tensor, _targets: Tensor) -> Tensor:
     return found
 
@@ -54,10 +72,11 @@ def norm(found: Tensor, _targets: Tensor) -> Tensor:
 Loss = Callable[[Tensor, Tensor], Tensor]
 CASES: tuple[tuple[Loss, float, int, str], ...] = (
     (parameter, float("nan"), 0, "Expected parameter loc (Tensor of shape (3, 4))"),
-    (sample, 1.0, WIDTH, "Expected value argument (Tensor of shape (3,))"),
+    (sample, float("nan"), 0, "Expected value argument (Tensor of shape (3, 4))"),
+    (asked, 1.0, WIDTH, "Expected value argument ("),
     (bounds, float("nan"), 0, "Expected parameter low (Tensor of shape (3, 4))"),
     (chance, -1.0, 0, "Expected parameter probs (Tensor of shape (3, 4))"),
-    (matrix, -1.0, 0, "Expected "),
+    (matrix, -1.0, 0, "Expected parameter covariance_matrix (Tensor of shape (3, 4, 4))"),
     (variance, -1.0, 0, "var has negative entry/entries"),
     (norm, float("inf"), 0, "The total norm of order 2.0 for gradients from `parameters` is non-finite"),
 )
@@ -108,6 +127,19 @@ def test_a_check_raises_the_error_of_eager_before_any_update(
     with pytest.raises(wanted.type, match="^" + re.escape(text)):
         step(*bad)
     assert all(map(torch.equal, model.state_dict().values(), plain.state_dict().values()))
+
+
+@pytest.mark.parametrize("loss_of", [caught, decided], ids=lambda loss_of: loss_of.__name__)
+def test_what_ends_otherwise_than_in_an_error_is_as_in_eager_mode(loss_of: Loss) -> None:
+    """The step goes the ways that it goes there."""
+    (_, eager), (_, step) = trained(loss_of, as_it_is), trained(loss_of, within_a_budget)
+    x = torch.rand(3, WIDTH)
+    for targets in (
+        torch.zeros(3, dtype=torch.long),
+        -torch.ones(3, dtype=torch.long),
+        torch.ones(3, dtype=torch.long),
+    ):
+        assert torch.equal(step(x, targets), eager(x, targets))
 
 
 def test_what_is_known_is_checked_when_the_step_is_captured() -> None:

@@ -144,6 +144,8 @@ def test_permuted_operands_are_laid_out_as_kernels_do() -> None:
         torch.div(rows, 2.0, rounding_mode="floor").sum().backward()
         torch.copysign(rows, torch.tensor(-1.0)).sum().backward()
         torch.normal(goal, goal.abs())
+        torch.normal(0.0, goal.abs())
+        torch.normal(goal, 1.0)
         pooled, places = functional.max_pool2d(image, 2, return_indices=True)
         functional.max_unpool2d(pooled, places, (2, 2)).square().sum().backward()
         functional.pad(image, (1, 1, 1, 1), mode="replicate").square().sum().backward()

@@ -4,8 +4,10 @@
     clipping         the norm of gradients is finite (`error_if_nonfinite=True`)
     Gaussian losses  no variance is below zero
 
-What there will be to look at is not known when the step is captured, so it is captured as one in which all is well. The
-operator looks in every call, in its turn (`frontends.tracing.checks`), and raises the error that torch raises.
+What there will be to look at is not known when the step is captured, so it is captured as one in which all is well.
+The operator looks in every call, in its turn (`frontends.tracing.checks`), and raises an error as torch does. Its text
+names distributions without their parameters, and shows all values. A step that catches the error itself does not get
+it: it leaves the step. What the batch alone decides is asked (`frontends.fake.questions`).
 """
 
 from collections.abc import Callable, Mapping
@@ -58,12 +60,6 @@ def _chance(names: Mapping[str, Any]) -> _Told:
     return _out_of_range(names, "parameter probs", "be positive")
 
 
-def _matrix(names: Mapping[str, Any]) -> _Told:
-    value = names["value"]
-    text = f"Expected a symmetric matrix (Tensor of shape {tuple(value.shape)}), but found invalid values"
-    return _Told(well=True, error="ValueError", text=text, values=value)
-
-
 def _out_of_range(names: Mapping[str, Any], what: str, to: str) -> _Told:
     value, of = names["value"], f"of distribution {type(names['self']).__name__}"
     text = f"Expected {what} (Tensor of shape {tuple(value.shape)}) {of} to {to}, but found invalid values"
@@ -93,19 +89,20 @@ _CHECKS: Mapping[CodeType, Callable[[Mapping[str, Any]], _Told]] = {
     Distribution.__init__.__code__: _parameter,
     Distribution._validate_sample.__code__: _sample,
     Geometric.__init__.__code__: _chance,
-    type(positive_definite).check.__code__: _matrix,
-    type(positive_semidefinite).check.__code__: _matrix,
     unwrap(clip_grad._get_total_norm).__code__: _norm,
     unwrap(F.gaussian_nll_loss).__code__: _variance,
 }
 """What code that checks is told to say, by the values of its names."""
+_VERDICTS = (type(positive_definite).check.__code__, type(positive_semidefinite).check.__code__)
+"""They ask whether a matrix is symmetric, and who asks them raises the error if not."""
 
 
-def checked(found: Tensor, frame: FrameType) -> bool | None:
-    """Return how code that checks decides by what it has found, if all is well; None for other code."""
-    told_by = _CHECKS.get(frame.f_code)
-    if told_by is None:
+def found_if_well(found: Tensor, frame: FrameType) -> bool | None:
+    """Return what code that checks finds if all is well, and check that in each call; None for other code."""
+    checking = frame.f_back if frame.f_code in _VERDICTS else frame
+    told_by = None if checking is None else _CHECKS.get(checking.f_code)
+    if checking is None or told_by is None:
         return None
-    told = told_by(frame.f_locals)
+    told = told_by(checking.f_locals)
     torch.ops.outgrow.check.default(found, told.well, told.error, told.text, told.values)
     return told.well

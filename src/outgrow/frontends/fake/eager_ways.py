@@ -47,7 +47,7 @@ from torch.utils._foreach_utils import _has_foreach_support
 
 import outgrow
 from outgrow.frontends.fake.alignments import ctc_loss
-from outgrow.frontends.fake.checked import checked
+from outgrow.frontends.fake.checked import found_if_well
 from outgrow.frontends.fake.extremes import EXTREMES
 from outgrow.frontends.fake.fakes import FakeMode
 from outgrow.frontends.fake.fills import filled, filled_in_place
@@ -130,9 +130,9 @@ def as_in_eager(mode: FakeMode, *, caches_casts: bool) -> Iterator[None]:
     """Let torch, and libraries, go the ways of eager on tensors of a mode; autocast keeps casts if it does so there."""
 
     def decided(tensor: Tensor) -> bool:
-        well = None if mode.knows(tensor) else checked(tensor, sys._getframe(1))
-        if well is not None:
-            return well
+        found = None if mode.may_look_at(tensor) else found_if_well(tensor, sys._getframe(1))
+        if found is not None:
+            return found
         with mode.deciding():
             return _decided(tensor)
 

@@ -122,13 +122,10 @@ class FakeMode(FakeTensorMode):
         answered = known if self.asking is None else partial(self.asking.followed, *given, known)
         return answered() if self.counters is None else self.counters.followed(*given, answered)
 
-    def knows(self, tensor: Tensor) -> bool:
-        """Whether the content of a tensor is the same in every call."""
-        return self.literals is not None and self.literals.knows(tensor)
-
     def may_look_at(self, tensor: Tensor) -> bool:
         """Whether a step may ask for the content of a tensor while it is traced."""
-        return self.knows(tensor) or (self.asking is not None and self.asking.may_ask(tensor))
+        is_known = self.literals is not None and self.literals.knows(tensor)
+        return is_known or (self.asking is not None and self.asking.may_ask(tensor))
 
     def deciding(self) -> AbstractContextManager[None]:
         """Return a block in which the step asks whether a tensor is zero."""

@@ -31,6 +31,8 @@ _CONTIGUOUS = (
     torch.ops.aten.native_layer_norm_backward.default,
     torch.ops.aten.pow.Scalar,
     torch.ops.aten.normal.Tensor_Tensor,
+    torch.ops.aten.normal.float_Tensor,
+    torch.ops.aten.normal.Tensor_float,
     torch.ops.aten.glu_backward.default,
     torch.ops.aten.grid_sampler_2d.default,
     _ANGLE,

@@ -59,8 +59,26 @@ def _strides(func: OpOverload, operand: Tensor, dims: list[int], shape: Sequence
 
 def _written(strides: Sequence[int], shape: Sequence[int], dims: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a result of this shape, transformed over these dimensions, the innermost last."""
-    others = [dim for dim in range(len(shape)) if dim not in dims]
-    return _dense(shape, [*_by_stride(strides, others), *dims])
+    return _dense(shape, [*_by_stride(strides, _left(len(shape), dims)), *dims])
+
+
+def _left(count: int, dims: Sequence[int]) -> list[int]:
+    """Return the other dimensions as C++'s `std::partition` leaves them, which counts where strides are equal.
+
+    >>> _left(4, [0])
+    [3, 1, 2]
+    """
+    found = list(range(count))
+    first, last = 0, count - 1
+    while True:
+        while first < count and found[first] not in dims:
+            first += 1
+        while last >= 0 and found[last] in dims:
+            last -= 1
+        if first >= last:
+            return found[: last + 1]
+        found[first], found[last] = found[last], found[first]
+        first, last = first + 1, last - 1
 
 
 def _by_stride(strides: Sequence[int], dims: Sequence[int]) -> list[int]:

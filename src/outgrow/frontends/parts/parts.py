@@ -78,7 +78,7 @@ class Part:
     ) -> None:
         """`share` says what the part shares with others, for settings and the inputs of a call."""
         self._origin = origin_of(module)
-        self._floats, self._by_number = floats_of(module), False
+        self._floats, self._by_number = floats_of(module), False  # also in regions, which `as_traced` takes apart
         self._module, self._settings, self._share = as_traced(module), settings, share
         self._ready: dict[Hashable, Ready] = {}
         self._others: dict[tuple[Hashable, Arrival], Ready] = {}

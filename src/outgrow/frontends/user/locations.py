@@ -24,21 +24,21 @@ _SHOWING = frozenset(("rich", "tqdm"))
 Root: TypeAlias = dict[str, Any] | CellType
 
 
-class _Held(dict[str, Any]):
-    """A variable that no program has, for a value that is in none."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Location:
-    """Where a value is: in a variable of a table, or in the cell of a closure, or below, by attributes and keys."""
+    """Where a value is: in a variable of a table, or in the cell of a closure, or below, by attributes and keys.
+
+    A value that is `held` is in no variable of the program; its table is made for it.
+    """
 
     root: Root
     path: tuple[str, ...]
+    held: object = None
 
     @staticmethod
     def holding(name: str, value: object) -> "Location":
         """Return a location for a value that is in no variable."""
-        return Location(_Held({name: value}), (name,))
+        return Location({name: value}, (name,), value)
 
     @property
     def name(self) -> str:
@@ -48,15 +48,15 @@ class Location:
     @property
     def key(self) -> tuple[int, tuple[str, ...]]:
         """What is the same for two of the same location, also where each holds the value in a variable of its own."""
-        return id(self._variable() if isinstance(self.root, _Held) else self.root), self.path
+        return id(self.root if self.held is None else self.held), self.path
 
     def below(self, names: tuple[str, ...]) -> "Location":
         """Return the location of something that is read of what is here."""
-        return Location(self.root, (*self.path, *names))
+        return Location(self.root, (*self.path, *names), self.held)
 
     def above(self) -> "Location":
         """Return the location of what it is read of."""
-        return Location(self.root, self.path[:-1])
+        return Location(self.root, self.path[:-1], self.held)
 
     def read(self) -> object:
         """Return what is there now; `MISSING` if nothing is."""
