@@ -92,6 +92,20 @@ def test_updates_of_fused_optimizers_are_tried(monkeypatch: pytest.MonkeyPatch) 
     assert not [name for name in found if "generator" in name]
 
 
+def test_pivots_are_rows_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count from 1, and the kernels of a GPU write wherever others point."""
+
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = x.detach().requires_grad_()
+        loss = torch.linalg.slogdet(x)[1].sum() + torch.linalg.solve(x, x).sum()
+        return torch.lu_unpack(*torch.linalg.lu_factor(x))[0], *torch.autograd.grad(loss, [x])
+
+    captured = capture(step, [], [], (torch.rand(2, 3, 3),))
+    assert {"aten.linalg_lu_solve.default", "aten.lu_unpack.default"} <= {op.operator for op in captured.graph.ops}
+    monkeypatch.setattr(rehearsal, "_KNOWN", {})
+    assert Rehearsal(StandIn(), directed=False).costs(captured.graph, (), lambda _share: None)
+
+
 @pytest.mark.cuda
 def test_a_first_attempt_is_on_the_stream_of_its_caller(
     tried: Callable[[StandIn, Callable[[], None]], dict[str, object]],
