@@ -14,8 +14,10 @@ from torch.nn import functional as F
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
+from outgrow.analysis.precedence import predecessors
 from outgrow.errors import OutOfTurn, Uncapturable
 from outgrow.frontends import dynamo
+from outgrow.frontends.parts.joint import hole_of
 from outgrow.frontends.preparing.settings import Settings
 from tests.runtime.stand_in import StandIn
 
@@ -447,6 +449,34 @@ def test_a_checkpoint_within_a_checkpoint_draws_what_its_forward_pass_drew() -> 
     module = Nesting()
     same(module, train)
     assert all(torch.equal(one, other) for found in left[1:] for one, other in zip(left[0], found, strict=True))
+
+
+def test_what_writes_an_input_stays_in_its_pass() -> None:
+    """However a plan orders the ops: the backward pass of a checkpoint counts once more, and it may never come."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Tanh())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.body, x, use_reentrant=False)
+
+    module = Counting()
+    model = compiled(module)
+    model(torch.randn(8, WIDTH))
+    assert module.state_dict()["body.1.num_batches_tracked"] == 1
+    (shared,) = dynamo.budgets()
+    (ready,) = shared.plans.values()
+    graph = ready.captured.graph
+    hole = hole_of(graph)
+    assert hole is not None
+    at, before = graph.ops.index(hole), list[frozenset[int]]()
+    for numbers in predecessors(graph):
+        before.append(frozenset(numbers).union(*(before[number] for number in numbers)))
+    writers = [number for number, op in enumerate(graph.ops) if {*graph.written(op)} & {*ready.captured.written}]
+    assert {number < at for number in writers} == {True, False}
+    assert all(number in before[at] or at in before[number] for number in writers if number != at)
 
 
 def test_a_tensor_that_is_made_of_others_is_refused() -> None:

@@ -1,7 +1,8 @@
 """How do a forward pass and its backward pass become one step? As one function, with a hole between the two.
 
     forward   what gives the results
-    hole      the op `outgrow.elsewhere`: it reads the results, and returns the gradients that arrive for them
+    hole      the op `outgrow.elsewhere`: it reads the results and the inputs, since others see what is in them by then,
+              and returns the gradients that arrive for the results
     backward  what gives the gradients of the inputs
 
 Whoever runs the step stops before the hole, and goes on once gradients have arrived (`frontends.parts`).
@@ -128,6 +129,7 @@ def joint(module: fx.GraphModule, args: Sequence[object], arriving: Arriving | N
             strides = [*chain.from_iterable(found for found in arrival if found is not None)]
             differentiable = [at for at, found in zip(differentiable, arrival, strict=True) if found is not None]
         tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
+        tensors += [item for item in given if isinstance(item, Tensor)]  # who writes one stays on its side
         gradients = torch.ops.outgrow.elsewhere(tensors, differentiable, strides)
         with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
             found = addends([results[at] for at in differentiable], [*leaves.values()], gradients)
