@@ -6,8 +6,8 @@
 
 What there will be to look at is not known when the step is captured, so it is captured as one in which all is well.
 The operator looks in every call, in its turn (`frontends.tracing.checks`), and raises an error as torch does. Its text
-names distributions without their parameters, and shows all values. A step that catches the error itself does not get
-it: it leaves the step. What the batch alone decides is asked (`frontends.fake.questions`).
+names distributions without their parameters, and shows all values. An `except` within the step does not catch it: the
+error leaves the step. What the batch alone decides is asked (`frontends.fake.questions`), and may be caught.
 """
 
 from collections.abc import Callable, Mapping
