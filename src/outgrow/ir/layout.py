@@ -6,7 +6,7 @@ its size is unknown. The element at index (i, j, ...) is number offset + i * str
 of the storage.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 _TYPES = (
@@ -41,6 +41,19 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(stride)
         stride *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def dense_strides(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a dense tensor whose dimensions lie in this order, the innermost last.
+
+    >>> dense_strides((2, 4, 6), (0, 2, 1))
+    (24, 1, 4)
+    """
+    strides, stride = [0] * len(shape), 1
+    for dimension in reversed(order):
+        strides[dimension] = stride
+        stride *= shape[dimension]
+    return tuple(strides)
 
 
 def goes_in_step(

@@ -20,6 +20,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
+from outgrow.ir.layout import dense_strides
+
 _ANGLE = torch.ops.aten.angle.default
 """The result is contiguous if the operand is complex; else it keeps the operand's permutation."""
 _CONTIGUOUS = (
@@ -202,9 +204,4 @@ def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     >>> channels_last_strides((1, 16, 4, 4, 4))
     (1024, 1, 256, 64, 16)
     """
-    strides = [0] * len(shape)
-    stride = 1
-    for dimension in (1, *range(len(shape) - 1, 1, -1), 0):
-        strides[dimension] = stride
-        stride *= shape[dimension]
-    return tuple(strides)
+    return dense_strides(shape, (0, *range(2, len(shape)), 1))

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from outgrow.ir.layout import contiguous_strides, dense_strides
+
 _REAL_TO_COMPLEX = torch.ops.aten._fft_r2c.default
 _COMPLEX = torch.ops.aten._fft_c2c.default
 _COMPLEX_TO_REAL = torch.ops.aten._fft_c2r.default
@@ -40,7 +42,7 @@ def transformed(func: OpOverload, args: Sequence[Any]) -> Tensor | None:
         dtype = dtype.to_real()
         shape[dims[-1]] = last
     is_contiguous = is_on_cpu and not torch.backends.mkl.is_available()
-    strides = _dense(shape, range(len(shape))) if is_contiguous else _strides(func, operand, dims, shape)
+    strides = contiguous_strides(tuple(shape)) if is_contiguous else _strides(func, operand, dims, shape)
     return torch.empty_strided(shape, strides, dtype=dtype, device=operand.device)
 
 
@@ -59,7 +61,7 @@ def _strides(func: OpOverload, operand: Tensor, dims: list[int], shape: Sequence
 
 def _written(strides: Sequence[int], shape: Sequence[int], dims: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a result of this shape, transformed over these dimensions, the innermost last."""
-    return _dense(shape, [*_by_stride(strides, _left(len(shape), dims)), *dims])
+    return dense_strides(shape, [*_by_stride(strides, _left(len(shape), dims)), *dims])
 
 
 def _left(count: int, dims: Sequence[int]) -> list[int]:
@@ -83,16 +85,3 @@ def _left(count: int, dims: Sequence[int]) -> list[int]:
 
 def _by_stride(strides: Sequence[int], dims: Sequence[int]) -> list[int]:
     return sorted(dims, key=lambda dim: strides[dim], reverse=True)
-
-
-def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a tensor whose dimensions lie in this order, the innermost last.
-
-    >>> _dense((2, 4, 6), (0, 2, 1))
-    (24, 1, 4)
-    """
-    found, stride = [0] * len(shape), 1
-    for dim in reversed(order):
-        found[dim] = stride
-        stride *= shape[dim]
-    return tuple(found)
