@@ -348,9 +348,9 @@ def _misplaced() -> Iterator[list[str]]:
     born = PlannedMemory.born
 
     def noted(memory: PlannedMemory, storage: str, *rest: Any) -> torch.Tensor:
-        before = memory.misplaced
+        before = memory.arena.misplaced
         found = born(memory, storage, *rest)
-        storages.extend([storage] * (memory.misplaced - before))
+        storages.extend([storage] * (memory.arena.misplaced - before))
         return found
 
     with patch.object(PlannedMemory, "born", noted):

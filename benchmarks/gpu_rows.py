@@ -275,9 +275,9 @@ def within(ground: Ground, asked: Asked, budget_bytes: int, *, is_limited: bool)
 
 
 def misplaced(step: Step[..., Tensor]) -> int | None:
-    """Return how many results of the last run were born elsewhere and copied; None if it was not within an arena."""
+    """Return how many results were born elsewhere and copied, over all runs; None if they were not within an arena."""
     platform = step._platform  # noqa: SLF001 - it is not a figure for users
-    return platform.last.misplaced if isinstance(platform, OnDevice) and platform.last is not None else None
+    return platform._arena.misplaced if isinstance(platform, OnDevice) else None  # noqa: SLF001 - it is not a figure for users
 
 
 def same(ground: Ground, asked: Asked, found: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,8 +57,7 @@ def test_compiled_kernels_have_the_same_bits_at_their_floor() -> None:
     assert tight.plan.bytes_swapped > 0
     platform = tight._platform
     assert isinstance(platform, OnDevice)
-    assert platform.last is not None
-    assert platform.last.misplaced == 0
+    assert platform._arena.misplaced == 0
 
 
 @pytest.mark.cuda

@@ -114,11 +114,10 @@ def _arena_bytes(step: Step) -> int:
 
 
 def _misplaced(step: Step) -> int:
-    """How many results of the last run were born elsewhere and copied."""
+    """How many results were born elsewhere and copied, over all runs."""
     platform = step._platform
     assert isinstance(platform, OnDevice)
-    assert platform.last is not None
-    return platform.last.misplaced
+    return platform._arena.misplaced
 
 
 def _resident_bytes(workload: Workload) -> int:
@@ -227,10 +226,9 @@ def test_nothing_is_left_of_a_program_that_is_forgotten() -> None:
     ours, _ = _small(StandIn())
     platform = ours._platform
     assert isinstance(platform, OnDevice)
-    assert platform.last is not None
-    assert platform.last.directions is not None
-    directions = ref(platform.last.directions)
-    platform.forget(platform.last.program)
+    program = ours._entry.planned.program
+    directions = ref(platform._arena._directions[program])
+    platform.forget(program)
     assert directions() is None
 
 

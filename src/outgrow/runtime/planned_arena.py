@@ -30,12 +30,14 @@ class Arena:
     """The bytes of a device in which programs run, one after the other; taken when the first one needs them.
 
     With `directed` the device's allocator can be told where results go. Where the device has `pages` the arena is made
-    of these, and each program has a window; else it is one tensor.
+    of these, and each program has a window; else it is one tensor. `misplaced` counts the results of its runs that were
+    born elsewhere and copied.
     """
 
     device: BesideHost
     directed: bool
     pages: Pages | None = None
+    misplaced: int = 0
     _room: torch.Tensor | None = None
     _windows: dict[Program, int] = field(default_factory=dict[Program, int])
     _directions: dict[Program, Directions] = field(default_factory=dict[Program, Directions])
@@ -139,13 +141,12 @@ class Arena:
 
 @dataclass
 class PlannedMemory:
-    """One run in an arena. `misplaced` counts results that were born elsewhere and copied."""
+    """One run in an arena."""
 
     arena: Arena
     program: Program
     directions: Directions | None
     is_timed: bool
-    misplaced: int = 0
     _position: int = 0
     _is_directed: bool = False
     _begin: Moment = 0.0
@@ -209,7 +210,7 @@ class PlannedMemory:
         address = self._address + offset
         if item.untyped_storage().data_ptr() == address or not size_bytes:
             return item
-        self.misplaced += 1
+        self.arena.misplaced += 1
         return copied_to(self._storage(address, size_bytes), item, geometry)
 
     def reserve(self, storage: str, begin: int, end: int, size: int, there: torch.UntypedStorage | None) -> int:  # noqa: ARG002

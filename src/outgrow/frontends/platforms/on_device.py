@@ -100,7 +100,6 @@ class OnDevice:
         self._beside = BesideDevice(device, settings)
         self._nothing = Unread(device.pages(), device.torch_device)
         self._baseline_bytes: int | None = None
-        self.last: PlannedMemory | None = None
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -209,8 +208,7 @@ class OnDevice:
         return self._arena.moment()
 
     def memory(self, program: Program, *, is_timed: bool) -> PlannedMemory:
-        self.last = self._arena.memory_of(program, is_timed=is_timed)
-        return self.last
+        return self._arena.memory_of(program, is_timed=is_timed)
 
     def baseline_bytes(self, tensors: list[Tensor]) -> int:
         """What libraries keep is of the step, which takes it anew."""
@@ -260,8 +258,6 @@ class OnDevice:
             remark(_STAYS)
 
     def forget(self, program: Program) -> None:
-        if self.last is not None and self.last.program is program:
-            self.last = None
         self._arena.forget(program)
 
     def close(self) -> None:
