@@ -68,9 +68,7 @@ def tflms_v2(problem: Problem) -> tuple[Decision, ...]:
     profile = captured_profile(problem)
     distances = _distances(problem.graph, profile)
     knobs = _tuned(problem, distances)
-    found = triggered(problem, profile, _triggers(distances, knobs))
-    assert found is not None, "what fits in the simulator keeps the capacity"
-    return found.swaps
+    return triggered(problem, profile, _triggers(distances, knobs)).swaps
 
 
 def _distances(graph: Graph, profile: Profile) -> _Distances:

@@ -68,16 +68,15 @@ def latest_trigger(profile: Profile, gap: Gap, seconds: float) -> int:
     return min(max(step, gap.begin + 1), gap.end)
 
 
-def triggered(problem: Problem, profile: Profile, triggers: Mapping[Gap, int]) -> SwapSchedule | None:
-    """Return the swaps of these gaps in the order of their copies back, or None if the capacity does not hold.
+def triggered(problem: Problem, profile: Profile, triggers: Mapping[Gap, int]) -> SwapSchedule:
+    """Return the swaps of these gaps, which free enough, in the order of their copies back.
 
     The copy back of a gap begins directly before the op at its trigger or later. `stalls` are the seconds for which the
     op at the end of a gap waits for the copy back.
     """
     while True:
         walk = _Walk(problem, profile, triggers)
-        if int(walk.promised.max(initial=0)) > walk.capacity:
-            return None
+        assert int(walk.promised.max(initial=0)) <= walk.capacity, "the gaps were chosen so that the step fits"
         found = walk.run()
         if not walk.kept:
             return found
