@@ -7,7 +7,7 @@ import pytest
 
 from outgrow.errors import InvalidGraph
 from outgrow.ir.graph import Graph, Op, Ref, Value
-from outgrow.ir.stand_ins import Leeway
+from outgrow.ir.stand_ins import Leeway, numbered
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 
@@ -61,7 +61,7 @@ def edited(*changes: tuple[str, str], text: str = CAPTURED) -> str:
 def refusal(text: str, captured: str = CAPTURED) -> str:
     """Return the words with which a graph is refused because of invariant 6."""
     with pytest.raises(InvalidGraph) as caught:
-        verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
+        verify(parse_graph(text), captured=numbered(parse_graph(captured), OVER))
     assert caught.value.invariant == 6
     return str(caught.value)
 
@@ -87,7 +87,7 @@ def refusal(text: str, captured: str = CAPTURED) -> str:
 )
 def test_the_same_content_in_other_places_is_accepted(changes: tuple[tuple[str, str], ...]) -> None:
     """Other names and orders, repetitions of pure ops, exact re-use and unused results keep every bit."""
-    verify(parse_graph(edited(*changes)), captured=parse_graph(CAPTURED), leeway=OVER)
+    verify(parse_graph(edited(*changes)), captured=numbered(parse_graph(CAPTURED), OVER))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_reuse_in_place_may_read_the_operand_twice_in_one_layout() -> None:
     head = "storage y 16\nstorage z 16\n%y: y@0 f32[4] = g()\n"
     captured = head + "%z: z@0 f32[4] = aten.sub.Tensor(%y, %y)\nreturn %z"
     text = head + "sub: %z: y@1 f32[4] = aten.sub_.Tensor(%y, %y)\nreturn %z"
-    verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
+    verify(parse_graph(text), captured=numbered(parse_graph(captured), OVER))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_strided_form_may_read_other_layouts(other: str, is_right: bool) -> No
     captured = head + "%z: z@0 f32[2,2] = aten.mul.Tensor(%y, %x)\nreturn %z"
     text = head + "mul: %z: y@1 f32[2,2] = aten.mul_.Tensor(%y, %x)\nreturn %z"
     if is_right:
-        verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
+        verify(parse_graph(text), captured=numbered(parse_graph(captured), OVER))
     else:
         assert "exactly over operand 0" in refusal(text, captured)
     assert "exactly over operand 0" in refusal(text.replace("%x)", "%x, n=2)"), captured.replace("%x)", "%x, n=2)"))
@@ -232,7 +232,7 @@ def test_complex_numbers_are_written_over_where_all_go_in_step(other: str, is_ri
     captured = head + "%z: z@0 c64[2,2] = aten.mul.Tensor(%y, %x)\nreturn %z"
     text = head + "mul: %z: y@1 c64[2,2] = aten.mul_.Tensor(%y, %x)\nreturn %z"
     if is_right:
-        verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
+        verify(parse_graph(text), captured=numbered(parse_graph(captured), OVER))
     else:
         assert "exactly over operand 0" in refusal(text, captured)
 
@@ -244,7 +244,7 @@ def test_the_first_of_several_results_may_be_written_over_either_operand(operand
     call = "norm_backward.default(%x, %y)\nreturn %z, %w"
     captured = f"{head}%z: z@0 f32[2,2], %w: w@0 f32[1] = my.{call}"
     text = f"{head}norm_backward: %z: {'xy'[operand]}@1 f32[2,2], %w: w@0 f32[1] = over{operand}.my.{call}"
-    verify(parse_graph(text), captured=parse_graph(captured), leeway=OVER)
+    verify(parse_graph(text), captured=numbered(parse_graph(captured), OVER))
     other = (f"%{'yx'[operand]}: {'yx'[operand]}@0 f32[2,2]", f"%{'yx'[operand]}: {'yx'[operand]}@0 f32[2,2]:[1,2]")
     assert f"exactly over operand {operand}" in refusal(edited(other, text=text), edited(other, text=captured))
     assert "another layout or goes elsewhere" in refusal(text.replace("w@0 f32[1]", "w@0 f32[1,1]"), captured)
@@ -254,7 +254,7 @@ def test_an_operator_is_replaced_only_by_its_in_place_form() -> None:
     """Without a law for it, the in-place operator is another operator."""
     text = parse_graph(edited((RELU + ".", "relu: %b: a@1 f32[4] = aten.relu_.")))
     with pytest.raises(InvalidGraph, match="its operator is aten"):
-        verify(text, captured=parse_graph(CAPTURED))
+        verify(text, captured=numbered(parse_graph(CAPTURED)))
 
 
 def test_a_result_in_place_cannot_be_left_unused() -> None:
@@ -283,7 +283,7 @@ def test_an_unchanged_op_is_refused_where_its_operand_holds_something_else() -> 
     values = {**captured.values, "b2": moved, "again": other}
     rewritten = Graph(storages, values, instructions, captured.results)
     with pytest.raises(InvalidGraph, match=r"operand 0 is write 0 of exp .* instead of write 0 of relu"):
-        verify(rewritten, captured=captured)
+        verify(rewritten, captured=numbered(captured))
 
 
 POOLED = """
@@ -309,8 +309,8 @@ POOLING = Leeway(layouts=_pooling)
 def test_a_listed_operand_may_be_given_by_its_layout() -> None:
     """The layout has to be the captured one, whichever value has it."""
     captured = parse_graph(POOLED)
-    verify(parse_graph(edited(("%g, %a", "%g, like %a"), text=POOLED)), captured=captured, leeway=POOLING)
-    verify(parse_graph(edited(("%g, %a", "%g, like %x"), text=POOLED)), captured=captured, leeway=POOLING)
+    verify(parse_graph(edited(("%g, %a", "%g, like %a"), text=POOLED)), captured=numbered(captured, POOLING))
+    verify(parse_graph(edited(("%g, %a", "%g, like %x"), text=POOLED)), captured=numbered(captured, POOLING))
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_a_listed_operand_may_be_given_by_its_layout() -> None:
 def test_only_a_listed_operand_is_given_by_its_layout(changes: tuple[tuple[str, str], ...], reason: str) -> None:
     """Other operands are read, and a layout is not another one."""
     with pytest.raises(InvalidGraph, match=reason):
-        verify(parse_graph(edited(*changes, text=POOLED)), captured=parse_graph(POOLED), leeway=POOLING)
+        verify(parse_graph(edited(*changes, text=POOLED)), captured=numbered(parse_graph(POOLED), POOLING))
 
 
 def test_a_layout_is_that_of_a_declared_value() -> None:
@@ -375,7 +375,7 @@ PARTED = Leeway(parts=_both)
 )
 def test_all_parts_stand_for_an_op(changes: tuple[tuple[str, str], ...]) -> None:
     """The parts of an op write what the op writes, and a part may be repeated."""
-    verify(parse_graph(edited(*changes, text=WHOLE)), captured=parse_graph(WHOLE), leeway=PARTED)
+    verify(parse_graph(edited(*changes, text=WHOLE)), captured=numbered(parse_graph(WHOLE), PARTED))
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_all_parts_stand_for_an_op(changes: tuple[tuple[str, str], ...]) -> None
 def test_parts_that_are_not_those_of_the_op_are_refused(changes: tuple[tuple[str, str], ...], reason: str) -> None:
     """Each part occurs once, with its own results and literals, and not beside the op itself."""
     with pytest.raises(InvalidGraph, match=reason):
-        verify(parse_graph(edited(*changes, text=WHOLE)), captured=parse_graph(WHOLE), leeway=PARTED)
+        verify(parse_graph(edited(*changes, text=WHOLE)), captured=numbered(parse_graph(WHOLE), PARTED))
 
 
 def test_an_op_that_writes_in_place_has_no_parts() -> None:
@@ -405,7 +405,7 @@ def test_an_op_that_writes_in_place_has_no_parts() -> None:
     parted = text.replace(BOTH.replace("b@0", "b@1"), (FIRST + SECOND).replace("b@0", "b@1"))
     assert parted != text
     with pytest.raises(InvalidGraph, match="is not an op of the captured graph"):
-        verify(parse_graph(parted), captured=parse_graph(text), leeway=PARTED)
+        verify(parse_graph(parted), captured=numbered(parse_graph(text), PARTED))
 
 
 def _turns(op: Op, _values: Mapping[str, Value]) -> tuple[tuple[Op, Op], ...]:
@@ -460,7 +460,7 @@ cat.0$1: %f: f@2 f32[6] = my.put(%f2, %a, 0) origin cat.0
 )
 def test_turns_stand_for_an_op_in_any_order(changes: tuple[tuple[str, str], ...]) -> None:
     """All operands are there in the end, each put where the op puts it."""
-    verify(parse_graph(edited(*changes, text=ASIDE)), captured=parse_graph(ASIDE), leeway=IN_TURN)
+    verify(parse_graph(edited(*changes, text=ASIDE)), captured=numbered(parse_graph(ASIDE), IN_TURN))
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def test_turns_stand_for_an_op_in_any_order(changes: tuple[tuple[str, str], ...]
 def test_turns_that_are_not_those_of_the_op_are_refused(changes: tuple[tuple[str, str], ...], reason: str) -> None:
     """Each turn occurs once, with its own operand and literals, and nobody reads what is not all there."""
     with pytest.raises(InvalidGraph, match=reason):
-        verify(parse_graph(edited(*changes, text=ASIDE)), captured=parse_graph(ASIDE), leeway=IN_TURN)
+        verify(parse_graph(edited(*changes, text=ASIDE)), captured=numbered(parse_graph(ASIDE), IN_TURN))
 
 
 @pytest.mark.parametrize(
@@ -509,8 +509,7 @@ def test_an_op_without_turns_of_its_own_goes_at_once(change: tuple[str, str]) ->
     with pytest.raises(InvalidGraph):
         verify(
             parse_graph(edited((CAT, BEGIN_B + PUT_A + PUT_C), text=captured)),
-            captured=parse_graph(captured),
-            leeway=IN_TURN,
+            captured=numbered(parse_graph(captured), IN_TURN),
         )
 
 
@@ -545,7 +544,7 @@ UNKNOWN = "both is not an op of the captured graph"
 def test_one_op_stands_for_two() -> None:
     """What the first makes is not there any more, and what outlives the step has the content of the second's result."""
     found = edited((ONE + TWO, JOINT), ("storage a 16\n", ""), text=PAIR)
-    verify(parse_graph(found), captured=parse_graph(PAIR), leeway=JOINED)
+    verify(parse_graph(found), captured=numbered(parse_graph(PAIR), JOINED))
 
 
 @pytest.mark.parametrize(
@@ -565,4 +564,4 @@ def test_one_op_that_is_not_two_is_refused(
     """Neither of the two occurs beside it, it reads what they read, and nobody else asks for what the first makes."""
     text = edited(*captured, text=PAIR)
     with pytest.raises(InvalidGraph, match=reason):
-        verify(parse_graph(edited(*changes, text=text)), captured=parse_graph(text), leeway=JOINED)
+        verify(parse_graph(edited(*changes, text=text)), captured=numbered(parse_graph(text), JOINED))

@@ -4,7 +4,7 @@ import pytest
 
 from outgrow.errors import InvalidGraph
 from outgrow.ir.graph import Op, Ref
-from outgrow.ir.stand_ins import Leeway
+from outgrow.ir.stand_ins import Leeway, numbered
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.effects import QUIET, quiet
@@ -37,7 +37,7 @@ GRAPH = parse_graph(
 def test_a_repetition_of_batch_norm_writes_no_statistics() -> None:
     """The copy has None for the running statistics, and the verifier accepts it as the same content."""
     found = apply_laws(GRAPH, [Recompute("y", "add")])
-    verify(found, captured=GRAPH, leeway=Leeway(quiet=QUIET))
+    verify(found, captured=numbered(GRAPH, Leeway(quiet=QUIET)))
     copy = found.ops[2]
     assert copy.arguments[3:5] == (None, None)
     assert copy.writes == ()
@@ -46,7 +46,7 @@ def test_a_repetition_of_batch_norm_writes_no_statistics() -> None:
 def test_without_the_table_the_verifier_refuses_the_repetition() -> None:
     """Which arguments may be left out is for the operators' table to say."""
     with pytest.raises(InvalidGraph, match="changes what outlives the step"):
-        verify(apply_laws(GRAPH, [Recompute("y", "add")]), captured=GRAPH)
+        verify(apply_laws(GRAPH, [Recompute("y", "add")]), captured=numbered(GRAPH))
 
 
 def test_other_operators_stay_as_they_are() -> None:

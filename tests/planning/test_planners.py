@@ -21,10 +21,11 @@ from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import planned, with_a_plan
 from outgrow.planning.problem import Problem
-from outgrow.rewriting.derive import apply_laws, verified, verify_derived
+from outgrow.rewriting.derive import apply_laws, verified
 from outgrow.simulation import replay
 from tests.children import ran
 from tests.graphs import graphs
+from tests.verified import verify_derived
 
 MACHINE = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1000.0, 800.0, half_duplex=False))
 ALWAYS = ("search", "nnabla_window", "capuchin")

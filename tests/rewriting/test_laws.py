@@ -7,13 +7,14 @@ import pytest
 
 from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Graph
-from outgrow.ir.stand_ins import Leeway
+from outgrow.ir.stand_ins import Leeway, numbered
 from outgrow.ir.text import parse_graph, print_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import ByLayout, ByOperand, Decision, Move, Piece, Recompute, Reuse, Stow, Swap, TakeApart
-from outgrow.rewriting.derive import apply_laws, verify_derived
+from outgrow.rewriting.derive import apply_laws
 from outgrow.rewriting.laws import LAWS, Law
+from tests.verified import verify_derived
 
 _NAMES = {kind.__name__: kind for kind in (*LAWS, Piece)}
 
@@ -157,7 +158,7 @@ def test_a_chain_with_a_write_in_place_is_rebuilt_whole() -> None:
         """
     )
     found = apply_laws(graph, [Recompute("a", before="mul")])
-    verify(found, captured=graph, leeway=Leeway(in_place=IN_PLACE))
+    verify(found, captured=numbered(graph, Leeway(in_place=IN_PLACE)))
     assert [op.name for op in found.ops] == ["neg", "relu_", "exp", "neg$1", "relu_$1", "mul"]
 
 
@@ -182,7 +183,7 @@ def test_a_second_gap_needs_no_second_copy_out() -> None:
     )
     once = apply_laws(graph, [Swap("a", "neg", "relu", (Piece(0, 8, "exp"),), "exp")])
     twice = apply_laws(once, [Swap("a", None, "tanh", (Piece(0, 4, "tanh"), Piece(4, 8, "mul")), "mul")])
-    verify(twice, captured=graph, leeway=Leeway(in_place=IN_PLACE))
+    verify(twice, captured=numbered(graph, Leeway(in_place=IN_PLACE)))
     assert print_graph(twice).count("swap_out") == 1
 
 
@@ -307,7 +308,7 @@ def test_a_later_hidden_write_follows_the_result_to_its_new_place() -> None:
         """
     )
     found = apply_laws(graph, [Reuse("relu")])
-    verify(found, captured=graph, leeway=Leeway(in_place=IN_PLACE))
+    verify(found, captured=numbered(graph, Leeway(in_place=IN_PLACE)))
     assert [graph.written(op) for op in graph.ops] == [("a",), ("b",), ("b",), ("c",)]
     assert [found.written(op) for op in found.ops] == [("a",), ("a",), ("a",), ("c",)]
 
@@ -351,7 +352,7 @@ def test_a_storage_may_be_built_again_twice() -> None:
     """Each repetition has names of its own."""
     graph = parse_graph(TWO_USES)
     found = apply_laws(graph, [Recompute("a", before="add"), Recompute("a", before="mul")])
-    verify(found, captured=graph, leeway=Leeway(in_place=IN_PLACE))
+    verify(found, captured=numbered(graph, Leeway(in_place=IN_PLACE)))
     assert [op.name for op in found.ops] == ["neg", "relu", "neg$2", "mul", "neg$1", "add"]
 
 
@@ -377,7 +378,7 @@ def test_recomputation_leaves_the_transfers_of_others_alone() -> None:
     swapped = apply_laws(graph, [Swap("b", "mul", "exp", (Piece(0, 8, "add"),), "add")])
     for decision in (Recompute("a", before="mul"), Recompute("d", before="add")):
         found = apply_laws(swapped, [decision])
-        verify(found, captured=graph, leeway=Leeway(in_place=IN_PLACE))
+        verify(found, captured=numbered(graph, Leeway(in_place=IN_PLACE)))
         assert len(found.ops) == len(graph.ops) + 1
     with pytest.raises(NotApplicable, match="b is moved by a transfer later"):
         apply_laws(swapped, [Recompute("b", before="mul")])

@@ -52,6 +52,9 @@ class Leeway(NamedTuple):
     joined: Callable[[Op, Op, Mapping[str, Value]], Op | None] = _never
 
 
+_NO_LEEWAY = Leeway()
+
+
 class Turn(NamedTuple):
     """The turn of operand `number` of `whole`, a captured op that has `operands`: the call that begins, or goes on."""
 
@@ -104,7 +107,7 @@ class Numbered(NamedTuple):
         return self.calls.get(call.op.captured) if turn is None else turn.expected(call)
 
 
-def numbered(captured: Graph, leeway: Leeway) -> Numbered:
+def numbered(captured: Graph, leeway: Leeway = _NO_LEEWAY) -> Numbered:
     """Return a captured graph by contents, to compare many graphs with that leeway; it must keep invariant 1."""
     calls, end = number(captured, steps_of(captured), as_captured)
     parted = _parted(captured, calls, leeway.parts)

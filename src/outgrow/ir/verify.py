@@ -28,12 +28,11 @@ from outgrow.ir.equivalence import check_equivalence
 from outgrow.ir.graph import Graph, Op, Role, Value
 from outgrow.ir.layout import end_bytes
 from outgrow.ir.residence import check_capacity, check_residence
-from outgrow.ir.stand_ins import Leeway, Numbered, numbered
+from outgrow.ir.stand_ins import Numbered
 from outgrow.ir.steps import Step, steps_of
 from outgrow.ir.text import print_around
 
 _NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
-_NO_LEEWAY = Leeway()
 
 
 def verify(
@@ -41,14 +40,12 @@ def verify(
     *,
     capacity_bytes: int | None = None,
     workspace: Mapping[str, int] = _NO_WORKSPACE,
-    captured: Graph | Numbered | None = None,
-    leeway: Leeway = _NO_LEEWAY,
+    captured: Numbered | None = None,
 ) -> None:
     """Raise `InvalidGraph` unless `graph` keeps the invariants of this module.
 
     Invariant 3 is checked where `capacity_bytes` is given, and 6 where `captured` is: a graph that is itself valid, and
-    from which there may be `leeway`, or one that was `numbered` with its own. `workspace` gives bytes by captured op
-    name.
+    was `numbered` with the leeway that there may be. `workspace` gives bytes by captured op name.
     """
     try:
         _check_values(graph)
@@ -59,8 +56,7 @@ def verify(
         if capacity_bytes is not None:
             check_capacity(graph, steps, capacity_bytes, workspace)
         if captured is not None:
-            reference = numbered(captured, leeway) if isinstance(captured, Graph) else captured
-            check_equivalence(graph, steps, reference)
+            check_equivalence(graph, steps, captured)
     except InvalidGraph as fault:
         around = "" if fault.position is None else f"\n{print_around(graph, fault.position)}"
         message = f"invariant {fault.invariant}: {fault}{around}"

@@ -10,11 +10,10 @@ is asked of G(n) alone, since the early graphs do not fit yet. The derivation is
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from types import MappingProxyType
 
 from outgrow.errors import NotApplicable
 from outgrow.ir.graph import Graph
-from outgrow.ir.stand_ins import Leeway, Numbered, numbered
+from outgrow.ir.stand_ins import Leeway, numbered
 from outgrow.ir.text import fingerprint
 from outgrow.ir.verify import verify
 from outgrow.operators.effects import QUIET
@@ -27,7 +26,6 @@ from outgrow.plan import Decision, Plan, Stow, Swap
 from outgrow.rewriting.draft import Draft
 from outgrow.rewriting.laws import LAWS
 
-_NO_WORKSPACE: Mapping[str, int] = MappingProxyType({})
 _TRANSFERS = (Stow, Swap)
 
 LEEWAY = Leeway(in_place=IN_PLACE, quiet=QUIET, layouts=layout_only, parts=parts, in_turn=in_turn, joined=joined)
@@ -100,17 +98,6 @@ def _kind(decision: Decision) -> tuple[type[Decision], ...]:
     return _TRANSFERS if isinstance(decision, _TRANSFERS) else (type(decision),)
 
 
-def verify_derived(
-    graph: Graph,
-    captured: Graph | Numbered,
-    *,
-    capacity_bytes: int | None = None,
-    workspace: Mapping[str, int] = _NO_WORKSPACE,
-) -> None:
-    """Raise `InvalidGraph` unless `graph` is valid and equivalent to `captured`, given what the operators admit."""
-    verify(graph, captured=captured, leeway=LEEWAY, capacity_bytes=capacity_bytes, workspace=workspace)
-
-
 def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Mapping[str, int]) -> Derivation:
     """Return the derivation of a plan of this graph, whose decisions made these stages.
 
@@ -121,5 +108,5 @@ def verified(captured: Graph, plan: Plan, stages: Sequence[Stage], workspace: Ma
     reference = numbered(captured, LEEWAY)
     for stage in stages:
         held = capacity if stage is stages[-1] else None
-        verify_derived(stage.graph, reference, capacity_bytes=held, workspace=workspace)
+        verify(stage.graph, capacity_bytes=held, workspace=workspace, captured=reference)
     return Derivation(plan.fingerprint, tuple(stages), derived(captured, stages))

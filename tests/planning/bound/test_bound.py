@@ -30,12 +30,13 @@ from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.names import PLANNER_NAMES
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
-from outgrow.rewriting.derive import apply_laws, verify_derived
+from outgrow.rewriting.derive import apply_laws
 from outgrow.simulation import replay
 from tests.graphs import graphs
 from tests.planning.convolutional import convolutional
 from tests.planning.crowded import crowded
 from tests.planning.test_planners import HALF_DUPLEX, MACHINE, chain, problem_of
+from tests.verified import verify_derived
 
 DEVICE = Device("toy", 1e9, 1e9)
 IN_ORDER = [planner for planner in PLANNER_NAMES if planner not in {"serenity", "olla"}]

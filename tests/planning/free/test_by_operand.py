@@ -14,8 +14,8 @@ from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.boards import Board, boards
-from outgrow.rewriting.derive import verify_derived
 from tests.planning.test_planners import problem_of
+from tests.verified import verify_derived
 
 BRANCHES = """
 storage x input 4096

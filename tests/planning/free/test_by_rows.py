@@ -15,8 +15,9 @@ from outgrow.planning.free.by_rows import run_by_rows
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
-from outgrow.rewriting.derive import apply_laws, verify_derived
+from outgrow.rewriting.derive import apply_laws
 from tests.planning.test_planners import problem_of
+from tests.verified import verify_derived
 
 LOSS = """
 storage x input 512

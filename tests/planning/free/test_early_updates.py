@@ -2,8 +2,9 @@
 
 from outgrow.ir.text import parse_graph
 from outgrow.planning.free.early_updates import early_updates
-from outgrow.rewriting.derive import apply_laws, verify_derived
+from outgrow.rewriting.derive import apply_laws
 from tests.planning.test_planners import problem_of
+from tests.verified import verify_derived
 
 COUNTED = parse_graph(
     """

@@ -10,9 +10,10 @@ from outgrow.plan import Budget, ByLayout, Reuse, TakeApart
 from outgrow.planning.floor import floor_of
 from outgrow.planning.free.free import free_rewrites, layouts_asked, loosest
 from outgrow.planning.planner import planned
-from outgrow.rewriting.derive import verified, verify_derived
+from outgrow.rewriting.derive import verified
 from tests.planning.convolutional import convolutional
 from tests.planning.test_planners import MACHINE, problem_of
+from tests.verified import verify_derived
 
 PROBLEM = problem_of(convolutional(8), 1 << 20)
 

@@ -11,8 +11,9 @@ from outgrow.planning.bound.bound import bound_seconds
 from outgrow.planning.free.free import free_rewrites
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
-from outgrow.rewriting.derive import apply_laws, verify_derived
+from outgrow.rewriting.derive import apply_laws
 from outgrow.simulation import replay
+from tests.verified import verify_derived
 
 MACHINE = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1e4, 1e4))
 BLOCKS = 3

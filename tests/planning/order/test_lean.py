@@ -17,9 +17,10 @@ from outgrow.planning.order.lean import Orders, least_seconds
 from outgrow.planning.pareto import range_of, smallest_budget
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
-from outgrow.rewriting.derive import apply_laws, verify_derived
+from outgrow.rewriting.derive import apply_laws
 from tests.planning.irregular import irregular
 from tests.planning.test_planners import problem_of
+from tests.verified import verify_derived
 
 BRANCHES = 6
 LARGE, SMALL = 1 << 20, 1 << 10

@@ -8,9 +8,10 @@ from outgrow.plan import Budget, Decision
 from outgrow.planning.floor import floor_of
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
-from outgrow.rewriting.derive import carried_out, verify_derived
+from outgrow.rewriting.derive import carried_out
 from outgrow.simulation import replay
 from tests.planning.test_planners import problem_of
+from tests.verified import verify_derived
 
 SLOW = Machine("slow", Device("toy", 1e9, 1e9), LinkRates(2.0, 2.0))
 

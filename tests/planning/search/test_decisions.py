@@ -12,7 +12,7 @@ from outgrow.analysis.cost import Cost
 from outgrow.analysis.liveness import peak_bytes
 from outgrow.ir.graph import Graph
 from outgrow.ir.machine import Device, LinkRates, Machine
-from outgrow.ir.stand_ins import Leeway
+from outgrow.ir.stand_ins import Leeway, numbered
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
@@ -121,7 +121,7 @@ def test_over_which_a_result_lies_that_outlives_the_step_leaves_whole_or_not_at_
     assert Reuse("last", 0) in decisions
     assert any(isinstance(decision, Swap | Stow) for decision in decisions)
     assert stages[-1].graph == apply_laws(graph, decisions)
-    verify(stages[-1].graph, captured=graph, leeway=Leeway(in_place=IN_PLACE), capacity_bytes=262)
+    verify(stages[-1].graph, captured=numbered(graph, Leeway(in_place=IN_PLACE)), capacity_bytes=262)
 
 
 def test_what_the_laws_refuse_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

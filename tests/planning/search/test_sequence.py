@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outgrow.analysis.liveness import Gap, gaps, lifetimes, live_bytes
 from outgrow.ir.graph import Graph
-from outgrow.ir.stand_ins import Leeway
+from outgrow.ir.stand_ins import Leeway, numbered
 from outgrow.ir.text import parse_graph
 from outgrow.ir.verify import verify
 from outgrow.operators.effects import QUIET
@@ -46,7 +46,7 @@ def test_a_sequence_is_what_the_laws_derive(
     there = Residence.of(residence(tables, sequence, policy))
     names = named(space, sequence, there.over)
     derived = apply_laws(rewritten, names.decisions)
-    verify(derived, captured=graph, leeway=Leeway(in_place=IN_PLACE, quiet=QUIET))
+    verify(derived, captured=numbered(graph, Leeway(in_place=IN_PLACE, quiet=QUIET)))
     assert [op.name for op in derived.ops] == list(names.ops)
     leaves = leaving(problem, derived) & set(rewritten.storages)
     stowed = {space.names[at] for at, rest in enumerate(tables.stow_rest) if rest >= 0 and choices[rest] != KEEP}
