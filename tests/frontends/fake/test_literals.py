@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from outgrow.frontends.fake.arguments import Invoked
 from outgrow.frontends.fake.literals import Literals
 
 
@@ -13,7 +14,7 @@ class _Followed(TorchDispatchMode):
         self.literals = Literals()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
-        return self.literals.followed(func, args, kwargs or {}, lambda: func(*args, **(kwargs or {})))
+        return self.literals.followed(Invoked(func, args, kwargs or {}), lambda: func(*args, **(kwargs or {})))
 
 
 def test_what_is_filled_like_a_tensor_of_a_device_is_known_there() -> None:

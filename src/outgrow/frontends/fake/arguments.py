@@ -5,13 +5,41 @@ torch's trees need, which can be of any class, and a trace does so several times
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 from torch import Tensor
 from torch._ops import OpOverload
 
 from outgrow.operators.effects import HIDDEN_WRITES, hidden_writes
+
+
+@dataclass(frozen=True, eq=False)
+class Invoked:
+    """A call of an operator, or of another function, as it is traced."""
+
+    func: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    @cached_property
+    def leaves(self) -> list[object]:
+        """What it is given, and what is in lists and dicts among it."""
+        return leaves_of(self.args, self.kwargs)
+
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """The leaves that are tensors."""
+        return tensors_of(self.leaves)
+
+    def written(self) -> list[Tensor]:
+        """Return the tensors that it may write."""
+        return written_by(self.func, self.args, self.kwargs)
+
+    def exchanged(self, of: Callable[[Tensor], object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what it is given, with something else in place of each tensor."""
+        return exchanged((tuple(self.args), dict(self.kwargs)), of)
 
 
 def leaves_of(*given: object) -> list[object]:

@@ -8,7 +8,7 @@ write a counter, by any view of it, makes it unknown.
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.weak import WeakIdKeyDictionary
 
-from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes, writes_in_silence, written_by
+from outgrow.frontends.fake.arguments import Invoked, leaves_of, tensors_of, writes, writes_in_silence
 from outgrow.frontends.fake.literals import Literals
 from outgrow.frontends.fake.questions import Looks
 from outgrow.frontends.user.guards import symbol, whole_symbol
@@ -89,24 +89,22 @@ class Counters:
         self._answers: MutableMapping[Tensor, Callable[[], bool]] = WeakIdKeyDictionary()
         self.seen: dict[sympy.Symbol, tuple[Counted, float]] = {}
 
-    def followed(
-        self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
-    ) -> object:
-        """Return what `run` returns, the result of `func`; a symbol or an answer where it looks at a counter."""
-        if func is _LOOK or func in _COMPARED:
-            return self._asked(func, args, run)
-        grown = dict(self._grown(func, args, kwargs))
+    def followed(self, call: Invoked, run: Callable[[], object]) -> object:
+        """Return what `run` returns, the result of a call; a symbol or an answer where it looks at a counter."""
+        if call.func is _LOOK or call.func in _COMPARED:
+            return self._asked(call, run)
+        grown = dict(self._grown(call))
         found = run()
-        if writes(func) or writes_in_silence(func):
-            for written in map(place, written_by(func, args, kwargs)):
+        if writes(call.func) or writes_in_silence(call.func):
+            for written in map(place, call.written()):
                 self._held.pop(written, None)
             self._answers = WeakIdKeyDictionary()
             self._held |= grown
         return found
 
-    def _asked(self, func: object, args: Sequence[object], run: Callable[[], object]) -> object:
+    def _asked(self, call: Invoked, run: Callable[[], object]) -> object:
         """Return what the step finds when it looks at a number, or compares one."""
-        tensor = args[0]
+        func, tensor = call.func, call.args[0]
         assert isinstance(tensor, Tensor), "the number lies in a tensor"
         held = self._of(tensor)
         if func is _LOOK and tensor in self._answers:
@@ -114,9 +112,9 @@ class Counters:
         if func is _LOOK and held is not None and not _is_of_each_call(held.counter.slot):
             return self._looked_at(held)
         found = run()
-        if func in _COMPARED and held is not None and isinstance(args[1], int | float):
+        if func in _COMPARED and held is not None and isinstance(call.args[1], int | float):
             assert isinstance(found, Tensor), "a comparison gives a tensor"
-            self._answers[found] = partial(self._answer, _COMPARED[func], held, float(args[1]))
+            self._answers[found] = partial(self._answer, _COMPARED[func], held, float(call.args[1]))
         return found
 
     def _of(self, tensor: Tensor) -> _Held | None:
@@ -124,12 +122,12 @@ class Counters:
         held = self._held.get(place(tensor))
         return held if held is not None and held.dtype is tensor.dtype and tensor.numel() == 1 else None
 
-    def _grown(self, func: object, args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[int, _Held]]:
-        """Yield the places of the counters that `func` adds a literal to, and what they are then."""
-        if func not in _ADD:
+    def _grown(self, call: Invoked) -> Iterator[tuple[int, _Held]]:
+        """Yield the places of the counters that a call adds a literal to, and what they are then."""
+        if call.func not in _ADD:
             return
-        targets = tensors_of(leaves_of(args[0]))
-        addend, factor = args[1], kwargs.get("alpha", 1)
+        targets = tensors_of(leaves_of(call.args[0]))
+        addend, factor = call.args[1], call.kwargs.get("alpha", 1)
         amount = self._literals.number(addend) if isinstance(addend, Tensor) else addend
         if not isinstance(amount, int | float) or not isinstance(factor, int | float):
             return

@@ -39,7 +39,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from outgrow.errors import Uncapturable
 from outgrow.frontends.fake.alignments import BY_TENSORS
 from outgrow.frontends.fake.ambiguous import VIEWED, as_the_kernel_lays, as_viewed
-from outgrow.frontends.fake.arguments import exchanged, leaves_of, tensors_of
+from outgrow.frontends.fake.arguments import Invoked, exchanged, leaves_of, tensors_of
 from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
 from outgrow.frontends.fake.iterated import ITERATED, as_iterated
@@ -117,10 +117,10 @@ class FakeMode(FakeTensorMode):
     def _followed(self, func, types, args, kwargs):  # noqa: ANN001, ANN202
         assert self.literals is not None, "a step is traced"
         fake = partial(self._as_kernels_would, func, types, args, kwargs)
-        given = (func, args, kwargs or {})
-        known = partial(self.literals.followed, *given, fake)
-        answered = known if self.asking is None else partial(self.asking.followed, *given, known)
-        return answered() if self.counters is None else self.counters.followed(*given, answered)
+        call = Invoked(func, args, kwargs or {})
+        known = partial(self.literals.followed, call, fake)
+        answered = known if self.asking is None else partial(self.asking.followed, call, known)
+        return answered() if self.counters is None else self.counters.followed(call, answered)
 
     def may_look_at(self, tensor: Tensor) -> bool:
         """Whether a step may ask for the content of a tensor while it is traced."""

@@ -6,8 +6,7 @@ operators are repeated, so `bool((mask == causal).all())` has an answer that hol
 step's inputs first of all, is unknown, and so is what an unknown tensor or a lifted hyper-parameter was written into.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.utils._pytree as pytree
@@ -16,7 +15,7 @@ from torch._ops import OpOverload
 from torch.types import py_sym_types
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.arguments import exchanged, leaves_of, tensors_of, writes, written_by
+from outgrow.frontends.fake.arguments import Invoked, leaves_of, tensors_of, writes
 from outgrow.frontends.fake.noted import Noted
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
@@ -27,8 +26,6 @@ _FILLED_NEW = frozenset(getattr(torch.ops.aten, name).default for name in ("new_
 _FILLED = _FILLED_LIKE | _FILLED_NEW
 """Operators that use only the kind of a tensor, or its form as well, and fill another one with literals."""
 
-Operator: TypeAlias = Callable[..., object]
-
 
 class Literals:
     """Real companions of the fake tensors whose contents are known."""
@@ -37,27 +34,24 @@ class Literals:
         self._known: Noted[Tensor] = Noted()
         self._left_bytes = _LARGER_BYTES
 
-    def followed(
-        self, func: Operator, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
-    ) -> object:
-        """Return what `run` returns, the fake result of `func`, and note what is known of it.
+    def followed(self, call: Invoked, run: Callable[[], object]) -> object:
+        """Return what `run` returns, the fake result of a call, and note what is known of it.
 
         Where the result is a number, or its shape depends on known contents, the real result is returned.
         """
-        leaves = leaves_of(args, kwargs)
-        tensors = tensors_of(leaves)
-        if not isinstance(func, OpOverload) or not self._is_followed(func, tensors, leaves):
-            self._known.forget(written_by(func, args, kwargs))
+        func = call.func
+        if not isinstance(func, OpOverload) or not self._is_followed(call):
+            self._known.forget(call.written())
             return run()
         if torch.Tag.data_dependent_output in func.tags:
-            return self._real(func, args, kwargs)
-        if torch.Tag.dynamic_output_shape in func.tags and tensors:
-            return self._as_large(func, args, kwargs, tensors[0])
+            return self._real(call)
+        if torch.Tag.dynamic_output_shape in func.tags and call.tensors:
+            return self._as_large(call)
         fake = run()
         made = tensors_of(leaves_of(fake))
         if not (func.is_view or writes(func) or self._has_room(made)):
             return fake
-        companions = tensors_of(leaves_of(self._real(func, args, kwargs)))
+        companions = tensors_of(leaves_of(self._real(call)))
         for tensor, real in zip(made, companions, strict=True):
             self._known.note(tensor, real)
         return fake
@@ -87,8 +81,9 @@ class Literals:
             self._left_bytes -= needed
         return True
 
-    def _is_followed(self, func: OpOverload, tensors: Sequence[Tensor], leaves: Sequence[object]) -> bool:
-        if not is_deterministic(func, leaves):
+    def _is_followed(self, call: Invoked) -> bool:
+        func, tensors = call.func, call.tensors
+        if not is_deterministic(func, call.leaves):
             return False
         if func in LIFTS:
             return tensors[0] in self._known or type(tensors[0]) is Tensor
@@ -98,23 +93,25 @@ class Literals:
             return func.namespace == "aten" and "empty" not in func._schema.name
         return all(tensor in self._known for tensor in tensors)
 
-    def _real(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-        """Return what `func` gives on real tensors."""
+    def _real(self, call: Invoked) -> object:
+        """Return what a call gives on real tensors."""
+        func = call.func
         companion = of_its_form if func in _FILLED_LIKE else _of_its_kind if func in _FILLED_NEW else self._companion
         with no_dispatch():
-            real_args, real_kwargs = exchanged((tuple(args), dict(kwargs)), companion)
-            found = func(*real_args, **real_kwargs)
+            args, kwargs = call.exchanged(companion)
+            found = func(*args, **kwargs)
             return found.clone() if func in LIFTS else found
 
-    def _as_large(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], like: Tensor) -> object:
+    def _as_large(self, call: Invoked) -> object:
         """Return fake results of the shapes that contents give them."""
+        like = call.tensors[0]
 
         def fake(real: Tensor) -> Tensor:
             found = like.new_empty_strided(real.shape, real.stride(), dtype=real.dtype)
             self._known.note(found, real)
             return found
 
-        return pytree.tree_map_only(Tensor, fake, self._real(func, args, kwargs))
+        return pytree.tree_map_only(Tensor, fake, self._real(call))
 
     def _companion(self, tensor: Tensor) -> Tensor:
         real = self._known.of(tensor)

@@ -32,7 +32,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.arguments import exchanged, leaves_of, tensors_of, writes, writes_in_silence, written_by
+from outgrow.frontends.fake.arguments import Invoked, exchanged, leaves_of, tensors_of, writes, writes_in_silence
 from outgrow.frontends.fake.literals import Literals, is_deterministic
 from outgrow.frontends.fake.noted import Noted
 from outgrow.frontends.user.refusals import present_line
@@ -206,63 +206,52 @@ class Asking:
         finally:
             self._is_deciding = False
 
-    def followed(
-        self, func: object, args: Sequence[object], kwargs: Mapping[str, object], run: Callable[[], object]
-    ) -> object:
-        """Return what `run` returns, the fake result of `func`; the answer where it looks at the batch."""
+    def followed(self, called: Invoked, run: Callable[[], object]) -> object:
+        """Return what `run` returns, the fake result of a call; the answer where it looks at the batch."""
+        func, tensors = called.func, called.tensors
         if not isinstance(func, OpOverload) or writes(func) or writes_in_silence(func):
-            known = [*self._written(func, args, kwargs)]
+            known = [*self._written(called)]
             found = run()
-            self._sources.forget(written_by(func, args, kwargs))
+            self._sources.forget(called.written())
             for tensor, source in known:
                 self._sources.note(tensor, source)
             return found
-        leaves = leaves_of(args, kwargs)
-        tensors = tensors_of(leaves)
         if func is _SELECT and tensors[0] not in self._sources:
             return self._selected(tensors[0], tensors[1], run)
-        if not self._is_followed(func, tensors, leaves):
+        if not self._is_followed(called):
             return run()
         if func in _COUNTED:
-            return self._counted(func, args, kwargs, tensors, run)
+            return self._counted(called, run)
         if torch.Tag.data_dependent_output in func.tags:
-            return self._looked_at(func, args, kwargs, tensors[0], run)
+            return self._looked_at(called, run)
         found = run()
         made = tensors_of(leaves_of(found))
         if all(tensor.layout is torch.strided for tensor in made):
             size = 0 if func.is_view else sum(tensor.nbytes for tensor in made)
-            call = self._call(func, args, kwargs, size)
+            call = self._call(called, size)
             for number, tensor in enumerate(made):
                 if tensor not in self._sources and not self._literals.knows(tensor):
                     self._sources.note(tensor, Result(call, number))
         return found
 
-    def _written(
-        self, func: object, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> Iterator[tuple[Tensor, Result]]:
+    def _written(self, called: Invoked) -> Iterator[tuple[Tensor, Result]]:
         """Yield what a call writes, if it writes it with what is followed, under each of its names.
 
         What lies otherwise in the memory of a view that is written is not followed any longer.
         """
-        leaves = leaves_of(args, kwargs)
-        if not isinstance(func, OpOverload) or not self._is_followed(func, tensors_of(leaves), leaves):
+        func = called.func
+        if not isinstance(func, OpOverload) or not self._is_followed(called):
             return
-        targets, returns = written_by(func, args, kwargs), func._schema.returns
+        targets, returns = called.written(), func._schema.returns
         if len(targets) != 1 or len(returns) != 1 or returns[0].alias_info is None:
             return
         (target,) = targets
-        call, form = self._call(func, args, kwargs, target.untyped_storage().nbytes()), _form(target)
+        call, form = self._call(called, target.untyped_storage().nbytes()), _form(target)
         yield from ((item, Result(call, 0)) for item in self._sources.sharing(target) if _form(item) == form)
 
-    def _looked_at(
-        self,
-        func: OpOverload,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-        tensor: Tensor,
-        run: Callable[[], object],
-    ) -> object:
-        calls = _needed(self._call(func, args, kwargs, 0))
+    def _looked_at(self, called: Invoked, run: Callable[[], object]) -> object:
+        func, tensor = called.func, called.tensors[0]
+        calls = _needed(self._call(called, 0))
         has_fractions = func is _LOOK and (tensor.is_floating_point() or tensor.is_complex())
         if not self._has_room(calls) or (has_fractions and not self._is_deciding):
             return run()
@@ -279,16 +268,10 @@ class Asking:
         self.questions.append(Question(calls, is_decision, present_line(), answer, of_batch))
         return answer
 
-    def _counted(
-        self,
-        func: OpOverload,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-        tensors: Sequence[Tensor],
-        run: Callable[[], object],
-    ) -> object:
+    def _counted(self, called: Invoked, run: Callable[[], object]) -> object:
         """Return fake results of the sizes that the batch gives them, and ask for that of the first."""
-        call = self._call(func, args, kwargs, 8 * sum(item.numel() * max(item.dim(), 1) for item in tensors))
+        tensors = called.tensors
+        call = self._call(called, 8 * sum(item.numel() * max(item.dim(), 1) for item in tensors))
         rows = Call(_SIZE, (Result(call, 0), 0), {}, 0, call.serial)
         calls = (*_needed(call), rows)
         if not self._has_room(calls):
@@ -298,7 +281,7 @@ class Asking:
         made = [tensors[0].new_empty_strided(real.shape, real.stride(), dtype=real.dtype) for real in reals]
         for number, item in enumerate(made):
             self._sources.note(item, Result(call, number))
-        return made[0] if len(func._schema.returns) == 1 else tuple(made)
+        return made[0] if len(called.func._schema.returns) == 1 else tuple(made)
 
     def _selected(self, values: Tensor, mask: Tensor, run: Callable[[], object]) -> object:
         """Return what a mask of the batch, or a known one, selects of other values: as many as it has that are true."""
@@ -306,9 +289,10 @@ class Asking:
             return run()
         if self._literals.knows(mask):
             return values.new_empty(mask.nonzero().shape[0])
-        if not self._is_followed(_NONZERO, [mask], [mask]):
+        chosen_by = Invoked(_NONZERO, (mask,), {})
+        if not self._is_followed(chosen_by):
             return run()
-        chosen = self._counted(_NONZERO, (mask,), {}, [mask], run)
+        chosen = self._counted(chosen_by, run)
         return values.new_empty(chosen.shape[0]) if isinstance(chosen, Tensor) else chosen
 
     def _has_room(self, calls: Sequence[Call], more_bytes: int = 0) -> bool:
@@ -316,18 +300,19 @@ class Asking:
         needed = self._known.keys() | set(calls)
         return len(needed) <= _MOST_OPERATORS and more_bytes + sum(item.size_bytes for item in needed) <= _MOST_BYTES
 
-    def _is_followed(self, func: OpOverload, tensors: Sequence[Tensor], leaves: Sequence[object]) -> bool:
+    def _is_followed(self, called: Invoked) -> bool:
         """Whether a call is given some of the batch, and gives the same whenever the batch is the same."""
-        if not any(tensor in self._sources for tensor in tensors):
+        func = called.func
+        if not any(tensor in self._sources for tensor in called.tensors):
             return False
-        if func.namespace != "aten" or "empty" in func._schema.name or not is_deterministic(func, leaves):
+        if func.namespace != "aten" or "empty" in func._schema.name or not is_deterministic(func, called.leaves):
             return False
-        return all(tensor in self._sources or self._literals.knows(tensor) for tensor in tensors)
+        return all(tensor in self._sources or self._literals.knows(tensor) for tensor in called.tensors)
 
-    def _call(self, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], size_bytes: int) -> Call:
+    def _call(self, called: Invoked, size_bytes: int) -> Call:
         self._serial += 1
-        own_args, own_kwargs = exchanged((tuple(args), dict(kwargs)), self._source)
-        return Call(func, own_args, own_kwargs, size_bytes, self._serial)
+        args, kwargs = called.exchanged(self._source)
+        return Call(called.func, args, kwargs, size_bytes, self._serial)
 
     def _source(self, tensor: Tensor) -> object:
         source = self._sources.of(tensor)
