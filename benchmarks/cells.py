@@ -124,7 +124,8 @@ def _least_seconds(problem: Problem) -> float:
 
 def as_searched(problem: Problem) -> tuple[Problem, Graph]:
     """Return the problem that our planner solves, with what it may move, and its graph after all free rewrites."""
-    return with_a_plan(problem, Orders(problem), may_rest=True)[:2]
+    found, freed = with_a_plan(problem, Orders(problem), may_rest=True)
+    return found, freed.graph
 
 
 def speed_of(plan: Plan) -> float:

@@ -13,6 +13,7 @@ from outgrow.plan import Decision, Estimate, Move, Plan
 from outgrow.planning.bound.bound import bound_seconds
 from outgrow.planning.floor import floor_of, needed_bytes
 from outgrow.planning.free.by_rows import spared_seconds
+from outgrow.planning.free.free import Freed
 from outgrow.planning.leaving import idle
 from outgrow.planning.order.lean import Orders, least_seconds
 from outgrow.planning.planned import Planned
@@ -65,14 +66,14 @@ def planned(
     orders = Orders(problem) if orders is None else orders
     published = None if planner == "search" else _PUBLISHED[planner]
     is_search = published is None
-    whole, rewritten, free = with_a_plan(replace(problem, remark=notes.append), orders, may_rest=is_search)
+    whole, freed = with_a_plan(replace(problem, remark=notes.append), orders, may_rest=is_search)
     # in the papers, what outlives the step stays on the device
     problem = whole if is_search else replace(whole, fixed=frozenset(whole.graph.storages))
     own = fingerprint(problem.graph)
     if earlier is not None:
         stages = carried_out(problem.graph, _decisions_for(own, earlier))
     elif published is None:
-        stages = _searched(problem, orders, rewritten, free)
+        stages = _searched(problem, orders, freed)
     else:
         fits = needed_bytes(problem) <= problem.budget.capacity_bytes
         stages = () if fits else carried_out(problem.graph, published(problem))
@@ -82,8 +83,8 @@ def planned(
     planning_seconds = time.perf_counter() - begin
     at_rest, finest = _at_rest(problem), _finest(problem, may_rest=is_search)
     if not at_rest.resting <= problem.resting:
-        rewritten, _ = orders.freed(at_rest)
-    floor, culprit = _floor(finest, orders, rewritten, may_reorder=is_search)
+        freed = orders.freed(at_rest)
+    floor, culprit = _floor(finest, orders, freed.graph, may_reorder=is_search)
     bound = in_core.seconds - spared_seconds(problem)
     if prove:
         bound = _bound(whole, orders, () if is_search else stages)
@@ -112,14 +113,14 @@ def _decisions_for(own: str, earlier: Plan) -> tuple[Decision, ...]:
     return earlier.decisions
 
 
-def _searched(problem: Problem, orders: Orders, rewritten: Graph, free: tuple[Decision, ...]) -> tuple[Stage, ...]:
+def _searched(problem: Problem, orders: Orders, freed: Freed) -> tuple[Stage, ...]:
     """Return the stages that the search makes of a graph, for which there is room below the device.
 
     A search knows one link and assumes endless room. So where there is a tier below, it searches once more in which, of
     what outlives the step, only what found room may leave; and if something goes on to the tier below, once as if
     everything did. The quicker result is taken, of those for which there is room.
     """
-    stages, machine = search(problem, orders, rewritten, free), problem.machine
+    stages, machine = search(problem, orders, freed), problem.machine
     if machine.below is None:
         return stages
     graph = derived(problem.graph, stages)
@@ -127,15 +128,15 @@ def _searched(problem: Problem, orders: Orders, rewritten: Graph, free: tuple[De
     if without:
         moving = lasting(graph) - without
         fewer = replace(problem, fixed=problem.fixed | (graph.outliving - moving))
-        problem, rewritten, free = with_a_plan(fewer, orders, may_rest=True)
+        problem, freed = with_a_plan(fewer, orders, may_rest=True)
         try:
-            stages = search(problem, orders, rewritten, free)
+            stages = search(problem, orders, freed)
         except Infeasible:  # whoever asks the tier for room hears how much there is
             return stages
         graph = derived(problem.graph, stages)
     if not sunk(graph, machine):
         return stages
-    others = search(replace(problem, machine=replace(machine, link=machine.below)), orders, rewritten, free)
+    others = search(replace(problem, machine=replace(machine, link=machine.below)), orders, freed)
     other = derived(problem.graph, others)
     if homeless(other, machine):
         return stages
@@ -143,27 +144,26 @@ def _searched(problem: Problem, orders: Orders, rewritten: Graph, free: tuple[De
     return others if other_seconds < seconds else stages
 
 
-def with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[Problem, Graph, tuple[Decision, ...]]:
-    """Return the problem that is planned, with its graph after all free rewrites, and these.
+def with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[Problem, Freed]:
+    """Return the problem that is planned, and its graph after all free rewrites.
 
     If there is no plan otherwise, all that no op uses rests in the next tier, if it may; if there is none then, small
     storages move. So they do in the search that may let all of this rest where they are in the way of large ones. Then
     other rewrites may be free; of the two graphs, the one with the lower floor is taken.
     """
     capacity = problem.budget.capacity_bytes
-    rewritten, free = orders.freed(problem)
-    floor, _ = floor_of(problem, rewritten)
+    freed = orders.freed(problem)
+    floor, _ = floor_of(problem, freed.graph)
     if may_rest and floor > capacity:
         problem = _at_rest(problem)
-        rewritten, free = orders.freed(problem)
-        floor, _ = floor_of(problem, rewritten)
+        freed = orders.freed(problem)
+        floor, _ = floor_of(problem, freed.graph)
     finest = _finest(problem, may_rest=may_rest and floor > capacity)
     is_finer = finest.minimum_bytes < problem.minimum_bytes
-    in_the_way = floor - floor_of(finest, rewritten)[0] if may_rest and is_finer else 0
+    in_the_way = floor - floor_of(finest, freed.graph)[0] if may_rest and is_finer else 0
     if is_finer and (floor > capacity or in_the_way >= _IN_THE_WAY * capacity):
-        ways = ((rewritten, free), orders.freed(finest))
-        return finest, *min(ways, key=lambda way: floor_of(finest, way[0])[0])
-    return problem, rewritten, free
+        return finest, min(freed, orders.freed(finest), key=lambda way: floor_of(finest, way.graph)[0])
+    return problem, freed
 
 
 def _bound(problem: Problem, orders: Orders, stages: Sequence[Stage]) -> float:
@@ -181,8 +181,8 @@ def _floor(problem: Problem, orders: Orders, rewritten: Graph, *, may_reorder: b
     found = floor_of(problem, rewritten)
     if not may_reorder and found[0] <= problem.budget.capacity_bytes:
         return found
-    others = [orders.freed(replace(problem, graph=graph))[0] for graph, moves in orders if moves]
-    return min([found, *(floor_of(problem, graph) for graph in others)], key=itemgetter(0))
+    others = [orders.freed(replace(problem, graph=graph)) for graph, moves in orders if moves]
+    return min([found, *(floor_of(problem, other.graph) for other in others)], key=itemgetter(0))
 
 
 def _finest(problem: Problem, *, may_rest: bool) -> Problem:

@@ -76,7 +76,7 @@ def test_where_there_is_room_a_board_has_concatenations_at_once(operands: float,
     given = problem(budget_bytes=int(operands * OPERAND))
     orders, wanted = Orders(given), Event()
     wanted.set()
-    groups = [*boards(given, orders, *orders.freed(given), wanted)]
+    groups = [*boards(given, orders, orders.freed(given), wanted)]
     assert sorted(_goes_by_operand(board) for group in groups for board in group) == found
 
 

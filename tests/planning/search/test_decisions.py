@@ -18,7 +18,7 @@ from outgrow.ir.verify import verify
 from outgrow.operators.in_place import IN_PLACE
 from outgrow.plan import Budget, Piece, Reuse, Stow, Swap
 from outgrow.planning.floor import floor_of
-from outgrow.planning.free.free import free_rewrites
+from outgrow.planning.free.free import Freed, free_rewrites
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.planner import planned
 from outgrow.planning.problem import Problem
@@ -116,7 +116,7 @@ def test_over_which_a_result_lies_that_outlives_the_step_leaves_whole_or_not_at_
     )
     costs = {op.name: Cost(1.0) for op in graph.ops}
     problem = Problem(graph, costs, MACHINE, Budget(262), minimum_bytes=4, piece_bytes=64)
-    stages = search(problem, Orders(problem), graph, ())
+    stages = search(problem, Orders(problem), Freed(graph, ()))
     decisions = [decision for stage in stages for decision in stage.decisions]
     assert Reuse("last", 0) in decisions
     assert any(isinstance(decision, Swap | Stow) for decision in decisions)

@@ -8,6 +8,7 @@ the floor.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from outgrow.ir.graph import Graph
 from outgrow.operators.layouts import layout_only
@@ -24,7 +25,14 @@ from outgrow.planning.free.waiting import waiting_weights
 from outgrow.planning.problem import Problem
 
 
-def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
+class Freed(NamedTuple):
+    """The graph of a problem after all that is to be had for nothing, and the decisions for that."""
+
+    graph: Graph
+    decisions: tuple[Decision, ...]
+
+
+def free_rewrites(problem: Problem) -> Freed:
     """Return the graph after all free rewrites, whose floor is not above the captured graph's, and the decisions."""
     decisions: tuple[Decision, ...]
     graph, decisions = put_to_rest(problem, problem.graph)
@@ -46,7 +54,7 @@ def free_rewrites(problem: Problem) -> tuple[Graph, tuple[Decision, ...]]:
             if found_floor <= floor:
                 graph, floor, decisions = found, found_floor, (*decisions, *made)
                 break
-    return graph, decisions
+    return Freed(graph, decisions)
 
 
 def layouts_asked(_problem: Problem, graph: Graph) -> tuple[Graph, tuple[ByLayout, ...]]:

@@ -18,21 +18,18 @@ both.
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
 
 from outgrow.analysis.updates import first_update
 from outgrow.ir.graph import Graph, Role
-from outgrow.plan import Decision, Move
+from outgrow.plan import Move
 from outgrow.planning.bound.bound import VARIABLES, bound_seconds
 from outgrow.planning.compiled import off_main_thread
-from outgrow.planning.free.free import free_rewrites
+from outgrow.planning.free.free import Freed, free_rewrites
 from outgrow.planning.order.jobs import alone, jobs_of, live_bytes_in
 from outgrow.planning.order.moves import moves_to
 from outgrow.planning.order.reorder import Effort, lowered
 from outgrow.planning.problem import Problem
 from outgrow.rewriting.derive import apply_laws
-
-_Freed: TypeAlias = tuple[Graph, tuple[Decision, ...]]
 
 _SECONDS = 0.5
 """How long ordering one half may take, on a machine of 2020."""
@@ -49,7 +46,7 @@ class Orders:
     """
 
     problem: Problem
-    _freed: dict[Hashable, _Freed] = field(default_factory=dict[Hashable, _Freed], init=False, repr=False)
+    _freed: dict[Hashable, Freed] = field(default_factory=dict[Hashable, Freed], init=False, repr=False)
 
     def __iter__(self) -> Iterator[tuple[Graph, tuple[Move, ...]]]:
         """Yield each graph with its moves."""
@@ -66,7 +63,7 @@ class Orders:
         moves = off_main_thread(lambda _: _moves(self.problem))
         return (apply_laws(graph, moves), moves) if moves else None
 
-    def freed(self, problem: Problem) -> _Freed:
+    def freed(self, problem: Problem) -> Freed:
         """Return the graph of a problem, which is one of these, after all free rewrites, and the decisions."""
         is_captured = problem.graph is self.problem.graph
         assert is_captured or (self.lean is not None and problem.graph is self.lean[0]), "the graph is one of these"

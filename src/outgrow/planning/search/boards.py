@@ -17,6 +17,7 @@ from outgrow.ir.graph import Graph
 from outgrow.operators.stalls import slowdown
 from outgrow.plan import ByOperand, Decision
 from outgrow.planning.floor import floor_of, require_feasible
+from outgrow.planning.free.free import Freed
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import Conditions, Trial, conditions_of, tried
@@ -94,17 +95,15 @@ class Board:
             raise CancelledError
 
 
-def boards(
-    problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision, ...], is_wanted: Event
-) -> Iterator[list[Board]]:
+def boards(problem: Problem, orders: Orders, freed: Freed, is_wanted: Event) -> Iterator[list[Board]]:
     """Yield the boards of the captured order, then those of the lean one, if it is another.
 
-    `graph` is what the decisions `free` have made of the captured one. Raises `Infeasible` at the end if there is none.
+    `freed` is the captured graph after free rewrites. Raises `Infeasible` at the end if there is none.
     """
     floors: list[tuple[int, Graph]] = []
     for ordered, moves in orders:
         own = replace(problem, graph=ordered)
-        rewritten, made = orders.freed(own) if moves else (graph, free)
+        rewritten, made = orders.freed(own) if moves else freed
         floors.append((floor_of(own, rewritten)[0], rewritten))
         if floors[-1][0] <= problem.budget.capacity_bytes:
             board = Board(space_of(own, rewritten), (*moves, *made), is_wanted)

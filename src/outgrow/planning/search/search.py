@@ -27,10 +27,9 @@ from threading import Event
 import numpy as np
 
 from outgrow.errors import NotApplicable
-from outgrow.ir.graph import Graph
-from outgrow.plan import Decision
 from outgrow.planning.compiled import off_main_thread
 from outgrow.planning.floor import needed_bytes
+from outgrow.planning.free.free import Freed
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import HEADROOMS, LEADS, Cooling, Trial, annealed, beats
@@ -81,15 +80,15 @@ class _Found:
         return _Found(board, _settled(board, trial))
 
 
-def search(problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision, ...]) -> tuple[Stage, ...]:
+def search(problem: Problem, orders: Orders, freed: Freed) -> tuple[Stage, ...]:
     """Return the stages that the decisions of the joint search make; none where the captured step fits.
 
-    `orders` are those of the problem, `graph` is the captured one after the rewrites that are free, and `free` are
-    those. Raises `Infeasible` if the budget is below the floor of every order.
+    `orders` are those of the problem, `freed` is the captured graph after the rewrites that are free. Raises
+    `Infeasible` if the budget is below the floor of every order.
     """
     if needed_bytes(problem) <= problem.budget.capacity_bytes:
         return ()
-    found = off_main_thread(partial(_searched, problem, orders, graph, free))
+    found = off_main_thread(partial(_searched, problem, orders, freed))
     return _first_admitted(problem, sorted(found, key=_seconds))
 
 
@@ -106,13 +105,11 @@ def _first_admitted(problem: Problem, ranked: Iterable[_Found]) -> tuple[Stage, 
     raise AssertionError("of several plans the laws admit one")
 
 
-def _searched(
-    problem: Problem, orders: Orders, graph: Graph, free: tuple[Decision, ...], is_wanted: Event
-) -> list[_Found]:
+def _searched(problem: Problem, orders: Orders, freed: Freed, is_wanted: Event) -> list[_Found]:
     """Return what the search finds, and plain trials."""
     scanned: list[_Found] = []
     plain: list[_Found] = []
-    for group in boards(problem, orders, graph, free, is_wanted):
+    for group in boards(problem, orders, freed, is_wanted):
         found: list[_Found] = []
         for board in group:
             plain += [_Found(board, board.tried(policy)) for policy in _plain(board.space)]
