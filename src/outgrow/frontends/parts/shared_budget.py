@@ -12,7 +12,7 @@ What others take anew, such as optimizer state in the first step, is seen once i
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from weakref import WeakSet, WeakValueDictionary
@@ -280,18 +280,35 @@ def planned(
     own = platform.needed_bytes(prepared, program)
     found = between(captured, prepared.derived, hole)
     waits_at = None if hole is None else prepared.derived.op_positions[hole.name]
-    passes = waits_at, open_results(hole), found, tuple(map(len, found.sources))
-    number = next(shared.numbers) if before is None else before.number
-    inputs = [args[at] for at in origin.inputs]
-    shapes = tuple(tuple(item.shape) for item in inputs if isinstance(item, Tensor))
-    ready = Ready(number, origin, glance_at_inputs(args), shapes, captured, prepared, program, *passes, own, room)
     if before is not None:
         shared.highest_bytes += own - before.own_bytes
-        ready.seen, ready.runs, ready.as_written = before.seen, before.runs, before.as_written
-        ready.beside_bytes, ready.staying_bytes = before.beside_bytes, before.staying_bytes
-        ready.open, ready.places, ready.is_known = before.open, before.places, before.is_known
-        ready.is_settled = shared.is_apart or before.has_shown
-    return ready
+        return replace(
+            before,
+            prepared=prepared,
+            program=program,
+            hole=waits_at,
+            between=found,
+            own_bytes=own,
+            room=room,
+            is_settled=shared.is_apart or before.has_shown,
+            is_closed=False,
+        )
+    inputs = [args[at] for at in origin.inputs]
+    return Ready(
+        number=next(shared.numbers),
+        origin=origin,
+        seen=glance_at_inputs(args),
+        shapes=tuple(tuple(item.shape) for item in inputs if isinstance(item, Tensor)),
+        captured=captured,
+        prepared=prepared,
+        program=program,
+        hole=waits_at,
+        open=open_results(hole),
+        between=found,
+        places=tuple(map(len, found.sources)),
+        own_bytes=own,
+        room=room,
+    )
 
 
 def by_itself(ready: Ready) -> tuple[Trace, Trace]:
