@@ -69,12 +69,11 @@ class _Direction:
 
     verb: str
     bounce: Block | None = None
-    bounced_bytes: int = 0
     is_bouncing: Lock = field(default_factory=Lock)
 
     @contextmanager
-    def bouncing(self, size_bytes: int) -> Iterator[int]:
-        """Have the bounce buffer, which begins here, for so many bytes. Raises `MemoryError` if there is none."""
+    def bouncing(self) -> Iterator[int]:
+        """Have the bounce buffer, which begins here, for oneself. Raises `MemoryError` if there is none."""
         with self.is_bouncing:
             bounce = self.bounce  # held here: the tier may be closed meanwhile
             if bounce is None:
@@ -82,7 +81,6 @@ class _Direction:
                 bounce.commit(0, _BOUNCE_BYTES)
                 self.bounce = bounce
             yield bounce.address
-            self.bounced_bytes += size_bytes
 
 
 class DiskTier:
@@ -112,11 +110,6 @@ class DiskTier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def bounced_bytes(self) -> int:
-        """Bytes that went through a bounce buffer since the tier was made."""
-        return self._out.bounced_bytes + self._in.bounced_bytes
 
     def grow(self, capacity_bytes: int) -> None:
         """Take more disk space; what is there stays. Raises `TierFailure` if there is too little."""
@@ -149,7 +142,7 @@ class DiskTier:
         self._move(file, way, offset, address, direct)
         for begin in range(direct, size, _BOUNCE_BYTES):
             length = min(_BOUNCE_BYTES, size - begin)
-            with way.bouncing(length) as bounce:
+            with way.bouncing() as bounce:
                 ctypes.memmove(bounce, address + begin, length)  # without the GIL, which a memoryview would hold
                 self._move(file, way, offset + begin, bounce, round_up(length, ROOM_BYTES))
 
@@ -160,7 +153,7 @@ class DiskTier:
         self._move(file, way, offset, address, direct)
         for begin in range(direct, size, _BOUNCE_BYTES):
             length = min(_BOUNCE_BYTES, size - begin)
-            with way.bouncing(length) as bounce:
+            with way.bouncing() as bounce:
                 self._move(file, way, offset + begin, bounce, round_up(length, ROOM_BYTES))
                 ctypes.memmove(address + begin, bounce, length)
 
