@@ -10,8 +10,10 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import ref
 
 import pytest
 import torch
@@ -22,6 +24,9 @@ from outgrow.frontends.user import escapes
 from outgrow.planning.compiled import folder
 from outgrow.planning.search import search
 from outgrow.runtime.tiers import DiskTier, default_offload_dir
+
+if TYPE_CHECKING:
+    from outgrow.frontends.parts.shared_budget import Shared
 
 collect_ignore = ["pretend_gpu"]  # Commands, not tests: they need what nothing else does.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(folder()))
@@ -117,6 +122,21 @@ def planned_parts(monkeypatch: pytest.MonkeyPatch, plans_found_quickly: None) ->
     from outgrow.frontends import within_budget
 
     monkeypatch.setattr(within_budget, "_ROOMY_BYTES", 1 << 60)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> "Callable[[Shared], int]":
+    """How often a run of some parts has begun to wait for its backward pass, by what they share."""
+    from outgrow.frontends.parts.passes import Waiting
+
+    found, wait = list["ref[Shared]"](), Waiting.wait
+
+    def noted(waiting: Waiting) -> None:
+        found.append(ref(waiting.shared))
+        wait(waiting)
+
+    monkeypatch.setattr(Waiting, "wait", noted)
+    return lambda shared: sum(item() is shared for item in found)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from torch.optim import AdamW, Optimizer, RAdam
 
 from outgrow.frontends import dynamo
 from outgrow.frontends.parts import parts
+from outgrow.frontends.parts.shared_budget import Shared
 from outgrow.frontends.platforms.on_device import OnDevice
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.ir.graph import SwapIn
@@ -122,6 +123,7 @@ def test_parts_have_the_bits_of_eager(
     begun: list[PlannedMemory],
     misplaced: Counter[int],
     repeated: list[Repeated],
+    waits: Callable[[Shared], int],
 ) -> None:
     """Losses, parameters, buffers and generator; what is born lies where it is to live, and runs repeat a score."""
     expected = left_by(kind, rule, loop, identity)
@@ -130,7 +132,7 @@ def test_parts_have_the_bits_of_eager(
     assert all(map(torch.equal, found.tensors, expected.tensors))
     assert torch.equal(found.generator, expected.generator)
     (shared,) = dynamo.budgets()
-    assert shared.pauses >= STEPS
+    assert waits(shared) >= STEPS
     assert device.high_water_bytes() <= budget
     assert any(map(_moves, begun)) == (budget < AMPLE)
     assert all(misplaced[id(memory)] <= _copied(memory.program) for memory in begun)
@@ -189,7 +191,7 @@ def _gradients(module: nn.Module, result: Tensor) -> tuple[Tensor, ...]:
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize(("kind", "loop"), [(Plain, plain), (Deciding, plain), (Plain, accumulating)])
 def test_parts_on_a_gpu_have_the_bits_of_eager(
-    kind: type[nn.Module], loop: Loop, monkeypatch: pytest.MonkeyPatch
+    kind: type[nn.Module], loop: Loop, monkeypatch: pytest.MonkeyPatch, waits: Callable[[Shared], int]
 ) -> None:
     """The backward pass runs on a thread of autograd's own there."""
     monkeypatch.setattr(test_dynamo, "batch", lambda *rows: tuple(item.cuda() for item in batch(*rows)))
@@ -197,7 +199,7 @@ def test_parts_on_a_gpu_have_the_bits_of_eager(
     expected = left_by(kind, AdamW, loop, nn.Module.cuda)
     found = left_by(kind, AdamW, loop, lambda module: within(module.cuda()))
     (shared,) = dynamo.budgets()
-    assert shared.pauses >= STEPS
+    assert waits(shared) >= STEPS
     dynamo.forget()
     assert found.losses == expected.losses
     assert all(map(torch.equal, found.tensors, expected.tensors))

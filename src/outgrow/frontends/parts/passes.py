@@ -76,7 +76,6 @@ class Waiting:
     def wait(self) -> None:
         """Note that the run waits for its backward pass, and what the process holds."""
         arena.keep_at_most(0)
-        self.shared.pauses += 1
         if not self.shared.is_apart:
             self.shared.note(self.run.memory.high_water_bytes)
             self.platform.reset_high_water()

@@ -77,7 +77,7 @@ class Pause:
 
 @dataclass
 class Shared:
-    """What the parts of one budget share on one device; `pauses` counts how often one of them began to wait.
+    """What the parts of one budget share on one device.
 
     Each run has a platform, since it may wait while others run: `idle` are those that no run has, and `another` makes
     one more. The first is for planning, and takes nothing. `taken_bytes` is the most that was seen beyond the
@@ -91,7 +91,6 @@ class Shared:
     platform: Platform
     baseline_bytes: int
     machine: Machine
-    pauses: int = 0
     taken_bytes: int = 0
     highest_bytes: int = 0
     idle: list[Platform] = field(default_factory=list[Platform])
