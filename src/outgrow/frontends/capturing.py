@@ -1,13 +1,13 @@
 """How is a call of a step captured? By kernels, and on a mesh as the part of this worker."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
-import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.entry import Arguments
 from outgrow.frontends.lowering.inductor import by_kernels
 from outgrow.frontends.preparing.settings import Settings
 from outgrow.frontends.tracing.assembly import captured_from
@@ -40,10 +40,10 @@ class Capturing:
         self.step, self.training, self.settings, self.workers = step, training, settings, workers
         self._progress, self._home = progress, home_of(training)
 
-    def captured(self, args: Sequence[object], kwargs: Mapping[str, object], counts: Iterable[Count]) -> Captured:
+    def captured(self, arguments: Arguments, counts: Iterable[Count]) -> Captured:
         """Return the step as a graph, which looks at numbers that are counted; remark one that trains nothing."""
         self._progress("capture", 0.0)
-        captured = self._traced(args, kwargs).looking_at(counts)
+        captured = self._traced(arguments).looking_at(counts)
         self._check_home(captured)
         if self.settings.kernels != "eager":
             self._progress("compile", 0.0)
@@ -51,12 +51,13 @@ class Capturing:
         _remark_untrained(captured.graph, self.training)
         return captured
 
-    def _traced(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Captured:
+    def _traced(self, arguments: Arguments) -> Captured:
         """Return the step as a graph: all of it, or the part of this worker."""
         training, workers = self.training, self.workers
+        args, kwargs = arguments.args, arguments.kwargs
         if workers is None:
             return capture(self.step, training.models, training.optimizers, args, kwargs)
-        leaves = pytree.tree_leaves((args, kwargs))
+        leaves = arguments.leaves
         check_replaceable(training)
 
         def traced_anew(living: Sequence[object]) -> Traced:

@@ -13,7 +13,7 @@ runs without a rewrite.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from inspect import iscoroutinefunction, isgeneratorfunction
@@ -21,7 +21,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -32,7 +31,7 @@ from outgrow.errors import OutOfTurn
 from outgrow.frontends import calls
 from outgrow.frontends.capturing import Capturing
 from outgrow.frontends.entries import Entries
-from outgrow.frontends.entry import Entry, Served
+from outgrow.frontends.entry import Arguments, Entry, Served
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.one_thread import one_thread
 from outgrow.frontends.platforms.on_device import platform_of
@@ -122,7 +121,8 @@ class Step(Generic[P, R]):
             return self._called(*args, **kwargs)
 
     def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        served = self._entries.ready(args, kwargs)
+        arguments = Arguments(args, kwargs)
+        served = self._entries.ready(arguments)
         entry = served.entry
         self._recording = None  # what is recorded is of another call until this one has succeeded
         self._progress("step", 0.0)
@@ -130,7 +130,7 @@ class Step(Generic[P, R]):
         if self._ran_as_written:
             returned = self._run_as_written(served, *args, **kwargs)
         else:
-            returned = cast("R", self._run_program(served, args, kwargs))
+            returned = cast("R", self._run_program(served, arguments))
         self._losses += _losses(returned)
         return returned
 
@@ -143,15 +143,15 @@ class Step(Generic[P, R]):
         end = self._platform.moment()
         self.process_bytes = self._platform.high_water_bytes() - self._baseline_bytes
         self._recording = Recording(begin, perf_counter(), end, memory=[(begin, max(0, self.process_bytes), 0)])
-        self._entries.note_as_written(served, args, kwargs, self.process_bytes)
+        self._entries.note_as_written(served, Arguments(args, kwargs), self.process_bytes)
         return returned
 
-    def _run_program(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    def _run_program(self, served: Served, arguments: Arguments) -> object:
         entry = served.entry
         program, runs = entry.planned.program, entry.runs
         given = served.given
         if given is None:  # of a new entry, or of one that ran as it is written
-            given = entry.captured.given(self._training, pytree.tree_leaves((args, kwargs)))
+            given = entry.captured.given(self._training, arguments.leaves)
         feed = calls.Feed(given, program, self._training)
         self._guided.begins(given, entry)
         capacity = entry.planned.capacity_bytes if runs.room_bytes is None else runs.room_bytes

@@ -7,22 +7,21 @@ or capture it anew together: one that is alone in seeing a change would wait for
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 from time import perf_counter
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
 from outgrow.errors import Infeasible
 from outgrow.frontends.capturing import Capturing
-from outgrow.frontends.entry import Ample, Entry, Runnable, Served
+from outgrow.frontends.entry import Ample, Arguments, Entry, Runnable, Served
 from outgrow.frontends.guided import GuidedPlanning
 from outgrow.frontends.platforms.platform import Platform
 from outgrow.frontends.runs import Runs
 from outgrow.frontends.tracing.captured import Captured, Given
-from outgrow.frontends.tracing.signature import Seen, Signature, glance, signature
+from outgrow.frontends.tracing.signature import Signature, signature
 from outgrow.frontends.user.attributes import Left, withheld
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.state import Training, held_tensors, local, title
@@ -86,27 +85,24 @@ class Entries:
         self.last: Entry | None = None
         """The entry of the call that was ready last, unless it has been forgotten."""
 
-    def ready(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
+    def ready(self, arguments: Arguments) -> Served:
         """Return the entry of this call, captured and planned, and planned again once costs have been observed."""
         self._calls += 1
         ample, taken = self._ample, self._guided.beside.taken_bytes
-        if ample is not None and ample.still_holds(self._seen(args, kwargs), args, kwargs, taken()):
+        if ample is not None and ample.still_holds(arguments.seen(self._training), arguments, taken()):
             served = Served(ample.entry, is_known=False)
         else:
             self._ample = None  # its entry may be forgotten
-            served = self._examined(args, kwargs)
+            served = self._examined(arguments)
             if served.entry.planned.runs_as_written and served.entry.runs.settled:
                 self._ample = Ample.of(served.entry, self._training, taken())
         self.last = served.entry
         self.last.last_call = self._calls
         return served
 
-    def _seen(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Seen:
-        return glance(self._training.models, self._training.optimizers, args, kwargs)
-
-    def _examined(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Served:
-        key = self._signature(args, kwargs)
-        leaves = pytree.tree_leaves((args, kwargs))  # by now those of its dataclasses are among them
+    def _examined(self, arguments: Arguments) -> Served:
+        key = self._signature(arguments)
+        leaves = arguments.leaves
         candidates = self._by_signature.get(key, [])
         found = self._serving(candidates, leaves)
         if found is None and _own_what_was_loaded(self._training):
@@ -115,16 +111,16 @@ class Entries:
         if self._workers is not None and not self._workers.agree_on(number, self._training, leaves):
             found = None
         if found is None:
-            larger = self._larger(key, args, kwargs)
-            return Served(self._new(key, args, kwargs)) if larger is None else Served(larger, is_known=False)
+            larger = self._larger(key, arguments)
+            return Served(self._new(key, arguments)) if larger is None else Served(larger, is_known=False)
         self._look_again(found, leaves)
         return found
 
-    def _larger(self, key: Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry | None:
+    def _larger(self, key: Signature, arguments: Arguments) -> Entry | None:
         """Return an entry of a larger batch, in whose ample room the user's own function runs, if there is one."""
-        seen = self._seen(args, kwargs)
+        seen = arguments.seen(self._training)
         alike = (entry for other, found in self._by_signature.items() if other.is_of_state(key) for entry in found)
-        entry = next((item for item in alike if item.has_room_for(seen, args, kwargs)), None)
+        entry = next((item for item in alike if item.has_room_for(seen, arguments)), None)
         if entry is None:
             return None
         self.come_home()
@@ -142,21 +138,21 @@ class Entries:
         if is_outdated or has_new:
             self._plan_again(entry, leaves)
 
-    def _new(self, key: Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry:
+    def _new(self, key: Signature, arguments: Arguments) -> Entry:
         """Capture and plan a call, and keep the entry under its signature."""
-        begin, leaves = perf_counter(), pytree.tree_leaves((args, kwargs))
+        begin, leaves = perf_counter(), arguments.leaves
         exceeding = (other.runs for other in self._by_signature.get(key, ()) if other.runs.function.has_exceeded)
         runs = next(exceeding, Runs()).alike()
-        captured = self._capturing.captured(args, kwargs, self._counts.values())
+        captured = self._capturing.captured(arguments, self._counts.values())
         while (planned := self._planned(captured, leaves, runs)) is None:
             del captured
             clear_away()
             # it comes to lie where those were that have been forgotten
-            captured = self._capturing.captured(args, kwargs, self._counts.values())
+            captured = self._capturing.captured(arguments, self._counts.values())
             clear_away()
         entry = Entry(
             number=self._made,
-            seen=self._seen(args, kwargs),
+            seen=arguments.seen(self._training),
             captured=captured,
             planned=planned,
             runs=runs,
@@ -169,7 +165,7 @@ class Entries:
         if captured.overwritten or captured.counts:
             self._overwritten |= {item.key: item.merged(self._overwritten) for item in captured.overwritten}
             self._counts |= {count.location.key: count for count in captured.counts if count.is_signed}
-            key = self._signature(args, kwargs)
+            key = self._signature(arguments)
         self._warn_of_changed(entry)
         self._by_signature.setdefault(key, []).append(entry)
         self._warn_of_many(entry, leaves)
@@ -197,11 +193,12 @@ class Entries:
             remark(_CROWDED_OUT.format(_CROWDED_OUT_AGAIN))
         return None
 
-    def _signature(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Signature:
+    def _signature(self, arguments: Arguments) -> Signature:
         """Return the signature of a call; what is in attributes that captured steps overwrite makes no difference."""
         with withheld(self._overwritten.values()):
             training, counts = self._training, self._counts.values()
-            return signature(self._capturing.step, training.models, training.optimizers, args, kwargs, counts)
+            given = (arguments.args, arguments.kwargs)
+            return signature(self._capturing.step, training.models, training.optimizers, *given, counts)
 
     @property
     def _kept(self) -> list[Entry]:
@@ -376,21 +373,19 @@ class Entries:
         self._platform.forget(entry.planned.program)
         entry.planned, entry.runs.noted, entry.runs.room_bytes, entry.runs.is_fresh = planned, None, None, True
 
-    def note_as_written(
-        self, served: Served, args: Sequence[object], kwargs: Mapping[str, object], process_bytes: int
-    ) -> None:
+    def note_as_written(self, served: Served, arguments: Arguments, process_bytes: int) -> None:
         """Learn from a run of the user's own function, in which the process took these bytes at most."""
         entry = served.entry
         self._guided.note_as_written(entry, process_bytes)
-        if entry.runs.function.has_exceeded and self._is_as_captured(served, args, kwargs):
-            given = entry.captured.given(self._training, pytree.tree_leaves((args, kwargs)))
+        if entry.runs.function.has_exceeded and self._is_as_captured(served, arguments):
+            given = entry.captured.given(self._training, arguments.leaves)
             self._guided.note_captured(given, entry)
 
-    def _is_as_captured(self, served: Served, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    def _is_as_captured(self, served: Served, arguments: Arguments) -> bool:
         """Whether a call that was carried out as it is written was that of its entry."""
         if served.is_known:
             return True
-        alike = self._by_signature.get(self._signature(args, kwargs), ())
+        alike = self._by_signature.get(self._signature(arguments), ())
         return served.entry in alike and served.entry.captured.outside.still_hold()
 
     def close(self) -> None:

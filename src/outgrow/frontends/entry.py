@@ -8,10 +8,27 @@ from torch import nn
 
 from outgrow.frontends.runs import SLACK_BYTES, Runs
 from outgrow.frontends.tracing.captured import Captured, Given
-from outgrow.frontends.tracing.signature import Seen
+from outgrow.frontends.tracing.signature import Seen, glance
 from outgrow.frontends.user.state import Training
 from outgrow.planning.planned import Planned
 from outgrow.runtime.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a call of a step."""
+
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+
+    @property
+    def leaves(self) -> list[object]:
+        """What is in them: in dataclasses, too, once a signature has looked at these."""
+        return pytree.tree_leaves((self.args, self.kwargs))
+
+    def seen(self, training: Training) -> Seen:
+        """Return what is quickly seen of the call."""
+        return glance(training.models, training.optimizers, self.args, self.kwargs)
 
 
 @dataclass(frozen=True)
@@ -53,12 +70,12 @@ class Entry:
     seconds: float
     last_call: int
 
-    def has_room_for(self, seen: Seen, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    def has_room_for(self, seen: Seen, arguments: Arguments) -> bool:
         """Whether a call runs in the ample room of this entry: its batch is no larger, and it goes the same way."""
         if not (self.planned.runs_as_written and self.runs.settled and self.seen.covers(seen)):
             return False
         captured = self.captured
-        return not captured.questions or captured.is_answered_alike(pytree.tree_leaves((args, kwargs)))
+        return not captured.questions or captured.is_answered_alike(arguments.leaves)
 
 
 @dataclass(frozen=True)
@@ -79,12 +96,12 @@ class Ample:
         parameters = (parameter for model in training.models for parameter in model.parameters())
         return Ample(entry, tuple((item, item.requires_grad) for item in parameters), taken_bytes)
 
-    def still_holds(self, seen: Seen, args: Sequence[object], kwargs: Mapping[str, object], taken_bytes: int) -> bool:
+    def still_holds(self, seen: Seen, arguments: Arguments, taken_bytes: int) -> bool:
         """Whether the entry is right for a call with this `glance`, before which the process takes `taken_bytes`."""
         return (
             taken_bytes <= self.taken_bytes + SLACK_BYTES
             and all(parameter.requires_grad is flag for parameter, flag in self.trained)
-            and self.entry.has_room_for(seen, args, kwargs)
+            and self.entry.has_room_for(seen, arguments)
         )
 
 
