@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.frontends.workers.slicing import TOGETHER, part, run
+from outgrow.frontends.workers.exchange import TOGETHER
+from outgrow.frontends.workers.slicing import part, run
 from outgrow.operators.regions import Region, volume
 from outgrow.operators.strategies import pieces, strategies
 from outgrow.operators.tdl import Call, Operand, Reducer

@@ -1,12 +1,14 @@
 """How does a traced step become calls on named tensors? Node by node, views included; see `operators.dataflow`.
 
+`filled` is the way back, from an argument of such a call to what its operator takes.
+
 What a worker has of a view is memory of its own if the view is cut otherwise than what it views. So a tensor that is
 written while another view of the same memory is still to be read is whole, and so are all these views: then they share
 memory on each worker as they do in the step itself.
 """
 
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,7 +18,7 @@ from torch._ops import OpOverload
 from outgrow.frontends.fake.sums import seen_as_they_are
 from outgrow.frontends.tracing.convert import written_nodes
 from outgrow.frontends.tracing.leaf import Leaf
-from outgrow.frontends.tracing.names import DETACHES, Named, completed, operator_name, symbol_name
+from outgrow.frontends.tracing.names import DETACHES, Named, completed, operator_name, resolve_symbol, symbol_name
 from outgrow.frontends.tracing.trace import Traced
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import BatchSlot, ParameterSlot, StateSlot, storage_name
@@ -199,6 +201,25 @@ class _Reading:
                 return item
             case _:
                 return Symbol(symbol_name(item)) if isinstance(item, Named) else HOST
+
+
+def filled(argument: Argument, number: object, operands: Iterator[Tensor]) -> object:
+    """Return an argument as an operator takes it: `operands` in their order, and `number` for a number of the step.
+
+    For a tuple, `number` may be a tuple with a number for each of its parts.
+    """
+    match argument:
+        case tuple():
+            numbers: Sequence[object] = (number,) * len(argument)
+            if isinstance(number, tuple | list) and len(number) == len(argument):
+                numbers = number
+            return [filled(item, one, operands) for item, one in zip(argument, numbers, strict=True)]
+        case Operand():
+            return next(operands)
+        case Symbol(name):
+            return number if argument == HOST else resolve_symbol(name)
+        case _:
+            return argument
 
 
 def _with_shared_memory_whole(step: Dataflow) -> Dataflow:

@@ -25,9 +25,9 @@ from outgrow.frontends.tracing.trace import Traced
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.sharing import address
 from outgrow.frontends.user.state import GradientSlot, Slot, StateSlot, storage_name
+from outgrow.frontends.workers.dataflow import filled
 from outgrow.frontends.workers.exchange import MOST_UNDER_WAY, Coming, Wire, here
 from outgrow.frontends.workers.exchange_order import NOMINAL, Pace, in_order
-from outgrow.frontends.workers.slicing import filled
 from outgrow.operators.dataflow import GATHERED, Node
 from outgrow.operators.regions import Region, shape_of
 from outgrow.operators.tdl import Reducer

@@ -8,7 +8,7 @@ It returns while the bytes are still on their way. `outgrow::arrived` waits for 
 stay as it is until then, and writes what is received. Other operators run between the two (`ir.flight`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 
@@ -20,11 +20,17 @@ from torch.nn import functional as F
 
 from outgrow.errors import PeerLost
 from outgrow.frontends.user.sharing import address
-from outgrow.frontends.workers.slicing import TOGETHER
 from outgrow.operators.regions import Region, shape_of, volume
 from outgrow.operators.tdl import Reducer
 from outgrow.planning.partition.shares import Moves, Part
 
+TOGETHER: Mapping[Reducer, Callable[..., Tensor]] = {
+    Reducer.SUM: torch.add,
+    Reducer.MAX: torch.maximum,
+    Reducer.MIN: torch.minimum,
+    Reducer.PROD: torch.mul,
+}
+"""How addends of two workers become one."""
 MOST_UNDER_WAY = 4
 """At most this many exchanges are under way at once: fetches, and results that are handed on."""
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")

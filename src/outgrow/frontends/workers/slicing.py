@@ -4,7 +4,7 @@ What the catalogue says of operators is written by hand, so it is checked by run
 uneven pieces, in double precision (`worst_error`). `checked` does so for the calls of a user's step.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -12,23 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from outgrow.frontends.tracing.names import resolve_operator, resolve_symbol
-from outgrow.ir.graph import Symbol
+from outgrow.frontends.tracing.names import resolve_operator
+from outgrow.frontends.workers.dataflow import filled
+from outgrow.frontends.workers.exchange import TOGETHER
 from outgrow.operators import dataflow
 from outgrow.operators.catalogue import entry_of
-from outgrow.operators.dataflow import HOST, Dataflow, Node
+from outgrow.operators.dataflow import Dataflow, Node
 from outgrow.operators.regions import Region
 from outgrow.operators.strategies import Partial, Piece, Split, Strategy, pieces, strategies
-from outgrow.operators.tdl import Argument, Call, Operand, Reducer
+from outgrow.operators.tdl import Call
 from outgrow.planning.partition.partition import factors
 from outgrow.runtime.results import results_of
-
-TOGETHER: Mapping[Reducer, Callable[..., Tensor]] = {
-    Reducer.SUM: torch.add,
-    Reducer.MAX: torch.maximum,
-    Reducer.MIN: torch.minimum,
-    Reducer.PROD: torch.mul,
-}
 
 MOST_ELEMENTS = 1 << 25
 """Calls on more elements are not tried."""
@@ -46,25 +40,6 @@ def run(call: Call, operands: Sequence[Tensor]) -> list[Tensor | None]:
     results = results_of(resolve_operator(call.operator)(*arguments, **keywords))
     shown = zip(results, call.shapes, strict=True)
     return [item if isinstance(item, Tensor) and shape is not None else None for item, shape in shown]
-
-
-def filled(argument: Argument, number: object, operands: Iterator[Tensor]) -> object:
-    """Return an argument as an operator takes it: `operands` in their order, and `number` for a number of the step.
-
-    For a tuple, `number` may be a tuple with a number for each of its parts.
-    """
-    match argument:
-        case tuple():
-            numbers: Sequence[object] = (number,) * len(argument)
-            if isinstance(number, tuple | list) and len(number) == len(argument):
-                numbers = number
-            return [filled(item, one, operands) for item, one in zip(argument, numbers, strict=True)]
-        case Operand():
-            return next(operands)
-        case Symbol(name):
-            return number if argument == HOST else resolve_symbol(name)
-        case _:
-            return argument
 
 
 def run_piece(piece: Piece, operands: Sequence[Tensor]) -> list[Tensor | None]:
