@@ -52,7 +52,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
+class _Menu:
     """What nodes use, what there is to choose from for each of them, and the states that each tensor may have."""
 
     used: Mapping[str, Used]
@@ -75,7 +75,7 @@ def divided_once(step: Dataflow, used: Mapping[str, Used], before: Sequence[Leve
     states = {name: states_of(tensor, terms.ways, terms.room) for name, tensor in step.tensors.items()}
     states |= {name: (state,) for name, state in terms.fixed.items()}
     options = options_of_nodes(step, used, states, _addends(step, before), terms)
-    chosen = _cheapest(step, _Problem(used, options, states))
+    chosen = _cheapest(step, _Menu(used, options, states))
     lacked: dict[str, float] = {}
     for name, own in options.items():
         way, tables = chosen.ways[name], zip(used[name].tensors, own.lacking, strict=True)
@@ -113,36 +113,36 @@ def _addends(step: Dataflow, before: Sequence[Level]) -> dict[str, tuple[int, ..
 # What is chosen -----------------------------------------------------------------------------------------------------
 
 
-def _cheapest(step: Dataflow, problem: _Problem) -> _Chosen:
+def _cheapest(step: Dataflow, menu: _Menu) -> _Chosen:
     """Choose for each call by itself if there are not too many; unless that is exact, also for all calls alike at once.
 
     Of choices that are not exact the cheapest is returned.
     """
     best: _Chosen | None = None
     if len(step.nodes) <= MOST_CALLS:
-        best = _for_each(problem)
+        best = _for_each(menu)
         if best.is_exact:
             return best
-    numbers = {name: id(own) for name, own in problem.options.items()}
-    for nodes, tensors in islice(kinds(step, problem.states, numbers), 1, 1 + ROUNDS):
-        found = _for_those_alike(problem, nodes, tensors)
+    numbers = {name: id(own) for name, own in menu.options.items()}
+    for nodes, tensors in islice(kinds(step, menu.states, numbers), 1, 1 + ROUNDS):
+        found = _for_those_alike(menu, nodes, tensors)
         if best is None or found.cost < best.cost:
             best = found
     assert best is not None, "something was tried"
     return replace(best, is_exact=False)
 
 
-def _for_each(problem: _Problem) -> _Chosen:
+def _for_each(menu: _Menu) -> _Chosen:
     """Choose a state for each tensor, and a way to run each node.
 
     Chosen together are the states of tensors that several nodes use, and the ways of nodes that use many of these.
     """
     choices = Choices()
-    shared = dict.fromkeys(tensor for own in problem.used.values() for tensor in own.shared)
-    state_of = {tensor: choices.add_variable(len(problem.states[tensor])) for tensor in shared}
+    shared = dict.fromkeys(tensor for own in menu.used.values() for tensor in own.shared)
+    state_of = {tensor: choices.add_variable(len(menu.states[tensor])) for tensor in shared}
     way_of: dict[str, int] = {}
-    for name, own in problem.options.items():
-        scope = tuple([state_of[tensor] for tensor in problem.used[name].shared])
+    for name, own in menu.options.items():
+        scope = tuple([state_of[tensor] for tensor in menu.used[name].shared])
         if own.least is not None:
             choices.add_cost(scope, own.least)
             continue
@@ -150,10 +150,10 @@ def _for_each(problem: _Problem) -> _Chosen:
         for axes, table in own.best.costs:
             choices.add_cost((way, *[scope[axis] for axis in axes]), table)
     found = choices.cheapest(MOST_ENTRIES)
-    states = dict.fromkeys(problem.states, 0) | {tensor: found.choices[state] for tensor, state in state_of.items()}
+    states = dict.fromkeys(menu.states, 0) | {tensor: found.choices[state] for tensor, state in state_of.items()}
     ways: dict[str, int] = {}
-    for name, own in problem.options.items():
-        used = problem.used[name]
+    for name, own in menu.options.items():
+        used = menu.used[name]
         if own.least is None:
             ways[name] = found.choices[way_of[name]]
         else:
@@ -164,30 +164,30 @@ def _for_each(problem: _Problem) -> _Chosen:
     return _Chosen(ways, states, found.cost, found.is_exact)
 
 
-def _for_those_alike(problem: _Problem, nodes: Mapping[str, int], tensors: Mapping[str, int]) -> _Chosen:
+def _for_those_alike(menu: _Menu, nodes: Mapping[str, int], tensors: Mapping[str, int]) -> _Chosen:
     """Choose one state for the tensors of each kind, and one way for its nodes."""
     choices = Choices()
-    state_sizes = {tensors[name]: len(domain) for name, domain in problem.states.items()}
+    state_sizes = {tensors[name]: len(domain) for name, domain in menu.states.items()}
     state_of = {kind: choices.add_variable(size) for kind, size in state_sizes.items()}
-    way_sizes = {nodes[name]: len(own.ways) for name, own in problem.options.items()}
+    way_sizes = {nodes[name]: len(own.ways) for name, own in menu.options.items()}
     way_of = {kind: choices.add_variable(size) for kind, size in way_sizes.items()}
-    for node, tensor, table in _costs(problem, nodes, tensors):
+    for node, tensor, table in _costs(menu, nodes, tensors):
         choices.add_cost((way_of[node], state_of[tensor]), table)
     found = choices.cheapest(MOST_ENTRIES_ALIKE)
     return _Chosen(
-        {name: found.choices[way_of[nodes[name]]] for name in problem.options},
-        {name: found.choices[state_of[tensors[name]]] for name in problem.states},
+        {name: found.choices[way_of[nodes[name]]] for name in menu.options},
+        {name: found.choices[state_of[tensors[name]]] for name in menu.states},
         found.cost,
         found.is_exact,
     )
 
 
-def _costs(problem: _Problem, nodes: Mapping[str, int], tensors: Mapping[str, int]) -> Iterator[tuple[int, int, Table]]:
+def _costs(menu: _Menu, nodes: Mapping[str, int], tensors: Mapping[str, int]) -> Iterator[tuple[int, int, Table]]:
     """Yield a kind of nodes, a kind of tensors, and a table of their costs, multiplied by how often they meet so."""
-    tables = {id(table): table for own in problem.options.values() for table in own.costs}
+    tables = {id(table): table for own in menu.options.values() for table in own.costs}
     counts: dict[tuple[int, int, int], int] = {}
-    for name, own in problem.options.items():
-        for tensor, table in zip(problem.used[name].tensors, own.costs, strict=True):
+    for name, own in menu.options.items():
+        for tensor, table in zip(menu.used[name].tensors, own.costs, strict=True):
             key = (nodes[name], tensors[tensor], id(table))
             counts[key] = counts.get(key, 0) + 1
     for (node, tensor, number), count in counts.items():
