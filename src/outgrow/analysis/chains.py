@@ -6,10 +6,10 @@ of a draft. Here it is worked out for every chain of a captured graph at once, w
 storage may be in flight (`ir.flight`) is left to who asks.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from outgrow.analysis.liveness import write_steps
+from outgrow.analysis.liveness import Gap, write_steps
 from outgrow.ir.graph import Graph
 from outgrow.operators.effects import is_repeatable, quiet
 
@@ -33,26 +33,52 @@ def chain_limits(graph: Graph) -> dict[str, tuple[int, ...]]:
     {'a': (3, 3), 'b': (2,)}
     """
     writes = write_steps(graph)
-    return {name: tuple(_limits(graph, name, writes)) for name in writes}
+    never, end = -1, len(graph.ops)
+    return {
+        name: tuple(never if spoilt is None else min(spoilt, default=end) for spoilt in _spoilt(graph, name, writes))
+        for name in writes
+    }
 
 
-def _limits(graph: Graph, storage: str, writes: Mapping[str, Sequence[int]]) -> Iterator[int]:
-    """Yield the limits of the chains of a storage, one for each op that writes it."""
-    limit = len(graph.ops)
-    made: set[str] = set()
+def spoiling(graph: Graph, rests: Iterable[Gap], steps: Collection[int]) -> set[int]:
+    """Return those of `steps` but for which some storage could be built again at the end of one of its rests.
+
+    They are steps that write over what the chain of the storage has read.
+    """
+    writes = write_steps(graph)
+    chains: dict[str, list[tuple[int, ...] | None]] = {}
+    found: set[int] = set()
+    for rest in rests:
+        own = writes.get(rest.storage, ())
+        if rest.storage not in chains:
+            chains[rest.storage] = [*_spoilt(graph, rest.storage, writes)] if own else []
+        count = bisect_right(own, rest.begin)
+        spoilt = chains[rest.storage][count - 1] if count else None
+        early = [step for step in spoilt or () if step < rest.end]
+        if all(step in steps for step in early):
+            found.update(early)
+    return found
+
+
+def _spoilt(graph: Graph, storage: str, writes: Mapping[str, Sequence[int]]) -> Iterator[tuple[int, ...] | None]:
+    """Yield for each op that writes a storage the steps that write over what its chain up to there has read.
+
+    None stands for a chain that never gives the same bits.
+    """
+    spoilt: tuple[int, ...] = ()
+    is_same, made = True, set[str]()
     for step in writes[storage]:
         op = graph.ops[step]
         repeated = quiet(op)
         made.update(name for name in graph.written_at[step] if graph.born_at.get(name) == step)
-        if limit >= 0 and not (is_repeatable(graph, op) and made.issuperset(graph.written(repeated))):
-            limit = -1
-        for name in repeated.operands if limit >= 0 else ():
+        is_same = is_same and is_repeatable(graph, op) and made.issuperset(graph.written(repeated))
+        for name in repeated.operands if is_same else ():
             value = graph.values[name]
             if value.storage not in made:
                 later = writes.get(value.storage, ())
                 overwritten = bisect_left(later, step)
-                limit = min(limit, later[overwritten] if overwritten < len(later) else limit)
+                spoilt += tuple(later[overwritten : overwritten + 1])
             elif value.storage != storage and value.version != 0:
-                limit = -1
+                is_same = False
                 break
-        yield limit if storage in made else -1
+        yield spoilt if is_same and storage in made else None

@@ -20,7 +20,7 @@ from outgrow.planning.free.by_operand import all_in_turn, put_in_turn
 from outgrow.planning.free.by_rows import quickest, run_by_rows
 from outgrow.planning.free.early_updates import early_updates
 from outgrow.planning.free.resting import put_to_rest
-from outgrow.planning.free.reuse import loose_reuses, reuses
+from outgrow.planning.free.reuse import loose_reuses, reuses, sparing_reuses
 from outgrow.planning.free.waiting import waiting_weights
 from outgrow.planning.problem import Problem
 
@@ -44,7 +44,7 @@ def free_rewrites(problem: Problem) -> Freed:
         (put_in_turn,),
         (layouts_asked,),
         (waiting_weights,),
-        (reuses, loose_reuses),
+        (sparing_reuses if problem.sparing else reuses, loose_reuses),
     ):
         for rewrite in ways:
             found, made = rewrite(problem, graph)

@@ -1,15 +1,19 @@
 """Which results may be written over a dying operand? Every one that the law of re-use admits and that is large.
 
 An operand that a result is written over stays as long as the result, so that can need more than it saves: see
-`stays_longer`.
+`stays_longer`. And what is made of an operand cannot be built again once that is written over: where it rests for long,
+keeping it may cost more than the operand does (`sparing_reuses`). If nothing is built again, or nothing needs the
+operand for that any longer, a search writes over it after all (`Tables.over`).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
+from outgrow.analysis.chains import spoiling
+from outgrow.analysis.liveness import gaps
 from outgrow.ir.graph import Graph, Op
 from outgrow.operators.in_place import IN_PLACE, PLACED
 from outgrow.operators.stalls import slowdown
-from outgrow.plan import Reuse
+from outgrow.plan import Decision, Reuse
 from outgrow.planning.free.admitted import admitted
 from outgrow.planning.leaving import leaving, stowing
 from outgrow.planning.problem import Problem
@@ -18,6 +22,24 @@ from outgrow.planning.problem import Problem
 def reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
     """Return the graph with results written in place where the law admits it, and the decisions, in order."""
     return admitted(graph, (ways(problem, graph, op) for op in graph.ops if _is_large(problem, graph, op)))
+
+
+def sparing_reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
+    """Return what `reuses` does, without those after which less can be built again."""
+    found, made = reuses(problem, graph)
+    spoilers = spoiling_ops(problem, found, made)
+    if not spoilers:
+        return found, made
+    sparing = (op for op in graph.ops if op.name not in spoilers and _is_large(problem, graph, op))
+    return admitted(graph, (ways(problem, graph, op) for op in sparing))
+
+
+def spoiling_ops(problem: Problem, graph: Graph, made: Iterable[Decision]) -> set[str]:
+    """Return the ops, of those `made` to write over an operand, but for which large storages could be built again."""
+    rewritten = {decision.op for decision in made if isinstance(decision, Reuse)}
+    steps = {step for step, op in enumerate(graph.ops) if op.name in rewritten}
+    rests = gaps(graph, minimum_bytes=problem.minimum_bytes)
+    return {graph.ops[step].name for step in spoiling(graph, rests, steps)}
 
 
 def loose_reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:

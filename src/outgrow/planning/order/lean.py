@@ -78,6 +78,7 @@ class Orders:
             problem.anchored,
             problem.stalls,
             problem.in_turn,
+            problem.sparing,
             places_results,
         )
         if asked not in self._freed:

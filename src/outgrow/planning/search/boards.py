@@ -2,8 +2,9 @@
 
 Beside the captured order, the lean one (`planning.order.lean`) is a board, where it is another. Where some ops stall
 (`operators.stalls`) there is one more for each order, on which they do not. Where concatenations go by operand there is
-one on which they do not: a result that fills slowly is there for longer. If that one has room, it is there alone. A
-board is there if it has plans at all.
+one on which they do not: a result that fills slowly is there for longer. If that one has room, it is there alone. Where
+something could be built again but for a result that is written over its operand, there is one more on which this result
+is not (`free.reuse`). A board is there if it has plans at all.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from outgrow.operators.stalls import slowdown
 from outgrow.plan import ByOperand, Decision
 from outgrow.planning.floor import floor_of, require_feasible
 from outgrow.planning.free.free import Freed
+from outgrow.planning.free.reuse import spoiling_ops
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
 from outgrow.planning.search.annealing import Conditions, Trial, conditions_of, tried
@@ -108,9 +110,9 @@ def boards(problem: Problem, orders: Orders, freed: Freed, is_wanted: Event) -> 
         if floors[-1][0] <= problem.budget.capacity_bytes:
             board = Board(space_of(own, rewritten), (*moves, *made), is_wanted)
             first, *others = _at_once(board, orders, moves)
-            yield [first, *_unstalled(first, orders, moves)]
-            if others:
-                yield others
+            for group in ([first, *_unstalled(first, orders, moves)], others):
+                if group:
+                    yield [found for one in group for found in _sparing(one, orders, moves)]
     least, lowest = min(floors, key=itemgetter(0))
     if least > problem.budget.capacity_bytes:
         require_feasible(problem, lowest)
@@ -120,10 +122,7 @@ def _at_once(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> list[
     """Return a board, and the one on which no op goes by operand, if that is another; that alone, if it has room."""
     if not any(isinstance(decision, ByOperand) for decision in board.free):
         return [board]
-    other, floor = _other(board, replace(board.space.problem, in_turn=False), orders, moves)
-    if other is None:
-        return [board]
-    return [other] if _ROOMY * floor <= other.space.problem.budget.capacity_bytes else [board, other]
+    return _or(board, replace(board.space.problem, in_turn=False), orders, moves)
 
 
 def _unstalled(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> Iterator[Board]:
@@ -134,6 +133,22 @@ def _unstalled(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> Ite
     other, _ = _other(board, replace(board.space.problem, stalls=False), orders, moves)
     if other is not None:
         yield other
+
+
+def _sparing(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
+    """Return a board, and the one on which more can be built again, if that is another; that alone, if it has room."""
+    problem = board.space.problem
+    if not spoiling_ops(problem, board.space.graph, board.free):
+        return [board]
+    return _or(board, replace(problem, sparing=True), orders, moves)
+
+
+def _or(board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
+    """Return a board and that of a problem with other free rewrites; one alone, if the other has room, or no plan."""
+    other, floor = _other(board, problem, orders, moves)
+    if other is None:
+        return [board]
+    return [other] if _ROOMY * floor <= problem.budget.capacity_bytes else [board, other]
 
 
 def _other(board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, ...]) -> tuple[Board | None, int]:

@@ -144,21 +144,32 @@ def _scanned(board: Board) -> Trial:
 
 
 def _cheap(space: Space, start: Policy) -> Iterator[Policy]:
+    """Yield policies that build again what is cheap; what is dear and needed for that is built again too, or kept."""
     inner = space.rests[start[space.rests] == KEEP]
     if not len(inner):
         return
-    lasting = np.maximum(space.lasting[inner], space.lasting.max() * _SHORTEST or 1.0)
-    for prices in (space.price[inner], space.price[inner] / lasting):
-        for price in np.unique(np.quantile(prices, np.linspace(0, 1, _PRICES), method="lower")):
+    last = space.rests[start[space.rests] == DISCARD]
+    shortest = space.lasting.max() * _SHORTEST or 1.0
+    for each in (space.price, space.price / np.maximum(space.lasting, shortest)):
+        for price in np.unique(np.quantile(each[inner], np.linspace(0, 1, _PRICES), method="lower")):
+            dear = last[each[last] > price]
             for choice in (DISCARD, REBUILD):
                 policy = start.copy()
-                policy[inner[prices <= price]] = choice
+                policy[inner[each[inner] <= price]] = choice
                 yield policy
+                if len(dear):
+                    policy = policy.copy()
+                    policy[dear] = KEEP
+                    yield policy
 
 
 def _kind_by_kind(board: Board, best: Trial) -> Trial:
-    """Give each kind of rest the choice that suits it best while the others stay; repeat this as long as it pays."""
-    before, kinds, left = float("inf"), board.space.kinds, board.affordable // 3
+    """Give each kind of rest the choice that suits it best while the others stay; repeat this as long as it pays.
+
+    Where there are more kinds than can be tried, the largest are.
+    """
+    before, left = float("inf"), board.affordable // 3
+    kinds = sorted(board.space.kinds, key=board.space.bytes_of, reverse=True)[: left // 3]
     while len(kinds) * 3 <= left and best.seconds < before * (1 - 1e-3):
         before = best.seconds
         left -= len(kinds) * 3

@@ -52,6 +52,11 @@ class Space:
         """The rests of each kind."""
         return [self.alike.kind_members[begin:end] for begin, end in pairwise(self.alike.kind_start)]
 
+    def bytes_of(self, rests: Integers) -> int:
+        """Return the bytes of the storages of some rests."""
+        storages = np.searchsorted(self.tables.use_start, rests, side="right") - 1
+        return int(self.tables.size[storages].sum())
+
 
 def space_of(problem: Problem, graph: Graph) -> Space:
     """Return what there is to decide about `graph`, a rewriting of the problem's graph without transfers."""
