@@ -108,12 +108,24 @@ class Turned(torch.nn.Module):
         return found.gather(1, self.places).square().sum() + last.clone().squeeze_(0).unsqueeze_(2).sum()
 
 
-def turned() -> Workload:
-    """Its training."""
-    options.SMALL_BYTES = 0
-    torch.manual_seed(0)
-    model = Turned().double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+class Last(torch.nn.Module):
+    """Convolutions whose weights have the channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        convolutions = [torch.nn.Conv2d(3, 5, 3), torch.nn.Conv2d(5, 4, 3)]
+        self.layers = torch.nn.Sequential(*convolutions)
+        for layer in convolutions:
+            layer.weight = torch.nn.Parameter(layer.weight.detach().contiguous(memory_format=torch.channels_last))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).square().mean()
+
+
+def of(model: torch.nn.Module, x: Tensor) -> Workload:
+    """The training of a model that gives a loss."""
+    model = model.double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def step(x: Tensor) -> Tensor:
         optimizer.zero_grad()
@@ -122,20 +134,36 @@ def turned() -> Workload:
         optimizer.step()
         return loss.detach()
 
-    return Workload(model, optimizer, step, [(torch.randn(6, 5, 7, dtype=torch.float64),)])
+    return Workload(model, optimizer, step, [(x,)])
+
+
+def turned() -> Workload:
+    """The training of sequences in another order."""
+    torch.manual_seed(0)
+    return of(Turned(), torch.randn(6, 5, 7, dtype=torch.float64))
+
+
+def last() -> Workload:
+    """The training of convolutions with the channels last."""
+    torch.manual_seed(0)
+    return of(Last(), torch.randn(4, 3, 9, 9, dtype=torch.float64).to(memory_format=torch.channels_last))
 
 
 def errors_of_layouts(mesh: DeviceMesh, _folder: Path) -> list[float]:
-    """How far losses and parameters are from one process."""
-    job, alone = turned(), turned()
-    step = shared(job, mesh)
-    losses = [error(step(*job.batches[0]), alone.step(*alone.batches[0])) for _ in range(STEPS)]
-    pairs = zip(job.model.parameters(), alone.model.parameters(), strict=True)
-    return [*losses, *(error(whole(one), other) for one, other in pairs)]
+    """How far losses and parameters are from one process, whether they are cut or held whole."""
+    found: list[float] = []
+    for make, small_bytes in ((turned, 0), (last, 0), (last, options.SMALL_BYTES)):
+        options.SMALL_BYTES = small_bytes
+        job, alone = make(), make()
+        step = shared(job, mesh)
+        found += [error(step(*job.batches[0]), alone.step(*alone.batches[0])) for _ in range(STEPS)]
+        pairs = zip(job.model.parameters(), alone.model.parameters(), strict=True)
+        found += [error(whole(one), other) for one, other in pairs]
+    return found
 
 
 def test_tensors_that_lie_otherwise_are_cut() -> None:
-    """Views that take the place of a tensor, and tensors whose elements are one in memory."""
+    """Views that take the place of a tensor, tensors whose elements are one in memory, and those with channels last."""
     for found in together(errors_of_layouts, 2):
         assert max(found) <= TOLERANCE
 

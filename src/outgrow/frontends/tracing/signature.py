@@ -33,7 +33,7 @@ from outgrow.frontends.user.configuration import NUMBERS, content, of_module, of
 from outgrow.frontends.user.containers import open_containers
 from outgrow.frontends.user.counts import Count
 from outgrow.frontends.user.sharing import address
-from outgrow.frontends.user.state import check_python
+from outgrow.frontends.user.state import check_python, local
 from outgrow.runtime.device import library_settings
 
 _PLAIN = (bool, int, float, str)
@@ -182,14 +182,16 @@ def _mode(mode: TorchFunctionMode) -> Hashable:
 def _layout(tensor: Tensor, memory: Memory) -> Hashable:
     """Describe a tensor of the state: its layout, the number and size of its memory, and its offset there.
 
-    No step is captured with one that is not dense, so its kind is enough.
+    No step is captured with one that is not dense, so its kind is enough. Of one that is spread over a mesh the part
+    counts that is here.
     """
     if tensor.layout is not torch.strided:
         return (tensor.shape, tensor.dtype, tensor.layout)
-    storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
+    part = local(tensor)
+    storage, offset = part.untyped_storage(), int(part.storage_offset())
     number, _ = memory.setdefault(storage._cdata, (len(memory), offset))
     kind, own = type(tensor), of_tensor(tensor)
-    return (tensor.shape, tensor.dtype, tensor.stride(), number, offset, storage.nbytes(), kind, own)
+    return (tensor.shape, tensor.dtype, tensor.stride(), part.stride(), number, offset, storage.nbytes(), kind, own)
 
 
 def _tensor(tensor: Tensor) -> tuple[Hashable, ...]:

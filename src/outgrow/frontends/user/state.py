@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import NUMBERS
+from outgrow.ir.layout import dense_strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +329,9 @@ class Spread:
         return Spread(tensor.device_mesh, tuple(tensor.placements), tensor.shape)
 
     def around(self, part: Tensor) -> Tensor:
-        """Return the whole tensor of which this worker has a part."""
-        stride = torch.empty(self.shape, device="meta").stride()
+        """Return the whole tensor of which this worker has a part; its dimensions lie in the order of the part's."""
+        order = sorted(range(part.dim()), key=part.stride, reverse=True)
+        stride = part.stride() if part.shape == self.shape else dense_strides(self.shape, order)
         given = {"run_check": False, "shape": self.shape, "stride": stride}
         return DTensor.from_local(part, self.mesh, self.placements, **given)
 

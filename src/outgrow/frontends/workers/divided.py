@@ -15,6 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._ops import OpOverload
+from torch.distributed.tensor import DTensor
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -24,7 +25,7 @@ from outgrow.frontends.tracing.names import completed, resolve_operator
 from outgrow.frontends.tracing.trace import Traced
 from outgrow.frontends.user.guards import symbol
 from outgrow.frontends.user.sharing import address
-from outgrow.frontends.user.state import GradientSlot, Slot, StateSlot, storage_name
+from outgrow.frontends.user.state import GradientSlot, Slot, StateSlot, local, storage_name
 from outgrow.frontends.workers.dataflow import filled
 from outgrow.frontends.workers.exchange import MOST_UNDER_WAY, Coming, Wire, here
 from outgrow.frontends.workers.exchange_order import NOMINAL, Pace, in_order
@@ -53,7 +54,10 @@ def divided(
     with fake_mode(list(traced.tensors.values())) as mode:
         assert mode.shape_env is not None, "the mode was given an environment of symbols"
         twin = mode.from_tensor(counts, static_shapes=True)
-        tensors = {slot: _part(tensor, slot, shares, worker, mode) for slot, tensor in traced.tensors.items()}
+        tensors = {
+            slot: _part(tensor, slot, traced.originals.get(id(tensor)), shares, worker, mode)
+            for slot, tensor in traced.tensors.items()
+        }
         symbols = [symbol(mode.shape_env, f"hyper_{at}", value) for at, value in enumerate(traced.hyper.values())]
         wire = Wire(worker, group, twin, 0 if shares.partition.is_tight else MOST_UNDER_WAY)
         run = _Worker(traced, shares, pace, worker, wire)
@@ -83,8 +87,13 @@ def divided(
     )
 
 
-def _part(tensor: Tensor, slot: Slot, shares: Shares, worker: int, mode: FakeMode) -> Tensor:
-    """Return a fake tensor like the part of an input that a worker has; the whole is its own part."""
+def _part(tensor: Tensor, slot: Slot, original: Tensor | None, shares: Shares, worker: int, mode: FakeMode) -> Tensor:
+    """Return a fake tensor like the part of an input that a worker has, or will have; the whole is its own part.
+
+    A part that is there lies as some step has left it, or a checkpoint.
+    """
+    if isinstance(original, DTensor):
+        return mode.from_tensor(local(original), static_shapes=True)
     own = shape_of(shares.held(storage_name(slot)).boxes[worker])
     if own == tuple(tensor.shape):
         return tensor
