@@ -392,6 +392,20 @@ def test_what_needs_a_content_in_a_part_is_not_told_to_plan_parts(
     assert "backend=" not in str(refusal.value)
 
 
+def test_an_operator_of_functions_in_a_part_is_refused_by_its_name(
+    compiled: Callable[[int], Callable[[nn.Module], Model]],
+) -> None:
+    """Dynamo keeps `torch.cond` as one call; the refusal also says where the part begins, and what a loop can write."""
+
+    class Choosing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    model = compiled(1 << 30)(Choosing())
+    with pytest.raises(Uncapturable, match=r"begins in forward, test_dynamo.py:\d+: .*cond, .*write an if"):
+        model(torch.randn(4, requires_grad=True))
+
+
 def test_a_budget_below_the_floor_is_refused(compiled: Callable[[int], Callable[[nn.Module], Model]]) -> None:
     """The floor is named, and the model stays usable."""
     module = Plain()

@@ -47,7 +47,7 @@ from outgrow.frontends.tracing.captured import Captured
 from outgrow.frontends.tracing.signature import signature
 from outgrow.frontends.user import hooks
 from outgrow.frontends.user.outside import Outside
-from outgrow.frontends.user.refusals import DROP_IN
+from outgrow.frontends.user.refusals import DROP_IN, NO_LINE
 from outgrow.remarks import remark
 
 _turn = RLock()
@@ -175,7 +175,7 @@ class Part:
         try:
             captured = capture(joint(self._module, args, arriving), (), (), [plain(arg) for arg in args])
         except Uncapturable as refusal:
-            raise Uncapturable(str(refusal).removesuffix(DROP_IN)) from refusal
+            raise Uncapturable(_of_part(str(refusal), self._origin.begins)) from refusal
         inside = replace(captured, outside=Outside())  # Dynamo guards what is outside; the inputs are not to be held
         return by_kernels(inside, self._settings.kernels)
 
@@ -345,6 +345,13 @@ def _backward(ctx: Any, given: Sequence[Tensor | None]) -> tuple[object, ...]:
     waiting.ready.is_known = True
     del asked, begun
     return (None, *_in_place(gradients(waiting, arriving), places, ctx.wanted))
+
+
+def _of_part(refusal: str, begins: str) -> str:
+    """Return a refusal without the way out that parts are, and with where the part begins if it names no line."""
+    text = refusal.removesuffix(DROP_IN)
+    nowhere = f"{NO_LINE}: "
+    return f"in the part that begins in {begins}: {text.removeprefix(nowhere)}" if text.startswith(nowhere) else text
 
 
 def _check_tangents(args: Sequence[object]) -> None:

@@ -19,6 +19,7 @@ from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -84,6 +85,12 @@ RECURRENT = (
     "torch.backends.cudnn.enabled = False, or call the step under torch.backends.cudnn.flags(enabled=False)"
 )
 _UNTRACEABLE = "torch cannot trace this; write it otherwise, or do it outside of the step"
+_OF_FUNCTIONS = (
+    "torch cannot trace this operator, {}, whose operands are functions; write an if or a loop in its place, which the "
+    "backend of torch.compile takes whatever it looks at, or torch.where, or do it outside of the step"
+)
+NO_LINE = "the step"
+"""What is named where no line is known."""
 _NO_FAKE = "no fake impl registered"
 _SAYING: Mapping[str, str] = {
     "dynamo-optimized function": _COMPILED,
@@ -132,7 +139,8 @@ def refusals() -> Iterator[None]:
         reason = _reason(error)
         if reason is None:
             raise
-        raise Uncapturable(f"{_line(error.__traceback__)}: {reason}{DROP_IN}") from error
+        way_out = DROP_IN if _operator_of_functions(error) is None else ""  # parts have none of these either
+        raise Uncapturable(f"{_line(error.__traceback__)}: {reason}{way_out}") from error
 
 
 def is_unanswerable(error: RuntimeError) -> bool:
@@ -169,10 +177,19 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return _GENERATOR
         case NotImplementedError() if "UntypedStorage" in str(error) and _is_below(error.__traceback__, _RECURRENT):
             return f"this runs {RECURRENT}"
+        case NotImplementedError() if (name := _operator_of_functions(error)) is not None:
+            return _OF_FUNCTIONS.format(name)
         case AssertionError() | NotImplementedError() | ZeroDivisionError() if _is_of_torch(error.__traceback__):
             return _UNTRACEABLE
         case _:
             return None
+
+
+def _operator_of_functions(error: BaseException) -> str | None:
+    """Return the name of the operator with functions for operands, such as torch.cond, that an error was raised by."""
+    innermost = [frame for frame, _ in walk_tb(error.__traceback__)][-1:]
+    found = next((frame.f_locals.get("self") for frame in innermost), None)
+    return found.name() if isinstance(found, HigherOrderOperator) else None
 
 
 def _of_content(error: RuntimeError | TypeError) -> str:
@@ -217,7 +234,7 @@ def _line(traceback: TracebackType | None) -> str:
     behind = takewhile(lambda item: is_of_a_library(item[0].f_code.co_filename), frames)
     others = ((frame, line, in_package(frame.f_code.co_filename)) for frame, line in behind)
     found = next((_at(frame, line, name) for frame, line, name in others if name), None)
-    return f"{user_line(traceback) or 'the step'}{(found and f', in {found}') or ''}"
+    return f"{user_line(traceback) or NO_LINE}{(found and f', in {found}') or ''}"
 
 
 @cache
