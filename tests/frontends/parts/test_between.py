@@ -292,6 +292,17 @@ def test_other_memory_for_an_input_is_refused(is_trained: bool) -> None:
         compiled(moving)(rows())
 
 
+def test_a_result_without_a_gradient_for_what_was_written_over_is_refused() -> None:
+    """Eager mode minds it only once that gradient is asked for; here gradients of all results are captured."""
+
+    def writing(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = x @ weight
+        return hidden.sin(), hidden.mul_(2)
+
+    with pytest.raises(Uncapturable, match=r"out of place .*, or detach the result"):
+        compiled(writing)(rows(), torch.ones(WIDTH, WIDTH, requires_grad=True))
+
+
 def test_an_input_that_is_written_over_has_the_history_of_what_was_written() -> None:
     """Whoever reads it later, by itself or by the result, finds the new content and adds to its gradient."""
 

@@ -12,7 +12,8 @@ history afterwards: it is a result, too.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -37,6 +38,8 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+")
 """How Dynamo names what is left of a function behind a break."""
 _ASSIGNING = frozenset({"iadd", "isub", "imul", "itruediv", "ipow", "setitem"})
 """What assigns to a tensor, beside what ends in an underscore or is called with `inplace`."""
+_OVERWRITTEN = "modified by an inplace operation"
+"""How autograd says that a value which it keeps was written over."""
 _ELSEWHERE = "outgrow.elsewhere.default"
 _LIBRARY = torch.library.Library("outgrow", "FRAGMENT")
 _LIBRARY.define(
@@ -131,12 +134,27 @@ def joint(module: fx.GraphModule, args: Sequence[object], arriving: Arriving | N
         tensors = [item.detach() if isinstance(item, Tensor) else torch.empty(0) for item in results]
         tensors += [item for item in given if isinstance(item, Tensor)]  # who writes one stays on its side
         gradients = torch.ops.outgrow.elsewhere(tensors, differentiable, strides)
-        with torch._C._DisableAutocast():  # eager's backward pass comes behind the block
+        with _overwriting_refused(), torch._C._DisableAutocast():  # eager's backward pass comes behind the block
             found = addends([results[at] for at in differentiable], [*leaves.values()], gradients)
         returned = [through.get(at, item) for at, item in enumerate(results)]
         return [item.detach() if isinstance(item, Tensor) else item for item in returned], found, written
 
     return both
+
+
+@contextmanager
+def _overwriting_refused() -> Iterator[None]:
+    """Refuse a part of which some result has no gradient any more, which eager mode minds once that is asked for."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _OVERWRITTEN not in str(error):
+            raise
+        raise Uncapturable(
+            "a compiled part is captured with gradients for all of its results, and that of one needs a value that the "
+            "part has written over; write the operation out of place (x = x * 2 for x *= 2, inplace=False), or detach "
+            f"the result, if no gradient of it is wanted. Autograd says: {error}"
+        ) from error
 
 
 def _check_memory(module: fx.GraphModule, primals: Sequence[object], before: Sequence[Geometry]) -> None:
