@@ -23,6 +23,7 @@ from outgrow.frontends.platforms import on_cpu
 from outgrow.frontends.preparing import warmup
 from outgrow.frontends.preparing.machines import described_machine
 from outgrow.frontends.preparing.settings import Settings
+from outgrow.remarks import Remark
 from outgrow.runtime.execute import Run
 from outgrow.runtime.process import high_water_bytes, reset_high_water
 from outgrow.units import MIB
@@ -564,6 +565,20 @@ def test_parts_that_fit_beside_each_other_move_nothing(compiled: Callable[[int],
     (found,) = dynamo.parts().budgets
     assert not any(part.bytes_swapped for part in found.parts)
     assert found.taken_bytes <= budget
+
+
+def test_more_than_the_budget_between_calls_is_told_once(
+    compiled: Callable[[int], Callable[[nn.Module], Model]],
+) -> None:
+    """No plan of a part can spare what the loop takes by itself, as an optimizer's update does."""
+    model = compiled(64 * MIB)(nn.Linear(8, 8))
+    for _ in range(2):
+        model(torch.ones(4, 8)).sum().backward()
+    torch.ones(128 * MIB // 4)
+    with pytest.warns(Remark, match=r"between two calls of compiled parts, more than the budget of 64\.0 MiB"):
+        model(torch.ones(4, 8)).sum().backward()
+    torch.ones(128 * MIB // 4)
+    model(torch.ones(4, 8)).sum().backward()
 
 
 class Looping(nn.Module):

@@ -97,6 +97,8 @@ class Part:
 
     def _called(self, args: Sequence[object]) -> object:
         shared, is_checkpointed = self._share(self._settings, args), hooks.is_checkpointed()
+        if any(ready.runs for ready in self._ready.values()):  # else Dynamo has compiled this meanwhile
+            shared.tell_of_others()
         shared.note()
         if not is_checkpointed and (roomy := with_room_for(args, self._ready.values(), shared)) is not None:
             return self._as_written(shared, roomy, args)

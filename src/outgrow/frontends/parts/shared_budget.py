@@ -37,8 +37,10 @@ from outgrow.frontends.within_budget import Demand, fitted
 from outgrow.ir.machine import Machine
 from outgrow.planning.planned import Planned
 from outgrow.planning.problem import silent
+from outgrow.remarks import remark
 from outgrow.runtime.program import Call, Program, Result
 from outgrow.simulation import replay
+from outgrow.units import format_bytes
 
 _SHARES = (0.9, 0.75, 0.5, 0.25, 0.0)
 """Shares of what is left that a part leaves to others, tried in this order."""
@@ -48,6 +50,11 @@ allocator that keeps what was freed takes a little more in the next steps."""
 _NOISE_BYTES = 8 << 20
 """What others need while a part waits may differ by this much from step to step."""
 _LATER = "Later parts, gradients that add up, and state that the optimizer makes may need more."
+_BESIDE = (
+    "The process took {} between two calls of compiled parts, more than the budget of {}: what the loop itself does "
+    "there, such as the update of an optimizer, takes memory that no plan of a part can spare. Raise the budget, or "
+    "give outgrow.compile the whole step, which plans the update as well."
+)
 _MOST_RUNS = 3
 """After this many runs a part is planned again, even if something was planned during each of its waits."""
 NOBODY = Training((), ())
@@ -80,10 +87,10 @@ class Shared:
     """What the parts of one budget share on one device.
 
     Each run has a platform, since it may wait while others run: `idle` are those that no run has, and `another` makes
-    one more. The first is for planning, and takes nothing. `taken_bytes` is the most that was seen beyond the
-    baseline, and `highest_bytes` the most that the process took, where memory is apart, as if each part had always been
-    planned as it is by now. `casts` are those of an autocast block, `waiting` are the runs that wait, and `plans` those
-    that somebody still holds, by number.
+    one more. The first is for planning, and takes nothing. `taken_bytes` is the most that was seen beyond the baseline,
+    and `highest_bytes` the most that the process took, where memory is apart, as if each part had always been planned
+    as it is by now; the user `is_told` once of what the loop takes beside. `casts` are those of an autocast block,
+    `waiting` are the runs that wait, and `plans` those that somebody still holds, by number.
     """
 
     settings: Settings
@@ -93,6 +100,7 @@ class Shared:
     machine: Machine
     taken_bytes: int = 0
     highest_bytes: int = 0
+    is_told: bool = False
     idle: list[Platform] = field(default_factory=list[Platform])
     casts: Casts = field(default_factory=Casts)
     waiting: WeakSet[Pause] = field(default_factory=WeakSet[Pause])
@@ -128,6 +136,16 @@ class Shared:
         self.taken_bytes = max(self.taken_bytes, high_water - self.baseline_bytes)
         if self.is_apart:
             self.highest_bytes = max(self.highest_bytes, high_water)
+
+    def tell_of_others(self) -> None:
+        """Tell, once, if more than the budget was taken since the last run, none of which waits.
+
+        To be asked where nothing was compiled meanwhile, which takes memory once.
+        """
+        taken = self.platform.high_water_bytes() - self.baseline_bytes
+        if taken > self.settings.budget_bytes and not self.waiting and not self.is_told:
+            self.is_told = True
+            remark(_BESIDE.format(format_bytes(taken), format_bytes(self.settings.budget_bytes)))
 
     def others_bytes(self, args: Sequence[object]) -> int:
         """Bytes that the process holds beyond its baseline and the inputs of a call."""
