@@ -108,7 +108,7 @@ def followed_argument(model: nn.Module, x: Tensor) -> None:
         (as_numbers, r"reads the content of \S+ .linear\.bias. \(by tolist\)"),
         (branched, r"factor = 2\.0 if .*needs the content of a tensor"),
         (as_text, "returns text that it made of a tensor"),
-        (followed_argument, r"leaves a gradient.*argument number 0.*x\.detach\(\)\.requires_grad_\(\)"),
+        (followed_argument, r"leaves a gradient.*argument number 1 .counted from 1.*x\.detach\(\)\.requires_grad_\(\)"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")

@@ -28,6 +28,7 @@ from outgrow.frontends.user.state import (
     Slot,
     storage_name,
     title,
+    title_of_argument,
 )
 from outgrow.ir.graph import Graph, Role, Value
 
@@ -140,11 +141,10 @@ class _Assembly:
         owners = Counter(address(leaf) for leaf in self.leaves if isinstance(leaf, Tensor))
         written = self._written_state()
         for at, leaf in enumerate(self.leaves):
-            what = written.get(address(leaf)) if isinstance(leaf, Tensor) else None
-            if what is not None:
+            if isinstance(leaf, Tensor) and address(leaf) in written:
                 raise Uncapturable(
-                    f"argument number {at} of the step shares memory with {what}, which the step writes; clone it "
-                    "before the step"
+                    f"{title_of_argument(at, leaf)} shares memory with {written[address(leaf)]}, which the step "
+                    "writes; clone it before the step"
                 )
         for name, slot in self.slots.items():
             if not (isinstance(slot, BatchSlot) and self.conversion.versions[name]):
@@ -152,7 +152,7 @@ class _Assembly:
             leaf = self.leaves[slot.leaf]
             if isinstance(leaf, Tensor) and owners[address(leaf)] > 1:
                 raise Uncapturable(
-                    f"the step writes to its argument number {slot.leaf}, which shares memory with another; "
+                    f"the step writes to {title_of_argument(slot.leaf, leaf)}, which shares memory with another; "
                     "clone it before the step"
                 )
 

@@ -103,6 +103,15 @@ def title(slot: StateSlot) -> str:
             return f"param_groups[{group}][{key!r}] of optimizer {optimizer}"
 
 
+def title_of_argument(leaf: int, tensor: Tensor) -> str:
+    """Return what a tensor among the arguments is called in a message, by the number of its leaf.
+
+    >>> title_of_argument(0, torch.ones(2, 4))
+    'argument number 1 (counted from 1, and one by one in containers; of shape (2, 4))'
+    """
+    return f"argument number {leaf + 1} (counted from 1, and one by one in containers; of shape {tuple(tensor.shape)})"
+
+
 def storage_name(slot: Slot) -> str:
     """Return the name of the storage that hangs in a slot.
 

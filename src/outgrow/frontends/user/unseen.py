@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.devices import CPU
-from outgrow.frontends.user.state import BatchSlot, ConstantSlot, Slot, StateSlot, title
+from outgrow.frontends.user.state import BatchSlot, ConstantSlot, Slot, StateSlot, title, title_of_argument
 
 Geometry: TypeAlias = tuple[object, ...]
 OBSERVING = frozenset({torch.ops.aten._fused_moving_avg_obs_fq_helper.default})
@@ -136,19 +136,19 @@ def nothing_moved(tensors: Mapping[Slot, Tensor]) -> Iterator[None]:
     for slot, tensor in tensors.items():
         if geometry(tensor) != before[slot]:
             raise Uncapturable(
-                f"the step gives {_title(slot)} another shape or other memory (by .data =, resize_, set_ or out=), "
-                "for which a plan has no room; give it its final shape outside of the step"
+                f"the step gives {_title(slot, tensor)} another shape or other memory (by .data =, resize_, set_ or "
+                "out=), for which a plan has no room; give it its final shape outside of the step"
             )
         if isinstance(slot, BatchSlot) and (tensor.requires_grad or tensor.grad is not None):
             raise Uncapturable(
-                f"the step leaves a gradient, or requires_grad, in {_title(slot)}, where the caller would not find it; "
-                "begin the step with x = x.detach().requires_grad_(), and return x.grad if it is needed"
+                f"the step leaves a gradient, or requires_grad, in {_title(slot, tensor)}, where the caller would not "
+                "find it; begin the step with x = x.detach().requires_grad_(), and return x.grad if it is needed"
             )
 
 
-def _title(slot: Slot) -> str:
+def _title(slot: Slot, tensor: Tensor) -> str:
     assert not isinstance(slot, ConstantSlot), "constants are found later"
-    return f"argument number {slot.leaf}" if isinstance(slot, BatchSlot) else title(slot)
+    return title_of_argument(slot.leaf, tensor) if isinstance(slot, BatchSlot) else title(slot)
 
 
 def with_room(_func: OpOverload, args: Sequence[object], returned: object) -> object:
