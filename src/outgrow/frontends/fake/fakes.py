@@ -7,10 +7,10 @@
 
 So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
 than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
-(`frontends.fake.layouts`, `ambiguous`, `precision`, `reserves`), and Fourier transforms made there (`spectra`). Small
-tensors that are made of literals alone are the same in every call, so their contents are known
-(`frontends.fake.literals`), and a step may look at them; at its counters (`frontends.fake.counters`); and at its batch
-(`frontends.fake.questions`).
+(`frontends.fake.layouts`, `smaller`, `ambiguous`, `precision`, `reserves`), and Fourier transforms made there
+(`spectra`). Small tensors that are made of literals alone are
+the same in every call, so their contents are known (`frontends.fake.literals`), and a step may look at them; at its
+counters (`frontends.fake.counters`); and at its batch (`frontends.fake.questions`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +49,7 @@ from outgrow.frontends.fake.literals import LIFTS, Literals
 from outgrow.frontends.fake.precision import RETYPED, TYPED, as_fakes_take, as_kernels_type
 from outgrow.frontends.fake.questions import Asking
 from outgrow.frontends.fake.reserves import KEEPING, SEEDED, UNTOLD, with_reserve, with_seeds, without_reserve
+from outgrow.frontends.fake.smaller import as_smaller_ones
 from outgrow.frontends.fake.spectra import TRANSFORMS, transformed
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.user.configuration import attributes_of
@@ -148,7 +149,9 @@ class FakeMode(FakeTensorMode):
             raise DynamicOutputShapeException(func)
         if func.is_view or func is torch.ops.aten.empty_strided.default:
             return returned
-        given = tensors_of(leaves_of(args, kwargs or {}))
+        with self:
+            returned = as_smaller_ones(func, args, kwargs or {}, returned)
+        given, made = tensors_of(leaves_of(args, kwargs or {})), tensors_of(leaves_of(returned))
         if not any(1 in tensor.shape for tensor in (*given, *made)):
             return returned
         known = set(map(address, given))

@@ -24,13 +24,16 @@ from outgrow.ir.layout import dense_strides
 
 _ANGLE = torch.ops.aten.angle.default
 """The result is contiguous if the operand is complex; else it keeps the operand's permutation."""
+_LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
+"""All of its results are contiguous; of others of `_CONTIGUOUS`, the first."""
 _CONTIGUOUS = (
     torch.ops.aten.mse_loss_backward.default,
     torch.ops.aten.smooth_l1_loss_backward.default,
     torch.ops.aten.huber_loss_backward.default,
     torch.ops.aten.log_sigmoid_forward.default,
     torch.ops.aten._log_softmax_backward_data.default,
-    torch.ops.aten.native_layer_norm_backward.default,
+    _LAYER_NORM_BACKWARD,
+    torch.ops.aten.rrelu_with_noise.default,
     torch.ops.aten.pow.Scalar,
     torch.ops.aten.normal.Tensor_Tensor,
     torch.ops.aten.normal.float_Tensor,
@@ -83,7 +86,13 @@ _GROUP_NORM_BACKWARD = torch.ops.aten.native_group_norm_backward.default
 """A CPU's result is contiguous where the operand has no memory format; abstract torch 2.14 goes by the gradient."""
 _BATCH_NORM_BACKWARD, _IS_TRAINING = torch.ops.aten.native_batch_norm_backward.default, 7
 """Where it is told whether it is one of training: if not, a GPU's result is contiguous; a CPU's is like the input."""
-_BY_FORMAT = (torch.ops.aten.native_batch_norm.default, _BATCH_NORM_BACKWARD)
+_BY_FORMAT = (
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten._native_batch_norm_legit.default,
+    torch.ops.aten._native_batch_norm_legit.no_stats,
+    torch.ops.aten._native_batch_norm_legit_functional.default,
+    _BATCH_NORM_BACKWARD,
+)
 _AS_TORCH_SAYS_ON_A_GPU = (
     torch.ops.aten.log_sigmoid_forward.default,
     torch.ops.aten.native_batch_norm.default,
@@ -150,8 +159,8 @@ def as_kernels_lay_out(func: OpOverload, args: Sequence[object], returned: objec
         return (_suggested(args[1], first), *others)
     if func is _BATCH_NORM_BACKWARD and not args[_IS_TRAINING]:
         return (_contiguous(first), *others)
-    if func is torch.ops.aten.log_sigmoid_forward.default:
-        return tuple(map(_contiguous, (first, *others)))
+    if func in (torch.ops.aten.log_sigmoid_forward.default, _LAYER_NORM_BACKWARD):
+        return tuple([_contiguous(item) if isinstance(item, Tensor) else item for item in (first, *others)])
     if func in _SCATTERED:
         return torch.empty_like(first) if repeats(first) else returned
     if func in _BY_FORMAT and first.dim() in FORMATS and first.is_contiguous(memory_format=FORMATS[first.dim()]):

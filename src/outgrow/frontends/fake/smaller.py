@@ -1,0 +1,167 @@
+"""How does a result lie that has a place for each place of its operands? As that of smaller ones, which is computed.
+
+Kernels that go through operands place by place lay out what they give by the order of the strides of all of them, and
+by which of them repeat numbers; sizes do not count, but for those of 1. So where operands are not all contiguous, the
+operator is run on zeros of two places in each dimension, whose strides are in the same order. Where what it gives is
+dense, the whole result is dense in that order. Operators that are told dimensions, sizes or shifts are left as they
+are, and so are those that do not take smaller operands, or make other shapes of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TypeAlias
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.types import py_sym_types
+from torch.utils._mode_utils import no_dispatch
+
+from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
+from outgrow.frontends.fake.layouts import relaid
+from outgrow.frontends.user.sharing import address
+from outgrow.ir.layout import dense_strides
+
+_Order: TypeAlias = tuple[int, ...]
+"""Dimensions, the innermost last."""
+_NO_PLACES = ("reduction",)
+"""Whole numbers of this name are neither dimensions nor sizes, nor by how many places something is moved."""
+_MOST_KNOWN = 1 << 12
+"""Of so many calls the orders are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a tensor of up to two places in each dimension lies."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def zeros(self) -> Tensor:
+        """Return zeros that lie so."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device).zero_()
+
+
+def as_smaller_ones(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], returned: object) -> object:
+    """Return the fresh fake results of `func` in the order that its kernel gives to results of smaller operands.
+
+    Fakes are made anew for it, so the mode of fake tensors must be on.
+    """
+    operands, results = tensors_of(leaves_of(args, kwargs)), tensors_of(leaves_of(returned))
+    if not _is_by_places(operands, results) or not _may_run(func, operands):
+        return returned
+    own, named = tuple(map(_smaller, args)), tuple([(name, _smaller(item)) for name, item in kwargs.items()])
+    orders = _orders(func, own, named, tuple([_form(item).shape for item in results]))
+    if orders is None:
+        return returned
+    found, known = iter(orders), set(map(address, operands))
+
+    def laid(result: Tensor) -> Tensor:
+        strides = dense_strides(result.shape, next(found))
+        return result if address(result) in known else relaid(result, strides)
+
+    return pytree.tree_map_only(Tensor, laid, returned)
+
+
+def _is_by_places(operands: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+    """Whether results have the shape that operands have together, and not all are contiguous and of that shape."""
+    if not operands or not results or any(item.layout is not torch.strided for item in (*operands, *results)):
+        return False
+    shape = results[0].shape
+    if len(shape) < 2 or any(item.shape != shape for item in results) or not shape.numel():
+        return False
+    several = [item for item in operands if item.dim() > 0]
+    if all(item.shape == shape and item.is_contiguous() for item in (*several, *results)):
+        return False
+    try:
+        return torch.broadcast_shapes(*(item.shape for item in operands)) == shape
+    except RuntimeError:
+        return False
+
+
+def _may_run(func: OpOverload, operands: Sequence[Tensor]) -> bool:
+    """Whether an operator makes new tensors of others and does nothing else, wherever their places are."""
+    return _is_pure(func) and all(item.device.type == "cpu" or torch.cuda.is_available() for item in operands)
+
+
+@cache
+def _is_pure(func: OpOverload) -> bool:
+    if func.namespace != "aten" or writes(func) or torch.Tag.nondeterministic_seeded in func.tags:
+        return False
+    return not any(
+        "int" in str(item.real_type).lower() and item.name not in _NO_PLACES for item in func._schema.arguments
+    )
+
+
+def _smaller(item: object) -> object:
+    """Return forms of smaller tensors in place of tensors, numbers in place of symbols, and tuples of what is in it."""
+    if isinstance(item, Tensor):
+        return _form(item)
+    if isinstance(item, list | tuple):
+        return tuple([_smaller(inner) for inner in item])
+    return 1.0 if isinstance(item, py_sym_types) else item
+
+
+def _form(tensor: Tensor) -> _Form:
+    """Return how a smaller tensor lies whose strides are in the same order, and which is dense if this one is."""
+    shape = tuple([min(size, 2) for size in tensor.shape])
+    pairs = [(stride, size) for stride, size in zip(tensor.stride(), shape, strict=True) if stride]
+    strides = [_places(pairs, below=stride) if stride else 0 for stride in tensor.stride()]
+    if not _is_dense(tensor):
+        strides = [2 * stride for stride in strides]
+    return _Form(shape, tuple(strides), tensor.dtype, tensor.device)
+
+
+def _places(pairs: Sequence[tuple[int, int]], *, below: int) -> int:
+    """Return how many places the dimensions of smaller strides have."""
+    found = 1
+    for stride, size in pairs:
+        found *= size if stride < below else 1
+    return found
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the places of a tensor, each counted once if it repeats them, follow each other without a gap."""
+    pairs = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if stride)
+    expected = 1
+    for stride, size in pairs:
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+@lru_cache(_MOST_KNOWN)
+def _orders(
+    func: OpOverload,
+    args: tuple[object, ...],
+    kwargs: tuple[tuple[str, object], ...],
+    shapes: tuple[tuple[int, ...], ...],
+) -> tuple[_Order, ...] | None:
+    """Return the order of each result's dimensions; None if one is not dense, or they are not of these shapes."""
+    with no_dispatch():
+        try:
+            found = tensors_of(leaves_of(func(*map(_filled, args), **{name: _filled(item) for name, item in kwargs})))
+        except (RuntimeError, IndexError, ValueError, TypeError):
+            return None
+    if tuple([tuple(item.shape) for item in found]) != shapes:
+        return None
+    orders = tuple(map(_order, found))
+    is_dense = all(dense_strides(item.shape, order) == item.stride() for item, order in zip(found, orders, strict=True))
+    return orders if is_dense else None
+
+
+def _filled(item: object) -> object:
+    """Return zeros in place of forms."""
+    if isinstance(item, _Form):
+        return item.zeros()
+    return tuple([_filled(inner) for inner in item]) if isinstance(item, tuple) else item
+
+
+def _order(tensor: Tensor) -> _Order:
+    """Return the dimensions of a tensor by their strides; among equal ones, that of one place is within the other."""
+    return tuple(sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), -tensor.shape[dim])))
