@@ -51,7 +51,7 @@ def as_the_kernel_lays(
     leaves = leaves_of(args, kwargs)
     operands, results = tensors_of(leaves), tensors_of(leaves_of(returned))
     tensors = (*operands, *results)
-    if not any(map(is_ambiguous, tensors)) or not _may_run(func, leaves, tensors):
+    if not any(map(is_ambiguous, tensors)) or not may_run(func, leaves, tensors):
         return returned
     found = iter(_strides(func, args, kwargs, len(results)) or [result.stride() for result in results])
     known = set(map(address, operands))
@@ -80,7 +80,7 @@ def as_viewed(_func: OpOverload, args: Sequence[object], returned: object) -> ob
     return torch.ops.aten.as_strided.default(returned, returned.shape, strides, returned.storage_offset())
 
 
-def _may_run(func: OpOverload, leaves: Sequence[object], tensors: Sequence[Tensor]) -> bool:
+def may_run(func: OpOverload, leaves: Sequence[object], tensors: Sequence[Tensor]) -> bool:
     """Whether an operator makes new tensors of others, does nothing else, and all are small."""
     if func.namespace != "aten" or func in _CONVOLUTIONS or writes(func) or not is_deterministic(func, leaves):
         return False
@@ -93,7 +93,7 @@ def _strides(
 ) -> list[tuple[int, ...]] | None:
     """Return the strides of the results of a kernel; None where it refuses zeros."""
     with no_dispatch():
-        own, named = exchanged((tuple(args), dict(kwargs)), _zeros)
+        own, named = exchanged((tuple(args), dict(kwargs)), zeros)
         try:
             found = tensors_of(leaves_of(func(*own, **named)))
         except (RuntimeError, IndexError, ValueError):
@@ -101,5 +101,6 @@ def _strides(
         return [item.stride() for item in found] if len(found) == count else None
 
 
-def _zeros(like: Tensor) -> Tensor:
+def zeros(like: Tensor) -> Tensor:
+    """Return zeros that lie as a tensor does."""
     return of_its_form(like).zero_()

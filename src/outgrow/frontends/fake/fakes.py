@@ -8,7 +8,7 @@
 So no data are read, written or allocated. Operators whose abstract implementation gives other strides, types or sizes
 than their kernels are put right in `FakeMode`, below the tracing, where a new tensor is not taken for an op
 (`frontends.fake.layouts`, `smaller`, `ambiguous`, `precision`, `reserves`), and Fourier transforms made there
-(`spectra`). Small tensors that are made of literals alone are
+(`spectra`), and what fails for no reason of its kernel (`failing`). Small tensors that are made of literals alone are
 the same in every call, so their contents are known (`frontends.fake.literals`), and a step may look at them; at its
 counters (`frontends.fake.counters`); and at its batch (`frontends.fake.questions`).
 """
@@ -42,6 +42,7 @@ from outgrow.frontends.fake.ambiguous import VIEWED, as_the_kernel_lays, as_view
 from outgrow.frontends.fake.arguments import Invoked, exchanged, leaves_of, tensors_of
 from outgrow.frontends.fake.conjugates import Conjugates
 from outgrow.frontends.fake.counters import Counters
+from outgrow.frontends.fake.failing import FAILURES, returned_after_all
 from outgrow.frontends.fake.iterated import ITERATED, as_iterated
 from outgrow.frontends.fake.layouts import LAID_OUT, as_kernels_lay_out, like_a_kernel
 from outgrow.frontends.fake.lists import each_by_itself
@@ -165,7 +166,14 @@ class FakeMode(FakeTensorMode):
                 found = transformed(func, args)
             if found is not None:
                 return found
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        except FAILURES as error:
+            with self:
+                found = None if is_unanswerable(error) else returned_after_all(func, args, kwargs or {})
+            if found is None:
+                raise
+            return found
 
 
 def _is_of_unknown_size(tensor: Tensor) -> bool:
