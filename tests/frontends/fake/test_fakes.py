@@ -117,6 +117,15 @@ def test_bags_of_embeddings_keep_of_their_indices_what_kernels_keep(dtype: torch
     assert compared.found == []
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_frozen_embeddings_keep_as_much_where_the_last_offset_is_an_end(mode: str) -> None:
+    """As where it is a beginning: other operators run, and they count bags otherwise."""
+    bag = nn.EmbeddingBag(50, 8, mode=mode, include_last_offset=True).requires_grad_(False)
+    with _Compared() as compared:
+        bag(torch.tensor([1, 2, 4, 5, 1]), torch.tensor([0, 2, 3, 5]))
+    assert compared.found == []
+
+
 def test_a_part_put_into_repeated_numbers_is_laid_out_as_kernels_do() -> None:
     """What repeats numbers, as the gradient of a sum does, is written out; what has all of them stays as it is."""
     repeated = (torch.ones(()).expand(4, 6, 6), torch.ones(6, 1).expand(4, 6, 6), torch.ones(4, 6, 6).transpose(1, 2))

@@ -5,7 +5,8 @@ statistics then have 32 bits, like the parameters, and the gradient of the input
 as in mixtures of experts: the kernel of the CPU also takes 32 bits, the fake operator only bfloat16. Attention on the
 CPU: for numbers of 64 bits its sums have 64 bits, those of the fake operator 32 (torch 2.11). Recurrent layers of
 oneDNN: all their gradients have 32 bits, those of the fake operator as many as the input (torch 2.11). Bags of
-embeddings on the CPU: of their indices as much is kept in bfloat16 as in float16, of which alone the fake one knows.
+embeddings on the CPU: of their indices as much is kept in bfloat16 as in float16, of which alone the fake one knows;
+and of frozen ones other sizes, where the last offset ends the last bag.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,8 +38,10 @@ _MIXED: Mapping[OpOverload, _Mixed] = {
 
 _GROUPED = torch.ops.aten._grouped_mm.default
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-_BAGS = frozenset((torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default))
+_FROZEN, _MODE, _HAS_END, _SUM = torch.ops.aten._embedding_bag_forward_only.default, 4, 7, 0
+"""Bags of weights that are not trained; where it is told what is made of a bag, and whether the last offset ends it."""
 _LAYER_GRADIENTS = torch.ops.aten.mkldnn_rnn_layer_backward.default
+_BAGS = frozenset((torch.ops.aten._embedding_bag.default, _FROZEN))
 
 RETYPED = frozenset((_GROUPED,))
 """Operators whose fake ones refuse types that kernels take."""
@@ -57,7 +60,8 @@ def as_kernels_type(func: OpOverload, args: Sequence[object], returned: object) 
         return _retyped(returned, torch.float32) if _is_single(args[0]) else returned
     assert isinstance(returned, Sequence), "attention, recurrent layers, bags and normalisations have several results"
     if func in _BAGS:
-        return (returned[0], *func(*_as_halves(args))[1:]) if _is_brief(args[0]) else returned
+        found = (returned[0], *func(*_as_halves(args))[1:]) if _is_brief(args[0]) else returned
+        return _frozen(args, found) if func is _FROZEN else found
     if func is _LAYER_GRADIENTS:
         return tuple(_retyped(item, torch.float32) for item in returned)
     if func is _ATTENTION:
@@ -70,6 +74,18 @@ def as_kernels_type(func: OpOverload, args: Sequence[object], returned: object) 
         return returned
     kernels = dict.fromkeys(rule.like_parameters, torch.float32) | dict.fromkeys(rule.like_input, x.dtype)
     return tuple(_retyped(item, kernels[at]) if at in kernels else item for at, item in enumerate(returned))
+
+
+def _frozen(args: Sequence[object], returned: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the results for bags of frozen weights: where the last offset ends the last bag, others are as long."""
+    bags, places, sizes, largest = returned
+    offsets = args[2]
+    assert isinstance(offsets, Tensor), "the third operand is where bags begin"
+    if offsets.device.type != "cpu" or not (len(args) > _HAS_END and args[_HAS_END]):
+        return returned
+    if args[_MODE] == _SUM:
+        return bags, places, sizes, largest.new_empty(offsets.shape[0])
+    return bags, places, sizes.new_empty(offsets.shape[0] - 1), largest
 
 
 def _as_halves(args: Sequence[object]) -> tuple[object, ...]:
