@@ -1,10 +1,12 @@
 """A refusal names the user's line, and that of a library behind it."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributions import VonMises
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from outgrow.errors import Uncapturable
@@ -42,3 +44,31 @@ def test_packed_sequences_are_refused_wherever_they_are_packed() -> None:
     for step, given in ((packing, (x, lengths)), (layer, (packed,)), (pad_packed_sequence, (packed,))):
         with pytest.raises(Uncapturable, match="give the layer padded sequences"):
             capture(step, [layer], [], given)
+
+
+def drawn_until_accepted(y: torch.Tensor) -> torch.Tensor:
+    return VonMises(y[0], y[0].exp()).sample()
+
+
+def nested(y: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor([y, y[:1]], layout=torch.jagged).values()
+
+
+def nested_of_rows(y: torch.Tensor) -> torch.Tensor:
+    return torch.nested.as_nested_tensor([y, y[:1]]).to_padded_tensor(0.0)
+
+
+@pytest.mark.parametrize(
+    ("way", "remedy"),
+    [
+        (lambda y: y * float(y.sum()), r"float\(\).*return the tensor, or loss\.item\(\)"),
+        (drawn_until_accepted, "draw them outside of the step"),
+        (nested, "take padded tensors and their masks"),
+        (nested_of_rows, "take padded tensors and their masks"),
+    ],
+)
+def test_a_refusal_says_what_to_do(way: Callable[[torch.Tensor], torch.Tensor], remedy: str) -> None:
+    """For numbers of the step, samples that are drawn until they are accepted, and nested tensors."""
+    layer = torch.nn.Linear(4, 4)
+    with pytest.raises(Uncapturable, match=rf"test_refusals\.py:.*{remedy}"):
+        capture(lambda x: way(layer(x)), [layer], [], (torch.ones(2, 4),))

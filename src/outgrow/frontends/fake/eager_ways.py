@@ -68,6 +68,15 @@ _PROD = once("prod", product) if IS_OLD else product
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"prod": _PROD, "masked_fill": filled, **EXTREMES, **_ONCE}
 
 
+def _number_by(convert: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """Return what makes a Python number of a tensor, as `convert` does; a refusal knows by its name who asks."""
+
+    def as_number(tensor: Tensor) -> Any:
+        return convert(tensor)
+
+    return as_number
+
+
 _own_list = FakeTensor.tolist
 _listing: list[Tensor] = []
 """Tensors of which a list is made: torch asks for what is in each of their elements."""
@@ -115,6 +124,7 @@ _EXCHANGED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     OPERATORS.nll_loss_nd: nll_loss,
     Tensor.item: _item,
     Tensor.__deepcopy__: _copied,
+    **{convert: _number_by(convert) for convert in (Tensor.__float__, Tensor.__int__, Tensor.__complex__)},
     **ONE_HOT,
     **UNCAST,
     **VALUES,

@@ -55,7 +55,7 @@ from outgrow.frontends.fake.spectra import TRANSFORMS, transformed
 from outgrow.frontends.fake.sums import Sums
 from outgrow.frontends.user.configuration import attributes_of
 from outgrow.frontends.user.guards import Symbols
-from outgrow.frontends.user.refusals import check_nothing_caught, is_unanswerable, present_line
+from outgrow.frontends.user.refusals import NESTED, check_nothing_caught, is_unanswerable, present_line
 from outgrow.frontends.user.sharing import ZEROS, address
 from outgrow.frontends.user.state import BatchSlot, BufferSlot, Slot
 from outgrow.frontends.user.unseen import OBSERVING, with_room
@@ -294,6 +294,8 @@ def stand_in(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
 
 
 def _check_plain(tensor: Tensor, what: str) -> None:
+    if tensor.is_nested:
+        raise Uncapturable(f"{present_line()}: {NESTED}")
     if type(tensor) not in _PLAIN:
         raise Uncapturable(f"{what} is a {type(tensor).__name__}; only plain tensors can be captured")
 

@@ -34,6 +34,10 @@ _CONTENT = (
     "this needs the content of a tensor, which is not there while the step is captured; return the tensor and do it "
     "after the step (print, log, check), or write it with tensor operations such as torch.where(mask, one, other)"
 )
+_NUMBER = (
+    "float(), int() or complex() of a tensor needs its content, which is not there while the step is captured; return "
+    "the tensor, or loss.item() as it is, and make the number after the step"
+)
 _SHAPE = (
     "the shape of this result depends on the content of a tensor; give it a fixed shape, for example with "
     "torch.where(mask, one, other) or by multiplying with the mask, or do it outside of the step"
@@ -45,6 +49,10 @@ _LENGTHS = (
 _COUNTED = (
     "this result has an entry for each number up to the largest one, which is not there while the step is captured; "
     "count with torch.zeros(n).index_add_(0, x, weights), with weights of ones to count only"
+)
+_REJECTED = (
+    "samples of this distribution are drawn again until all are accepted, which only their contents say; draw them "
+    "outside of the step, and pass them as an argument, or take a distribution that is drawn at once"
 )
 _SHAPES: Mapping[object, str] = {
     torch.ops.aten.bincount.default: _COUNTED,
@@ -74,9 +82,9 @@ DROP_IN = (
     '. Or leave the loop as it is, and plan its parts: torch.compile(model, backend="outgrow", '
     'options={"memory_budget": ...})'
 )
-_NESTED = (
-    "this makes a nested tensor, whose shapes are contents of a mask; "
-    "give the TransformerEncoder enable_nested_tensor=False, or do this outside of the step"
+NESTED = (
+    "this makes a nested tensor, whose shapes are contents, and plans hold plain ones only; take padded tensors and "
+    "their masks in its place (a TransformerEncoder: enable_nested_tensor=False), or do this outside of the step"
 )
 NOT_HELD = "which no plan can hold (random numbers: leave the generator out, so that torch's own is used)"
 _GENERATOR = f"this gives an operator a Generator, {NOT_HELD}"
@@ -94,7 +102,7 @@ NO_LINE = "the step"
 _NO_FAKE = "no fake impl registered"
 _SAYING: Mapping[str, str] = {
     "dynamo-optimized function": _COMPILED,
-    "NestedTensor": _NESTED,
+    "NestedTensor": NESTED,
     _NO_FAKE: _UNDESCRIBED,
 }
 _CONTENT_MESSAGES = (
@@ -117,6 +125,9 @@ _LOOKING: Mapping[str, str] = {
     "torch/amp/grad_scaler.py:_maybe_opt_step": _SCALED,
     "torch/nn/modules/rnn.py:forward": _LENGTHS,
     "torch/nn/utils/rnn.py:pad_packed_sequence": _LENGTHS,
+    "torch/distributions/von_mises.py:_rejection_sample": _REJECTED,
+    "torch/distributions/wishart.py:rsample": _REJECTED,
+    "outgrow/frontends/fake/eager_ways.py:as_number": _NUMBER,
 }
 """Functions that look at contents, by the end of their files' paths and their names; and what to do instead."""
 _RECURRENT = ("torch/nn/modules/rnn.py:forward",)
@@ -124,6 +135,8 @@ _RECURRENT = ("torch/nn/modules/rnn.py:forward",)
 _ENGINE = ("torch/autograd/graph.py:_engine_run_backward",)
 """Between the operators of a backward pass it looks at gradients in anomaly mode alone."""
 _SYMBOL = "torch/fx/experimental/sym_node.py"
+_NESTING = tuple([f"torch/nested/__init__.py:{name}" for name in ("nested_tensor", "nested_tensor_from_jagged")])
+_UNTRACKED = "is not tracked with proxy"
 _TRANSFORMS = ("torch/_functorch/eager_transforms.py:_jvp_with_argnums",)
 _TORCH, _OUTGROW = _beginnings(torch.__path__), _beginnings(outgrow.__path__)
 _PACKAGES = _beginnings((*site.getsitepackages(), site.getusersitepackages()))
@@ -143,7 +156,7 @@ def refusals() -> Iterator[None]:
         raise Uncapturable(f"{_line(error.__traceback__)}: {reason}{way_out}") from error
 
 
-def is_unanswerable(error: RuntimeError) -> bool:
+def is_unanswerable(error: Exception) -> bool:
     """Whether an error is one that eager mode does not have: it asks for contents, or for what an operator returns."""
     kinds = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
     return isinstance(error, kinds) or _NO_FAKE in str(error)
@@ -168,9 +181,11 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
         case DynamicOutputShapeException():
             return _SHAPES.get(error.func, _SHAPE)
         case UnsupportedOperatorException():
-            return _OPERATOR
+            return NESTED if "nested" in str(error.func) else _OPERATOR
         case RuntimeError() | TypeError() if any(part in str(error) for part in _CONTENT_MESSAGES):
             return _of_content(error)
+        case RuntimeError() if _UNTRACKED in str(error) and _is_below(error.__traceback__, _NESTING):
+            return NESTED
         case RuntimeError() if why := next((_SAYING[part] for part in _SAYING if part in str(error)), None):
             return why
         case NotImplementedError() if "torch._C.Generator" in str(error):  # later than 2.11, torch traces it
