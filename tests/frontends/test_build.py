@@ -52,6 +52,12 @@ class Watched:
         return freed
 
 
+def test_a_model_that_is_made_already_is_refused() -> None:
+    """It is in memory, and the remedy is told."""
+    with pytest.raises(TypeError, match=r"function is a Linear.*in memory.*outgrow\.build\(lambda"):
+        outgrow.build(nn.Linear(2, 2), memory_budget=BUDGET)
+
+
 def test_a_model_built_on_the_disk_has_the_same_bits(disk_folder: Path) -> None:
     """Its parameters take no more memory than they may, and the generator is where it is after an ordinary start."""
     plain = deep()

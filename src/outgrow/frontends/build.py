@@ -47,8 +47,14 @@ def build(
 
         model = outgrow.build(lambda: Transformer(layers=96), memory_budget="2GiB")
 
-    Raises `InvalidQuantity` for a size that is none, `TierFailure` if the folder cannot be used or the disk is full.
+    Raises `TypeError` for a model that is made already, `InvalidQuantity` for a size that is none, `TierFailure` if the
+    folder cannot be used or the disk is full.
     """
+    if isinstance(function, nn.Module) or not callable(function):
+        raise TypeError(
+            f"function is a {type(function).__name__}, not a function that makes a model, and what is made already is "
+            "in memory. Give the function that makes it: outgrow.build(lambda: Transformer(...), memory_budget=...)"
+        )
     quota = Quota(None if disk_budget is None else parse_bytes(disk_budget, what="disk budget"))
     file = SpillFile(OnDisk(offload_folder(offload_dir)))
     quota.hold(file)
