@@ -16,12 +16,13 @@ Body = Callable[[nn.Module, Tensor], object]
 
 
 class Bounded(nn.Module):
-    """A layer, and a buffer that has no size yet."""
+    """A layer, a buffer that has no size yet, and one of many numbers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)
         self.register_buffer("low", torch.empty(0))
+        self.register_buffer("many", torch.zeros(1 << 10))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x).square().sum()
@@ -75,7 +76,7 @@ def by_an_operator(model: nn.Module, x: Tensor) -> None:
 
 
 def as_numbers(model: nn.Module, x: Tensor) -> Tensor:
-    return x * sum(model.get_parameter("linear.bias").tolist())
+    return x * sum(model.get_buffer("many").tolist())
 
 
 def branched(model: nn.Module, x: Tensor) -> Tensor:
@@ -105,7 +106,7 @@ def followed_argument(model: nn.Module, x: Tensor) -> None:
         (resized, "gives buffer 'low' another shape"),
         (replaced, "gives buffer 'low' another shape"),
         (by_an_operator, "gives buffer 'low' another shape"),
-        (as_numbers, r"reads the content of \S+ .linear\.bias. \(by tolist\)"),
+        (as_numbers, r"reads the content of \S+ .many. \(by tolist\)"),
         (branched, r"factor = 2\.0 if .*needs the content of a tensor"),
         (as_text, "returns text that it made of a tensor"),
         (followed_argument, r"leaves a gradient.*argument number 1 .counted from 1.*x\.detach\(\)\.requires_grad_\(\)"),
@@ -150,6 +151,31 @@ def test_data_that_is_written_in_place_may_be_set_to_itself() -> None:
         assert isinstance(loss, Tensor)
         left.append([loss, *(parameter.detach() for parameter in model.parameters())])
     assert all(map(torch.equal, *left))
+
+
+def test_a_list_of_few_numbers_is_made_anew_in_each_call() -> None:
+    """Of a buffer or a parameter, whole or not; sizes among them are asked for."""
+    model = nn.Linear(4, 4)
+    model.register_buffer("scales", torch.tensor([[1.5], [2.0]]))
+    model.register_buffer("sizes", torch.tensor([1, 3]))
+    scales, sizes = model.get_buffer("scales"), model.get_buffer("sizes")
+
+    def step(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            scales.add_(1.0)
+        ((one,), (other,)), (first, rest) = scales.tolist(), x.split(sizes.tolist(), 1)
+        return first * one + rest[:, :1] * other + sum(model.bias.tolist())
+
+    training, given = Training((model,), ()), (torch.ones(2, 4),)
+    found = capture(step, [model], [], given)
+    for _ in range(2):
+        before = scales.clone()
+        expected = step(*given)
+        scales.copy_(before)
+        loss = replay(found, training, given, {})
+        assert isinstance(loss, Tensor)
+        assert torch.equal(loss, expected)
+    assert any(question.answer == 3 for question in found.questions)
 
 
 def test_a_step_on_a_cpu_may_set_what_concerns_cudnn() -> None:

@@ -7,7 +7,8 @@ x.grad              of an argument is found by the caller; a plan hands over wha
 settings of torch   choose kernels; a plan runs under those of the caller. Those of cuDNN choose none on a CPU, where
                     losses of CTC in transformers switch it off, too
 torch.save          writes contents that are not there
-tensor.tolist()     and its like read contents without an operator, which a plan would not read again
+tensor.numpy()      and its like read contents without an operator, which a plan would not read again; so does tolist()
+                    of many numbers, where that of few looks at each
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +53,8 @@ _REFUSED = {
     (torch, "save"): _SAVING,
 }
 _READING = ("tolist", "numpy", "__array__", "__dlpack__")
+_MOST_LISTED = 64
+"""A list of so many numbers is made by looking at one after the other, which operators do."""
 _content: Any = torch._C.TensorBase.data
 
 
@@ -100,6 +103,7 @@ def nothing_unseen(
         for name in _READING:
             read = reading(name, getattr(Tensor, name))
             stack.enter_context(patch.object(Tensor, name, read))
+        stack.enter_context(patch.object(Tensor, "tolist", _of_few(Tensor.tolist)))
         stack.enter_context(patch.object(Tensor, "data", property(_content.__get__, set_content)))
         for (owner, name), message in _REFUSED.items():
             if home != CPU or (owner, name) not in _OF_CUDNN:
@@ -108,6 +112,22 @@ def nothing_unseen(
         yield
     if refused:
         raise refused[0]
+
+
+def _of_few(read: Callable[[Tensor], object]) -> Callable[[Tensor], object]:
+    """Return what makes a list of a tensor: of few numbers by operators, but for other threads."""
+    own = get_ident()
+
+    def tolist(tensor: Tensor) -> object:
+        is_real = get_ident() == own and not isinstance(tensor, FakeTensor)
+        return _listed(tensor.detach()) if is_real and tensor.numel() <= _MOST_LISTED else read(tensor)
+
+    return tolist
+
+
+def _listed(tensor: Tensor) -> object:
+    """Return what is in a tensor as `tolist` does, by operators."""
+    return [_listed(item) for item in tensor.unbind()] if tensor.dim() else tensor.item()
 
 
 def _refusing(function: Callable[..., None], refuse: Callable[[], NoReturn]) -> Callable[..., None]:
