@@ -42,6 +42,20 @@ def test_results_lie_as_kernels_lay_them(way: Way, dtype: torch.dtype) -> None:
         assert found.stride() == way(one, other).stride(), (one.stride(), other.stride())
 
 
+def test_windows_that_overlap_are_gone_through_by_their_sizes() -> None:
+    """Two of their dimensions have one stride, of which that of a smaller tensor says nothing."""
+    x, y, mode = torch.ones(8).as_strided((3, 6), (1, 1)), torch.ones(1, 6), FakeMode()
+    with mode:
+        found = mode.from_tensor(x) * mode.from_tensor(y)
+    assert found.stride() == (x * y).stride()
+
+
+def test_rows_that_are_filled_lie_as_their_copy() -> None:
+    """That of a part of a matrix whose dimensions have changed places."""
+    x, at = torch.ones(4, 8)[:, :6].mT, torch.tensor([0, 2])
+    assert said(lambda x: x.index_fill(0, at * 1, 2.0), x, x) == strides(lambda x: x.index_fill(0, at, 2.0), x, x)
+
+
 def test_operators_that_do_something_else_with_sizes_are_left_as_they_are() -> None:
     """Of smaller operands they would make other shapes, or raise an error."""
     x = torch.ones(4, 6).mT.contiguous().mT

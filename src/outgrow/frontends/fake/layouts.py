@@ -60,6 +60,8 @@ _MADE_LIKE = {
     torch.ops.aten.log_sigmoid_backward.default: 0,
     torch.ops.aten.binary_cross_entropy.default: 0,
     torch.ops.aten.binary_cross_entropy_backward.default: 1,
+    torch.ops.aten.index_fill.int_Scalar: 0,
+    torch.ops.aten.index_fill.int_Tensor: 0,
 }
 """Operators whose result is an `empty_like` of this operand, if that is as large."""
 _FORMED_ON_A_CPU = {

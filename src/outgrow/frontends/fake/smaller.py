@@ -74,6 +74,8 @@ def _is_by_places(operands: Sequence[Tensor], results: Sequence[Tensor]) -> bool
     shape = results[0].shape
     if len(shape) < 2 or any(item.shape != shape for item in results) or not shape.numel():
         return False
+    if any(map(_has_ties, operands)):
+        return False
     several = [item for item in operands if item.dim() > 0]
     if all(item.shape == shape and item.is_contiguous() for item in (*several, *results)):
         return False
@@ -81,6 +83,12 @@ def _is_by_places(operands: Sequence[Tensor], results: Sequence[Tensor]) -> bool
         return torch.broadcast_shapes(*(item.shape for item in operands)) == shape
     except RuntimeError:
         return False
+
+
+def _has_ties(tensor: Tensor) -> bool:
+    """Whether dimensions have one stride, as windows that overlap may have it: kernels go by their sizes then."""
+    strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and stride]
+    return len(set(strides)) < len(strides)
 
 
 def _may_run(func: OpOverload, operands: Sequence[Tensor]) -> bool:
