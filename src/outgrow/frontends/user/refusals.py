@@ -188,16 +188,21 @@ def _reason(error: RuntimeError | TypeError | AssertionError | ZeroDivisionError
             return NESTED
         case RuntimeError() if why := next((_SAYING[part] for part in _SAYING if part in str(error)), None):
             return why
-        case NotImplementedError() if "torch._C.Generator" in str(error):  # later than 2.11, torch traces it
-            return _GENERATOR
-        case NotImplementedError() if "UntypedStorage" in str(error) and _is_below(error.__traceback__, _RECURRENT):
-            return f"this runs {RECURRENT}"
-        case NotImplementedError() if (name := _operator_of_functions(error)) is not None:
-            return _OF_FUNCTIONS.format(name)
+        case NotImplementedError() if why := _not_implemented(error):
+            return why
         case AssertionError() | NotImplementedError() | ZeroDivisionError() if _is_of_torch(error.__traceback__):
             return _UNTRACEABLE
         case _:
             return None
+
+
+def _not_implemented(error: NotImplementedError) -> str | None:
+    if "torch._C.Generator" in str(error):  # later than 2.11, torch traces it
+        return _GENERATOR
+    if "UntypedStorage" in str(error) and _is_below(error.__traceback__, _RECURRENT):
+        return f"this runs {RECURRENT}"
+    name = _operator_of_functions(error)
+    return None if name is None else _OF_FUNCTIONS.format(name)
 
 
 def _operator_of_functions(error: BaseException) -> str | None:
