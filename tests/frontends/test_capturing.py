@@ -38,3 +38,9 @@ def test_a_mesh_divides_what_has_no_contents(reason: str) -> None:
         return
     with pytest.raises(Uncapturable, match=reason):
         _check_divisible(traced)
+
+
+def test_a_mesh_gathers_by_numbers() -> None:
+    """A result is as large as there are indices, also if they are in the batch; a mask is refused above."""
+    training = Training((nn.Identity(),), ())
+    _check_divisible(trace(lambda x, at: x[at], training, (torch.ones(2, 4), torch.tensor([1, 0, 1])), {}))

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
+import torch.utils._pytree as pytree
+from torch import fx
 from torch._ops import OpOverload
 
 from outgrow.errors import Uncapturable
@@ -92,13 +94,23 @@ def _check_divisible(traced: Traced) -> None:
             "a mesh may have only a part of it; keep it as one number in a buffer of its own, or look at it outside of "
             "the step"
         )
-    operators = (node.target for node in traced.module.graph.nodes if isinstance(node.target, OpOverload))
-    chooses = next((item for item in operators if torch.Tag.dynamic_output_shape in item.tags), None)
+    chooses = next(filter(_is_sized_by_content, traced.module.graph.nodes), None)
     if chooses is not None:
         raise Uncapturable(
-            f"the step has a result of {chooses} that is as large as contents say, which no mesh can divide; weigh "
-            "with the mask instead, for example with torch.where"
+            f"the step has a result of {chooses.target} that is as large as contents say, which no mesh can divide; "
+            "weigh with the mask instead, for example with torch.where"
         )
+
+
+def _is_sized_by_content(node: fx.Node) -> bool:
+    """Whether a result is as large as contents say; indices that are numbers find as many places as there are."""
+    operator = node.target
+    if not isinstance(operator, OpOverload) or torch.Tag.dynamic_output_shape not in operator.tags:
+        return False
+    if operator is not torch.ops.aten.index.Tensor:
+        return True
+    indices = [item for item in pytree.tree_leaves(node.args[1]) if isinstance(item, fx.Node)]
+    return any(item.meta["val"].dtype in (torch.bool, torch.uint8) for item in indices)
 
 
 def _remark_untrained(graph: Graph, training: Training) -> None:
