@@ -43,6 +43,15 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Return the dimensions of a tensor by its strides, the innermost last; among equal ones a larger one is outside.
+
+    >>> order_of((2, 1, 4, 6), (24, 1, 6, 1))
+    (0, 2, 3, 1)
+    """
+    return tuple(sorted(range(len(shape)), key=lambda dimension: (-strides[dimension], -shape[dimension])))
+
+
 def dense_strides(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """Return the strides, in elements, of a dense tensor whose dimensions lie in this order, the innermost last.
 

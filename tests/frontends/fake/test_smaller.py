@@ -50,6 +50,26 @@ def test_windows_that_overlap_are_gone_through_by_their_sizes() -> None:
     assert found.stride() == (x * y).stride()
 
 
+@pytest.mark.parametrize(
+    ("way", "shape", "one", "other"),
+    [
+        (torch.polar, (3, 3, 2, 1), (1, 6, 0, 3), (24, 1, 6, 144)),
+        (torch.logaddexp, (2, 2, 2, 3, 1), (12, 1, 6, 0, 2), (1, 4, 16, 64, 384)),
+    ],
+)
+def test_dimensions_of_one_place_have_strides_too(
+    way: Way, shape: tuple[int, ...], one: tuple[int, ...], other: tuple[int, ...]
+) -> None:
+    """Kernels sort by them, and in a smaller tensor they would be those of other dimensions."""
+    x, y = (torch.ones(4096).as_strided(shape, strides) for strides in (one, other))
+    mode = FakeMode()
+    with mode:
+        found = way(mode.from_tensor(x), mode.from_tensor(y))
+    expected = way(x, y)
+    several = [dimension for dimension, size in enumerate(shape) if size > 1]
+    assert [found.stride(at) for at in several] == [expected.stride(at) for at in several]
+
+
 def test_rows_that_are_filled_lie_as_their_copy() -> None:
     """That of a part of a matrix whose dimensions have changed places."""
     x, at = torch.ones(4, 8)[:, :6].mT, torch.tensor([0, 2])

@@ -108,6 +108,17 @@ class Turned(torch.nn.Module):
         return found.gather(1, self.places).square().sum() + last.clone().squeeze_(0).unsqueeze_(2).sum()
 
 
+class Gathered(torch.nn.Module):
+    """Rows of a layer's result, some of them twice, as edges of a graph ask for nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.rows = torch.nn.Linear(7, 8), torch.tensor([3, 0, 1, 3, 5])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[self.rows].square().sum()
+
+
 class Last(torch.nn.Module):
     """Convolutions whose weights have the channels last."""
 
@@ -143,6 +154,12 @@ def turned() -> Workload:
     return of(Turned(), torch.randn(6, 5, 7, dtype=torch.float64))
 
 
+def gathered() -> Workload:
+    """The training of rows that are gathered by numbers."""
+    torch.manual_seed(0)
+    return of(Gathered(), torch.randn(6, 7, dtype=torch.float64))
+
+
 def last() -> Workload:
     """The training of convolutions with the channels last."""
     torch.manual_seed(0)
@@ -152,7 +169,7 @@ def last() -> Workload:
 def errors_of_layouts(mesh: DeviceMesh, _folder: Path) -> list[float]:
     """How far losses and parameters are from one process, whether they are cut or held whole."""
     found: list[float] = []
-    for make, small_bytes in ((turned, 0), (last, 0), (last, options.SMALL_BYTES)):
+    for make, small_bytes in ((turned, 0), (gathered, 0), (last, 0), (last, options.SMALL_BYTES)):
         options.SMALL_BYTES = small_bytes
         job, alone = make(), make()
         step = shared(job, mesh)

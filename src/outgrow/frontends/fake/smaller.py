@@ -22,7 +22,7 @@ from torch.utils._mode_utils import no_dispatch
 from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
 from outgrow.frontends.fake.layouts import relaid
 from outgrow.frontends.user.sharing import address
-from outgrow.ir.layout import dense_strides
+from outgrow.ir.layout import dense_strides, order_of
 
 _Order: TypeAlias = tuple[int, ...]
 """Dimensions, the innermost last."""
@@ -86,9 +86,12 @@ def _is_by_places(operands: Sequence[Tensor], results: Sequence[Tensor]) -> bool
 
 
 def _has_ties(tensor: Tensor) -> bool:
-    """Whether dimensions have one stride, as windows that overlap may have it: kernels go by their sizes then."""
+    """Whether dimensions have one stride, or those of a smaller tensor would: kernels go by their sizes then.
+
+    Windows that overlap may have one, and dimensions of one place, which take no room in a smaller tensor.
+    """
     strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and stride]
-    return len(set(strides)) < len(strides)
+    return len(set(strides)) < len(strides) or len(set(_form(tensor).strides)) < len(set(tensor.stride()))
 
 
 def _may_run(func: OpOverload, operands: Sequence[Tensor]) -> bool:
@@ -152,13 +155,15 @@ def _orders(
 ) -> tuple[_Order, ...] | None:
     """Return the order of each result's dimensions; None if one is not dense, or they are not of these shapes."""
     with no_dispatch():
-        try:
+        try:  # what finds no memory now is no property of the operator, and is raised
             found = tensors_of(leaves_of(func(*map(_filled, args), **{name: _filled(item) for name, item in kwargs})))
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, IndexError, ValueError, TypeError):
             return None
     if tuple([tuple(item.shape) for item in found]) != shapes:
         return None
-    orders = tuple(map(_order, found))
+    orders = tuple([order_of(item.shape, item.stride()) for item in found])
     is_dense = all(dense_strides(item.shape, order) == item.stride() for item, order in zip(found, orders, strict=True))
     return orders if is_dense else None
 
@@ -168,8 +173,3 @@ def _filled(item: object) -> object:
     if isinstance(item, _Form):
         return item.zeros()
     return tuple([_filled(inner) for inner in item]) if isinstance(item, tuple) else item
-
-
-def _order(tensor: Tensor) -> _Order:
-    """Return the dimensions of a tensor by their strides; among equal ones, that of one place is within the other."""
-    return tuple(sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), -tensor.shape[dim])))

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from outgrow.errors import Uncapturable
 from outgrow.frontends.user.configuration import NUMBERS
-from outgrow.ir.layout import dense_strides
+from outgrow.ir.layout import dense_strides, order_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +339,7 @@ class Spread:
 
     def around(self, part: Tensor) -> Tensor:
         """Return the whole tensor of which this worker has a part; its dimensions lie in the order of the part's."""
-        order = sorted(range(part.dim()), key=part.stride, reverse=True)
+        order = order_of(part.shape, part.stride())
         stride = part.stride() if part.shape == self.shape else dense_strides(self.shape, order)
         given = {"run_check": False, "shape": self.shape, "stride": stride}
         return DTensor.from_local(part, self.mesh, self.placements, **given)

@@ -92,9 +92,11 @@ def _part(tensor: Tensor, slot: Slot, original: Tensor | None, shares: Shares, w
 
     A part that is there lies as some step has left it, or a checkpoint.
     """
-    if isinstance(original, DTensor):
-        return mode.from_tensor(local(original), static_shapes=True)
     own = shape_of(shares.held(storage_name(slot)).boxes[worker])
+    if isinstance(original, DTensor):
+        part = local(original)
+        assert tuple(part.shape) == own, "what is spread is spread by these shares"
+        return mode.from_tensor(part, static_shapes=True)
     if own == tuple(tensor.shape):
         return tensor
     with mode:

@@ -44,7 +44,7 @@ def free_rewrites(problem: Problem) -> Freed:
         (put_in_turn,),
         (layouts_asked,),
         (waiting_weights,),
-        (sparing_reuses if problem.sparing else reuses, loose_reuses),
+        (*([sparing_reuses] if problem.sparing else []), reuses, loose_reuses),
     ):
         for rewrite in ways:
             found, made = rewrite(problem, graph)

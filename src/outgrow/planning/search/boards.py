@@ -4,7 +4,7 @@ Beside the captured order, the lean one (`planning.order.lean`) is a board, wher
 (`operators.stalls`) there is one more for each order, on which they do not. Where concatenations go by operand there is
 one on which they do not: a result that fills slowly is there for longer. If that one has room, it is there alone. Where
 something could be built again but for a result that is written over its operand, there is one more on which this result
-is not (`free.reuse`). A board is there if it has plans at all.
+is not (`free.reuse`), and that alone if it has room, too. A board is there if it has plans at all.
 """
 
 from collections.abc import Iterator
@@ -144,9 +144,9 @@ def _sparing(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> list[
 
 
 def _or(board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
-    """Return a board and that of a problem with other free rewrites; one alone, if the other has room, or no plan."""
+    """Return a board and that of a problem with other free rewrites; one alone, if that has room, or is no other."""
     other, floor = _other(board, problem, orders, moves)
-    if other is None:
+    if other is None or other.free == board.free:
         return [board]
     return [other] if _ROOMY * floor <= problem.budget.capacity_bytes else [board, other]
 

@@ -144,7 +144,10 @@ def _scanned(board: Board) -> Trial:
 
 
 def _cheap(space: Space, start: Policy) -> Iterator[Policy]:
-    """Yield policies that build again what is cheap; what is dear and needed for that is built again too, or kept."""
+    """Yield policies that build again what is cheap; what is dear and needed for that is built again too, or kept.
+
+    What is dear to stow is as well, or is not.
+    """
     inner = space.rests[start[space.rests] == KEEP]
     if not len(inner):
         return

@@ -53,7 +53,7 @@ class Space:
         return [self.alike.kind_members[begin:end] for begin, end in pairwise(self.alike.kind_start)]
 
     def bytes_of(self, rests: Integers) -> int:
-        """Return the bytes of the storages of some rests."""
+        """Return the bytes of the storages of some rests, each of them as often as it rests."""
         storages = np.searchsorted(self.tables.use_start, rests, side="right") - 1
         return int(self.tables.size[storages].sum())
 
