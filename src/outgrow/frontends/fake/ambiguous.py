@@ -92,13 +92,18 @@ def _strides(
     func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], count: int
 ) -> list[tuple[int, ...]] | None:
     """Return the strides of the results of a kernel; None where it refuses zeros."""
+    try:
+        found = tensors_of(leaves_of(on_zeros(func, args, kwargs)))
+    except (RuntimeError, IndexError, ValueError):
+        return None
+    return [item.stride() for item in found] if len(found) == count else None
+
+
+def on_zeros(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    """Return what a kernel gives for zeros that lie as its operands do."""
     with no_dispatch():
         own, named = exchanged((tuple(args), dict(kwargs)), zeros)
-        try:
-            found = tensors_of(leaves_of(func(*own, **named)))
-        except (RuntimeError, IndexError, ValueError):
-            return None
-        return [item.stride() for item in found] if len(found) == count else None
+        return func(*own, **named)
 
 
 def zeros(like: Tensor) -> Tensor:

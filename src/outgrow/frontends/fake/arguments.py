@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -40,6 +41,20 @@ class Invoked:
     def exchanged(self, of: Callable[[Tensor], object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what it is given, with something else in place of each tensor."""
         return exchanged((tuple(self.args), dict(self.kwargs)), of)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a kernel may look at in a tensor, except its contents."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def empty(self) -> Tensor:
+        """Return a tensor of this form."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
 
 
 def leaves_of(*given: object) -> list[object]:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map_only
 
-from outgrow.frontends.fake.ambiguous import may_run, zeros
-from outgrow.frontends.fake.arguments import exchanged, leaves_of, tensors_of, writes
+from outgrow.frontends.fake.ambiguous import may_run, on_zeros
+from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
+from outgrow.frontends.fake.literals import of_its_form
 
 FAILURES = (RuntimeError, TypeError, ZeroDivisionError)
 
@@ -31,14 +31,8 @@ def returned_after_all(func: OpOverload, args: Sequence[object], kwargs: Mapping
         return None
     if all(item.numel() for item in operands) or not may_run(func, leaves_of(args, kwargs), operands):
         return None
-    with no_dispatch():
-        own, named = exchanged((tuple(args), dict(kwargs)), zeros)
-        try:
-            found = func(*own, **named)
-        except FAILURES:
-            return None
-    return tree_map_only(Tensor, _without_content, found)
-
-
-def _without_content(made: Tensor) -> Tensor:
-    return torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device=made.device)
+    try:
+        found = on_zeros(func, args, kwargs)
+    except FAILURES:
+        return None
+    return tree_map_only(Tensor, of_its_form, found)

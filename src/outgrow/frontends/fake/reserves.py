@@ -8,7 +8,6 @@ numbers from which its dropout can be drawn again: in memory of the host, where 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 
 from outgrow.errors import Uncapturable
+from outgrow.frontends.fake.arguments import Form
 from outgrow.frontends.user.refusals import RECURRENT
 from outgrow.ir.graph import Op
 
@@ -31,16 +31,6 @@ _SEEDS = slice(2, 4)
 """The places of the two numbers among the results."""
 _RESERVE = 3
 """The place, among the results of either operator, of what is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """What a kernel may look at in a tensor, except its contents."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
 
 
 def with_reserve(func: Callable[..., Sequence[object]], args: Sequence[object], returned: object) -> tuple[object, ...]:
@@ -101,11 +91,9 @@ def _reserve_bytes(func: Callable[..., Sequence[object]], forms: tuple[object, .
 
 def _form(item: object) -> object:
     if isinstance(item, Tensor):
-        return _Form(tuple(item.shape), item.stride(), item.dtype, item.device)
+        return Form(tuple(item.shape), item.stride(), item.dtype, item.device)
     return tuple(item) if isinstance(item, list) else item
 
 
 def _made(form: object) -> object:
-    if not isinstance(form, _Form):
-        return form
-    return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+    return form.empty() if isinstance(form, Form) else form

@@ -8,7 +8,6 @@ are, and so are those that do not take smaller operands, or make other shapes of
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TypeAlias
 
@@ -19,7 +18,7 @@ from torch._ops import OpOverload
 from torch.types import py_sym_types
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
+from outgrow.frontends.fake.arguments import Form, leaves_of, tensors_of, writes
 from outgrow.frontends.fake.layouts import relaid
 from outgrow.frontends.user.sharing import address
 from outgrow.ir.layout import dense_strides, order_of
@@ -30,20 +29,6 @@ _NO_PLACES = ("reduction",)
 """Whole numbers of this name are neither dimensions nor sizes, nor by how many places something is moved."""
 _MOST_KNOWN = 1 << 12
 """Of so many calls the orders are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How a tensor of up to two places in each dimension lies."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    def zeros(self) -> Tensor:
-        """Return zeros that lie so."""
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device).zero_()
 
 
 def as_smaller_ones(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], returned: object) -> object:
@@ -117,14 +102,17 @@ def _smaller(item: object) -> object:
     return 1.0 if isinstance(item, py_sym_types) else item
 
 
-def _form(tensor: Tensor) -> _Form:
-    """Return how a smaller tensor lies whose strides are in the same order, and which is dense if this one is."""
+def _form(tensor: Tensor) -> Form:
+    """Return the form of a smaller tensor whose strides are in the same order, and which is dense if this one is.
+
+    It has up to two places in each dimension.
+    """
     shape = tuple([min(size, 2) for size in tensor.shape])
     pairs = [(stride, size) for stride, size in zip(tensor.stride(), shape, strict=True) if stride]
     strides = [_places(pairs, below=stride) if stride else 0 for stride in tensor.stride()]
     if not _is_dense(tensor):
         strides = [2 * stride for stride in strides]
-    return _Form(shape, tuple(strides), tensor.dtype, tensor.device)
+    return Form(shape, tuple(strides), tensor.dtype, tensor.device)
 
 
 def _places(pairs: Sequence[tuple[int, int]], *, below: int) -> int:
@@ -170,6 +158,6 @@ def _orders(
 
 def _filled(item: object) -> object:
     """Return zeros in place of forms."""
-    if isinstance(item, _Form):
-        return item.zeros()
+    if isinstance(item, Form):
+        return item.empty().zero_()
     return tuple([_filled(inner) for inner in item]) if isinstance(item, tuple) else item
