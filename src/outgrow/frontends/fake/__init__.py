@@ -5,6 +5,7 @@ layouts     strides as kernels give them
 iterated    strides of what goes through two operands, one of which is broadcast
 smaller     strides of what has a place for each of its operands' places, which small kernels are asked for
 failing     what kernels give for which torch's own fakes fail
+asked       how kernels lay what they give for zeros
 ambiguous   strides of what is contiguous and channels-last at once, which kernels are asked for
 spectra     Fourier transforms, which lie by the strides of what is transformed
 precision   types as kernels give them

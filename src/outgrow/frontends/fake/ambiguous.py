@@ -18,9 +18,10 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
-from outgrow.frontends.fake.arguments import exchanged, leaves_of, tensors_of, writes
+from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
+from outgrow.frontends.fake.asked import forms_given
 from outgrow.frontends.fake.layouts import FORMATS, channels_last_strides, relaid, without_memory
-from outgrow.frontends.fake.literals import is_deterministic, of_its_form
+from outgrow.frontends.fake.literals import is_deterministic
 from outgrow.frontends.user.sharing import address
 
 _MOST_BYTES = 4 << 20
@@ -53,11 +54,14 @@ def as_the_kernel_lays(
     tensors = (*operands, *results)
     if not any(map(is_ambiguous, tensors)) or not may_run(func, leaves, tensors):
         return returned
-    found = iter(_strides(func, args, kwargs, len(results)) or [result.stride() for result in results])
+    forms = forms_given(func, args, kwargs)
+    if forms is None or len(forms) != len(results):
+        return returned
+    found = iter(forms)
     known = set(map(address, operands))
 
     def laid(result: Tensor) -> Tensor:
-        strides = next(found)
+        strides = next(found).strides
         return result if address(result) in known else relaid(result, strides)
 
     return pytree.tree_map_only(Tensor, laid, returned)
@@ -86,26 +90,3 @@ def may_run(func: OpOverload, leaves: Sequence[object], tensors: Sequence[Tensor
         return False
     there = all(item.device.type == "cpu" or torch.cuda.is_available() for item in tensors)
     return there and sum(item.nbytes for item in tensors) <= _MOST_BYTES
-
-
-def _strides(
-    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], count: int
-) -> list[tuple[int, ...]] | None:
-    """Return the strides of the results of a kernel; None where it refuses zeros."""
-    try:
-        found = tensors_of(leaves_of(on_zeros(func, args, kwargs)))
-    except (RuntimeError, IndexError, ValueError):
-        return None
-    return [item.stride() for item in found] if len(found) == count else None
-
-
-def on_zeros(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-    """Return what a kernel gives for zeros that lie as its operands do."""
-    with no_dispatch():
-        own, named = exchanged((tuple(args), dict(kwargs)), zeros)
-        return func(*own, **named)
-
-
-def zeros(like: Tensor) -> Tensor:
-    """Return zeros that lie as a tensor does."""
-    return of_its_form(like).zero_()

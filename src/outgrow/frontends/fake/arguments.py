@@ -57,6 +57,11 @@ class Form:
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
 
 
+def form_of(tensor: Tensor) -> Form:
+    """Return the form of a tensor."""
+    return Form(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+
+
 def leaves_of(*given: object) -> list[object]:
     """Return what is given, and what is in lists and dicts among it.
 

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map_only
 
-from outgrow.frontends.fake.ambiguous import may_run, on_zeros
-from outgrow.frontends.fake.arguments import leaves_of, tensors_of, writes
+from outgrow.frontends.fake.ambiguous import may_run
+from outgrow.frontends.fake.arguments import exchanged, form_of, leaves_of, tensors_of, writes
+from outgrow.frontends.fake.asked import zeros
 from outgrow.frontends.fake.literals import of_its_form
 
 FAILURES = (RuntimeError, TypeError, ZeroDivisionError)
@@ -32,7 +34,9 @@ def returned_after_all(func: OpOverload, args: Sequence[object], kwargs: Mapping
     if all(item.numel() for item in operands) or not may_run(func, leaves_of(args, kwargs), operands):
         return None
     try:
-        found = on_zeros(func, args, kwargs)
+        own, named = exchanged((tuple(args), dict(kwargs)), lambda like: zeros(form_of(like)))
+        with no_dispatch():
+            found = func(*own, **named)
     except FAILURES:
         return None
     return tree_map_only(Tensor, of_its_form, found)

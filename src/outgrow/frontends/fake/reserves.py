@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 
 from outgrow.errors import Uncapturable
-from outgrow.frontends.fake.arguments import Form
+from outgrow.frontends.fake.arguments import Form, form_of
 from outgrow.frontends.user.refusals import RECURRENT
 from outgrow.ir.graph import Op
 
@@ -91,7 +91,7 @@ def _reserve_bytes(func: Callable[..., Sequence[object]], forms: tuple[object, .
 
 def _form(item: object) -> object:
     if isinstance(item, Tensor):
-        return Form(tuple(item.shape), item.stride(), item.dtype, item.device)
+        return form_of(item)
     return tuple(item) if isinstance(item, list) else item
 
 

@@ -8,17 +8,16 @@ are, and so are those that do not take smaller operands, or make other shapes of
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import TypeAlias
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.types import py_sym_types
-from torch.utils._mode_utils import no_dispatch
 
 from outgrow.frontends.fake.arguments import Form, leaves_of, tensors_of, writes
+from outgrow.frontends.fake.asked import forms_given
 from outgrow.frontends.fake.layouts import relaid
 from outgrow.frontends.user.sharing import address
 from outgrow.ir.layout import dense_strides, order_of
@@ -27,8 +26,6 @@ _Order: TypeAlias = tuple[int, ...]
 """Dimensions, the innermost last."""
 _NO_PLACES = ("reduction",)
 """Whole numbers of this name are neither dimensions nor sizes, nor by how many places something is moved."""
-_MOST_KNOWN = 1 << 12
-"""Of so many calls the orders are kept."""
 
 
 def as_smaller_ones(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], returned: object) -> object:
@@ -39,8 +36,7 @@ def as_smaller_ones(func: OpOverload, args: Sequence[object], kwargs: Mapping[st
     operands, results = tensors_of(leaves_of(args, kwargs)), tensors_of(leaves_of(returned))
     if not _is_by_places(operands, results) or not _may_run(func, operands):
         return returned
-    own, named = tuple(map(_smaller, args)), tuple([(name, _smaller(item)) for name, item in kwargs.items()])
-    orders = _orders(func, own, named, tuple([_form(item).shape for item in results]))
+    orders = _orders(forms_given(func, args, kwargs, _smaller), [_smaller(item).shape for item in results])
     if orders is None:
         return returned
     found, known = iter(orders), set(map(address, operands))
@@ -76,7 +72,7 @@ def _has_ties(tensor: Tensor) -> bool:
     Windows that overlap may have one, and dimensions of one place, which take no room in a smaller tensor.
     """
     strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and stride]
-    return len(set(strides)) < len(strides) or len(set(_form(tensor).strides)) < len(set(tensor.stride()))
+    return len(set(strides)) < len(strides) or len(set(_smaller(tensor).strides)) < len(set(tensor.stride()))
 
 
 def _may_run(func: OpOverload, operands: Sequence[Tensor]) -> bool:
@@ -93,16 +89,7 @@ def _is_pure(func: OpOverload) -> bool:
     )
 
 
-def _smaller(item: object) -> object:
-    """Return forms of smaller tensors in place of tensors, numbers in place of symbols, and tuples of what is in it."""
-    if isinstance(item, Tensor):
-        return _form(item)
-    if isinstance(item, list | tuple):
-        return tuple([_smaller(inner) for inner in item])
-    return 1.0 if isinstance(item, py_sym_types) else item
-
-
-def _form(tensor: Tensor) -> Form:
+def _smaller(tensor: Tensor) -> Form:
     """Return the form of a smaller tensor whose strides are in the same order, and which is dense if this one is.
 
     It has up to two places in each dimension.
@@ -134,30 +121,10 @@ def _is_dense(tensor: Tensor) -> bool:
     return True
 
 
-@lru_cache(_MOST_KNOWN)
-def _orders(
-    func: OpOverload,
-    args: tuple[object, ...],
-    kwargs: tuple[tuple[str, object], ...],
-    shapes: tuple[tuple[int, ...], ...],
-) -> tuple[_Order, ...] | None:
+def _orders(found: Sequence[Form] | None, shapes: Sequence[tuple[int, ...]]) -> list[_Order] | None:
     """Return the order of each result's dimensions; None if one is not dense, or they are not of these shapes."""
-    with no_dispatch():
-        try:  # what finds no memory now is no property of the operator, and is raised
-            found = tensors_of(leaves_of(func(*map(_filled, args), **{name: _filled(item) for name, item in kwargs})))
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, IndexError, ValueError, TypeError):
-            return None
-    if tuple([tuple(item.shape) for item in found]) != shapes:
+    if found is None or [item.shape for item in found] != shapes:
         return None
-    orders = tuple([order_of(item.shape, item.stride()) for item in found])
-    is_dense = all(dense_strides(item.shape, order) == item.stride() for item, order in zip(found, orders, strict=True))
+    orders = [order_of(item.shape, item.strides) for item in found]
+    is_dense = all(dense_strides(item.shape, order) == item.strides for item, order in zip(found, orders, strict=True))
     return orders if is_dense else None
-
-
-def _filled(item: object) -> object:
-    """Return zeros in place of forms."""
-    if isinstance(item, Form):
-        return item.empty().zero_()
-    return tuple([_filled(inner) for inner in item]) if isinstance(item, tuple) else item
