@@ -150,11 +150,12 @@ class Op:
         """The names of the values that this op reads, each once, in order."""
         return tuple(dict.fromkeys(self.references))
 
-    @property
+    @cached_property
     def layouts(self) -> tuple[str, ...]:
         """The names of the values of which this op uses the layout alone, in order, as often as it names them."""
         arguments = (*self.arguments, *(argument for _, argument in self.keywords))
-        return tuple([name for argument in arguments for name in argument_values(argument, Like)])
+        able = [argument for argument in arguments if isinstance(argument, Like | tuple)]
+        return tuple([name for argument in able for name in argument_values(argument, Like)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ while the search is still warm.
 After Kirkpatrick, Gelatt, Vecchi 1983, "Optimization by Simulated Annealing", https://doi.org/10.1126/science.220.4598.671.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from outgrow.planning.arrays import Reals
 from outgrow.planning.compiled import compiled
 from outgrow.planning.search.changes import Alike, change
 from outgrow.planning.search.choice import FARTHEST, PARTLY, SwapRule, choose
@@ -71,7 +73,12 @@ def conditions_of(space: Space) -> Conditions:
 
 def tried(conditions: Conditions, policy: Policy, rule: SwapRule) -> Trial:
     """Return the trial of a policy under a rule."""
-    return _trial(*_tried_plainly(conditions, policy, rule))
+    return best_of(conditions, policy, (rule,), Trial(policy, rule, np.inf, _NOWHERE))
+
+
+def best_of(conditions: Conditions, policy: Policy, rules: Sequence[SwapRule], best: Trial) -> Trial:
+    """Return the best of the trials of a policy under some rules; `best`, unless one beats it."""
+    return _trial(*_best_plainly(conditions, policy, np.array(rules, dtype=np.float64), best))
 
 
 def annealed(
@@ -99,8 +106,19 @@ def _plain(trial: Trial) -> _Plain:
 
 
 @compiled
-def _tried_plainly(conditions: Conditions, policy: Policy, rule: SwapRule) -> _Plain:
-    return _plain(_tried(conditions, policy, rule, np.inf))
+def _best_plainly(conditions: Conditions, policy: Policy, rules: Reals, best: Trial) -> _Plain:
+    """The fields of the best trial; what a policy holds is the same under every rule, of which each row is one."""
+    sequence = OpSequence(*expanded(conditions.tables, policy))
+    if sequence.culprit >= 0 or seconds_of(conditions.tables, sequence).sum() > best.seconds:
+        return _plain(best)
+    held = residence(conditions.tables, sequence, policy)
+    for row in rules:
+        rule = SwapRule(int(row[0]), row[1], row[2])
+        found = _moved(conditions, held, rule, best.seconds)
+        trial = Trial(policy, rule, found[0], found[1])
+        if beats(trial, best, 0.0):
+            best = trial
+    return _plain(best)
 
 
 @compiled
@@ -124,12 +142,17 @@ def scheduled(
     Returns the fields of `Residence` and those of `Transfers`, whose seconds are infinite if they are beyond `limit`.
     """
     held = residence(conditions.tables, sequence, policy)
+    return held, _moved(conditions, held, rule, limit)
+
+
+@compiled
+def _moved(conditions: Conditions, held: PlainResidence, rule: SwapRule, limit: float) -> PlainTransfers:
     seconds, live, fields, _ = held
     gaps = Gaps(*fields)
     capacity, lead = conditions.capacity_bytes, rule.lead * seconds.sum()
     moved = choose(live, seconds, gaps, capacity, rule, conditions.part_bytes)
     link, piece = conditions.rates, conditions.piece_bytes
-    return held, schedule(seconds, live, gaps, moved, capacity, link, lead, piece, limit)
+    return schedule(seconds, live, gaps, moved, capacity, link, lead, piece, limit)
 
 
 @compiled

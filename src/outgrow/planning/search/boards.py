@@ -7,7 +7,7 @@ something could be built again but for a result that is written over its operand
 is not (`free.reuse`), and that alone if it has room, too. A board is there if it has plans at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +22,7 @@ from outgrow.planning.free.free import Freed
 from outgrow.planning.free.reuse import spoiling_ops
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.problem import Problem
-from outgrow.planning.search.annealing import Conditions, Trial, conditions_of, tried
+from outgrow.planning.search.annealing import Conditions, Trial, best_of, conditions_of, tried
 from outgrow.planning.search.choice import PLAIN, SwapRule
 from outgrow.planning.search.contracted import Contraction, contracted
 from outgrow.planning.search.sequence import Policy
@@ -85,6 +85,11 @@ class Board:
         """Return what a policy costs."""
         self.check_wanted()
         return tried(self.conditions, policy, rule)
+
+    def best_of(self, policy: Policy, rules: Sequence[SwapRule], best: Trial) -> Trial:
+        """Return the best of the trials of a policy under some rules; `best`, unless one beats it."""
+        self.check_wanted()
+        return best_of(self.conditions, policy, rules, best)
 
     def contracted(self) -> "Board":
         """Return the board on which only what is large is seen."""

@@ -41,6 +41,8 @@ from outgrow.planning.search.space import Space
 from outgrow.rewriting.derive import Stage, carried_out
 
 _PRICES = 24
+_USUAL = [SwapRule(FARTHEST, headroom, lead) for headroom, lead in ((0.0, 0.1), (0.08, 0.1), (0.25, 0.5))]
+"""Rules of which one suits most policies."""
 _SHORTEST = 1e-3
 """Where prices are by the second, a rest counts as lasting at least this share of the longest one."""
 _MOST_TRIALS, _FEWEST_TRIALS, _TRIALS_A_REST = 200_000, 400, 500
@@ -134,10 +136,7 @@ def _scanned(board: Board) -> Trial:
     best, stowing = map(board.tried, _plain(board.space))
     best = stowing if beats(stowing, best, 0.0) else best
     for policy in _cheap(board.space, best.policy):
-        for headroom, lead in ((0.0, 0.1), (0.08, 0.1), (0.25, 0.5)):
-            trial = board.tried(policy, SwapRule(FARTHEST, headroom, lead))
-            if beats(trial, best, 0.0):
-                best = trial
+        best = board.best_of(policy, _USUAL, best)
     if board.space.problem.quick:
         return _settled(board, best)
     return _settled(board, _kind_by_kind(board, _settled(board, best)))
@@ -180,20 +179,15 @@ def _kind_by_kind(board: Board, best: Trial) -> Trial:
             for choice in (KEEP, REBUILD, DISCARD):
                 policy = best.policy.copy()
                 policy[members] = choice
-                trial = board.tried(policy, best.rule)
-                if beats(trial, best, 0.0):
-                    best = trial
+                best = board.best_of(policy, (best.rule,), best)
     return best
 
 
 def _settled(board: Board, trial: Trial) -> Trial:
     """Return the policy under the habits that suit it best; the rule that looks at every gap is for small steps."""
     ways = (FARTHEST, PARTLY, WIDEST) if board.ops <= _SMALL else (FARTHEST, PARTLY)
-    for headroom, lead, way in product(HEADROOMS, LEADS, ways):
-        other = board.tried(trial.policy, SwapRule(way, headroom, lead))
-        if beats(other, trial, 0.0):
-            trial = other
-    return trial
+    rules = [SwapRule(way, headroom, lead) for headroom, lead, way in product(HEADROOMS, LEADS, ways)]
+    return board.best_of(trial.policy, rules, trial)
 
 
 # The search ------------------------------------------------------------------------------------------------------
