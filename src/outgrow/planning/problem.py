@@ -48,8 +48,8 @@ class Problem:
     """Whether results are written over operands also where that takes longer (`operators.stalls`)."""
     in_turn: bool = True
     """Whether concatenations that could set the floor put one operand after the other into the result."""
-    sparing: bool = False
-    """Whether operands are not written over that are read by what is to be built again (`free.reuse`)."""
+    sparing: frozenset[str] = frozenset()
+    """Ops that do not write over an operand, since something else is to be built again from it (`free.reuse`)."""
     quick: bool = False
     """Whether the best plan of a scan will do, without the search that follows it (`search`)."""
     solver_seconds: float = SOLVER_SECONDS

@@ -116,8 +116,8 @@ def test_the_lean_order_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> N
 def test_plans_of_one_step_share_what_can_be_had_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each order is rewritten once, for a quick plan, a thorough one and the floor, and the plans are the same."""
     asked: list[Problem] = []
-    found = lean.free_rewrites
-    monkeypatch.setattr(lean, "free_rewrites", lambda problem: (asked.append(problem), found(problem))[1])
+    found = lean.without_reuses
+    monkeypatch.setattr(lean, "without_reuses", lambda problem: (asked.append(problem), found(problem))[1])
     problem = under(problem_of(branches(), 1 << 30), 2 * LARGE)
     orders = Orders(problem)
     plans = [planned(replace(problem, quick=quick), orders=orders).plan for quick in (True, False)]

@@ -7,8 +7,9 @@ them, or where that raises the floor those that do not have to stay longer for i
 the floor.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from outgrow.ir.graph import Graph
 from outgrow.operators.layouts import layout_only
@@ -20,9 +21,11 @@ from outgrow.planning.free.by_operand import all_in_turn, put_in_turn
 from outgrow.planning.free.by_rows import quickest, run_by_rows
 from outgrow.planning.free.early_updates import early_updates
 from outgrow.planning.free.resting import put_to_rest
-from outgrow.planning.free.reuse import loose_reuses, reuses, sparing_reuses
+from outgrow.planning.free.reuse import loose_reuses, reuses
 from outgrow.planning.free.waiting import waiting_weights
 from outgrow.planning.problem import Problem
+
+Rewrite: TypeAlias = Callable[[Problem, Graph], tuple[Graph, tuple[Decision, ...]]]
 
 
 class Freed(NamedTuple):
@@ -34,19 +37,27 @@ class Freed(NamedTuple):
 
 def free_rewrites(problem: Problem) -> Freed:
     """Return the graph after all free rewrites, whose floor is not above the captured graph's, and the decisions."""
-    decisions: tuple[Decision, ...]
-    graph, decisions = put_to_rest(problem, problem.graph)
+    return with_reuses(problem, without_reuses(problem))
+
+
+def without_reuses(problem: Problem) -> Freed:
+    """Return the graph after all free rewrites but re-use, and the decisions."""
+    freed = Freed(*put_to_rest(problem, problem.graph))
+    each = (early_updates, taken_apart, run_by_rows, put_in_turn, layouts_asked, waiting_weights)
+    return _rewritten(problem, freed, [(rewrite,) for rewrite in each])
+
+
+def with_reuses(problem: Problem, freed: Freed) -> Freed:
+    """Return the graph in which dying operands are written over, too, and the decisions."""
+    return _rewritten(problem, freed, [(reuses, loose_reuses)])
+
+
+def _rewritten(problem: Problem, freed: Freed, choices: Iterable[Iterable[Rewrite]]) -> Freed:
+    """Return a graph after the first rewrite of each choice that does not raise the floor, and the decisions."""
+    graph, decisions = freed
     floor, _ = floor_of(problem, graph)
-    for ways in (
-        (early_updates,),
-        (taken_apart,),
-        (run_by_rows,),
-        (put_in_turn,),
-        (layouts_asked,),
-        (waiting_weights,),
-        (*([sparing_reuses] if problem.sparing else []), reuses, loose_reuses),
-    ):
-        for rewrite in ways:
+    for choice in choices:
+        for rewrite in choice:
             found, made = rewrite(problem, graph)
             if not made:
                 break

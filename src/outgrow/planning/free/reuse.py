@@ -2,8 +2,9 @@
 
 An operand that a result is written over stays as long as the result, so that can need more than it saves: see
 `stays_longer`. And what is made of an operand cannot be built again once that is written over: where it rests for long,
-keeping it may cost more than the operand does (`sparing_reuses`). If nothing is built again, or nothing needs the
-operand for that any longer, a search writes over it after all (`Tables.over`).
+keeping it may cost more than the operand does. So the ops that spoil such (`spoiling_ops`) may be kept from it
+(`Problem.sparing`). If nothing is built again, or nothing needs the operand for that any longer, a search writes over
+it after all (`Tables.over`).
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -21,25 +22,15 @@ from outgrow.planning.problem import Problem
 
 def reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
     """Return the graph with results written in place where the law admits it, and the decisions, in order."""
-    return admitted(graph, (ways(problem, graph, op) for op in graph.ops if _is_large(problem, graph, op)))
+    return admitted(graph, (ways(problem, graph, op) for op in _writing(problem, graph)))
 
 
-def sparing_reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
-    """Return what `reuses` does, without those after which less can be built again."""
-    found, made = reuses(problem, graph)
-    spoilers = spoiling_ops(problem, found, made)
-    if not spoilers:
-        return found, made
-    sparing = (op for op in graph.ops if op.name not in spoilers and _is_large(problem, graph, op))
-    return admitted(graph, (ways(problem, graph, op) for op in sparing))
-
-
-def spoiling_ops(problem: Problem, graph: Graph, made: Iterable[Decision]) -> set[str]:
+def spoiling_ops(problem: Problem, graph: Graph, made: Iterable[Decision]) -> frozenset[str]:
     """Return the ops, of those `made` to write over an operand, but for which large storages could be built again."""
     rewritten = {decision.op for decision in made if isinstance(decision, Reuse)}
     steps = {step for step, op in enumerate(graph.ops) if op.name in rewritten}
     rests = gaps(graph, minimum_bytes=problem.minimum_bytes)
-    return {graph.ops[step].name for step in spoiling(graph, rests, steps)}
+    return frozenset(graph.ops[step].name for step in spoiling(graph, rests, steps))
 
 
 def loose_reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ...]]:
@@ -55,7 +46,7 @@ def loose_reuses(problem: Problem, graph: Graph) -> tuple[Graph, tuple[Reuse, ..
                 if not stays_longer(graph, target, operand, may_leave, may_stow):
                     yield way
 
-    return admitted(graph, (loose(op) for op in graph.ops if _is_large(problem, graph, op)))
+    return admitted(graph, (loose(op) for op in _writing(problem, graph)))
 
 
 def stays_longer(
@@ -69,9 +60,12 @@ def stays_longer(
     return (target in may_stow and operand not in graph.born_at) or (target not in may_leave and operand in may_leave)
 
 
-def _is_large(problem: Problem, graph: Graph, op: Op) -> bool:
-    sizes = [graph.storages[name].size_bytes for name in graph.written(op)]
-    return max(sizes, default=0) >= problem.minimum_bytes
+def _writing(problem: Problem, graph: Graph) -> Iterator[Op]:
+    """Yield the ops that write something large, without those that are to spare their operands."""
+    for op in graph.ops:
+        sizes = [graph.storages[name].size_bytes for name in graph.written(op)]
+        if max(sizes, default=0) >= problem.minimum_bytes and op.name not in problem.sparing:
+            yield op
 
 
 def ways(problem: Problem, graph: Graph, op: Op) -> Iterator[Reuse]:

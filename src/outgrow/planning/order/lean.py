@@ -24,7 +24,7 @@ from outgrow.ir.graph import Graph, Role
 from outgrow.plan import Move
 from outgrow.planning.bound.bound import VARIABLES, bound_seconds
 from outgrow.planning.compiled import off_main_thread
-from outgrow.planning.free.free import Freed, free_rewrites
+from outgrow.planning.free.free import Freed, with_reuses, without_reuses
 from outgrow.planning.order.jobs import alone, jobs_of, live_bytes_in
 from outgrow.planning.order.moves import moves_to
 from outgrow.planning.order.reorder import Effort, lowered
@@ -68,7 +68,6 @@ class Orders:
         is_captured = problem.graph is self.problem.graph
         assert is_captured or (self.lean is not None and problem.graph is self.lean[0]), "the graph is one of these"
         assert problem.costs is self.problem.costs, "orders are those of some costs"
-        places_results = problem.machine.device.places_results
         # all that free rewrites look at besides graph and costs; the budget is not among it
         asked = (
             is_captured,
@@ -76,14 +75,14 @@ class Orders:
             problem.fixed,
             problem.resting,
             problem.anchored,
-            problem.stalls,
             problem.in_turn,
-            problem.sparing,
-            places_results,
         )
+        of_reuse = (*asked, problem.stalls, problem.sparing, problem.machine.device.places_results)
         if asked not in self._freed:
-            self._freed[asked] = free_rewrites(problem)
-        return self._freed[asked]
+            self._freed[asked] = without_reuses(problem)
+        if of_reuse not in self._freed:
+            self._freed[of_reuse] = with_reuses(problem, self._freed[asked])
+        return self._freed[of_reuse]
 
 
 def least_seconds(problem: Problem, orders: Orders, variables: int = VARIABLES) -> float:

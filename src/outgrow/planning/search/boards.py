@@ -143,9 +143,8 @@ def _unstalled(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> Ite
 def _sparing(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
     """Return a board, and the one on which more can be built again, if that is another; that alone, if it has room."""
     problem = board.space.problem
-    if not spoiling_ops(problem, board.space.graph, board.free):
-        return [board]
-    return _or(board, replace(problem, sparing=True), orders, moves)
+    spoilers = spoiling_ops(problem, board.space.graph, board.free)
+    return _or(board, replace(problem, sparing=spoilers), orders, moves) if spoilers else [board]
 
 
 def _or(board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
