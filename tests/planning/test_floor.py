@@ -119,13 +119,13 @@ RESULT = """
 def test_a_free_rewrite_that_raises_the_floor_is_given_back() -> None:
     """A result that is written over an operand has to stay as long as that, also beside the largest workspace."""
     problem = problem_of(f"{RESULT}return %c", {"two": 64})
-    assert free_rewrites(problem) == (problem.graph, ())
+    assert free_rewrites(problem)[:2] == (problem.graph, ())
 
 
 def test_a_free_rewrite_that_keeps_the_floor_is_taken() -> None:
     """Where no op needs the room that the result would take earlier, the result is written over the operand."""
     problem = problem_of(f"{RESULT}return %c", {"two": 0, "relu": 64})
-    graph, decisions = free_rewrites(problem)
+    graph, decisions, _ = free_rewrites(problem)
     assert decisions == (Reuse("relu"),)
     assert floor_of(problem, graph)[0] == floor_of(problem, problem.graph)[0] - 8
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from outgrow.analysis.sinking import homeless, lasting, sunk
 from outgrow.errors import Infeasible, InvalidPlan
@@ -153,16 +153,16 @@ def with_a_plan(problem: Problem, orders: Orders, *, may_rest: bool) -> tuple[Pr
     """
     capacity = problem.budget.capacity_bytes
     freed = orders.freed(problem)
-    floor, _ = floor_of(problem, freed.graph)
-    if may_rest and floor > capacity:
+    if may_rest and freed.floor_bytes > capacity:
         problem = _at_rest(problem)
         freed = orders.freed(problem)
-        floor, _ = floor_of(problem, freed.graph)
-    finest = _finest(problem, may_rest=may_rest and floor > capacity)
-    is_finer = finest.minimum_bytes < problem.minimum_bytes
-    in_the_way = floor - floor_of(finest, freed.graph)[0] if may_rest and is_finer else 0
-    if is_finer and (floor > capacity or in_the_way >= _IN_THE_WAY * capacity):
-        return finest, min(freed, orders.freed(finest), key=lambda way: floor_of(finest, way.graph)[0])
+    is_above = freed.floor_bytes > capacity
+    finest = _finest(problem, may_rest=may_rest and is_above)
+    if finest.minimum_bytes < problem.minimum_bytes and (may_rest or is_above):
+        as_finest = freed._replace(floor_bytes=floor_of(finest, freed.graph)[0])
+        in_the_way = freed.floor_bytes - as_finest.floor_bytes if may_rest else 0
+        if is_above or in_the_way >= _IN_THE_WAY * capacity:
+            return finest, min(as_finest, orders.freed(finest), key=attrgetter("floor_bytes"))
     return problem, freed
 
 

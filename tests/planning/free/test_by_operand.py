@@ -45,7 +45,7 @@ def problem(text: str = BRANCHES, budget_bytes: int = 1 << 20) -> Problem:
 def test_the_floor_sinks_to_the_result_and_one_operand() -> None:
     """And to the input of the step, which stays; what was made last is there, and goes first."""
     found = problem()
-    graph, decisions = free_rewrites(found)
+    graph, decisions, _ = free_rewrites(found)
     verify_derived(graph, found.graph)
     assert ByOperand("cat", (1, 2, 0, 3)) in decisions
     assert floor_of(found, found.graph)[0] >= 8 * OPERAND

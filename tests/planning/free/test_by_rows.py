@@ -54,7 +54,7 @@ def problem(text: str = LOSS, budget_bytes: int = 1 << 30) -> Problem:
 def test_the_floor_sinks_to_the_logits_and_a_part() -> None:
     """No op holds two tables of logits, but for the rows that go at a time, here a half."""
     found = problem()
-    graph, decisions = free_rewrites(found)
+    graph, decisions, _ = free_rewrites(found)
     verify_derived(graph, found.graph)
     assert ByRows("loss", "back") in decisions
     assert JOINT_IN_PLACE in [op.operator for op in graph.ops]

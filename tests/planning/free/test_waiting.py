@@ -60,7 +60,7 @@ def problem_of(graph: Graph) -> Problem:
 def test_gradients_of_weights_wait_for_the_next_use_of_their_input() -> None:
     """What completes the gradient of the input goes first, and the result is the same step with a lower floor."""
     problem = problem_of(residual())
-    graph, decisions = free_rewrites(problem)
+    graph, decisions, _ = free_rewrites(problem)
     apart = [decision.op for decision in decisions if isinstance(decision, TakeApart)]
     assert apart == [f"convolution_backward_{at}" for at in reversed(range(BLOCKS))]
     moved = [decision.ops for decision in decisions if isinstance(decision, Move)]
@@ -75,7 +75,7 @@ def test_gradients_of_weights_wait_for_the_next_use_of_their_input() -> None:
 def test_no_plan_beats_the_bound_by_waiting() -> None:
     """From the floor to the peak in core, the bound stays below the step in which gradients wait."""
     problem = problem_of(residual())
-    graph, decisions = free_rewrites(problem)
+    graph, decisions, _ = free_rewrites(problem)
     in_core = replay(graph, problem.costs, MACHINE)
     for part in range(5):
         budget = replace(problem, budget=Budget(1600 + (in_core.peak_bytes - 1600) * part // 4))

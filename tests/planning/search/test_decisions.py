@@ -116,7 +116,7 @@ def test_over_which_a_result_lies_that_outlives_the_step_leaves_whole_or_not_at_
     )
     costs = {op.name: Cost(1.0) for op in graph.ops}
     problem = Problem(graph, costs, MACHINE, Budget(262), minimum_bytes=4, piece_bytes=64)
-    stages = search(problem, Orders(problem), Freed(graph, ()))
+    stages = search(problem, Orders(problem), Freed(graph, (), floor_of(problem, graph)[0]))
     decisions = [decision for stage in stages for decision in stage.decisions]
     assert Reuse("last", 0) in decisions
     assert any(isinstance(decision, Swap | Stow) for decision in decisions)
@@ -154,7 +154,7 @@ def test_a_plan_is_as_quick_as_the_trial_that_it_comes_from(
     """
     machine = Machine("toy", Device("toy", 1e9, 1e9), LinkRates(1000.0, 800.0, half_duplex=half_duplex))
     ample = problem_of(graph, 1 << 40, machine, minimum_bytes=4)
-    rewritten, free = free_rewrites(ample)
+    rewritten, free, _ = free_rewrites(ample)
     floor, peak = floor_of(ample, rewritten)[0], peak_bytes(graph, ample.workspace)
     problem = replace(ample, budget=Budget(floor + int(share * (peak - floor))))
     board = Board(space_of(problem, rewritten), free, Event())

@@ -33,7 +33,7 @@ def test_a_sequence_is_what_the_laws_derive(
 ) -> None:
     """For any policy the decisions give a valid graph with the ops, live bytes and gaps of the arrays."""
     problem = replace(problem_of(graph, 1 << 40, minimum_bytes=minimum_bytes), anchored=anchored)
-    rewritten, _ = free_rewrites(problem)
+    rewritten = free_rewrites(problem).graph
     space = space_of(problem, rewritten)
     tables = space.tables
     count = len(tables.use_at)

@@ -29,10 +29,11 @@ Rewrite: TypeAlias = Callable[[Problem, Graph], tuple[Graph, tuple[Decision, ...
 
 
 class Freed(NamedTuple):
-    """The graph of a problem after all that is to be had for nothing, and the decisions for that."""
+    """The graph of a problem after all that is to be had for nothing, the decisions for that, and the floor then."""
 
     graph: Graph
     decisions: tuple[Decision, ...]
+    floor_bytes: int
 
 
 def free_rewrites(problem: Problem) -> Freed:
@@ -42,7 +43,8 @@ def free_rewrites(problem: Problem) -> Freed:
 
 def without_reuses(problem: Problem) -> Freed:
     """Return the graph after all free rewrites but re-use, and the decisions."""
-    freed = Freed(*put_to_rest(problem, problem.graph))
+    graph, decisions = put_to_rest(problem, problem.graph)
+    freed = Freed(graph, decisions, floor_of(problem, graph)[0])
     each = (early_updates, taken_apart, run_by_rows, put_in_turn, layouts_asked, waiting_weights)
     return _rewritten(problem, freed, [(rewrite,) for rewrite in each])
 
@@ -54,18 +56,16 @@ def with_reuses(problem: Problem, freed: Freed) -> Freed:
 
 def _rewritten(problem: Problem, freed: Freed, choices: Iterable[Iterable[Rewrite]]) -> Freed:
     """Return a graph after the first rewrite of each choice that does not raise the floor, and the decisions."""
-    graph, decisions = freed
-    floor, _ = floor_of(problem, graph)
     for choice in choices:
         for rewrite in choice:
-            found, made = rewrite(problem, graph)
+            graph, made = rewrite(problem, freed.graph)
             if not made:
                 break
-            found_floor, _ = floor_of(problem, found)
-            if found_floor <= floor:
-                graph, floor, decisions = found, found_floor, (*decisions, *made)
+            floor, _ = floor_of(problem, graph)
+            if floor <= freed.floor_bytes:
+                freed = Freed(graph, (*freed.decisions, *made), floor)
                 break
-    return Freed(graph, decisions)
+    return freed
 
 
 def layouts_asked(_problem: Problem, graph: Graph) -> tuple[Graph, tuple[ByLayout, ...]]:

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import itemgetter
+from operator import attrgetter
 from threading import Event
 
-from outgrow.ir.graph import Graph
 from outgrow.operators.stalls import slowdown
 from outgrow.plan import ByOperand, Decision
-from outgrow.planning.floor import floor_of, require_feasible
+from outgrow.planning.floor import require_feasible
 from outgrow.planning.free.free import Freed
 from outgrow.planning.free.reuse import spoiling_ops
 from outgrow.planning.order.lean import Orders
@@ -107,20 +106,23 @@ def boards(problem: Problem, orders: Orders, freed: Freed, is_wanted: Event) -> 
 
     `freed` is the captured graph after free rewrites. Raises `Infeasible` at the end if there is none.
     """
-    floors: list[tuple[int, Graph]] = []
+    ways: list[Freed] = []
     for ordered, moves in orders:
         own = replace(problem, graph=ordered)
-        rewritten, made = orders.freed(own) if moves else freed
-        floors.append((floor_of(own, rewritten)[0], rewritten))
-        if floors[-1][0] <= problem.budget.capacity_bytes:
-            board = Board(space_of(own, rewritten), (*moves, *made), is_wanted)
+        ways.append(orders.freed(own) if moves else freed)
+        if ways[-1].floor_bytes <= problem.budget.capacity_bytes:
+            board = _board(own, ways[-1], moves, is_wanted)
             first, *others = _at_once(board, orders, moves)
             for group in ([first, *_unstalled(first, orders, moves)], others):
                 if group:
                     yield [found for one in group for found in _sparing(one, orders, moves)]
-    least, lowest = min(floors, key=itemgetter(0))
-    if least > problem.budget.capacity_bytes:
-        require_feasible(problem, lowest)
+    lowest = min(ways, key=attrgetter("floor_bytes"))
+    if lowest.floor_bytes > problem.budget.capacity_bytes:
+        require_feasible(problem, lowest.graph)
+
+
+def _board(problem: Problem, freed: Freed, moves: tuple[Decision, ...], is_wanted: Event) -> Board:
+    return Board(space_of(problem, freed.graph), (*moves, *freed.decisions), is_wanted)
 
 
 def _at_once(board: Board, orders: Orders, moves: tuple[Decision, ...]) -> list[Board]:
@@ -157,8 +159,6 @@ def _or(board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, .
 
 def _other(board: Board, problem: Problem, orders: Orders, moves: tuple[Decision, ...]) -> tuple[Board | None, int]:
     """Return the board of a problem with other free rewrites, if it has plans at all, and its floor in bytes."""
-    rewritten, made = orders.freed(problem)
-    floor, _ = floor_of(problem, rewritten)
-    if floor > problem.budget.capacity_bytes:
-        return None, floor
-    return Board(space_of(problem, rewritten), (*moves, *made), board.is_wanted), floor
+    freed = orders.freed(problem)
+    is_possible = freed.floor_bytes <= problem.budget.capacity_bytes
+    return _board(problem, freed, moves, board.is_wanted) if is_possible else None, freed.floor_bytes
