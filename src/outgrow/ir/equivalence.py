@@ -222,7 +222,8 @@ def _check_end(graph: Graph, end: Mapping[str, Content], captured: Graph, expect
 
 def _lasting(graph: Graph) -> dict[str, Storage]:
     """The storages that outlive the step, without regard to their home."""
-    return {name: replace(storage, home=DEVICE) for name, storage in graph.storages.items() if storage.is_persistent}
+    lasting = [(name, storage) for name, storage in graph.storages.items() if storage.is_persistent]
+    return {name: storage if storage.home == DEVICE else replace(storage, home=DEVICE) for name, storage in lasting}
 
 
 def _shared(graph: Graph) -> list[int]:

@@ -38,7 +38,8 @@ class _Residence:
 
     def has(self, begin: int, end: int) -> bool:
         """Whether bytes begin:end are on the device."""
-        return self.is_born and not meets(self.away, begin, end) and not meets(self.coming_in, begin, end)
+        missing = self.away + self.coming_in  # mostly none
+        return self.is_born and not (missing and meets(missing, begin, end))
 
 
 def check_residence(graph: Graph, steps: list[Step]) -> None:
@@ -186,8 +187,10 @@ def _require_landed(residences: dict[str, _Residence], names: Iterable[str], fat
 def _check_end(graph: Graph, residences: dict[str, _Residence]) -> None:
     for name in _kept(graph):
         residence, home = residences[name], graph.storages[name].home
-        is_away = residence.away == residence.in_tier == residence.all_bytes
-        is_home = residence.has(0, residence.size_bytes) if home == DEVICE else is_away
+        if home == DEVICE:
+            is_home = residence.has(0, residence.size_bytes)
+        else:
+            is_home = residence.away == residence.in_tier == residence.all_bytes
         if residence.in_flight or not is_home:
             problem = "with a copy in flight" if residence.in_flight else f"away from its home, {home}"
             raise InvalidGraph(f"the step ends with {name} {problem}", invariant=5)
