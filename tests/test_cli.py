@@ -708,6 +708,13 @@ def test_a_setting_without_influence_is_refused(outgrow: Command, toy: Path) -> 
     assert "With seed 1, 2, 4 the step is the same" in refusal(said)
 
 
+def test_a_setting_that_is_a_mere_number_is_refused(outgrow: Command, toy: Path) -> None:
+    """Of a learning rate, too, there is no largest one that fits; it is an argument of operators."""
+    toy.write_text(PERCEPTRON.replace("lr=0.1", "lr=0.1 * (1 + seed)"))
+    said = outgrow("fit", f"{toy}:perceptron", "--memory-budget=96MiB", "--vary=seed", "--machine=v100-pcie3")
+    assert "With seed 1, 2, 4 the step is the same in size: --vary needs a setting that" in refusal(said)
+
+
 def test_nothing_fits_a_budget_below_every_floor(outgrow: Command, toy: Path) -> None:
     """Where not even the value 1 fits, the refusal says so with the floor's reason."""
     out = toy.with_name("trials.json")

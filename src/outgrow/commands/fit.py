@@ -10,6 +10,7 @@ from itertools import pairwise
 from outgrow.commands.job import Job, Prospect
 from outgrow.errors import Infeasible, InvalidWorkload
 from outgrow.frontends.preparing.largest import Trial, largest, trial
+from outgrow.ir.graph import Graph
 from outgrow.planning.order.lean import Orders
 from outgrow.planning.pareto import curve, range_of, slowdown_of, smallest_budget
 from outgrow.planning.planned import Planned
@@ -21,7 +22,7 @@ from outgrow.report.summary import summary_of
 from outgrow.units import format_bytes
 
 _EQUAL = 3
-"""So many values that give the same step say that it does not depend on the setting."""
+"""So many values that give a step of the same size say that this does not depend on the setting."""
 _POINTS = 12
 """Budgets from the floor to the peak in core in the table and the picture."""
 
@@ -65,7 +66,7 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
         if _is_without_influence(trials[-_EQUAL:]):
             values = ", ".join(str(item.value) for item in trials[-_EQUAL:])
             raise InvalidWorkload(
-                f"With {name} {values} the step is the same: --vary needs a setting that it depends on."
+                f"With {name} {values} the step is the same in size: --vary needs a setting that this depends on."
             )
         return found
 
@@ -90,10 +91,18 @@ def _largest(job: Job, name: str, wish: Wish, prospect: Prospect, narrator: Narr
 
 
 def _is_without_influence(trials: Sequence[Trial]) -> bool:
-    """Whether values that were doubled each time gave one and the same step."""
-    steps = [item.found.graph for item in trials if isinstance(item.found, Planned)]
+    """Whether values that were doubled each time gave the same operators of tensors of the same sizes.
+
+    Numbers among the arguments of operators may differ: a learning rate is one.
+    """
+    steps = [_measure(item.found.graph) for item in trials if isinstance(item.found, Planned)]
     is_doubled = all(after.value == 2 * before.value for before, after in pairwise(trials))
     return len(steps) == _EQUAL and is_doubled and all(step == steps[0] for step in steps)
+
+
+def _measure(step: Graph) -> tuple[object, ...]:
+    """Return what says how much memory and arithmetic a step is."""
+    return step.storages, step.values, [(op.operator, op.references, op.results) for op in step.ops]
 
 
 def _outcome(trial: Trial, slowdown: float) -> str:
