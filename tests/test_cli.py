@@ -413,6 +413,22 @@ def test_results_are_written_though_evaluation_fails(outgrow: Command, toy: Path
     assert json.loads(out.read_text())["measured"]["losses"]
 
 
+def test_a_workload_may_go_to_another_folder(
+    outgrow: Command, toy: Path, disk_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Hydra does; paths are those of where the command began."""
+    away = disk_folder / "away"
+    away.mkdir()
+    seeded = "torch.manual_seed(seed)"
+    toy.write_text(f"import os\n{PERCEPTRON}".replace(seeded, f"{seeded}; os.chdir({str(away)!r})"))
+    monkeypatch.chdir(disk_folder)
+    outputs = ("--json=out.json", "--report=out.html", "--trace=trace.json", "--offload-dir=spill")
+    said = outgrow("train", f"{toy}:perceptron", *BIG, "--memory-budget=170MiB", *outputs)
+    assert (said.status, Path.cwd()) == (0, away), said.err
+    assert list(away.iterdir()) == []
+    assert {"out.html", "out.json", "spill", "trace.json"} <= {path.name for path in disk_folder.iterdir()}
+
+
 def test_fit_stops_below_values_of_which_there_is_no_workload(outgrow: Command, toy: Path) -> None:
     """As below those that do not fit; the reason is told."""
     said = outgrow("fit", f"{toy}:at_most_600", "--memory-budget=1GiB", "--vary=rows", "--machine=v100-pcie3")

@@ -45,6 +45,13 @@ def test_the_cache_folder_is_the_users(tmp_path: Path, monkeypatch: pytest.Monke
     assert cache_folder("plans") == tmp_path / "outgrow" / "plans"
 
 
+def test_a_relative_cache_folder_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be another one in each folder that a process goes to, and XDG says to ignore it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder("plans") == tmp_path / ".cache" / "outgrow" / "plans"
+
+
 def test_a_user_without_a_home_has_a_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container that runs as a user who has no entry."""
 

@@ -118,7 +118,9 @@ def _run(options: argparse.Namespace, tell: Narrator) -> None:
 
 def _job(options: argparse.Namespace, machine: Machine | None) -> "Job":
     from outgrow.commands.job import Job, Outputs  # noqa: PLC0415
+    from outgrow.runtime.tiers import offload_folder  # noqa: PLC0415
 
+    folder: Path | None = options.offload_dir  # what is relative is so to where the command began
     return Job(
         workload=options.workload,
         settings=dict(options.set),
@@ -126,12 +128,17 @@ def _job(options: argparse.Namespace, machine: Machine | None) -> "Job":
         planner=options.planner,
         kernels=options.kernels,
         machine=machine,
-        offload_dir=options.offload_dir,
+        offload_dir=None if folder is None else offload_folder(folder),
         disk_budget_bytes=options.disk_budget,
         steps=options.steps,
         solver_seconds=options.solver_seconds,
-        outputs=Outputs(options.json, options.report, options.trace),
+        outputs=Outputs(*map(_from_here, (options.json, options.report, options.trace))),
     )
+
+
+def _from_here(path: Path | None) -> Path | None:
+    """Return where a result goes, wherever the user's code takes the process before it is written."""
+    return path if path is None or path == STDOUT else path.absolute()
 
 
 def _run_machine(options: argparse.Namespace, tell: Narrator) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 def cache_folder(name: str) -> Path:
     """Return a folder of outgrow's in XDG_CACHE_HOME, or else in ~/.cache; it need not be there yet.
 
-    A user without a home has /, as in containers, and there no file can be made.
+    A user without a home has /, as in containers, and there no file can be made. An XDG_CACHE_HOME that is relative is
+    ignored, as its specification demands: it would be another one in each folder that a process goes to.
     """
-    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "outgrow" / name
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(chosen) if Path(chosen).is_absolute() else _home() / ".cache") / "outgrow" / name
 
 
 def _home() -> Path:

@@ -186,6 +186,12 @@ def test_a_chosen_folder_is_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         offload_folder("")
 
 
+def test_a_relative_folder_stays_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The process may go to another folder between `outgrow.compile` and the first call."""
+    monkeypatch.chdir(tmp_path)
+    assert offload_folder("spill") == tmp_path / "spill"
+
+
 def test_closing_gives_the_space_back(disk_folder: Path) -> None:
     """The descriptor is closed, once, and copies are refused from then on."""
     before = open_spill_files()

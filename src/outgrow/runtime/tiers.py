@@ -52,7 +52,8 @@ def default_offload_dir() -> Path:
 def offload_folder(chosen: str | Path | None) -> Path:
     """Return the folder for spill files: the one that was chosen, with ~ for the home folder, or the default.
 
-    Raises `TypeError` for what is no path, and `TierFailure` for an empty one.
+    It stays where it is when the process goes to another folder. Raises `TypeError` for what is no path, and
+    `TierFailure` for an empty one.
     """
     if chosen is None:
         return default_offload_dir()
@@ -60,7 +61,8 @@ def offload_folder(chosen: str | Path | None) -> Path:
         raise TypeError(f"offload_dir is {chosen!r}, not a folder. Give a path.")
     if not os.fspath(chosen):
         raise TierFailure(f"offload_dir is empty. {_CHOOSE}")
-    return Path(os.path.expanduser(chosen))  # noqa: PTH111 - `Path.expanduser` fails where there is no such user
+    path = Path(os.path.expanduser(chosen))  # noqa: PTH111 - `Path.expanduser` fails where there is no such user
+    return path.absolute()
 
 
 @dataclass
