@@ -347,6 +347,8 @@ def test_a_limit_on_file_sizes_is_told(disk_folder: Path) -> None:
     process = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert "TierFailure: 2.0 MiB of disk are needed" in process.stderr
     assert "File too large" in process.stderr
+    assert "files of this process may have 1.0 MiB. Raise that limit (ulimit -f), or the memory" in process.stderr
+    assert "free" not in process.stderr
 
 
 def test_a_filesystem_that_reserves_nothing_is_refused(disk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

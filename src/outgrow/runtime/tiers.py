@@ -19,6 +19,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import resource
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -316,6 +317,11 @@ def _reserve(file: _OpenFile, folder: Path, offset: int, size_bytes: int) -> Non
     try:
         os.posix_fallocate(file.descriptor, offset, size_bytes)
     except OSError as error:
+        most_bytes = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if error.errno == errno.EFBIG and 0 <= most_bytes < offset + size_bytes:
+            found = f"{_reason(error)}, files of this process may have {format_bytes(most_bytes)}"
+            remedy = "Raise that limit (ulimit -f), or the memory budget."
+            raise TierFailure(f"{wanted}, and could not be reserved: {found}. {remedy}") from error
         if error.errno in _NO_SPACE:
             found = f"{_reason(error)}, with {format_bytes(_free_bytes(file))} free on the disk"
             raise TierFailure(f"{wanted}, and could not be reserved: {found}. {remedy}") from error
