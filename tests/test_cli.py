@@ -495,6 +495,31 @@ def test_a_workload_of_other_things_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("async def late(): ...", "late is a generator or a coroutine. Give a function that returns a Workload"),
+        ("def late(): yield perceptron()", "late is a generator or a coroutine. Give a function that returns a"),
+        (
+            """\
+def late():
+    made = perceptron()
+    async def scores(): ...
+    return outgrow.Workload(made.model, made.optimizer, made.step, made.batches, evaluate=scores)""",
+            "evaluate is a generator or a coroutine. Give a function that returns named scores",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_what_returns_before_its_work_is_done_is_refused(
+    outgrow: Command, toy: Path, disk_folder: Path, function: str, reason: str
+) -> None:
+    """That is all that is said: no coroutine is left that nobody awaits."""
+    toy.write_text(f"{PERCEPTRON}\n\n{function}\n")
+    asked = ("--memory-budget=1GiB", "--offload-dir", disk_folder)
+    assert reason in refusal(outgrow("train", f"{toy}:late", *asked))
+
+
+@pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["plan", "--memory-budget=1GiB", "--report={toy}"], "the workload itself"),

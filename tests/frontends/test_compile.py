@@ -1014,6 +1014,29 @@ def test_a_step_returns_when_it_has_run() -> None:
             compile_anything(step, model=job.model, optimizer=job.optimizer, memory_budget=AMPLE)
 
 
+def in_turn(function: Callable[..., object]) -> Callable[..., object]:
+    """Return a function that calls another one."""
+
+    def calls(x: Tensor, y: Tensor) -> object:
+        return function(x, y)
+
+    return calls
+
+
+@pytest.mark.filterwarnings("error:.*never awaited")
+def test_a_wrapped_step_returns_when_it_has_run(compiled: Compile) -> None:
+    """Its first call shows what it is; no coroutine is left that nobody awaits."""
+    job = wide(layers=1)
+
+    async def awaited(x: Tensor, y: Tensor) -> Tensor:
+        return job.loss(x, y)
+
+    for begun in (awaited, lambda x, y: (job.loss(x, y) for _ in range(2))):
+        step = compiled(job, AMPLE, in_turn(begun))
+        with pytest.raises(Uncapturable, match="step is a generator or a coroutine"):
+            step(*job.batches[0])
+
+
 def test_a_step_that_trains_nothing_is_told(compiled: Compile) -> None:
     """One that leaves out optimizer.step(), or runs nothing; not one that adds to gradients or has no optimizer."""
     job = wide(layers=1)

@@ -10,6 +10,7 @@ from outgrow.commands.job import Job, Outputs
 from outgrow.errors import Infeasible, InvalidWorkload
 from outgrow.frontends.compile import Step, compile_workload
 from outgrow.frontends.preparing.warmup import warm_up
+from outgrow.frontends.user.unfinished import is_unfinished
 from outgrow.frontends.workloads.loading import blamed_on, built, load_workload_function
 from outgrow.frontends.workloads.workload import Workload
 from outgrow.report.account import account_of
@@ -70,6 +71,8 @@ def _take_steps(job: Job, workload: Workload, step: Step, narrator: Narrator) ->
 
 def _named(scores: object) -> dict[str, float]:
     """Return what a workload's own evaluation has returned, as numbers."""
+    if is_unfinished(scores):
+        raise InvalidWorkload("evaluate is a generator or a coroutine. Give a function that returns named scores.")
     if not isinstance(scores, Mapping):
         raise InvalidWorkload(
             f"evaluate failed: it returned a {type(scores).__name__}; return a dict of names and scores, such as "

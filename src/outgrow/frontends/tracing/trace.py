@@ -76,6 +76,7 @@ from outgrow.frontends.user.state import (
     trained,
 )
 from outgrow.frontends.user.taken import arguments_in_place, nothing_taken
+from outgrow.frontends.user.unfinished import finished
 from outgrow.frontends.user.unseen import nothing_moved, nothing_unseen
 from outgrow.remarks import remark
 
@@ -236,7 +237,7 @@ def _trace(
         def traced(_inputs: object) -> list[object]:
             given = (call_args, call_kwargs)
             with as_in_eager(mode, caches_casts=caches_casts), arguments_in_place(given):
-                returned = in_users_code(step, *call_args, **call_kwargs)
+                returned = finished(in_users_code(step, *call_args, **call_kwargs))
             schedulers.ended(returned)
             attributes.warn_of_opaque()
             _warn_of_given(pytree.tree_unflatten(fakes.leaves, call_structure), given)

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from outgrow.errors import InvalidWorkload, OutgrowError
 from outgrow.frontends.user.refusals import refusals, user_line
+from outgrow.frontends.user.unfinished import is_unfinished
 from outgrow.frontends.workloads.workload import Workload
 
 _EXAMPLE = "Name it as path/to/file.py:function."
@@ -96,6 +97,10 @@ def built(function: Callable[..., Workload], settings: Mapping[str, object]) -> 
     given = ", ".join(f"{key}={value!r}" for key, value in settings.items())
     with blamed_on(f"{name}({given}) cannot be built"):
         workload = function(**settings)
+    if is_unfinished(workload):
+        raise InvalidWorkload(
+            f"{place}: {name} is a generator or a coroutine. Give a function that returns a Workload."
+        )
     if not isinstance(workload, Workload):
         raise InvalidWorkload(
             f"{place}: {name} returned {type(workload).__name__}, not a Workload. "
