@@ -208,10 +208,10 @@ def test_a_backward_pass_under_autocast_is_refused() -> None:
             loss.backward()
 
 
-def test_an_input_that_gets_a_history_is_refused() -> None:
-    """The caller's tensor would not know of it."""
-    with pytest.raises(Uncapturable, match=r"by add_ in forward, test_between.py:\d+.*caller would lose its history"):
-        compiled(Writing())(rows())
+def test_a_view_that_gets_a_history_is_refused() -> None:
+    """Autograd gives a view no history of a function with several results."""
+    with pytest.raises(Uncapturable, match=r"by add_ in forward, test_between.py:\d+, which is a view"):
+        compiled(Writing())(rows()[1:])
 
 
 class WritingBehind(nn.Module):
@@ -311,6 +311,19 @@ def test_an_input_that_is_written_over_has_the_history_of_what_was_written() -> 
             model(rows()).square().mean().backward()
 
     same(WritingBehind(), train)
+
+
+def test_an_input_that_wanted_no_gradient_gets_the_history_of_what_was_written() -> None:
+    """As the zeros of a loss into which a mask puts what is positive, behind the break of the graph that it makes."""
+
+    def train(model: Callable[..., Any]) -> None:
+        for _ in range(3):
+            x = rows()
+            total = model(x)
+            assert x.requires_grad
+            (total + x.square().mean()).backward()
+
+    same(Writing(), train)
 
 
 def test_a_forward_pass_that_writes_over_its_input_may_be_dropped() -> None:

@@ -7,8 +7,8 @@
 
 Whoever runs the step stops before the hole, and goes on once gradients have arrived (`frontends.parts`).
 
-An input that wants a gradient and is written over, as by an in-place operator behind a break of the graph, has another
-history afterwards: it is a result, too.
+An input that is written over, as by an in-place operator behind a break of the graph, has another history afterwards,
+if it wants a gradient or what is written does: it is a result, too.
 """
 
 import re
@@ -137,6 +137,9 @@ def joint(module: fx.GraphModule, args: Sequence[object], arriving: Arriving | N
         with _overwriting_refused(), torch._C._DisableAutocast():  # eager's backward pass comes behind the block
             found = addends([results[at] for at in differentiable], [*leaves.values()], gradients)
         returned = [through.get(at, item) for at, item in enumerate(results)]
+        for at in written:
+            if not wanted[at]:
+                primals[at].detach_()  # it is what was given
         return [item.detach() if isinstance(item, Tensor) else item for item in returned], found, written
 
     return both
@@ -182,8 +185,7 @@ def _written(
     """Return the numbers of the inputs that were written over and have another history now.
 
     Those that were written past autograd (by `.data`, or under `torch.no_grad()`) have the one that they had. Raises
-    `Uncapturable` for one that wanted no gradient before, and for a view: autograd gives no view the history of a
-    function with several results.
+    `Uncapturable` for a view: autograd gives no view the history of a function with several results.
     """
     found: list[int] = []
     for at, (arg, item, (version, node)) in enumerate(zip(args, primals, before, strict=True)):
@@ -191,16 +193,10 @@ def _written(
             continue
         if not item.requires_grad or item._version == version or (item.grad_fn is node and arg.requires_grad):
             continue
-        what = f"a compiled part writes over its input of shape {tuple(item.shape)}{_by(module, at)}"
-        if not arg.requires_grad:
-            raise Uncapturable(
-                f"{what}, and what it writes depends on parameters, while the input did not: the caller would lose its "
-                "history; write the operation out of place, and return what it gives"
-            )
         if arg._is_view():
             raise Uncapturable(
-                f"{what}, which is a view, and whose gradient is wanted; write the operation out of place "
-                "(inplace=False)"
+                f"a compiled part writes over its input of shape {tuple(item.shape)}{_by(module, at)}, which is a "
+                "view, and whose gradient is wanted; write the operation out of place (inplace=False)"
             )
         found.append(at)
     return found

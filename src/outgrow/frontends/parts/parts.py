@@ -281,7 +281,7 @@ class _Asked:
         for at in (*self.written, *self.cut):
             arg = args[at]
             assert isinstance(arg, Tensor), "it wants a gradient"
-            args[at] = primal(arg, arg)
+            args[at] = primal(arg, arg) if arg.requires_grad else arg.detach()
         return replace(self, args=args)
 
 
@@ -290,7 +290,7 @@ class _Pair(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, asked: _Asked, *given: object) -> tuple[object, ...]:
-        """Return what the part returns, and the inputs that it writes over if they want a gradient."""
+        """Return what the part returns, and the inputs that it writes over if they want a gradient then."""
         ready, args, written = asked.ready, asked.args, asked.written
         assert ready.hole is not None, "a part with gradients has a hole"
         begun = Beginning.of(args, ready.between.writes, is_first=not ready.is_known)
