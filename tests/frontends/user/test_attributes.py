@@ -306,6 +306,58 @@ class Starting(Base):
         return loss
 
 
+class Head(nn.Module):
+    """Writes over an entry of a list that others have, too."""
+
+    def __init__(self, heads: list[object]) -> None:
+        super().__init__()
+        self.linear, self.heads = nn.Linear(4, 4), heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.heads[1] = self.linear(x)
+        return x
+
+
+class Supervised(nn.Module):
+    """Reads the entries that its head has written, as networks that are supervised at several depths do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads: list[object] = ["depths", torch.zeros(1)]
+        self.head = Head(self.heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.head(x)
+        (deep,) = [item for item in self.heads if isinstance(item, Tensor)]
+        return x.square().mean() + deep.sum()
+
+
+@pytest.mark.usefixtures("no_room_is_ample")
+def test_entries_of_a_list_that_modules_share_may_be_written_over_and_read() -> None:
+    """The next step finds the same list in all of them, as long as it was."""
+
+    def losses(*, compiled: bool) -> list[float]:
+        torch.manual_seed(0)
+        model = Supervised()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Tensor) -> Tensor:
+            loss = model(x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run = outgrow.compile(step, model=model, optimizer=optimizer, memory_budget="1GiB") if compiled else step
+        found = [run(torch.ones(rows, 4)).item() for rows in (2, 2, 3, 2)]
+        assert model.heads is model.head.heads
+        assert model.heads[0] == "depths"
+        assert len(model.heads) == 2
+        return [*found, model(torch.ones(2, 4)).item()]
+
+    assert losses(compiled=True) == losses(compiled=False)
+
+
 @pytest.mark.usefixtures("no_room_is_ample")
 def test_a_first_step_that_is_another_one_has_a_plan_of_its_own() -> None:
     """Also where the user begins anew; what nobody asks for makes no difference."""

@@ -99,7 +99,7 @@ class Contents:
 class Kept:
     """Values of a step, tensors or numbers, that a module or an optimizer keeps in an attribute, and what was there.
 
-    What is there now, or in a container, is of a `kind`; of a container there is a `form` without what is in it.
+    What is there now, or in a container, is of a `kind`; of a container there is a `form` (`_form`).
     """
 
     owner: object
@@ -274,7 +274,7 @@ class Attributes:
                 there, old = vars(owner)[name], before.get(name)
                 fresh = tuple(x for x in _leaves(there) if is_empty(x) and id(x) not in self.known)
                 replaced = copies.get(id(old), old)
-                kept = Kept(owner, name, fresh, replaced, _kind_of(there, fresh), _like(there, None))
+                kept = Kept(owner, name, fresh, replaced, _kind_of(there, fresh), _form(there, fresh, replaced))
                 found += [kept] if fresh else []
         return tuple(found)
 
@@ -328,10 +328,13 @@ def next_step(
     attributes = Attributes.of(item.owner for item in (*settled, *left))
     for item in settled:
         item.leave()
+    shared: dict[int, object] = {}  # what several owners have stays one container
     for item in left:
         table, refusing = vars(item.owner), item.refusing()
         there = table.get(item.name)
-        table[item.name] = _all_refusing(there, refusing, item) if is_container(there) else refusing
+        if is_container(there) and id(there) not in shared:
+            shared[id(there)] = _all_refusing(there, refusing, item)
+        table[item.name] = shared.get(id(there), refusing)
     own = {id(vars(item.owner)[item.name]) for item in left}
 
     def check_unmoved(found: Sequence[Settled | Contents]) -> None:
@@ -389,8 +392,21 @@ def _with_refusing(there: Container, refusing: _Refusing, left: Left) -> Contain
             found.update(_like(form, refusing) if isinstance(form, dict) else {})
     else:
         settled = [item for item in there if not isinstance(item, _Refusing)]
-        refill(found, [*settled, *[refusing] * left.count])
+        new = [*settled, *[refusing] * left.count]
+        if isinstance(left.form, tuple) and len(left.form) == len(there):
+            new = [refusing if is_left else item for item, is_left in zip(there, left.form, strict=True)]
+        refill(found, new)
     return found
+
+
+def _form(there: object, fresh: Collection[object], replaced: object) -> object:
+    """Return a container without what is in it; of a list of which entries were written over, whether each was."""
+    if isinstance(there, list | deque) and isinstance(replaced, list | deque) and len(there) == len(replaced):
+        new = {id(item) for item in fresh}
+        written = [any(id(leaf) in new for leaf in _leaves(item)) for item in there]
+        if all(is_new or item is old for is_new, item, old in zip(written, there, replaced, strict=True)):
+            return tuple(written)
+    return _like(there, None)
 
 
 def _like(value: object, entry: object) -> Any:
@@ -408,9 +424,9 @@ def _like(value: object, entry: object) -> Any:
 
 
 def _all_refusing(there: Container, refusing: _Refusing, left: Left) -> Container:
-    """Return a container of which nobody may read anything, since it may be another one than that which is there."""
+    """Return a container of which nobody may read anything that may be another one than that which is there."""
     found = _with_refusing(there, refusing, left)
-    if not isinstance(found, set | dict):
+    if not isinstance(found, set | dict) and not isinstance(left.form, tuple):
         refill(found, [refusing] * len(found))
     return found
 
