@@ -104,6 +104,30 @@ def test_a_weight_that_is_read_twice_and_punished() -> None:
     same(module, train)
 
 
+class Casting(nn.Module):
+    """Sets the data of its weight before each use, as losses with a weight of their own do, to what it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = (x @ self.weight).sin()
+            self.weight.data = self.weight.data.to(x.dtype)
+        return x @ self.weight
+
+
+def test_a_weight_whose_data_is_set_has_its_whole_gradient() -> None:
+    """Autograd has another place then for what is computed afterwards."""
+
+    def train(model: Callable[..., Any]) -> None:
+        for _ in range(2):
+            model(rows()).square().mean().backward()
+
+    same(Casting(), train)
+
+
 def test_a_gradient_that_is_asked_for() -> None:
     """It is the sum of them all."""
     found: list[Tensor] = []
