@@ -118,6 +118,24 @@ def matrices_by_muon() -> Job:
     return Job(step, (model,), optimizers, rows)
 
 
+class Warming(SGD):
+    """Counts its steps in a tensor of each group, which the first one makes, as LAMB of timm does."""
+
+    def step(self) -> None:
+        for group in self.param_groups:
+            group.setdefault("step", torch.zeros(()))
+            group["step"] += 1
+            for parameter in group["params"]:
+                with torch.no_grad():
+                    parameter.sub_(parameter.grad * group["lr"] / group["step"])
+
+
+def counted_by_group() -> Job:
+    """The optimizer's own count is in its groups."""
+    model = net()
+    return trained(model, Warming([{"params": model[:4].parameters()}, {"params": model[4:].parameters()}]), rows)
+
+
 def parameter_groups() -> Job:
     """Rates, decays and betas of their own, and a frozen layer."""
     model = net()
@@ -754,6 +772,7 @@ FEATURES: tuple[Make, ...] = (
     written_in_parts,
     matrices_by_muon,
     parameter_groups,
+    counted_by_group,
     scheduler_in_the_step,
     clipped,
     accumulated,

@@ -419,7 +419,8 @@ def _observe(
             found.append(leaf)
     for slot, tensor in after.items():
         stays = before.get(slot) is tensor
-        if not stays and not isinstance(slot, (BufferSlot, GradientSlot, OptimizerSlot)):
+        may_be_put = isinstance(slot, (BufferSlot, GradientSlot, OptimizerSlot))
+        if not (stays or may_be_put or (isinstance(slot, GroupSlot) and slot not in before)):
             raise Uncapturable(
                 f"the step exchanges the tensor of {title(slot)}; write into it (copy_), or do this outside"
                 if slot in before

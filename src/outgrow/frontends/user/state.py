@@ -363,8 +363,8 @@ def read(slot: StateSlot, training: Training) -> Tensor | float | None:
         case OptimizerSlot(optimizer, parameter, key):
             return training.optimizers[optimizer].state[_parameter(parameter, training)].get(key)
         case GroupSlot(optimizer, group, key, element):
-            value = training.optimizers[optimizer].param_groups[group][key]
-            return value if element is None else value[element]
+            value = training.optimizers[optimizer].param_groups[group].get(key)
+            return value if element is None or value is None else value[element]
 
 
 def put(slot: StateSlot, tensor: Tensor | None, training: Training) -> None:
@@ -376,13 +376,18 @@ def put(slot: StateSlot, tensor: Tensor | None, training: Training) -> None:
         case GradientSlot(parameter):
             _parameter(parameter, training).grad = tensor
         case OptimizerSlot(optimizer, parameter, key):
-            entries = training.optimizers[optimizer].state[_parameter(parameter, training)]
-            if tensor is None:
-                entries.pop(key, None)
-            else:
-                entries[key] = tensor
-        case ParameterSlot() | GroupSlot():
+            _put_entry(training.optimizers[optimizer].state[_parameter(parameter, training)], key, tensor)
+        case GroupSlot(optimizer, group, key):
+            _put_entry(training.optimizers[optimizer].param_groups[group], key, tensor)
+        case ParameterSlot():
             raise AssertionError(f"a captured step never exchanges {slot}")
+
+
+def _put_entry(entries: dict[str, Any], key: str, tensor: Tensor | None) -> None:
+    if tensor is None:
+        entries.pop(key, None)
+    else:
+        entries[key] = tensor
 
 
 def _parameter(slot: ParameterSlot, training: Training) -> nn.Parameter:
